@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+import checks
 import pytest
 
 from course_lib.figures.paper.drawing import Drawing
@@ -100,7 +101,8 @@ def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) 
             assert caption and re.search(r"\d", stepper.sentence)
             assert len(caption) <= ONE_LINE, f"the caption wraps, the picture jumps: {caption}"
             assert not re.search(r"\de[+-]\d", said + page), "scientific notation"
-            heights.add(stepper._sheet.height_pt)
+            heights.add(round(stepper._sheet.height_pt, 3))
+            assert not checks.faults(checks.draw(stepper._sheet)), f"{name} {value}: step {step}"
         assert len(heights) == 1, f"{name} {value}: the page jumps between {heights}"
 
 
@@ -138,27 +140,24 @@ def test_the_first_step_of_a_job_shows_its_pieces_and_the_failure():
 
 def test_the_first_step_of_a_server_shows_how_long_each_trainer_takes():
     stepper = steppers.served(slow_ms=60)
-    assert all(f">{ms} ms<" in stepper.page for ms in (30, 36, 60))
-    (outlines, _) = dashed_paths(stepper.page)
-    pulls = sum(event.what == "pull" for event in stepper.result[0].events)
-    assert outlines.count("M") == pulls
+    assert all(f", {ms} ms<" in stepper.page for ms in (30, 36, 60))
+    key = 1  # explains the outlines
+    pulls = sum(event.what == "pull" for event in stepper.result[0])
+    assert dashed_boxes(stepper.page) == pulls + key
     stepper.step.value = stepper.count - 1
-    (outlines, _) = dashed_paths(stepper.page)
-    assert outlines.count("M") == 3  # what each of the three has begun
+    assert dashed_boxes(stepper.page) == 3 + key  # what each of the three has begun
 
 
 def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
     stepper = steppers.expert_exchange(ranks=4)
-    told = {}
+    told = []
     for step in range(stepper.count):
         stepper.step.value = step
-        result, stage = stepper.result
-        told[stage.name, stage.turn] = stepper.shown["caption"]
-    sent = result.sent[0]
-    assert told["dispatch", 1] == (
-        f"Dispatch: rank 0 sends {sent[1]} rows to rank 1, the others likewise."
-    )
-    assert told["combine", 1] == f"Combine: rank 3 gives rank 0 its {sent[3]} results back."
+        told.append(stepper.shown["caption"])
+    sizes = {event.part: event.bytes for event in stepper.result[0]}
+    there, back = sizes["rows", 0, 1], sizes["results", 0, 3]
+    assert told[3] == f"Dispatch: rank 0 sends {there} rows to rank 1, the others likewise."
+    assert told[8] == f"Combine: rank 3 gives rank 0 its {back} results back."
 
 
 def dashed_boxes(svg: str) -> int:

@@ -72,7 +72,7 @@ class _CutPair(Story):
         way = "backward: from right to left" if backward else "forward: from left to right"
         unfinished = ("unfinished activations", "unfinished gradients")
         key = ("weights", "activations", "gradients", "messages", *unfinished)
-        return page(f"{way}; {words}", pairs, key=key)
+        return page(way, pairs, key=key, notes=[words])
 
     def head(self, place: str, backward: bool) -> str:
         """The name of a place, and of the gradient in it."""

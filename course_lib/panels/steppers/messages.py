@@ -259,8 +259,8 @@ class _RingAttention(Story):
             queries, keys = event.part
             word = "work" if event.at == moment else "done" if event.at < moment else "expected"
             masked = queries == keys
-            text = str(event.who) if event.at == moment else ""
-            cell = Cell(text, {int(masked): word}, 1 + masked, 1)
+            texts = {int(masked): str(event.who)} if event.at == moment else {}
+            cell = Cell("", {int(masked): word}, 1 + masked, 1, texts)
             grid[f"queries of {names[queries]}"][f"keys and values of rank\n{names[keys]}"] = cell
         now = [event for event in self.work if event.at == moment]
         blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
