@@ -98,7 +98,8 @@ MEANINGS: dict[str, Look] = {
     "done": (PALE, None),
     "now": (INK, None),  # a frame round what is at work
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
-    **dict.fromkeys(("exposed", "differs"), (WARNING, None)),
+    **dict.fromkeys(("exposed", "differs", "slow"), (WARNING, None)),
+    **{"fast": (MESSAGES, None), "copy": (WARNING, "/")},
     "standing": (INK, None),
     **dict.fromkeys(("others", "zero", "again", "after", "not chosen"), (PALE, None)),
     **dict.fromkeys(("padding", "elsewhere", "expected", "not tested", "not used"), (WHITE, None)),
@@ -125,7 +126,7 @@ def meaning(word: str) -> Look:
     if word.startswith("later "):
         fill, hatch = meaning(word.removeprefix("later "))
         return lighter(fill), hatch
-    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
+    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0].strip(":") if word else "")
     number = re.search(r"\d+$", word)
     place = int(number[0]) if number else sum(map(ord, word))
     fill, hatch = known or SERIES[place % len(SERIES)]
