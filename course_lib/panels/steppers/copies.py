@@ -71,6 +71,8 @@ class _Zero(Story):
         grid: dict[str, dict[str, Cell]] = {}
         high: dict[str, float] = {}
         for kind, points in _HIGH.items():
+            if grid:
+                grid[" " * len(grid)] = {}  # a gap
             for its in range(_LAYERS):
                 name = f"{'optimizer' if kind == 'states' else kind} {its + 1}"
                 high[name] = points

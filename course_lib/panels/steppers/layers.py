@@ -20,6 +20,7 @@ _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
 _PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
 _OF = {"XA": "X·A", "YB": "Y·B", "dZ": "Z", "g(dZ)": "Y·B", "dY": "Y", "dXA": "X·A"}
 _OF |= {"dX part": "f(X)", "dX": "X"}
+_UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
 _UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
 
 
@@ -61,7 +62,7 @@ class _CutPair(Story):
             sent = sent_bytes(call[0].what, call[0].bytes, self.ranks)
             words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends "
             words += format_bytes(sent)
-        elif name in ("YB", "dX part"):
+        elif name in _UNFINISHED:
             words = f"{self.ranks} unfinished results of full size, to be added up"
         else:
             words = "nothing is sent"
@@ -69,10 +70,11 @@ class _CutPair(Story):
         said = f"{counted(self.ranks, 'rank')}: each makes {name}, {size}; {words}"
         bold = [self.head(_OF.get(name, name), backward)]
         pairs = Cells(grid, square=4, lined=False, bold=bold, said=said)
-        way = "backward: from right to left" if backward else "forward: from left to right"
-        unfinished = ("unfinished activations", "unfinished gradients")
-        key = ("weights", "activations", "gradients", "messages", *unfinished)
-        return page(way, pairs, key=key, notes=[words])
+        way = "backward" if backward else "forward"
+        if not call and name not in _UNFINISHED:
+            way += ": from right to left" if backward else ": from left to right"
+        key = ("weights", "activations", "gradients", "messages", *_UNFINISHED.values())
+        return page(f"{way}; {words}", pairs, key=key)
 
     def head(self, place: str, backward: bool) -> str:
         """The name of a place, and of the gradient in it."""
@@ -118,9 +120,7 @@ class _CutPair(Story):
             return Cell("", {}, slots, columns)
         backward = its[-1] in _OF and its[-1].startswith(("d", "g(d"))
         word = "gradients" if backward else "activations"
-        word = {"YB": "unfinished activations", "dX part": "unfinished gradients"}.get(
-            its[-1], word
-        )
+        word = _UNFINISHED.get(its[-1], word)
         frame = "now" if its[-1] == names[-1] else ""
         return Cell("", dict.fromkeys(filled, word), slots, columns, frame=frame)
 
@@ -244,7 +244,9 @@ class _ExpertExchange(Story):
         chosen, kept = (table[rank][expert] for table in (self.table.counts, self.table.kept))
         kept = kept if step else chosen
         leaves = self.starts["rows", rank, self.owner[expert]]
-        word = {0: "messages" if leaves == step else "activations"} if leaves >= step else {}
+        word = {0: "activations"} if leaves > step else {}
+        if step in (leaves, self.starts["results", rank, self.owner[expert]]):
+            word = {0: "messages"}
         if chosen == kept:
             return Cell(str(kept), word)
         return Cell("", {**word, 1: "dropped"}, 2, texts={0: f"{kept}", 1: f"−{chosen - kept}"})

@@ -265,7 +265,7 @@ class _RingAttention(Story):
         now = [event for event in self.work if event.at == moment]
         blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
         said = f"the ranks compute {blocks} blocks" if now else "nothing is computed now"
-        return Cells(grid, high=208 / len(chunks) - 5, gap=2, said=said)
+        return Cells(grid, high=160 / len(chunks) - 2, between=2.0, gap=2, said=said)
 
     def keys(self, moment: int) -> Cells:
         """Whose keys and values each rank has now, and what has just moved."""
