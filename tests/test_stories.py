@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import launch, mine
+from course_lib.measure.storages import tensor_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
@@ -23,6 +24,7 @@ from course_lib.scratch.tensor.layers import cut_block
 from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.sequence import SequenceParallel
 from course_lib.scratch.zero.stage3 import Zero3
+from course_lib.scratch.zero.stages import Zero
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.network.collectives import sent_bytes
@@ -269,8 +271,20 @@ def test_turns_of_an_exchange() -> None:
 WIDTH, LAYERS = 12, 3
 
 
-def zero_step(stage: int) -> list[tuple[str, int]]:
-    """The calls of a rank in its second step."""
+def held_by(trainer: Zero) -> int:
+    """Bytes of weights, gradients and states on this rank; of a sharded unit what is whole now."""
+    size = 0
+    for unit in trainer.units.values():
+        tensors = [unit.whole, unit.own, unit.master, unit.gradient]
+        tensors += [parameter.grad for parameter in unit.parameters]
+        states = trainer.optimizer.state[unit.master]
+        tensors += [value for name, value in states.items() if name != "step"]
+        size += tensor_bytes([one for one in tensors if one is not None])
+    return size
+
+
+def zero_step(stage: int) -> tuple[list[int], list[tuple[str, int]]]:
+    """Bytes held before a second step, behind its backward pass and at its end; its calls."""
     layers = [nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16) for _ in range(LAYERS)]
     model = nn.Sequential(*layers)
     trainer = (
@@ -281,17 +295,22 @@ def zero_step(stage: int) -> list[tuple[str, int]]:
     inputs = torch.ones(2, WIDTH, dtype=torch.bfloat16, requires_grad=True)
     model(inputs).sum().backward()
     trainer.step()
+    held = [held_by(trainer)]
     with log_wire() as log:
         model(inputs).sum().backward()
+        held.append(held_by(trainer))
         trainer.step()
-    return [(call.what, call.bytes) for call in log.calls]
+    return [*held, held_by(trainer)], [(call.what, call.bytes) for call in log.calls]
 
 
 @pytest.mark.parametrize(("stage", "ranks"), [(0, 2), (1, 3), (2, 2), (3, 3)])
 def test_zero(stage: int, ranks: int) -> None:
     """A call of torch is all messages of one moment; told and recorded bytes are those sent."""
     told = zero_steps(WIDTH * WIDTH, LAYERS, ranks, stage)
-    for rank, (_, calls) in enumerate(launch.run(recorded, zero_step, stage, ranks=ranks)):
+    update = min(event.at for event in told if event.what == "update")
+    back = max(e.at for e in told if e.at < update and (stage > 1 or e.what == "backward"))
+    for rank, (_, (held, calls)) in enumerate(launch.run(recorded, zero_step, stage, ranks=ranks)):
+        assert held == [sum(p.bytes for p in told.held(at)[rank].values()) for at in (0, back, END)]
         sums: dict[tuple[int, str], int] = {}
         for event in told:
             if event.who == rank and event.to is not None:
