@@ -92,9 +92,16 @@ MEANINGS: dict[str, Look] = {
 
 
 def meaning(word: str) -> Look:
-    """The look of a word of MEANINGS; of any other word a look of SERIES, always the same."""
+    """The look of a word of MEANINGS; of any other word a look of SERIES, always the same.
+
+    "later forward" is lighter than "forward": a second thing of the same meaning.
+    """
+    if word.startswith("later "):
+        fill, hatch = meaning(word.removeprefix("later "))
+        return lighter(fill), hatch
     known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
-    return known or SERIES[sum(map(ord, word)) % len(SERIES)]
+    fill, hatch = known or SERIES[sum(map(ord, word)) % len(SERIES)]
+    return fill, hatch and hatch[0]
 
 
 def meanings(words: Sequence[str]) -> dict[str, Look]:
