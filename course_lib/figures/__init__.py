@@ -72,6 +72,7 @@ from course_lib.figures.data_parallel.lanes import two_lanes
 from course_lib.figures.data_parallel.replicas import replicas
 from course_lib.figures.data_parallel.shard_groups import shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.engines.lanes import lanes
 from course_lib.figures.layers.cut_pair import cut_pair
 from course_lib.figures.layers.cut_product import cut_product
 from course_lib.figures.layers.experts import expert_bars
@@ -162,6 +163,7 @@ __all__ = [
     "guesses",
     "halves",
     "heads_by_gpu",
+    "lanes",
     "late_gradients",
     "layer_paths",
     "layer_step",

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.picture import Box, Point
 from course_lib.figures.paper.text import width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
@@ -17,9 +17,11 @@ from course_lib.trace import Event
 _NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
 _NAME_ROOM = 11.0  # rows that are lower share a name
 _NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
+_APART = 6.0  # between links
 _NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
 _SAID = 6  # rows, and spans of a row, that the sentence names
 Rows = Mapping[str, Sequence[Event]]
+Span = Event | tuple[str, float, float] | tuple[str, float, float, str]
 Told = Callable[[float], str]
 Place = tuple[str, float]  # row, time
 
@@ -36,7 +38,7 @@ class Lanes(Timed):
     a line marks it. Events of one row with the same times share its height. An event's `label`
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
-    lines through all rows. `links`: thin lines from one row and time to another.
+    lines through all rows. `links`: thin lines from one row and time to another, below it.
     """
 
     def __init__(
@@ -113,9 +115,7 @@ class Lanes(Timed):
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
         for (word, later), bars in self._looks(y).items():
             self._bars(drawing, word, later, bars)
-        ends = [[(self.x(a), y[row] + self.high - 2), (self.x(b), y[to] + 2)]
-                for (row, a), (to, b) in self.links]  # fmt: skip
-        drawing.lines(ends, style.GREY, 0.7)
+        drawing.lines(self._links(y), style.GREY, 0.7)
         if self.foot:
             self._foot(drawing, bottom + 12)
         self.cursor(drawing, top, bottom)
@@ -152,6 +152,14 @@ class Lanes(Timed):
         if texts:
             ink = style.GREY if later else style.on(fill)
             drawing.write_all(texts, self.size, "center", ink)
+
+    def _links(self, y: Mapping[str, float]) -> Iterator[list[Point]]:
+        """From the lower edge of a row to the upper one of another, if it does not merge with the last."""
+        last = -math.inf
+        for (row, start), (to, end) in self.links:
+            if self.x(start) >= last + _APART:
+                last = self.x(start)
+                yield [(last, y[row] + self.high - 2), (self.x(end), y[to] + 2)]
 
     def _labelled(self, bars: Sequence[_Bar]) -> Iterable[_Bar]:
         """Words where they fit; numbers in all boxes or in every fourth, if most have room."""
@@ -274,48 +282,42 @@ def span(rows: Rows) -> tuple[float, float]:
     """From the first start to the last end. Raises ValueError without any event."""
     events = [event for its in rows.values() for event in its]
     if not events:
-        raise ValueError('rows hold nothing: give {"rank 0": [Event(0, 0, "forward", end=1)]}')
+        raise ValueError('rows hold no span of time: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return min(event.at for event in events), max(event.until for event in events)
 
 
-def events(
-    spans: Iterable[tuple[str, float, float]], *, numbered: bool = False
-) -> tuple[Event, ...]:
-    """(what, from, to) as events; `numbered`: 1, 2, … stand in their boxes.
-
-    Raises ValueError for an end before its start.
-    """
-    spans = list(spans)
-    for what, start, end in spans:
-        if end < start:
-            raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
-    return tuple(
-        Event(start, 0, what, end=end, label=str(number) if numbered else "")
-        for number, (what, start, end) in enumerate(spans, start=1)
-    )
-
-
 def lanes(
-    charts: Mapping[str, Rows],
+    charts: Mapping[str, Any],
     title: str = "",
     *,
-    now: float | None = None,
-    high: float = 22.0,
     told: Told = format_duration,
-    ground: bool = False,
     notes: Sequence[str] = (),
 ) -> Drawing:
-    """{chart: {row: events}} below one another on one scale, each from its own beginning.
+    """{row: spans}, or {chart: {row: spans}}, below one another on one scale of time.
 
-    Raises ValueError for a chart without events.
+    A span is an Event or (what, from, to), with the words in its box if there are any. Each chart
+    begins at its own first span. Raises ValueError without a span, and for an end before its start.
     """
-    if not charts:
-        raise ValueError('charts is empty: give {"": {"rank 0": [Event(0, 0, "forward", end=1)]}}')
+    several = all(isinstance(rows, Mapping) for rows in charts.values())
+    by_name: Mapping[str, Mapping[str, Sequence[Span]]] = charts if several else {"": charts}
     blocks = [
-        Lanes(rows, name=name, now=now, high=high, told=told, ground=ground)
-        for name, rows in charts.items()
+        Lanes(
+            {row: [_event(one) for one in its] for row, its in rows.items()}, name=name, told=told
+        )
+        for name, rows in by_name.items()
     ]
+    if not blocks:
+        raise ValueError('charts is empty: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return page(title, *blocks, notes=notes)
+
+
+def _event(one: Span) -> Event:
+    if isinstance(one, Event):
+        return one
+    what, start, end, *label = one
+    if end < start:
+        raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
+    return Event(start, 0, what, end=end, label="".join(label))
 
 
 def joined(boxes: Iterable[Box]) -> Iterator[Box]:
