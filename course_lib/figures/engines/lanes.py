@@ -154,7 +154,7 @@ class Lanes(Timed):
             drawing.write_all(texts, self.size, "center", ink)
 
     def _links(self, y: Mapping[str, float]) -> Iterator[list[Point]]:
-        """From the lower edge of a row to the upper one of another, if it does not merge with the last."""
+        """From a row's lower edge to another's upper one; only those that stand apart."""
         last = -math.inf
         for (row, start), (to, end) in self.links:
             if self.x(start) >= last + _APART:

@@ -76,7 +76,8 @@ def page(
     for block in timed:
         block.left, block.over = left, (block.over[0], block.over[0] + whole)
     words = dict.fromkeys(word for block in blocks for word in block.words)
-    looks = _looks(words if key is None else key)
+    own = {word: look for block in blocks for word, look in getattr(block, "looks", {}).items()}
+    looks = _looks(words if key is None else key, own)
     if key is None and len(looks) < 2:
         looks = {}
     tops = [_TITLE if title else 4.0]
@@ -92,7 +93,8 @@ def page(
     for each, top in zip(blocks, tops[:-1], strict=True):
         each.draw(drawing, top)
     for (word, (fill, hatch)), (x, y) in zip(looks.items(), places, strict=True):
-        drawing.boxes([(x, tops[-1] + y, 11, 11)], fill, hatch)
+        box = (x, tops[-1] + y, 11, 11)
+        drawing.boxes([box], fill, hatch, dashed=fill == style.WHITE)
         drawing.write(x + 16, tops[-1] + y + 9.5, word, _SMALL)
     for place, note in enumerate(notes):
         y = tops[-1] + key_height + _NOTE * place + 9
@@ -100,11 +102,11 @@ def page(
     return drawing
 
 
-def _looks(words: Iterable[str]) -> Mapping[str, Look]:
-    """The look of each word; words of the same look in one entry."""
+def _looks(words: Iterable[str], own: Mapping[str, Look]) -> Mapping[str, Look]:
+    """The look of each word, that of its block or its meaning; words of one look in one entry."""
     alike: dict[Look, list[str]] = {}
     for word in words:
-        alike.setdefault(style.meaning(word), []).append(word)
+        alike.setdefault(own.get(word) or style.meaning(word), []).append(word)
     return {", or ".join(several): look for look, several in alike.items()}
 
 
