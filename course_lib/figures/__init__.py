@@ -27,10 +27,7 @@ from course_lib.figures.charts.curves import loss
 from course_lib.figures.charts.event_order import event_order
 from course_lib.figures.charts.lines import lines
 from course_lib.figures.charts.number_line import number_line
-from course_lib.figures.charts.spans import who_did_what
 from course_lib.figures.charts.stacked_bars import stacked_bars
-from course_lib.figures.charts.trace import overlap
-from course_lib.figures.cluster.agents import nodes_and_ranks
 from course_lib.figures.cluster.chosen_ports import chosen_ports
 from course_lib.figures.cluster.command_map import command_map
 from course_lib.figures.cluster.container_wall import container_wall
@@ -59,7 +56,6 @@ from course_lib.figures.data.batch_ladder import batch_ladder
 from course_lib.figures.data.batches import one_batch
 from course_lib.figures.data.samples import samples_by_rank
 from course_lib.figures.data.search import tried_batches
-from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
@@ -130,7 +126,6 @@ __all__ = [
     "bars",
     "batch_cost",
     "batch_ladder",
-    "beside",
     "block_step",
     "bucket_step",
     "bucket_timeline",
@@ -177,12 +172,10 @@ __all__ = [
     "mesh_step",
     "meters",
     "node_ways",
-    "nodes_and_ranks",
     "number_line",
     "number_ranges",
     "on_roofline",
     "one_batch",
-    "overlap",
     "paid_time",
     "pair_rates",
     "pair_step",
@@ -222,7 +215,6 @@ __all__ = [
     "used_rows",
     "wasted_time",
     "who_asks_whom",
-    "who_did_what",
     "who_sends",
     "who_stores_what",
     "window",

@@ -11,7 +11,7 @@ from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
 from course_lib.figures.paper.text import width_pt
 
-_LINE, _BETWEEN, _BELOW, _STRIPE, _APART = 13.0, 5.0, 11.0, 5.0, 12.0
+_LINE, _BELOW, _STRIPE, _APART = 13.0, 11.0, 5.0, 12.0
 _SIZES = (9.0, 7.5, 6.5)
 _MOST_TOLD, _LONGEST = 8, 900  # different cells of one row, and letters, in the sentence
 Place = tuple[str, str]  # row, column
@@ -56,8 +56,8 @@ class Cells:
     a column's name stands once above all neighbours that share it, and these lie together.
     `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
     `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
-    has its outline. `below`: texts stand below their cells. `bold`: rows that are at work. `note`:
-    a grey line above them. `looks`: of words that mean nothing to `style.meaning`.
+    has its outline. `between`: the gap of two rows. `below`: texts stand below their
+    cells. `bold`: rows that are at work. `note`: a grey line above them. `looks`: of words that mean nothing to `style.meaning`.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Cells:
         bold: Collection[str] = (),
         heads: bool = True,
         gap: float | None = None,
+        between: float = 5.0,
         note: str = "",
         looks: Mapping[str, style.Look] = {},
     ) -> None:
@@ -84,6 +85,7 @@ class Cells:
         )
         lines = [line for row in grid if grid[row] for line in row.split("\n")]
         self.left = max((width_pt(line, 9) for line in lines), default=0.0) + 14
+        self.between = between
         self.gap = gap if gap is not None else 30.0 if arrows else 6.0
         self.high = {
             row: self._high(its, high if isinstance(high, int | float) else high.get(row, 20.0))
@@ -158,7 +160,7 @@ class Cells:
         if not self.grid[row]:
             return 18.0
         high = max(self.high[row], 26.0 if "\n" in row else 0.0)
-        return high + (_BELOW if self.below else 0.0) + _BETWEEN
+        return high + (_BELOW if self.below else 0.0) + self.between
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Heads, names and outlines; what is in the cells; what is written in them; arrows."""

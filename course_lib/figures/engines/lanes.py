@@ -39,6 +39,7 @@ class Lanes(Timed):
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
     lines through all rows. `links`: thin lines from one row and time to another, below it.
+    `sentence`: instead of that which names spans.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class Lanes(Timed):
         marks: Mapping[str, float] | None = None,
         links: Sequence[tuple[Place, Place]] = (),
         foot: bool = True,
+        sentence: str = "",
     ) -> None:
         names = max((width_pt(row, 9) for row in rows), default=0.0) + 8
         super().__init__(over or span(rows), now, max(LEFT, names))
         self.rows, self.name, self.high, self.told = rows, name, high, told
         self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
         self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
+        self.told_in_short = sentence
         self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
 
     @property
@@ -70,6 +73,12 @@ class Lanes(Timed):
         return head + self.high * len(self.rows) + _FOOT * self.foot
 
     @property
+    def numbered(self) -> bool:
+        """Whether a label stands in any box."""
+        looks = self._looks(dict.fromkeys(self.rows, 0.0))
+        return any(self._labelled(bars) for bars in looks.values())
+
+    @property
     def words(self) -> Iterable[str]:
         """What is done."""
         return dict.fromkeys(event.what for its in self.rows.values() for event in its)
@@ -77,6 +86,8 @@ class Lanes(Timed):
     @property
     def sentence(self) -> str:
         """The first spans of each row, in words; of many rows or spans only their sums."""
+        if self.told_in_short:
+            return self.told_in_short
         rows, first = list(self.rows.items()), self.over[0]
         said = [f"{row}: {self._said(its)}" for row, its in rows[:_SAID]]
         said += [f"and {len(rows) - _SAID} more rows"] * (len(rows) > _SAID)
@@ -161,7 +172,7 @@ class Lanes(Timed):
                 last = self.x(start)
                 yield [(last, y[row] + self.high - 2), (self.x(end), y[to] + 2)]
 
-    def _labelled(self, bars: Sequence[_Bar]) -> Iterable[_Bar]:
+    def _labelled(self, bars: Sequence[_Bar]) -> list[_Bar]:
         """Words where they fit; numbers in all boxes or in every fourth, if most have room."""
         bars = [bar for bar in bars if bar.label and bar.box[3] > self.size]
         if not all(bar.label.isdigit() for bar in bars):
@@ -212,7 +223,8 @@ class Lanes(Timed):
 class Levels(Timed):
     """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
 
-    After `now` they are pale. `most`: what the whole height means, if not the peak.
+    `head`: a line above. After `now` they are pale. `most`: what the whole height means, if not
+    the peak. `outlined`: each box on its own. `looks`: of words that mean nothing to `style.meaning`.
     """
 
     def __init__(
@@ -221,13 +233,17 @@ class Levels(Timed):
         *,
         over: tuple[float, float],
         name: str = "",
+        head: str = "",
         now: float | None = None,
         high: float = 64.0,
         most: float | None = None,
         told: Told = format_bytes,
+        outlined: bool = False,
+        looks: Mapping[str, style.Look] = {},
     ) -> None:
         super().__init__(over, now, max(LEFT, width_pt(name, 9) + 8))
         self.levels, self.name, self.high, self.told = levels, name, high, told
+        self.head, self.outlined, self.looks = head, outlined, looks
         times = {time for its in levels.values() for time, _ in its}
         times |= {*over, *([now] if now is not None else [])}
         self.times = sorted(time for time in times if over[0] <= time <= over[1])
@@ -239,8 +255,8 @@ class Levels(Timed):
 
     @property
     def height_pt(self) -> float:
-        """The levels; their name stands beside them."""
-        return self.high + 4
+        """The head and the levels; their name stands beside them."""
+        return self.high + 4 + _NAME * bool(self.head)
 
     @property
     def words(self) -> Iterable[str]:
@@ -253,10 +269,14 @@ class Levels(Timed):
         now = self.now
         sizes = [] if now is None else [_level(its, now) for its in self.levels.values()]
         end = "" if now is None else f", now {self.told(sum(sizes))}"
-        return f"{self.name or 'held'}: at most {self.told(self.peak)}{end}"
+        name = " ".join(filter(None, (self.head, self.name))) or "held"
+        return f"{name}: at most {self.told(self.peak)}{end}"
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Boxes from the bottom up, from change to change."""
+        if self.head:
+            drawing.write(0, top + 12, self.head, style.TITLE_PT, bold=True)
+            top += _NAME
         bottom = top + self.high
         drawing.write(self.left - 6, top + 10, self.name, 9, "right")
         drawing.write(self.left - 6, top + 22, self.told(self.peak), 9, "right", style.GREY)
@@ -272,8 +292,9 @@ class Levels(Timed):
                 box = (self.x(time), bottom - low - high, self.x(following) - self.x(time), high)
                 if high > 0:
                     (later if self.now is not None and time >= self.now else boxes).append(box)
-            fill, hatch = style.meaning(what)
-            drawing.boxes(boxes, fill, hatch, edge=fill)
+            fill, hatch = self.looks.get(what) or style.meaning(what)
+            edge = style.INK if self.outlined else fill
+            drawing.boxes(boxes, fill, hatch, edge)
         drawing.boxes(later, style.PALE, edge=style.PALE)
         self.cursor(drawing, top, bottom)
 
