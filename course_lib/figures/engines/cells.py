@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     several words, such as a sum of ranks, has a stripe for each. `text` stands in the cell's
     middle, `texts` in slots, where they fit. `wide`: over so many columns. `frame`: a word whose
     colour frames the cell, such as "messages" for what has just come. `dots`: slots with a dot in
-    the colour of `dot`.
+    the colour of `dot`. A cell without slots is only its text.
     """
 
     text: str = ""
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int]:
         """Rows and columns of slots."""
-        across = self.across or self.slots
+        across = self.across or self.slots or 1
         return -(-self.slots // across), across
 
 
@@ -55,9 +55,11 @@ class Cells:
     "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first line of
     a column's name stands once above all neighbours that share it, and these lie together.
     `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
+    `past`: those of before, thin and grey. `said`: what the sentence says instead of all cells.
     `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
-    has its outline. `between`: the gap of two rows. `below`: texts stand below their
-    cells. `bold`: rows that are at work. `note`: a grey line above them. `looks`: of words that mean nothing to `style.meaning`.
+    has its outline, as squares have by default. `between`: the gap of two rows. `below`: texts
+    stand below their cells. `bold`: rows and columns that are at work. `note`: a grey line above
+    them. `looks`: of words that mean nothing to `style.meaning`.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class Cells:
         grid: Grid,
         *,
         arrows: Sequence[tuple[Place, Place]] = (),
+        past: Sequence[tuple[Place, Place]] = (),
+        said: str = "",
         high: float | Mapping[str, float] = 20.0,
         square: float = 0.0,
-        lined: bool = False,
+        lined: bool | None = None,
         below: bool = False,
         bold: Collection[str] = (),
         heads: bool = True,
@@ -77,7 +81,8 @@ class Cells:
         looks: Mapping[str, style.Look] = {},
     ) -> None:
         self.grid, self.arrows, self.below, self.bold = grid, arrows, below, bold
-        self.note, self.square, self.lined = note, square, lined or bool(square)
+        self.past, self.said, self.note, self.square = past, said, note, square
+        self.lined = bool(square) if lined is None else lined
         self.looks = {word: (fill, hatch and hatch[0]) for word, (fill, hatch) in looks.items()}
         self.columns = list(dict.fromkeys(name for row in grid.values() for name in row))
         self.heads = max((name.count("\n") + 1 for name in self.columns), default=0) * (
@@ -137,8 +142,12 @@ class Cells:
     @property
     def sentence(self) -> str:
         """Who holds what, and what goes where."""
-        said = [f"{_flat(row)}: {self._said(its)}" for row, its in self.grid.items() if its]
-        said += [f"{_flat(row)} goes from {a} to {b}" for (row, a), (_, b) in self.arrows]
+        rows = {_flat(row): self._said(its) for row, its in self.grid.items()}
+        said = [self.said] if self.said else [f"{row}: {its}" for row, its in rows.items() if its]
+        said += [
+            f"{_flat(row)} goes from {a} to {b}" if row == end else f"{a} to {b} in {_flat(end)}"
+            for (row, a), (end, b) in self.arrows
+        ]
         told = list(accumulate(map(len, said)))
         most = max(1, sum(length < _LONGEST for length in told))
         more = f"and {len(said) - most} more" if len(said) > most else ""
@@ -148,8 +157,9 @@ class Cells:
         """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
         told: dict[str, list[str]] = {}
         for column, cell in its.items():
-            name = _flat(column) if self.heads else ""
-            told.setdefault(_content(cell), []).append(name)
+            if cell.slots or cell.text:
+                name = _flat(column) if self.heads else ""
+                told.setdefault(_content(cell), []).append(name)
         parts = [
             f"{_listed(names)} {content}".strip()
             for content, names in list(told.items())[:_MOST_TOLD]
@@ -178,7 +188,8 @@ class Cells:
             y += self._row_height(row)
         self._draw_cells(drawing, boxes)
         self._draw_texts(drawing, boxes)
-        self._draw_arrows(drawing, tops)
+        drawing.lines(self._lines(self.past, tops), style.GREY, 0.8)
+        drawing.lines(self._lines(self.arrows, tops), style.MESSAGES, 2.5)
 
     def _box(self, column: str, cell: Cell, y: float, row: str) -> Box:
         if self.square:
@@ -205,12 +216,16 @@ class Cells:
             for text, name in zip(lowest, self.x, strict=True)
         )
         y = top + 9 + _LINE * (self.heads - 1)
-        heads = [
-            (self.x[name] + self.width[name] / 2, y, text)
-            for text, name in zip(lowest, self.x, strict=True)
-            if text
-        ]
-        drawing.write_all(heads, size, "center", bold=self.heads == 1)
+        working = [name for name in self.x if name in self.bold]
+        for bold in (True, False):
+            heads = [
+                (self.x[name] + self.width[name] / 2, y, text)
+                for text, name in zip(lowest, self.x, strict=True)
+                if text and (name in working if working else self.heads == 1) == bold
+            ]
+            if heads:
+                ink = style.GREY if working and not bold else style.INK
+                drawing.write_all(heads, size, "center", ink, bold)
 
     def _name(self, drawing: Drawing, row: str, y: float) -> None:
         if not self.grid[row]:
@@ -226,7 +241,9 @@ class Cells:
     def _draw_cells(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
         """Outlines first, then what is in the slots, one look after the other."""
         outlines = [
-            box for cell, box in boxes if cell.slots > 1 or not isinstance(cell.filled.get(0), str)
+            box
+            for cell, box in boxes
+            if cell.slots > 1 or (cell.slots and not isinstance(cell.filled.get(0), str))
         ]
         if self.lined:
             outlines = [_slot(box, cell, slot) for cell, box in boxes for slot in range(cell.slots)]
@@ -293,23 +310,25 @@ class Cells:
             drawing.boxes([(x - wide / 2, y - high / 2, wide, high)], fill, edge=fill)
         return style.on(fill)
 
-    def _draw_arrows(self, drawing: Drawing, tops: Mapping[str, float]) -> None:
+    def _lines(
+        self, arrows: Sequence[tuple[Place, Place]], tops: Mapping[str, float]
+    ) -> list[list[Point]]:
         lines: list[list[Point]] = []
-        for (row, start), (end_row, end) in self.arrows:
+        for (row, start), (end_row, end) in arrows:
             a, b = (tops[name] + self.high[name] / 2 for name in (row, end_row))
-            left, right = self.x[start] - 3, self.x[start] + self.width[start] + 3
-            if self.x[end] > self.x[start]:
-                lines += arrow_lines((right, a), (self.x[end] - 3, b))
-            elif row == end_row:  # round the edge
+            right = self.x[start] + self.width[start] + 3
+            if row != end_row:  # from middle to middle
+                sign = 1 if b > a else -1
+                half, end_half = self.high[row] / 2 + 1, self.high[end_row] / 2 + 1
+                first = self.x[start] + self.width[start] / 2, a + sign * half
+                last = self.x[end] + self.width[end] / 2, b - sign * end_half
+                lines += arrow_lines(first, last)
+            elif self.x[end] > self.x[start]:
+                lines += arrow_lines((right, a), (self.x[end] - 3, a))
+            else:  # round the edge
                 lines.append([(right, a), (WIDTH_PT, a)])
                 lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
-            elif self.x[end] < self.x[start]:
-                lines += arrow_lines((left, a), (self.x[end] + self.width[end] + 3, b))
-            else:
-                sign, middle = 1 if b > a else -1, (left + right) / 2
-                half, end_half = self.high[row] / 2, self.high[end_row] / 2
-                lines += arrow_lines((middle, a + sign * half), (middle, b - sign * end_half))
-        drawing.lines(lines, style.MESSAGES, 2.5)
+        return lines
 
 
 def cells(grid: Grid, title: str = "", *, notes: Sequence[str] = (), **more: object) -> Drawing:
@@ -342,7 +361,7 @@ def _listed(names: Sequence[str]) -> str:
 def _content(cell: Cell) -> str:
     kinds = dict.fromkeys("+".join(_several(words)) for words in cell.filled.values())
     full = len(cell.filled) == cell.slots
-    parts = "" if cell.slots == 1 or full else f"{len(cell.filled)} of {cell.slots} parts of "
+    parts = "" if cell.slots < 2 or full else f"{len(cell.filled)} of {cell.slots} parts of "
     words = parts + " and ".join(kinds) if kinds else ""
     return " ".join(filter(None, [words, cell.text, *cell.texts.values()])) or "nothing"
 
@@ -368,16 +387,22 @@ def _stripe(box: Box, number: int, count: int) -> Box:
 
 
 def _joined(boxes: Sequence[Box]) -> list[Box]:
-    """Neighbours in a row in one piece."""
+    """Neighbours in one piece: first those of a row, then rows of the same width."""
     found: list[Box] = []
-    for box in boxes:
-        if found and found[-1][1::2] == box[1::2]:
-            x, y, wide, high = found[-1]
-            if abs(x + wide - box[0]) < 0.01:
-                found[-1] = (x, y, wide + box[2], high)
-                continue
-        found.append(box)
-    return found
+    for x, y, wide, high in boxes:
+        last = found[-1] if found else (0.0, 0.0, 0.0, 0.0)
+        if last[1::2] == (y, high) and abs(last[0] + last[2] - x) < 0.01:
+            found[-1] = (*last[:2], last[2] + wide, high)
+        else:
+            found.append((x, y, wide, high))
+    pieces: list[Box] = []
+    for x, y, wide, high in found:
+        last = pieces[-1] if pieces else (0.0, 0.0, 0.0, 0.0)
+        if (x, wide) == last[::2] and abs(last[1] + last[3] - y) < 0.01:
+            pieces[-1] = (x, last[1], wide, last[3] + high)
+        else:
+            pieces.append((x, y, wide, high))
+    return pieces
 
 
 def _middle(box: Box) -> tuple[float, float]:

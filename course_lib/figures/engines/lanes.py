@@ -224,7 +224,8 @@ class Levels(Timed):
     """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
 
     `head`: a line above. After `now` they are pale. `most`: what the whole height means, if not
-    the peak. `outlined`: each box on its own. `looks`: of words that mean nothing to `style.meaning`.
+    the peak. `outlined`: each box on its own. `looks`: of words that mean nothing to
+    `style.meaning`.
     """
 
     def __init__(
