@@ -24,7 +24,6 @@ A room imports from the rooms above it in this table, never from those below. Re
 
 from course_lib.figures.charts.bars import bars, grouped_bars
 from course_lib.figures.charts.curves import loss
-from course_lib.figures.charts.event_order import event_order
 from course_lib.figures.charts.lines import lines
 from course_lib.figures.charts.number_line import number_line
 from course_lib.figures.charts.stacked_bars import stacked_bars
@@ -144,7 +143,6 @@ __all__ = [
     "cut_product",
     "cut_rows",
     "cut_unit",
-    "event_order",
     "expert_bars",
     "experts_step",
     "failing_job_step",

@@ -16,10 +16,12 @@ def flight_records(calls: Mapping[str, Sequence[str]], title: str = "") -> Drawi
     if not any(calls.values()):
         raise ValueError("calls holds no call: give those of each rank")
     columns = list(zip_longest(*calls.values()))
-    parted = next((n for n, column in enumerate(columns, 1) if len(set(column)) > 1), len(columns))
+    parted = next((n for n, column in enumerate(columns, 1) if len(set(column)) > 1), 99)
     grid = {
         rank: {
-            str(n): Cell(call, {0: "alike" if n < parted else "differs" if n == parted else "idle"})
+            str(n): Cell(
+                call, {0: "alike" if n < parted else "differs" if n == parted else "after it"}
+            )
             for n, call in enumerate(its, 1)
         }
         for rank, its in calls.items()

@@ -21,7 +21,7 @@ def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawin
     """
     if not stacks or not all(stacks.values()):
         raise ValueError("stacks must hold ranks with a line or more each: give their stacks")
-    letters = int((WIDTH_PT / len(stacks) - 40) / _CHARACTER)
+    letters = int(((WIDTH_PT - 30) / len(stacks) - 12) / _CHARACTER)
     high = max(map(len, stacks.values()))
     grid: dict[str, dict[str, Cell]] = {
         str(place + 1): {} for place in reversed(range(min(high, _MOST)))
@@ -37,5 +37,4 @@ def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawin
         f"{name} stands in {lines[-1][0]} of {_WORDS[lines[-1][1]]}, {counted(len(lines), 'line')}"
         for name, lines in stacks.items()
     )
-    block = Cells(dict(grid), high=15.0, between=0.0)
-    return page(title, block, sentence="; ".join(told))
+    return page(title, Cells(grid, high=15.0, between=0.0, said="; ".join(told)))

@@ -18,7 +18,7 @@ def paid_time(audit: RunAudit) -> Drawing:
             step - counted,
             style.TEMPORARY,
         ),
-        f"not reached in a step: {1 - audit.hfu:.1%} of the peak": (peak - step, style.GREY),
+        f"not reached in a step: {1 - audit.hfu:.1%} of the peak": (peak - step, style.IDLE),
     }
     lost = f"everything but steps: {1 - audit.kept:.1%} of the hours"
     block = Levels(

@@ -7,7 +7,6 @@ from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.sheet import Sheet
 from course_lib.figures.paper.text import counted, elide
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.step.batching import BatchCost, Batching
@@ -62,27 +61,27 @@ _PLOT = (84.0, 30.0, 330.0, 190.0)  # left, top, width, height of the curve's fr
 _LEAST, _DECADES = 0.7, 3  # both axes run from a little under 1 to 10^3
 
 
-def batch_cost(cost: BatchCost, critical_batch: float, batch: float) -> Sheet:
+def batch_cost(cost: BatchCost, critical_batch: float, batch: float) -> Drawing:
     """Optimizer steps against samples, both relative to their minimum, with the chosen batch.
 
     `cost` is that of `batch`; the curve is `theory.step.batching.batch_cost` of all batches.
     """
-    sheet = Sheet(
+    drawing = Drawing(
         270,
         f"Batch {batch:,} with a critical batch of {critical_batch:,}: "
         f"{format_number(cost.steps)} times the fewest possible steps and "
         f"{format_number(cost.samples)} times the fewest possible samples.",
     )
-    sheet.title("What a fixed loss costs")
-    _frame(sheet)
+    drawing.title("What a fixed loss costs")
+    _frame(drawing)
     # Batches from Bc/999 to 999·Bc, evenly spaced on the logarithmic axes.
     curve = [cost_of(999 ** (part / 20), 1.0) for part in range(-20, 21)]
-    sheet.line([_place(point.steps, point.samples) for point in curve], style.GREY, 2)
+    drawing.line([_place(point.steps, point.samples) for point in curve], style.GREY, 2)
     x, y = _place(2, 2)
-    sheet.dot(x, y, style.WHITE, 4)
-    sheet.write(x + 8, y - 6, f"critical batch {critical_batch:,}", colour=style.GREY)
-    _chosen_batch(sheet, batch, cost)
-    return sheet
+    drawing.dot(x, y, style.WHITE, 4)
+    drawing.write(x + 8, y - 6, f"critical batch {critical_batch:,}", colour=style.GREY)
+    _chosen_batch(drawing, batch, cost)
+    return drawing
 
 
 def _place(steps: float, samples: float) -> tuple[float, float]:
@@ -95,27 +94,27 @@ def _place(steps: float, samples: float) -> tuple[float, float]:
     return left + across * width, top + (1 - up) * height
 
 
-def _frame(sheet: Sheet) -> None:
+def _frame(drawing: Drawing) -> None:
     left, top, width, height = _PLOT
     for decade in range(_DECADES + 1):
         x, y = _place(10**decade, 10**decade)
-        sheet.line([(left, y), (left + width, y)], style.PALE)
-        sheet.line([(x, top), (x, top + height)], style.PALE)
-        sheet.write(left - 6, y + 4, f"{10**decade:,}×", align="right", colour=style.GREY)
-        sheet.write(x, top + height + 15, f"{10**decade:,}×", align="center", colour=style.GREY)
-    sheet.line([(left, top), (left, top + height), (left + width, top + height)])
-    sheet.write(
+        drawing.line([(left, y), (left + width, y)], style.PALE)
+        drawing.line([(x, top), (x, top + height)], style.PALE)
+        drawing.write(left - 6, y + 4, f"{10**decade:,}×", align="right", colour=style.GREY)
+        drawing.write(x, top + height + 15, f"{10**decade:,}×", align="center", colour=style.GREY)
+    drawing.line([(left, top), (left, top + height), (left + width, top + height)])
+    drawing.write(
         left + width / 2, top + height + 33, "times the fewest optimizer steps", align="center"
     )
     for row, word in enumerate(("times the", "fewest", "samples")):
-        sheet.write(0, top + height / 2 + row * 13, word)
+        drawing.write(0, top + height / 2 + row * 13, word)
 
 
-def _chosen_batch(sheet: Sheet, batch: float, cost: BatchCost) -> None:
+def _chosen_batch(drawing: Drawing, batch: float, cost: BatchCost) -> None:
     left, top, width, height = _PLOT
     x, y = _place(cost.steps, cost.samples)
-    sheet.line([(left, y), (x, y), (x, top + height)], style.INK, 1.2, dashed=True)
-    sheet.dot(x, y, style.INK)
+    drawing.line([(left, y), (x, y), (x, top + height)], style.INK, 1.2, dashed=True)
+    drawing.dot(x, y, style.INK)
     for row, text in enumerate(
         (
             f"batch {batch:,}",
@@ -123,4 +122,4 @@ def _chosen_batch(sheet: Sheet, batch: float, cost: BatchCost) -> None:
             f"{format_number(cost.samples)}× the samples",
         )
     ):
-        sheet.write(left + width - 110, top + 20 + row * 15, text, bold=row == 0)
+        drawing.write(left + width - 110, top + 20 + row * 15, text, bold=row == 0)

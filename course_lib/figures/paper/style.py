@@ -96,7 +96,7 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
     **dict.fromkeys(("exposed", "differs"), (WARNING, None)),
     "standing": (INK, None),
-    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("others", "zero", "again", "after", "not chosen"), (PALE, None)),
     **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
