@@ -11,6 +11,8 @@ from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import Event
 
+_MOST_ARROWS = 60  # more would merge
+
 
 def bucket_timeline(charts: Mapping[str, BucketTimeline]) -> Drawing:
     """Computing, all-reduces, and what is exposed of them: {"one bucket": result, …}.
@@ -21,7 +23,7 @@ def bucket_timeline(charts: Mapping[str, BucketTimeline]) -> Drawing:
         raise ValueError('charts is empty: give for example {"one bucket": ddp_timeline(…)}')
     notes = (
         "backward: from the head to the embedding; link: all-reduces, one box a bucket;",
-        "a line leads from where a bucket is full to where it is sent",
+        "an arrow leads from where a bucket is full to where it is sent",
     )
     return page("", *[_chart(name, run) for name, run in charts.items()], notes=notes)
 
@@ -31,7 +33,11 @@ def _chart(name: str, run: BucketTimeline) -> Lanes:
     rows = {"backward": list(_layers(run)), "link": sent, "exposed": list[Event]()}
     if run.exposed_s:
         rows["exposed"] = [Event(run.backward_s, 0, "exposed", end=run.end_s)]
-    links = [(("backward", each.ready_s), ("link", each.start_s)) for each in run.exchanges]
+    arrows, drawn_s = [], -run.end_s
+    for each in run.exchanges:
+        if each.ready_s >= drawn_s + run.end_s / _MOST_ARROWS:
+            drawn_s = each.ready_s
+            arrows.append((("backward", drawn_s), ("link", each.start_s), "messages"))
     ends = f"backward ends; {format_duration(run.exposed_s)} exposed"
     said = (
         f"{name}: backward takes {format_duration(run.backward_s)}; "
@@ -40,7 +46,13 @@ def _chart(name: str, run: BucketTimeline) -> Lanes:
         f"behind backward, {format_duration(run.exposed_s)} exposed"
     )
     return Lanes(
-        rows, name=name, high=30.0, marks={ends: run.backward_s}, links=links, sentence=said
+        rows,
+        name=name,
+        high=30.0,
+        marks={ends: run.backward_s},
+        arrows=arrows,
+        gap=12.0,
+        sentence=said,
     )
 
 

@@ -114,6 +114,7 @@ class Cells:
         if self.square:
             width = {name: self.square * self._most(name) for name in self.columns}
             gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
+        self.apart = gaps  # columns
         x, at = {}, self.left + (0.0 if self.square else gaps / 2)
         for name, begins in zip(self.columns, new, strict=True):
             at += _APART * begins
@@ -212,7 +213,7 @@ class Cells:
                 drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
         lowest = [name.rpartition("\n")[2] for name in self.columns]
         size = min(
-            _size(text, self.width[name] + 4) or 6.5
+            _size(text, self.width[name] + self.apart - 2) or 6.5
             for text, name in zip(lowest, self.x, strict=True)
         )
         y = top + 9 + _LINE * (self.heads - 1)
@@ -300,7 +301,7 @@ class Cells:
 
     def _ground(self, drawing: Drawing, cell: Cell, box: Box, wide: float) -> str:
         """The colour of a text in the cell's middle, with a plain ground where it needs one."""
-        words = {cell.filled.get(slot, "") for slot in range(cell.slots)}
+        words = {cell.filled.get(slot, "") for slot in range(max(1, cell.slots))}
         word = words.pop()
         fill, hatch = self._look(word) if isinstance(word, str) and word else (style.WHITE, None)
         fill = style.WHITE if words else fill
@@ -389,14 +390,14 @@ def _stripe(box: Box, number: int, count: int) -> Box:
 def _joined(boxes: Sequence[Box]) -> list[Box]:
     """Neighbours in one piece: first those of a row, then rows of the same width."""
     found: list[Box] = []
-    for x, y, wide, high in boxes:
+    for x, y, wide, high in sorted(boxes, key=lambda box: (round(box[1], 3), box[0])):
         last = found[-1] if found else (0.0, 0.0, 0.0, 0.0)
         if last[1::2] == (y, high) and abs(last[0] + last[2] - x) < 0.01:
             found[-1] = (*last[:2], last[2] + wide, high)
         else:
             found.append((x, y, wide, high))
     pieces: list[Box] = []
-    for x, y, wide, high in found:
+    for x, y, wide, high in sorted(found):
         last = pieces[-1] if pieces else (0.0, 0.0, 0.0, 0.0)
         if (x, wide) == last[::2] and abs(last[1] + last[3] - y) < 0.01:
             pieces[-1] = (x, last[1], wide, last[3] + high)

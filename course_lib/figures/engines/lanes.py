@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Box, Point
+from course_lib.figures.paper.picture import Box
 from course_lib.figures.paper.text import counted, width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
@@ -17,7 +18,6 @@ from course_lib.trace import Event
 _NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
 _NAME_ROOM = 11.0  # rows that are lower share a name
 _NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
-_APART = 6.0  # between links
 _NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
 _SAID = 6  # rows, and spans of a row, that the sentence names
 Rows = Mapping[str, Sequence[Event]]
@@ -38,8 +38,8 @@ class Lanes(Timed):
     a line marks it. Events of one row with the same times share its height. An event's `label`
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
-    lines through all rows. `links`: thin lines from one row and time to another.
-    `sentence`: instead of that which names spans.
+    lines through all rows. `gap`: of two rows, where not as little as looks well. `arrows`: from
+    row and time to row and time, behind the boxes, in the colour of a word. `sentence`: instead of that which names spans.
     """
 
     def __init__(
@@ -54,14 +54,17 @@ class Lanes(Timed):
         told: Told = format_duration,
         ground: bool = False,
         marks: Mapping[str, float] | None = None,
-        links: Sequence[tuple[Place, Place]] = (),
+        arrows: Sequence[tuple[Place, Place, str]] = (),
+        gap: float | None = None,
         foot: bool = True,
         sentence: str = "",
     ) -> None:
         names = max((width_pt(row, 9) for row in rows), default=0.0) + 8
         super().__init__(over or span(rows), now, max(LEFT, names))
         self.rows, self.name, self.high, self.told = rows, name, high, told
-        self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
+        self.ground, self.marks, self.foot = ground, marks or {}, foot
+        self.arrows = arrows
+        self.pad = (2 if ground or high < 12 else 4) / 2 if gap is None else gap / 2
         self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
         self.told_in_short = sentence
         self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
@@ -124,6 +127,13 @@ class Lanes(Timed):
             drawing.boxes([whole], style.IDLE, edge=style.GREY)
         else:
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
+        for (row, start), (to, end), word in self.arrows:
+            down = y[to] > y[row]
+            side = 2.5 if down else -2.5  # one of each at one time lie beside each other
+            edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
+            first, last = self.x(start) + side, self.x(end) + side
+            ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
+            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1.6)
         looks = self._looks(y)
         for (word, later), bars in looks.items():
             self._bars(drawing, word, later, bars)
@@ -134,7 +144,6 @@ class Lanes(Timed):
             if texts:
                 ink = style.GREY if later else style.on(style.meaning(word)[0])
                 drawing.write_all(texts, self.size, "center", ink)
-        drawing.lines(self._links(y), style.GREY, 0.7)
         if self.foot:
             self._foot(drawing, bottom + 12)
         self.cursor(drawing, top, bottom)
@@ -142,15 +151,14 @@ class Lanes(Timed):
     def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
         """The bars of each look: a word, and whether they are still to come."""
         looks: dict[tuple[str, bool], list[_Bar]] = {}
-        pad = 1 if self.ground or self.high < 12 else 2
         for row, its in self.rows.items():
             together: dict[tuple[float, float], list[Event]] = {}
             for event in its:
                 together.setdefault((event.at, event.until), []).append(event)
             for (start, end), events in together.items():
-                wide, high = (end - start) * self.scale, (self.high - 2 * pad) / len(events)
+                wide, high = (end - start) * self.scale, (self.high - 2 * self.pad) / len(events)
                 for place, event in enumerate(events):
-                    box = self.x(start), y[row] + pad + place * high, max(0.5, wide), high
+                    box = self.x(start), y[row] + self.pad + place * high, max(0.5, wide), high
                     bars = looks.setdefault((event.what, self.later(start)), [])
                     bars.append(_Bar(box, event.label))
         return looks
@@ -163,17 +171,7 @@ class Lanes(Timed):
             boxes = list(joined(boxes))
         else:
             edge = style.GREY if later else style.INK
-        drawing.boxes(boxes, fill, hatch, edge, dashed=later)
-
-    def _links(self, y: Mapping[str, float]) -> Iterator[list[Point]]:
-        """From the edge of a row to the near edge of another; only those that stand apart."""
-        last = -math.inf
-        for (row, start), (to, end) in self.links:
-            if self.x(start) >= last + _APART:
-                last = self.x(start)
-                low, high = self.high - 2, 2
-                a, b = (low, high) if y[to] > y[row] else (high, low)
-                yield [(last, y[row] + a), (self.x(end), y[to] + b)]
+        drawing.boxes(boxes, fill, hatch, edge, dashed=later or fill == style.WHITE)
 
     def _labelled(self, bars: Sequence[_Bar], widest: float) -> list[_Bar]:
         """Words where they fit; numbers in all boxes, or in every fourth of the widest kind."""

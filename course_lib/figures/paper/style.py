@@ -76,10 +76,12 @@ Look = tuple[str, str | None]  # colour, hatch
 # ("weights of layer 1"), and else takes a colour of SERIES.
 MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("weights", "rows"), (WEIGHTS, None)),
-    **dict.fromkeys(("gradients", "gradient", "summed"), (GRADIENTS, None)),
+    **dict.fromkeys(("gradients", "gradient", "summed", "mean"), (GRADIENTS, None)),
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
     "activations": (ACTIVATIONS, None),
+    "unfinished activations": (ACTIVATIONS, "/"),  # to be summed over ranks
+    "unfinished gradients": (GRADIENTS, "/"),
     **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
     **dict.fromkeys(("messages", "all-gather", "gather", "all-reduce", "link"), (MESSAGES, None)),
     **dict.fromkeys(("message", "communication", "copying"), (MESSAGES, None)),
@@ -93,11 +95,13 @@ MEANINGS: dict[str, Look] = {
     "weights' gradient": (WEIGHT_GRADIENT, None),
     **dict.fromkeys(("update", "updating"), (UPDATE, None)),
     **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart", "torch"), (IDLE, None)),
+    "done": (PALE, None),
+    "now": (INK, None),  # a frame round what is at work
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
     **dict.fromkeys(("exposed", "differs"), (WARNING, None)),
     "standing": (INK, None),
     **dict.fromkeys(("others", "zero", "again", "after", "not chosen"), (PALE, None)),
-    **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
+    **dict.fromkeys(("padding", "elsewhere", "expected", "not tested", "not used"), (WHITE, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
 

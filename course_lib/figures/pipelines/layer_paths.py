@@ -15,15 +15,17 @@ _WIDE = 0.7  # of a layer's box, from layer to layer
 def layer_paths(devices: Mapping[str, Sequence[int]]) -> Drawing:
     """{"interleaved": [0, 1, 0, 1]}: the device of each layer; rows for each arrangement.
 
-    Lines are messages forward: where two layers that follow each other lie on two devices.
+    Arrows are messages forward: where two layers that follow each other lie on two devices.
     """
     blocks = [_rows(name, places) for name, places in devices.items()]
-    return page("", *blocks, notes=["in a box: the number of the layer; a line: a message forward"])
+    return page(
+        "", *blocks, notes=["in a box: the number of the layer; an arrow: a message forward"]
+    )
 
 
 def _rows(name: str, places: Sequence[int]) -> Lanes:
-    links = [
-        ((f"device {a}", layer + _WIDE), (f"device {b}", layer + 1.0))
+    ways = [
+        ((f"device {a}", layer + _WIDE), (f"device {b}", layer + 1.0), "messages")
         for layer, (a, b) in enumerate(pairwise(places))
         if a != b
     ]
@@ -35,5 +37,5 @@ def _rows(name: str, places: Sequence[int]) -> Lanes:
         ]
         for device in range(1 + max(places))
     }
-    said = f"{name}: {counted(len(links), 'message')} forward"
-    return Lanes(rows, name=said, over=(0, len(places)), links=links, foot=False, sentence=said)
+    said = f"{name}: {counted(len(ways), 'message')} forward"
+    return Lanes(rows, name=said, over=(0, len(places)), arrows=ways, foot=False, sentence=said)
