@@ -39,8 +39,8 @@ class Lanes(Timed):
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
     lines through all rows. `gap`: of two rows, where not as little as looks well. `arrows`: from
-    row and time to row and time, behind the boxes, in the colour of a word. `sentence`: instead of that
-    which names spans.
+    row and time to row and time, behind the boxes, in the colour of a word. `sentence`: instead of
+    that which names spans.
     """
 
     def __init__(
