@@ -297,7 +297,7 @@ class Levels(Timed):
                     (later if self.now is not None and time >= self.now else boxes).append(box)
             fill, hatch = self.looks.get(what) or style.meaning(what)
             edge = style.INK if self.outlined else fill
-            drawing.boxes(boxes, fill, hatch, edge)
+            drawing.boxes(boxes if self.outlined else joined(boxes), fill, hatch, edge)
         drawing.boxes(later, style.PALE, edge=style.PALE)
         self.cursor(drawing, top, bottom)
 
