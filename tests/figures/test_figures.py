@@ -229,7 +229,7 @@ def test_sentences() -> None:
     assert "1 sample repeated" in FIGURES["repeated"]().sentence
     assert "43 samples dropped" in FIGURES["dropped"]().sentence
     assert "with no_sync: 1 backward pass all-reduces (chosen)" in FIGURES["window"]().sentence
-    assert "17 times the fewest possible steps" in FIGURES["cost"]().sentence
+    assert "batch 64: 17× the steps" in FIGURES["cost"]().sentence
     assert "does not fit in 22.35 GiB" in FIGURES["memory"]().sentence
     assert "one micro-step has 8 micro-batches" in FIGURES["ladder"]().sentence
     assert "64 query heads and 8 key-value heads on GPU 0" in FIGURES["heads, one"]().sentence

@@ -1,11 +1,10 @@
 """When gradients travel during an accumulated update, and what a batch size costs."""
 
-import math
 from collections.abc import Iterator, Mapping
 
+from course_lib.figures.charts.lines import lines
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted, elide
 from course_lib.theory.inputs.units import format_number
@@ -57,69 +56,22 @@ def _works(accumulation: int, no_sync: bool) -> Iterator[Event]:
         now += _LENGTHS[word]
 
 
-_PLOT = (84.0, 30.0, 330.0, 190.0)  # left, top, width, height of the curve's frame
-_LEAST, _DECADES = 0.7, 3  # both axes run from a little under 1 to 10^3
-
-
 def batch_cost(cost: BatchCost, critical_batch: float, batch: float) -> Drawing:
-    """Optimizer steps against samples, both relative to their minimum, with the chosen batch.
+    """Samples against optimizer steps, both relative to their minimum, with the chosen batch.
 
     `cost` is that of `batch`; the curve is `theory.step.batching.batch_cost` of all batches.
     """
-    drawing = Drawing(
-        270,
-        f"Batch {batch:,} with a critical batch of {critical_batch:,}: "
-        f"{format_number(cost.steps)} times the fewest possible steps and "
-        f"{format_number(cost.samples)} times the fewest possible samples.",
+    # From 999·Bc to Bc/999, evenly spaced on the logarithmic axes.
+    all_batches = [cost_of(999 ** (part / 20), 1.0) for part in range(20, -21, -1)]
+    return lines(
+        {"all batches": [(point.steps, point.samples) for point in all_batches]},
+        "times the fewest optimizer steps",
+        "times the fewest samples",
+        "What a fixed loss costs",
+        doubling=(True, True),
+        level={
+            f"critical batch {critical_batch:,}": 2.0,
+            f"{format_number(cost.samples)}× the samples": cost.samples,
+        },
+        mark={f"batch {batch:,}: {format_number(cost.steps)}× the steps": cost.steps},
     )
-    drawing.title("What a fixed loss costs")
-    _frame(drawing)
-    # Batches from Bc/999 to 999·Bc, evenly spaced on the logarithmic axes.
-    curve = [cost_of(999 ** (part / 20), 1.0) for part in range(-20, 21)]
-    drawing.line([_place(point.steps, point.samples) for point in curve], style.GREY, 2)
-    x, y = _place(2, 2)
-    drawing.dot(x, y, style.WHITE, 4)
-    drawing.write(x + 8, y - 6, f"critical batch {critical_batch:,}", colour=style.GREY)
-    _chosen_batch(drawing, batch, cost)
-    return drawing
-
-
-def _place(steps: float, samples: float) -> tuple[float, float]:
-    """Where a cost lies in the frame; what is beyond its edge is drawn on the edge."""
-    left, top, width, height = _PLOT
-    across, up = (
-        min(math.log10(value / _LEAST) / math.log10(10**_DECADES / _LEAST), 1)
-        for value in (steps, samples)
-    )
-    return left + across * width, top + (1 - up) * height
-
-
-def _frame(drawing: Drawing) -> None:
-    left, top, width, height = _PLOT
-    for decade in range(_DECADES + 1):
-        x, y = _place(10**decade, 10**decade)
-        drawing.line([(left, y), (left + width, y)], style.PALE)
-        drawing.line([(x, top), (x, top + height)], style.PALE)
-        drawing.write(left - 6, y + 4, f"{10**decade:,}×", align="right", colour=style.GREY)
-        drawing.write(x, top + height + 15, f"{10**decade:,}×", align="center", colour=style.GREY)
-    drawing.line([(left, top), (left, top + height), (left + width, top + height)])
-    drawing.write(
-        left + width / 2, top + height + 33, "times the fewest optimizer steps", align="center"
-    )
-    for row, word in enumerate(("times the", "fewest", "samples")):
-        drawing.write(0, top + height / 2 + row * 13, word)
-
-
-def _chosen_batch(drawing: Drawing, batch: float, cost: BatchCost) -> None:
-    left, top, width, height = _PLOT
-    x, y = _place(cost.steps, cost.samples)
-    drawing.line([(left, y), (x, y), (x, top + height)], style.INK, 1.2, dashed=True)
-    drawing.dot(x, y, style.INK)
-    for row, text in enumerate(
-        (
-            f"batch {batch:,}",
-            f"{format_number(cost.steps)}× the steps",
-            f"{format_number(cost.samples)}× the samples",
-        )
-    ):
-        drawing.write(left + width - 110, top + 20 + row * 15, text, bold=row == 0)
