@@ -205,6 +205,8 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.cut_unit({"a": 25}, 1),
     lambda: figures.cut_unit({"a": 9}, 9),
     lambda: figures.two_buffers([]),
+    lambda: figures.timeline({}),
+    lambda: figures.timeline({"a": []}),
     lambda: figures.halves({"stage 1": ["states"]}),
     lambda: figures.replicas([1.0], 4),
     lambda: figures.replicas([1.0] * 7, 4),

@@ -12,7 +12,6 @@ from course_lib import figures
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import HDR, accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -50,9 +49,6 @@ SHORT_AND_LONG = {
 
 # Extremes included: one pass, one stage, 64 stages, every kind of pass, a short chart below a long.
 FIGURES = {
-    "buckets": lambda: figures.bucket_timeline(
-        {"GPT": ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 16384), 8, HDR)}
-    ),
     "buckets, nothing hidden": lambda: figures.bucket_timeline(
         {"GPT": ddp_timeline(GRADIENTS, 1024, HDR, cap_bytes=2**20)}
     ),
@@ -75,7 +71,6 @@ FIGURES = {
     ),
     "one pass": lambda: figures.timeline({"one": ONE}),
     "one stage": lambda: figures.timeline({"alone": tasks("1f1b", 1, 4)}, seconds=False),
-    "naive": lambda: figures.timeline({"naive": tasks("naive", 4, 8)}, seconds=False),
     "1f1b": lambda: figures.timeline({"1f1b": tasks("1f1b", 4, 8)}, seconds=False),
     "interleaved": lambda: figures.timeline({"a": tasks("interleaved", 4, 8, 2)}, seconds=False),
     "zb1p": lambda: figures.timeline({"zb1p": tasks("zb1p", 4, 8)}, seconds=False),
@@ -95,14 +90,6 @@ FIGURES = {
 def drawn():
     """By name: the drawing and its marks."""
     return {name: checks.draw(make()) for name, make in FIGURES.items()}
-
-
-def test_figures_share_a_page():
-    drawings = [Drawing(40, "1") for _ in range(2)]
-    for drawing in drawings:
-        drawing.boxes([(1, 1, 5, 5)], hatch="/")
-    ids = [set(re.findall(r'id="([^"]+)"', drawing.to_svg())) for drawing in drawings]
-    assert ids[0] and not ids[0] & ids[1]
 
 
 def test_nothing_is_wrong_in_the_picture(drawn):
@@ -144,14 +131,6 @@ def test_what_is_still_to_come_is_an_outline_and_the_height_stays():
     assert steps[0].height_pt == steps[1].height_pt
     fills = [one.to_svg().count("stroke-dasharray") for one in steps]
     assert fills == [2, 1]  # the mark, and what has not begun
-
-
-def test_words_of_one_look_share_a_box_of_the_key():
-    rows = {"a": [Event(0, 0, "backward", end=1), Event(1, 0, "input's gradient", end=2)]}
-    assert (
-        "backward, or input&#x27;s gradient"
-        in page("", Lanes({**rows, "b": [Event(0, 0, "forward", end=1)]})).to_svg()
-    )
 
 
 def test_numbers_are_explained_where_there_are_any(drawn):
@@ -206,12 +185,10 @@ def test_of_two_equal_times_one_is_written():
 
 
 def test_sentences():
-    assert FIGURES["1f1b"]().sentence == "1f1b: 4 stages, 8 micro-batches, from 0 to 33."
     assert FIGURES["two"]().sentence == (
         "predicted: 4 stages, 8 micro-batches, from 0 to 33 s. "
         "measured: 4 stages, 8 micro-batches, from 0 to 96 s."
     )
-    assert FIGURES["dualpipe"]().sentence.startswith("both ways: 8 stages, 20 micro-batches")
 
 
 def test_later_chunks_look_different():
@@ -246,15 +223,3 @@ def test_a_redraw_is_quick_enough_for_a_slider():
         figures.timeline({"1f1b": plan}).to_svg()
         took.append(time.process_time() - start)
     assert min(took) < 0.04
-
-
-@pytest.mark.parametrize(
-    ("charts", "message"),
-    [
-        ({}, "charts is empty"),
-        ({"a": []}, "chart 'a' has no tasks"),
-    ],
-)
-def test_bad_charts_are_explained(charts, message):
-    with pytest.raises(ValueError, match=message):
-        figures.timeline(charts)
