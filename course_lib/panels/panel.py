@@ -1,6 +1,5 @@
 """What all panels share: controls above a figure and its numbers, redrawn when they change."""
 
-import base64
 import html
 import re
 import time
@@ -185,10 +184,8 @@ class Panel(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live panel; a picture and a sentence where no kernel runs."""
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        still = {"text/plain": self.sentence}
-        if not self.problem:
-            still["image/png"] = base64.b64encode(self._sheet.to_png()).decode()
-        return {**data, **still}, {**metadata, "image/png": {"width": self._sheet.width_px}}
+        picture = {} if self.problem else {"image/svg+xml": self._sheet.to_svg(themed=False)}
+        return {**data, **picture, "text/plain": self.sentence}, metadata
 
 
 def _table(rows: Rows) -> str:
