@@ -25,6 +25,7 @@ GROUND = {
     "validation": set(),
     "checked": {"validation"},
     "outline": set(),
+    "trace": set(),
     "notebook": set(),
     "short_errors": set(),
     "arguments": set(),

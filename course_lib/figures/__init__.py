@@ -3,6 +3,7 @@
 | room | what it shows |
 |---|---|
 | `paper` | what figures are drawn with: two kinds of paper, colours, words, arrows |
+| `engines` | what draws: cells (who holds what), lanes (who did what when), on a page |
 | `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
 | `compute` | how fast a chip works, what slows it down, and what it costs |
 | `data` | samples, micro-batches, batches and epochs |

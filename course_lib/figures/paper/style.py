@@ -17,6 +17,7 @@ Text is INK or GREY on WHITE, INK on PALE, WARNING_TEXT where it warns; on a fil
 BLUE ON_DARK_FILL. These keep a contrast of 4.5 to 1 in the light and in the dark theme.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 # Okabe and Ito's palette, told apart by colour-blind readers (jfly.uni-koeln.de/color).
@@ -63,14 +64,71 @@ ON_FILL = "#111111"  # on SKY, ORANGE, YELLOW, PINK, GREEN, VERMILION
 ON_DARK_FILL = "#FFFFFE"  # on BLUE
 
 
+def lighter(colour: str) -> str:
+    """The colour with half white: for a second thing of the same meaning."""
+    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02X}" for part in parts)
+
+
+Look = tuple[str, str | None]  # colour, hatch
+
+# What the words of a trace look like. A word that is not here is looked up by its first part
+# ("weights of layer 1"), and else takes a colour of SERIES.
+MEANINGS: dict[str, Look] = {
+    **dict.fromkeys(("weights", "rows"), (WEIGHTS, None)),
+    **dict.fromkeys(("gradients", "gradient", "summed"), (GRADIENTS, None)),
+    **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
+    **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
+    "activations": (ACTIVATIONS, None),
+    **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
+    **dict.fromkeys(("messages", "all-gather", "gather", "all-reduce", "link"), (MESSAGES, None)),
+    **dict.fromkeys(("computing", "training", "runs", "work", "forward"), (FORWARD, None)),
+    **dict.fromkeys(("backward", "input's gradient"), (BACKWARD, None)),
+    **dict.fromkeys(("reduce-scatter", "reduce"), (lighter(MESSAGES), None)),
+    "weights' gradient": (WEIGHT_GRADIENT, None),
+    "update": (UPDATE, None),
+    **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart"), (IDLE, None)),
+    **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
+    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
+    **{axis: (colour, None) for axis, colour in AXES.items()},
+}
+
+
+def meaning(word: str) -> Look:
+    """The look of a word of MEANINGS; of any other word a look of SERIES, always the same.
+
+<<<<<<< Updated upstream
+    "later forward" is lighter than "forward": a second thing of the same meaning.
+    """
+    if word.startswith("later "):
+        fill, hatch = meaning(word.removeprefix("later "))
+        return lighter(fill), hatch
+    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
+    fill, hatch = known or SERIES[sum(map(ord, word)) % len(SERIES)]
+    return fill, hatch and hatch[0]
+=======
+    A word that ends with a number ("rank 2") takes the look of that place.
+    """
+    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
+    number = re.search(r"\d+$", word)
+    place = int(number[0]) if number else sum(map(ord, word))
+    colour, hatch = known or SERIES[place % len(SERIES)]
+    return colour, hatch and hatch[0]
+>>>>>>> Stashed changes
+
+
+def meanings(words: Sequence[str]) -> dict[str, Look]:
+    """The look of each word."""
+    return {word: meaning(word) for word in words}
+
+
 def on(fill: str) -> str:
     """The colour of text on a box filled with `fill`."""
     if fill in (WHITE, PALE):
         return INK
     return ON_DARK_FILL if fill == BLUE else ON_FILL
 
-
-Look = tuple[str, str | None]  # colour, hatch
 
 # Hatches tell apart what is equally light, so that a grey print-out can be read as well.
 SERIES: tuple[Look, ...] = (
@@ -91,12 +149,6 @@ def looks(names: Sequence[str], known: Mapping[str, Look]) -> dict[str, Look]:
     used = {known[word][0] for name in names if (word := name.split()[0]) in known}
     free = iter([look for look in SERIES if look[0] not in used])
     return {name: known.get(name.split()[0]) or next(free) for name in names}
-
-
-def lighter(colour: str) -> str:
-    """The colour with half white: for a second thing of the same meaning."""
-    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return "#" + "".join(f"{(part + 255) // 2:02X}" for part in parts)
 
 
 # In points. A notebook's own text is 10.5 points.

@@ -1,0 +1,382 @@
+"""A grid of cells: who holds what. Rows are parts, columns are those who hold them, or turned."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow_lines
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
+from course_lib.figures.paper.text import width_pt
+
+_LINE, _BETWEEN, _BELOW, _STRIPE, _APART = 13.0, 5.0, 11.0, 5.0, 12.0
+_SIZES = (9.0, 7.5, 6.5)
+_MOST_TOLD, _LONGEST = 8, 900  # different cells of one row, and letters, in the sentence
+Place = tuple[str, str]  # row, column
+Words = str | tuple[str, ...]
+
+
+class Cell(NamedTuple):
+    """`filled`: what is in some of its `slots`, by their numbers; these lie in rows of `across`.
+
+    Without `across` all slots are side by side; with 1 they are below one another. A slot of
+    several words, such as a sum of ranks, has a stripe for each. `text` stands in the cell's
+    middle, `texts` in slots, where they fit. `wide`: over so many columns. `frame`: a word whose
+    colour frames the cell, such as "messages" for what has just come. `dots`: slots with a dot in
+    the colour of `dot`.
+    """
+
+    text: str = ""
+    filled: Mapping[int, Words] = {}
+    slots: int = 1
+    across: int = 0
+    texts: Mapping[int, str] = {}
+    wide: int = 1
+    frame: str = ""
+    dots: Collection[int] = ()
+    dot: str = "update"
+    bold: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Rows and columns of slots."""
+        across = self.across or self.slots
+        return -(-self.slots // across), across
+
+
+Grid = Mapping[str, Mapping[str, Cell]]
+
+
+class Cells:
+    """{row: {column: Cell}} as a block; a row without cells is a heading of those that follow.
+
+    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first line of
+    a column's name stands once above all neighbours that share it, and these lie together.
+    `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
+    `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
+    has its outline. `below`: texts stand below their cells. `bold`: rows that are at work. `note`:
+    a grey line above them. `looks`: of words that mean nothing to `style.meaning`.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        arrows: Sequence[tuple[Place, Place]] = (),
+        high: float | Mapping[str, float] = 20.0,
+        square: float = 0.0,
+        lined: bool = False,
+        below: bool = False,
+        bold: Collection[str] = (),
+        heads: bool = True,
+        gap: float | None = None,
+        note: str = "",
+        looks: Mapping[str, style.Look] = {},
+    ) -> None:
+        self.grid, self.arrows, self.below, self.bold = grid, arrows, below, bold
+        self.note, self.square, self.lined = note, square, lined or bool(square)
+        self.looks = {word: (fill, hatch and hatch[0]) for word, (fill, hatch) in looks.items()}
+        self.columns = list(dict.fromkeys(name for row in grid.values() for name in row))
+        self.heads = max((name.count("\n") + 1 for name in self.columns), default=0) * (
+            heads and any(self.columns)
+        )
+        lines = [line for row in grid if grid[row] for line in row.split("\n")]
+        self.left = max((width_pt(line, 9) for line in lines), default=0.0) + 14
+        self.gap = gap if gap is not None else 30.0 if arrows else 6.0
+        self.high = {
+            row: self._high(its, high if isinstance(high, int | float) else high.get(row, 20.0))
+            for row, its in grid.items()
+        }
+        self.x, self.width = self._across()
+
+    def _high(self, its: Mapping[str, Cell], high: float) -> float:
+        if not self.square:
+            return high
+        return max((cell.sizes[0] * self.square for cell in its.values()), default=0.0)
+
+    def _across(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Where each column begins, and how wide it is."""
+        groups = [name.rpartition("\n")[0] for name in self.columns]
+        new = [bool(p) and groups[p] != groups[p - 1] for p in range(len(groups))]
+        room = WIDTH_PT - self.left - _APART * sum(new)
+        pitch = room / max(1, len(self.columns))
+        width = {name: pitch - self.gap for name in self.columns}
+        gaps = self.gap
+        if self.square:
+            width = {name: self.square * self._most(name) for name in self.columns}
+            gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
+        x, at = {}, self.left + (0.0 if self.square else gaps / 2)
+        for name, begins in zip(self.columns, new, strict=True):
+            at += _APART * begins
+            x[name] = at
+            at += width[name] + gaps
+        return x, width
+
+    def _most(self, column: str) -> int:
+        its = [row[column].sizes[1] for row in self.grid.values() if column in row]
+        return max(its)
+
+    @property
+    def height_pt(self) -> float:
+        """The head, and all rows."""
+        head = _LINE * self.heads + 3 * bool(self.heads) + 14 * bool(self.note)
+        return head + sum(self._row_height(row) for row in self.grid)
+
+    @property
+    def words(self) -> Iterable[str]:
+        """What is in the cells."""
+        cells = [cell for row in self.grid.values() for cell in row.values()]
+        return dict.fromkeys(
+            one for cell in cells for word in cell.filled.values() for one in _several(word)
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Who holds what, and what goes where."""
+        said = [f"{_flat(row)}: {self._said(its)}" for row, its in self.grid.items() if its]
+        said += [f"{_flat(row)} goes from {a} to {b}" for (row, a), (_, b) in self.arrows]
+        told = list(accumulate(map(len, said)))
+        most = max(1, sum(length < _LONGEST for length in told))
+        more = f"and {len(said) - most} more" if len(said) > most else ""
+        return "; ".join(filter(None, [self.note, *said[:most], more]))
+
+    def _said(self, its: Mapping[str, Cell]) -> str:
+        """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
+        told: dict[str, list[str]] = {}
+        for column, cell in its.items():
+            name = _flat(column) if self.heads else ""
+            told.setdefault(_content(cell), []).append(name)
+        parts = [
+            f"{_listed(names)} {content}".strip()
+            for content, names in list(told.items())[:_MOST_TOLD]
+        ]
+        return ", ".join([*parts, *["…"] * (len(told) > _MOST_TOLD)])
+
+    def _row_height(self, row: str) -> float:
+        if not self.grid[row]:
+            return 18.0
+        high = max(self.high[row], 26.0 if "\n" in row else 0.0)
+        return high + (_BELOW if self.below else 0.0) + _BETWEEN
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        """Heads, names and outlines; what is in the cells; what is written in them; arrows."""
+        if self.note:
+            drawing.write(0, top + 9, self.note, 9, colour=style.GREY)
+            top += 14
+        self._draw_heads(drawing, top)
+        y = top + _LINE * self.heads + 3 * bool(self.heads)
+        tops: dict[str, float] = {}
+        boxes: list[tuple[Cell, Box]] = []
+        for row, its in self.grid.items():
+            tops[row] = y
+            self._name(drawing, row, y)
+            boxes += [(cell, self._box(name, cell, y, row)) for name, cell in its.items()]
+            y += self._row_height(row)
+        self._draw_cells(drawing, boxes)
+        self._draw_texts(drawing, boxes)
+        self._draw_arrows(drawing, tops)
+
+    def _box(self, column: str, cell: Cell, y: float, row: str) -> Box:
+        if self.square:
+            rows, across = cell.sizes
+            high = rows * self.square
+            return self.x[column], y + (self.high[row] - high) / 2, across * self.square, high
+        place = self.columns.index(column)
+        end = self.columns[place + cell.wide - 1]
+        return self.x[column], y, self.x[end] + self.width[end] - self.x[column], self.high[row]
+
+    def _draw_heads(self, drawing: Drawing, top: float) -> None:
+        if not self.heads:
+            return
+        if self.heads > 1:
+            over: dict[str, list[str]] = {}
+            for name in self.columns:
+                over.setdefault(name.rpartition("\n")[0], []).append(name)
+            for group, names in over.items():
+                left, right = self.x[names[0]], self.x[names[-1]] + self.width[names[-1]]
+                drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
+        lowest = [name.rpartition("\n")[2] for name in self.columns]
+        size = min(
+            _size(text, self.width[name] + 4) or 6.5
+            for text, name in zip(lowest, self.x, strict=True)
+        )
+        y = top + 9 + _LINE * (self.heads - 1)
+        heads = [
+            (self.x[name] + self.width[name] / 2, y, text)
+            for text, name in zip(lowest, self.x, strict=True)
+            if text
+        ]
+        drawing.write_all(heads, size, "center", bold=self.heads == 1)
+
+    def _name(self, drawing: Drawing, row: str, y: float) -> None:
+        if not self.grid[row]:
+            drawing.write(0, y + 13, row, 9, bold=True)
+            return
+        name, _, second = row.partition("\n")
+        ink = style.INK if row in self.bold or not self.bold else style.GREY
+        middle = y + self.high[row] / 2 + (-2.5 if second else 3.3)
+        drawing.write(self.left - 8, middle, name, 9, "right", ink, row in self.bold)
+        if second:
+            drawing.write(self.left - 8, middle + 11.5, second, 9, "right", style.GREY)
+
+    def _draw_cells(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
+        """Outlines first, then what is in the slots, one look after the other."""
+        outlines = [
+            box for cell, box in boxes if cell.slots > 1 or not isinstance(cell.filled.get(0), str)
+        ]
+        if self.lined:
+            outlines = [_slot(box, cell, slot) for cell, box in boxes for slot in range(cell.slots)]
+        drawing.boxes(outlines, style.WHITE, edge=style.GREY)
+        looks: dict[str, list[Box]] = {}
+        for cell, box in boxes:
+            for slot, words in cell.filled.items():
+                several, place = _several(words), _slot(box, cell, slot)
+                for number, word in enumerate(several):
+                    looks.setdefault(word, []).append(
+                        _stripe(place, number, len(several)) if len(several) > 1 else place
+                    )
+        for word, filled in looks.items():
+            fill, hatch = self._look(word)
+            filled = filled if self.lined else _joined(filled)
+            edge = fill if len(filled) > 200 else style.INK
+            drawing.boxes(filled, fill, hatch, edge=edge, dashed=fill == style.WHITE)
+        for cell, (x, y, wide, high) in boxes:
+            if cell.frame:
+                colour = self._look(cell.frame)[0]
+                corners = [(x, y), (x + wide, y), (x + wide, y + high), (x, y + high), (x, y)]
+                drawing.line(corners, colour, 2.5)
+            dots = [_middle(_slot((x, y, wide, high), cell, slot)) for slot in cell.dots]
+            if dots:
+                colour = self._look(cell.dot)[0]
+                drawing.boxes([(a - 2, b - 2, 4, 4) for a, b in dots], colour, edge=colour)
+
+    def _draw_texts(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
+        looks: dict[tuple[float, str, bool], list[tuple[float, float, str]]] = {}
+        for cell, box in boxes:
+            x, y, wide, high = box
+            if cell.text and self.below:
+                size = _size(cell.text, wide + self.gap) or 6.5
+                place = (x + wide / 2, y + high + 9, cell.text)
+                looks.setdefault((size, style.INK, cell.bold), []).append(place)
+            elif cell.text:
+                size = _size(cell.text, wide) or 6.5
+                ink = self._ground(drawing, cell, box, width_pt(cell.text, size))
+                place = (x + wide / 2, y + high / 2 + 0.37 * size, cell.text)
+                looks.setdefault((size, ink, cell.bold), []).append(place)
+            for slot, text in cell.texts.items():
+                a, b, w, h = _slot(box, cell, slot)
+                words = _several(cell.filled.get(slot, ()))
+                look = self._look(words[0]) if len(words) == 1 else (style.WHITE, None)
+                if (size := _size(text, w + 2)) and h >= 11:
+                    base = b + (h - (_STRIPE if len(words) > 1 else 0)) / 2 + 0.37 * size
+                    key = (size, style.on(look[0]), cell.bold or bool(look[1]))
+                    looks.setdefault(key, []).append((a + w / 2, base, text))
+        for (size, ink, bold), texts in looks.items():
+            drawing.write_all(texts, size, "center", ink, bold)
+
+    def _look(self, word: str) -> style.Look:
+        return self.looks.get(word) or style.meaning(word)
+
+    def _ground(self, drawing: Drawing, cell: Cell, box: Box, wide: float) -> str:
+        """The colour of a text in the cell's middle, with a plain ground where it needs one."""
+        words = {cell.filled.get(slot, "") for slot in range(cell.slots)}
+        word = words.pop()
+        fill, hatch = self._look(word) if isinstance(word, str) and word else (style.WHITE, None)
+        fill = style.WHITE if words else fill
+        if words or hatch:
+            x, y = _middle(box)
+            high = min(13.0, box[3] - 2)
+            drawing.boxes([(x - wide / 2, y - high / 2, wide, high)], fill, edge=fill)
+        return style.on(fill)
+
+    def _draw_arrows(self, drawing: Drawing, tops: Mapping[str, float]) -> None:
+        lines: list[list[Point]] = []
+        for (row, start), (end_row, end) in self.arrows:
+            a, b = (tops[name] + self.high[name] / 2 for name in (row, end_row))
+            left, right = self.x[start] - 3, self.x[start] + self.width[start] + 3
+            if self.x[end] > self.x[start]:
+                lines += arrow_lines((right, a), (self.x[end] - 3, b))
+            elif row == end_row:  # round the edge
+                lines.append([(right, a), (WIDTH_PT, a)])
+                lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
+            elif self.x[end] < self.x[start]:
+                lines += arrow_lines((left, a), (self.x[end] + self.width[end] + 3, b))
+            else:
+                sign, middle = 1 if b > a else -1, (left + right) / 2
+                half, end_half = self.high[row] / 2, self.high[end_row] / 2
+                lines += arrow_lines((middle, a + sign * half), (middle, b - sign * end_half))
+        drawing.lines(lines, style.MESSAGES, 2.5)
+
+
+def cells(grid: Grid, title: str = "", *, notes: Sequence[str] = (), **more: object) -> Drawing:
+    """One grid as a picture; `more` is for `Cells`."""
+    return page(title, Cells(grid, **more), notes=notes)  # type: ignore[arg-type]
+
+
+def matrix(values: Sequence[Sequence[float]], word: str, held: Collection[int] = ()) -> Cell:
+    """A matrix as a cell: its numbers, of which `held` (all, unless told) are filled and shown."""
+    numbers = [f"{value:g}".replace("-", "−") for row in values for value in row]
+    held = held or range(len(numbers))
+    filled, texts = dict.fromkeys(held, word), {slot: numbers[slot] for slot in held}
+    return Cell("", filled, len(numbers), len(values[0]), texts, bold=True)
+
+
+def _several(words: Words) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else words
+
+
+def _flat(name: str) -> str:
+    return name.replace("\n", ", ")
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > 4:
+        return f"{names[0]}, {names[1]}, …, {names[-1]}"
+    return ", ".join(dict.fromkeys(names))
+
+
+def _content(cell: Cell) -> str:
+    kinds = dict.fromkeys("+".join(_several(words)) for words in cell.filled.values())
+    full = len(cell.filled) == cell.slots
+    parts = "" if cell.slots == 1 or full else f"{len(cell.filled)} of {cell.slots} parts of "
+    words = parts + " and ".join(kinds) if kinds else ""
+    return " ".join(filter(None, [words, cell.text, *cell.texts.values()])) or "nothing"
+
+
+def _size(text: str, wide: float) -> float:
+    """The largest size at which the text fits; 0 if none."""
+    return next((size for size in _SIZES if width_pt(text, size) <= wide + 4), 0.0)
+
+
+def _slot(box: Box, cell: Cell, slot: int) -> Box:
+    x, y, wide, high = box
+    rows, across = cell.sizes
+    row, column = divmod(slot, across)
+    thick = max(high / rows, 1.2)
+    top = y + (high - thick) * row / max(1, rows - 1)
+    return x + wide * column / across, top, wide / across, thick
+
+
+def _stripe(box: Box, number: int, count: int) -> Box:
+    x, y, wide, high = box
+    thick = min(_STRIPE, high / 3)
+    return x + wide * number / count, y + high - thick, wide / count, thick
+
+
+def _joined(boxes: Sequence[Box]) -> list[Box]:
+    """Neighbours in a row in one piece."""
+    found: list[Box] = []
+    for box in boxes:
+        if found and found[-1][1::2] == box[1::2]:
+            x, y, wide, high = found[-1]
+            if abs(x + wide - box[0]) < 0.01:
+                found[-1] = (x, y, wide + box[2], high)
+                continue
+        found.append(box)
+    return found
+
+
+def _middle(box: Box) -> tuple[float, float]:
+    return box[0] + box[2] / 2, box[1] + box[3] / 2

@@ -1,0 +1,340 @@
+"""Rows of spans on one scale: who did what when. And what was held meanwhile, below them."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.text import width_pt
+from course_lib.theory.inputs.units import format_bytes, format_duration
+from course_lib.trace import Event
+
+_NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
+_NAME_ROOM = 11.0  # rows that are lower share a name
+_NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
+_NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
+_SAID = 6  # rows, and spans of a row, that the sentence names
+Rows = Mapping[str, Sequence[Event]]
+Told = Callable[[float], str]
+Place = tuple[str, float]  # row, time
+
+
+class _Bar(NamedTuple):
+    box: Box
+    label: str
+
+
+class Lanes(Timed):
+    """{row: events} as a block: a box for each event from `at` to `until`, coloured by `what`.
+
+    `over`: the times of the left and the right edge. `now`: what begins later is an outline, and
+    a line marks it. Events of one row with the same times share its height. An event's `label`
+    stands in its box where there is room; numbers stand in all boxes of a kind, or in every
+    fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
+    lines through all rows. `links`: thin lines from one row and time to another.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        name: str = "",
+        over: tuple[float, float] | None = None,
+        now: float | None = None,
+        high: float = 22.0,
+        label_pt: float = 9.0,
+        told: Told = format_duration,
+        ground: bool = False,
+        marks: Mapping[str, float] | None = None,
+        links: Sequence[tuple[Place, Place]] = (),
+        foot: bool = True,
+    ) -> None:
+        names = max((width_pt(row, 9) for row in rows), default=0.0) + 8
+        super().__init__(over or span(rows), now, max(LEFT, names))
+        self.rows, self.name, self.high, self.told = rows, name, high, told
+        self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
+        self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
+        self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
+
+    @property
+    def height_pt(self) -> float:
+        """Its name, its rows, the scale, and the words of marks."""
+        head = _NAME * bool(self.name) + _MARK * len(self.marks)
+        return head + self.high * len(self.rows) + _FOOT * self.foot
+
+    @property
+    def words(self) -> Iterable[str]:
+        """What is done."""
+        return dict.fromkeys(event.what for its in self.rows.values() for event in its)
+
+    @property
+    def sentence(self) -> str:
+        """The first spans of each row, in words; of many rows or spans only their sums."""
+        rows, first = list(self.rows.items()), self.over[0]
+        said = [f"{row}: {self._said(its)}" for row, its in rows[:_SAID]]
+        said += [f"and {len(rows) - _SAID} more rows"] * (len(rows) > _SAID)
+        said += [f"{words} at {self.told(at - first)}" for words, at in self.marks.items()]
+        return f"{self.name or 'in all'}, {self.told(self.end - first)}: {'; '.join(said)}"
+
+    def _said(self, its: Sequence[Event]) -> str:
+        if len(its) <= _SAID:
+            told = [
+                f"{' '.join(filter(None, (event.what, event.label)))} "
+                f"{self.told(event.at - self.over[0])} to {self.told(event.until - self.over[0])}"
+                for event in its
+            ]
+            return ", ".join(told) or "nothing"
+        sums: dict[str, list[float]] = {}
+        for event in its:
+            sums.setdefault(event.what, []).append(event.until - event.at)
+        return ", ".join(f"{len(all_)} {what} in {self.told(sum(all_))}"
+                         for what, all_ in sums.items())  # fmt: skip
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        """Rows from top to bottom; spans of one look at once."""
+        if self.name:
+            drawing.write(0, top + 12, self.name, style.TITLE_PT, bold=True)
+            top += _NAME
+        top = self._marks(drawing, top)
+        y = {row: top + place * self.high for place, row in enumerate(self.rows)}
+        bottom = top + self.high * len(y)
+        named = list(y.items())[:: math.ceil(_NAME_ROOM / self.high)]
+        names = [(self.left - 6, at + self.high / 2 + 3.3, row) for row, at in named]
+        drawing.write_all(names, 9, "right")
+        if self.ground:
+            whole = (self.left, top, self.x(self.end) - self.left, bottom - top)
+            drawing.boxes([whole], style.IDLE, edge=style.GREY)
+        else:
+            drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
+        for (word, later), bars in self._looks(y).items():
+            self._bars(drawing, word, later, bars)
+        ends = [[(self.x(a), y[row] + self.high - 2), (self.x(b), y[to] + 2)]
+                for (row, a), (to, b) in self.links]  # fmt: skip
+        drawing.lines(ends, style.GREY, 0.7)
+        if self.foot:
+            self._foot(drawing, bottom + 12)
+        self.cursor(drawing, top, bottom)
+
+    def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
+        """The bars of each look: a word, and whether they are still to come."""
+        looks: dict[tuple[str, bool], list[_Bar]] = {}
+        pad = 1 if self.ground or self.high < 12 else 2
+        for row, its in self.rows.items():
+            together: dict[tuple[float, float], list[Event]] = {}
+            for event in its:
+                together.setdefault((event.at, event.until), []).append(event)
+            for (start, end), events in together.items():
+                wide, high = (end - start) * self.scale, (self.high - 2 * pad) / len(events)
+                for place, event in enumerate(events):
+                    box = self.x(start), y[row] + pad + place * high, max(0.5, wide), high
+                    bars = looks.setdefault((event.what, self.later(start)), [])
+                    bars.append(_Bar(box, event.label))
+        return looks
+
+    def _bars(self, drawing: Drawing, word: str, later: bool, bars: Sequence[_Bar]) -> None:
+        fill, hatch = (style.WHITE, None) if later else style.meaning(word)
+        boxes = [bar.box for bar in bars]
+        if median(box[2] for box in boxes) < _NARROW:
+            edge = style.GREY if later else fill
+            boxes = list(joined(boxes))
+        else:
+            edge = style.GREY if later else style.INK
+        drawing.boxes(boxes, fill, hatch, edge, dashed=later)
+        texts = [
+            (box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.36 * self.size, label)
+            for box, label in self._labelled(bars)
+        ]
+        if texts:
+            ink = style.GREY if later else style.on(fill)
+            drawing.write_all(texts, self.size, "center", ink)
+
+    def _labelled(self, bars: Sequence[_Bar]) -> Iterable[_Bar]:
+        """Words where they fit; numbers in all boxes or in every fourth, if most have room."""
+        bars = [bar for bar in bars if bar.label and bar.box[3] > self.size]
+        if not all(bar.label.isdigit() for bar in bars):
+            return [bar for bar in bars if bar.box[2] >= width_pt(bar.label, self.size) + 2]
+        text = max((_number_pt(bar.label, self.size) for bar in bars), default=0.0)
+        wide = median([bar.box[2] for bar in bars] or [0.0])
+        if wide < text - _NUMBER_GAP:
+            return []
+        every = 1 if wide >= text + _NUMBER_GAP else 4
+        return [
+            bar
+            for bar in bars
+            if int(bar.label) % every == 0
+            and bar.box[2] >= _number_pt(bar.label, self.size) - _NUMBER_GAP
+        ]
+
+    def _marks(self, drawing: Drawing, top: float) -> float:
+        """Dashed lines with their words above the rows, one below the other; where rows begin."""
+        below = top + _MARK * len(self.marks)
+        for place, (words, at) in enumerate(self.marks.items()):
+            x, y = self.x(at), top + _MARK * place
+            bottom = below + self.high * len(self.rows)
+            drawing.line([(x, y + 2), (x, bottom + 3)], style.INK, dashed=True)
+            side, shift = ("right", -4) if x > (LEFT + RIGHT) / 2 else ("left", 4)
+            drawing.write(x + shift, y + 9, words, 9, side)
+        return below
+
+    def _foot(self, drawing: Drawing, y: float) -> None:
+        """0, the end and, in bold, now: what would lie on it is left out."""
+        texts = {"left": (self.left, self.told(0.0)), "right": (self.x(self.end), "")}
+        end = self.told(self.end - self.over[0])
+        least = self.left + width_pt(end, 9) + width_pt(texts["left"][1], 9)
+        texts["right"] = (max(self.x(self.end), least + 8), end)
+        taken = (math.inf, -math.inf)
+        if self.now is not None:
+            text, x = self.told(self.now - self.over[0]), self.x(self.now)
+            half = width_pt(text, 9) / 2
+            x = min(max(x, self.left + half), RIGHT - half)
+            taken = (x - half - 4, x + half + 4)
+            drawing.write(x, y, text, 9, "center", bold=True)
+        for side, (x, text) in texts.items():
+            wide = width_pt(text, 9)
+            start = x - wide * (side == "right")
+            if start > taken[1] or start + wide < taken[0]:
+                drawing.write(x, y, text, 9, side, style.GREY)
+
+
+class Levels(Timed):
+    """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
+
+    After `now` they are pale. `most`: what the whole height means, if not the peak.
+    """
+
+    def __init__(
+        self,
+        levels: Mapping[str, Sequence[tuple[float, float]]],
+        *,
+        over: tuple[float, float],
+        name: str = "",
+        now: float | None = None,
+        high: float = 64.0,
+        most: float | None = None,
+        told: Told = format_bytes,
+    ) -> None:
+        super().__init__(over, now, max(LEFT, width_pt(name, 9) + 8))
+        self.levels, self.name, self.high, self.told = levels, name, high, told
+        times = {time for its in levels.values() for time, _ in its}
+        times |= {*over, *([now] if now is not None else [])}
+        self.times = sorted(time for time in times if over[0] <= time <= over[1])
+        self.sizes = {
+            what: [_level(its, time) for time in self.times] for what, its in levels.items()
+        }
+        self.peak = max((sum(sizes) for sizes in zip(*self.sizes.values(), strict=True)), default=0)
+        self.most = most or self.peak or 1.0
+
+    @property
+    def height_pt(self) -> float:
+        """The levels; their name stands beside them."""
+        return self.high + 4
+
+    @property
+    def words(self) -> Iterable[str]:
+        """What is held."""
+        return tuple(self.levels)
+
+    @property
+    def sentence(self) -> str:
+        """The peak, and what it is now."""
+        now = self.now
+        sizes = [] if now is None else [_level(its, now) for its in self.levels.values()]
+        end = "" if now is None else f", now {self.told(sum(sizes))}"
+        return f"{self.name or 'held'}: at most {self.told(self.peak)}{end}"
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        """Boxes from the bottom up, from change to change."""
+        bottom = top + self.high
+        drawing.write(self.left - 6, top + 10, self.name, 9, "right")
+        drawing.write(self.left - 6, top + 22, self.told(self.peak), 9, "right", style.GREY)
+        drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
+        base = [0.0 for _ in self.times]
+        later: list[Box] = []
+        for what, sizes in self.sizes.items():
+            boxes: list[Box] = []
+            for place, (time, following) in enumerate(pairwise(self.times)):
+                high = self.high * sizes[place] / self.most
+                low = self.high * base[place] / self.most
+                base[place] += sizes[place]
+                box = (self.x(time), bottom - low - high, self.x(following) - self.x(time), high)
+                if high > 0:
+                    (later if self.now is not None and time >= self.now else boxes).append(box)
+            fill, hatch = style.meaning(what)
+            drawing.boxes(boxes, fill, hatch, edge=fill)
+        drawing.boxes(later, style.PALE, edge=style.PALE)
+        self.cursor(drawing, top, bottom)
+
+
+def span(rows: Rows) -> tuple[float, float]:
+    """From the first start to the last end. Raises ValueError without any event."""
+    events = [event for its in rows.values() for event in its]
+    if not events:
+        raise ValueError('rows hold nothing: give {"rank 0": [Event(0, 0, "forward", end=1)]}')
+    return min(event.at for event in events), max(event.until for event in events)
+
+
+def events(
+    spans: Iterable[tuple[str, float, float]], *, numbered: bool = False
+) -> tuple[Event, ...]:
+    """(what, from, to) as events; `numbered`: 1, 2, … stand in their boxes.
+
+    Raises ValueError for an end before its start.
+    """
+    spans = list(spans)
+    for what, start, end in spans:
+        if end < start:
+            raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
+    return tuple(
+        Event(start, 0, what, end=end, label=str(number) if numbered else "")
+        for number, (what, start, end) in enumerate(spans, start=1)
+    )
+
+
+def lanes(
+    charts: Mapping[str, Rows],
+    title: str = "",
+    *,
+    now: float | None = None,
+    high: float = 22.0,
+    told: Told = format_duration,
+    ground: bool = False,
+    notes: Sequence[str] = (),
+) -> Drawing:
+    """{chart: {row: events}} below one another on one scale, each from its own beginning.
+
+    Raises ValueError for a chart without events.
+    """
+    if not charts:
+        raise ValueError('charts is empty: give {"": {"rank 0": [Event(0, 0, "forward", end=1)]}}')
+    blocks = [
+        Lanes(rows, name=name, now=now, high=high, told=told, ground=ground)
+        for name, rows in charts.items()
+    ]
+    return page(title, *blocks, notes=notes)
+
+
+def joined(boxes: Iterable[Box]) -> Iterator[Box]:
+    """Neighbours in a row that touch, in one piece."""
+    last: Box | None = None
+    for box in boxes:
+        if last and last[1::2] == box[1::2] and abs(last[0] + last[2] - box[0]) < 0.3:
+            last = (last[0], last[1], box[0] + box[2] - last[0], last[3])
+        else:
+            if last:
+                yield last
+            last = box
+    if last:
+        yield last
+
+
+def _number_pt(number: str, size: float) -> float:
+    return 0.64 * size * len(number)
+
+
+def _level(its: Sequence[tuple[float, float]], time: float) -> float:
+    return next((size for at, size in reversed(its) if at <= time), 0.0)
