@@ -70,20 +70,14 @@ def page(
     occur, if they have two looks or more. Words of one look share a box: "backward, or input's
     gradient". `sentence`: said before what the blocks say of themselves, instead of the title.
     """
-<<<<<<< Updated upstream
     timed = [block for block in blocks if isinstance(block, Timed)]
     left = max((block.left for block in timed), default=LEFT)
     whole = max((block.over[1] - block.over[0] for block in timed), default=0.0)
     for block in timed:
         block.left, block.over = left, (block.over[0], block.over[0] + whole)
     words = dict.fromkeys(word for block in blocks for word in block.words)
-    looks = _looks(words if key is None else key)
-=======
-    words = list(dict.fromkeys(word for block in blocks for word in block.words))
-    looks = style.meanings(words if key is None else key)
-    for block in blocks:
-        looks |= {word: look for word, look in _looks(block).items() if word in looks}
->>>>>>> Stashed changes
+    own = {word: look for block in blocks for word, look in getattr(block, "looks", {}).items()}
+    looks = _looks(words if key is None else key, own)
     if key is None and len(looks) < 2:
         looks = {}
     tops = [_TITLE if title else 4.0]
@@ -108,18 +102,12 @@ def page(
     return drawing
 
 
-<<<<<<< Updated upstream
-def _looks(words: Iterable[str]) -> Mapping[str, Look]:
-    """The look of each word; words of the same look in one entry."""
+def _looks(words: Iterable[str], own: Mapping[str, Look]) -> Mapping[str, Look]:
+    """The look of each word, a block's own before its meaning; words of one look in one entry."""
     alike: dict[Look, list[str]] = {}
     for word in words:
-        alike.setdefault(style.meaning(word), []).append(word)
+        alike.setdefault(own.get(word) or style.meaning(word), []).append(word)
     return {", or ".join(several): look for look, several in alike.items()}
-=======
-def _looks(block: Block) -> Mapping[str, style.Look]:
-    """The looks that a block gives to words of its own."""
-    return getattr(block, "looks", {})
->>>>>>> Stashed changes
 
 
 def _places(words: Iterable[str]) -> list[tuple[float, float]]:

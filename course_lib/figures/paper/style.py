@@ -98,24 +98,17 @@ MEANINGS: dict[str, Look] = {
 def meaning(word: str) -> Look:
     """The look of a word of MEANINGS; of any other word a look of SERIES, always the same.
 
-<<<<<<< Updated upstream
-    "later forward" is lighter than "forward": a second thing of the same meaning.
+    "later forward" is lighter than "forward": a second thing of the same meaning. A word that ends
+    with a number ("rank 2") takes the look of that place.
     """
     if word.startswith("later "):
         fill, hatch = meaning(word.removeprefix("later "))
         return lighter(fill), hatch
     known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
-    fill, hatch = known or SERIES[sum(map(ord, word)) % len(SERIES)]
-    return fill, hatch and hatch[0]
-=======
-    A word that ends with a number ("rank 2") takes the look of that place.
-    """
-    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
     number = re.search(r"\d+$", word)
     place = int(number[0]) if number else sum(map(ord, word))
-    colour, hatch = known or SERIES[place % len(SERIES)]
-    return colour, hatch and hatch[0]
->>>>>>> Stashed changes
+    fill, hatch = known or SERIES[place % len(SERIES)]
+    return fill, hatch and hatch[0]
 
 
 def meanings(words: Sequence[str]) -> dict[str, Look]:
