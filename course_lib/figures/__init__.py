@@ -22,13 +22,9 @@ A room imports from the rooms above it in this table, never from those below. Re
 `figures.bars`: every figure is imported here, whichever room it is in.
 """
 
-from course_lib.figures.charts.bars import bars, grouped_bars
-from course_lib.figures.charts.curves import loss
 from course_lib.figures.charts.event_order import event_order
-from course_lib.figures.charts.lines import lines
 from course_lib.figures.charts.number_line import number_line
 from course_lib.figures.charts.spans import who_did_what
-from course_lib.figures.charts.stacked_bars import stacked_bars
 from course_lib.figures.charts.trace import overlap
 from course_lib.figures.cluster.agents import nodes_and_ranks
 from course_lib.figures.cluster.chosen_ports import chosen_ports
@@ -72,6 +68,8 @@ from course_lib.figures.data_parallel.lanes import two_lanes
 from course_lib.figures.data_parallel.replicas import replicas
 from course_lib.figures.data_parallel.shard_groups import shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.engines.bars import bars, grouped_bars, stacked_bars
+from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.layers.cut_pair import cut_pair
 from course_lib.figures.layers.cut_product import cut_product
 from course_lib.figures.layers.experts import expert_bars

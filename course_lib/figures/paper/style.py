@@ -79,17 +79,17 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("gradients", "gradient", "summed"), (GRADIENTS, None)),
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
-    "activations": (ACTIVATIONS, None),
+    **dict.fromkeys(("activations", "intermediate results"), (ACTIVATIONS, None)),
     **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
     **dict.fromkeys(("messages", "all-gather", "gather", "all-reduce", "link"), (MESSAGES, None)),
     **dict.fromkeys(("computing", "training", "runs", "work", "forward"), (FORWARD, None)),
     **dict.fromkeys(("backward", "input's gradient"), (BACKWARD, None)),
     **dict.fromkeys(("reduce-scatter", "reduce"), (lighter(MESSAGES), None)),
-    "weights' gradient": (WEIGHT_GRADIENT, None),
+    **dict.fromkeys(("weights' gradient", "gradient of the weights"), (WEIGHT_GRADIENT, None)),
     "update": (UPDATE, None),
     **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart"), (IDLE, None)),
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
-    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("others", "zero", "again", "not chosen", "inputs and labels"), (PALE, None)),
     **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
@@ -133,8 +133,8 @@ SERIES: tuple[Look, ...] = (
     (BLUE, None),
     (VERMILION, "xx"),
 )
-# Colour and dashes of lines that mean nothing by themselves; 3 to 1 against the page and more.
-LINES = ((INK, "-"), (BLUE, "--"), (GREEN, ":"), (PINK, "-."))
+# Colours of lines that mean nothing by themselves, and whether dashed; 3 to 1 against the page.
+LINES = ((INK, False), (BLUE, True), (GREEN, False), (PINK, True))
 
 
 def looks(names: Sequence[str], known: Mapping[str, Look]) -> dict[str, Look]:

@@ -1,0 +1,327 @@
+"""Bars on one scale, with their names before them and their words behind: one engine for all."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from course_lib.figures.engines.axis import fitting, powers
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key, key_height
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.style import Look
+from course_lib.figures.paper.text import width_pt
+
+_TOP, _MARK, _NOTE, _DOT = 28.0, 14.0, 15.0, 9.0
+_SIZE = 9.0
+_MOST_ROWS = 12
+_OTHERS = (style.SKY, style.YELLOW, style.PINK, style.GREEN, style.BLUE, style.ORANGE)
+Rows = Mapping[str, Mapping[str, float]]
+Tell = Callable[[float], str]
+Looks = Mapping[str, str | Look]
+
+
+class Bar(NamedTuple):
+    """One bar: its parts from left to right, the words behind it, and the room that it takes.
+
+    Its name stands before it, unless it belongs to the bar above.
+    """
+
+    name: str
+    parts: Mapping[str, float]
+    words: str
+    high: float = 16.0
+    step: float = 25.0
+    bold: bool = False
+
+
+class Limit(NamedTuple):
+    """An upright line through all bars, and its words above them."""
+
+    words: str
+    value: float
+    warns: bool = False
+
+
+def rows_of_bars(
+    rows: Sequence[Bar],
+    title: str,
+    looks: Mapping[str, Look],
+    *,
+    limits: Sequence[Limit] = (),
+    told: Tell | None = None,
+    sentence: str = "",
+    note: str = "",
+    size: float = style.TEXT_PT,
+    keyed: bool = True,
+) -> Drawing:
+    """Bars below one another; `told` gives the words of a part, which stand in it if it has room.
+
+    What has a look and is named nowhere else stands in the key. `note`: a grey line at the end.
+    """
+    left = max(width_pt(row.name, size) for row in rows) + 14
+    behind = max(width_pt(row.words, size) * (1.1 if row.bold else 1) for row in rows) + 8
+    sums = [sum(row.parts.values()) for row in rows]
+    most = max([*sums, *(limit.value for limit in limits)]) or 1.0
+    scale = (WIDTH_PT - left - behind) / most
+    lines = [left + limit.value * scale for limit in limits]
+    top = _TOP + _MARK * len(limits)
+    bottom = top + sum(row.step for row in rows)
+    pieces = [_pieces(row, left, scale, told, lines) for row in rows]
+    written = {piece.name for each in pieces for piece in each if piece.words}
+    written |= {row.name for row in rows}
+    unnamed = {name: look for name, look in looks.items() if keyed and name not in written}
+    drawing = Drawing(bottom + key_height(unnamed, left) + _NOTE * bool(note), sentence)
+    drawing.title(title)
+    y = top
+    for row, its, total in zip(rows, pieces, sums, strict=True):
+        base = y + row.high / 2 + 0.35 * size
+        drawing.write(
+            left - 8, base, row.name, size, "right", bold=row.bold and row.name == "total"
+        )
+        for piece in its:
+            if not piece.width and len(its) > 1:
+                continue
+            _draw(drawing, piece, y, row.high, looks[piece.name])
+        end = left + total * scale
+        for line in lines:  # the words must not lie on it
+            if end < line < end + width_pt(row.words, size) + 10:
+                end = line
+        drawing.write(end + 6, base, row.words, size, bold=row.bold)
+        y += row.step
+    _limits(drawing, sorted(zip(lines, limits, strict=True)), bottom)
+    key(drawing, unnamed, left, bottom + 4)
+    if note:
+        drawing.write(left, drawing.height_pt - 4, note, _SIZE, colour=style.GREY)
+    return drawing
+
+
+class _Piece(NamedTuple):
+    """One part as it is drawn, and the words that fit into it."""
+
+    name: str
+    x: float
+    width: float
+    words: str
+
+
+def _pieces(
+    row: Bar, x: float, scale: float, told: Tell | None, lines: Sequence[float]
+) -> list[_Piece]:
+    pieces = []
+    for name, size in row.parts.items():
+        width = size * scale
+        texts: Sequence[str] = ()
+        if told and name != row.name:  # with one part the sum stands behind the bar
+            texts = (f"{name}: {told(size)}", name) if len(row.parts) > 1 else (name,)
+        words = next((text for text in texts if _has_room(text, x, width, lines)), "")
+        pieces.append(_Piece(name, x, width, words))
+        x += width
+    return pieces
+
+
+def _has_room(text: str, x: float, width: float, lines: Sequence[float]) -> bool:
+    half = width_pt(text, _SIZE) / 2 + 3
+    return 2 * half <= width and all(abs(x + width / 2 - line) > half for line in lines)
+
+
+def _draw(drawing: Drawing, piece: _Piece, y: float, high: float, look: Look) -> None:
+    drawing.boxes([(piece.x, y, max(0.8, piece.width), high)], *look)
+    if piece.words:
+        middle = piece.x + piece.width / 2
+        drawing.write(
+            middle,
+            y + high / 2 + 3.5,
+            piece.words,
+            _SIZE,
+            "center",
+            style.on(look[0]),
+            bool(look[1]),
+        )
+
+
+def _limits(drawing: Drawing, limits: Sequence[tuple[float, Limit]], bottom: float) -> None:
+    """The name of the rightmost is the lowest, so that no line crosses the name of another."""
+    for row, (x, limit) in enumerate(limits):
+        y = _TOP + _MARK * row + 8
+        colour, ink = (style.WARNING, style.WARNING_TEXT) if limit.warns else (style.INK,) * 2
+        drawing.line([(x, y + 3), (x, bottom - 4)], colour, 1.5, dashed=True)
+        at = min(x - 3, WIDTH_PT - width_pt(limit.words, _SIZE))
+        drawing.write(max(0.0, at), y, limit.words, _SIZE, colour=ink)
+
+
+def bars(
+    amounts: Mapping[str, float],
+    told: Mapping[str, str] | Tell,
+    title: str,
+    fill: str | Mapping[str, Look] = style.MESSAGES,
+    tens: bool = False,
+    *,
+    marks: Mapping[str, float] | None = None,
+    note: str = "",
+) -> Drawing:
+    """A bar for each amount, and `told[name]` or `told(amount)` behind it.
+
+    With `tens` the axis is logarithmic: squares instead of bars, since lengths would mean nothing.
+    `marks` are lines across all rows, with their names; `note` is a line below them.
+
+    Raises ValueError without amounts, below 0, and among `tens` for a 0 or without a function.
+    """
+    marks = marks or {}
+    sizes = [*amounts.values(), *marks.values()]
+    if not amounts or min(sizes) < 0 or (tens and min(sizes) <= 0):
+        raise ValueError("amounts must hold at least one, and none below 0: give {name: amount}")
+    if tens and not callable(told):
+        raise ValueError("told must be a function where the axis is in tens: its ticks need words")
+    words = {
+        name: told(amount) if callable(told) else told[name] for name, amount in amounts.items()
+    }
+    said = "; ".join([f"{name}: {text}" for name, text in words.items()] + [*marks])
+    sentence = f"{title}. {said}{f'. {note}' if note else ''}"
+    if tens and callable(told):
+        return _squares(
+            amounts, told, words, f"{sentence}; on a logarithmic scale.", title, fill, marks
+        )
+    rows = [Bar(name, {name: amount}, words[name]) for name, amount in amounts.items()]
+    looks = {name: (fill, None) if isinstance(fill, str) else fill[name] for name in amounts}
+    limits = [Limit(*mark) for mark in marks.items()]
+    return rows_of_bars(rows, title, looks, limits=limits, sentence=f"{sentence}.", note=note)
+
+
+def _squares(
+    amounts: Mapping[str, float],
+    told: Tell,
+    words: Mapping[str, str],
+    sentence: str,
+    title: str,
+    fill: str | Mapping[str, Look],
+    marks: Mapping[str, float],
+) -> Drawing:
+    """Values on a logarithmic axis: a square each, with its words to the right of it."""
+    sizes = [*amounts.values(), *marks.values()]
+    left = max(width_pt(name, style.TEXT_PT) for name in amounts) + 14
+    room = WIDTH_PT - left - max(width_pt(text, style.TEXT_PT) for text in words.values()) - 8
+    axis = fitting(powers, sizes, lambda value: re.sub(r"\.0+\b", "", told(value)), room)
+    top = _TOP + _MARK * len(marks)
+    bottom = top + 25 * len(amounts)
+    drawing = Drawing(bottom + 18, sentence)
+    drawing.title(title)
+    for tick in axis.ticks:
+        x = left + room * axis.part(tick)
+        drawing.line([(x, top - 4), (x, bottom + 3)], style.PALE)
+        drawing.write(x, bottom + 14, axis.told(tick), _SIZE, "center", style.GREY)
+    drawing.line([(left, bottom), (left + room, bottom)], style.GREY)
+    for row, (name, amount) in enumerate(amounts.items()):
+        x, y = left + room * axis.part(amount), top + 25 * row + 8
+        after = x + 16 + width_pt(words[name], style.TEXT_PT)
+        ways = [(left, x - _DOT / 2), (after, max(after, left + room))]
+        drawing.lines([[(a, y), (b, y)] for a, b in ways], style.PALE)
+        drawing.boxes(
+            [(x - _DOT / 2, y - _DOT / 2, _DOT, _DOT)],
+            fill if isinstance(fill, str) else fill[name][0],
+        )
+        drawing.write(left - 12, y + 4, name, align="right")
+        drawing.write(x + _DOT / 2 + 6, y + 4, words[name])
+    places = [(left + room * axis.part(value), Limit(name, value)) for name, value in marks.items()]
+    _limits(drawing, sorted(places), bottom)
+    return drawing
+
+
+def grouped_bars(
+    rows: Rows,
+    title: str,
+    told: Tell,
+    colours: Looks,
+    *,
+    words: Mapping[tuple[str, str], str] | None = None,
+) -> Drawing:
+    """For each name one bar below another, from the same line: {name: {series: value}}.
+
+    `words` has what else stands behind a bar. Raises ValueError without a bar, below 0, and for a
+    series without a colour.
+    """
+    every = [(one, value) for series in rows.values() for one, value in series.items()]
+    if not every or not all(rows.values()) or min(value for _, value in every) < 0:
+        raise ValueError("rows lacks a bar, or has one below 0: give {name: {series: value}}")
+    if missing := [one for one, _ in every if one not in colours]:
+        raise ValueError(f"colours lacks {missing[0]!r}: give a colour for each series")
+    sentence = "; ".join(
+        f"{name}: " + ", ".join(f"{one}: {told(value)}" for one, value in series.items())
+        for name, series in rows.items()
+    )
+    found = []
+    for name, series in rows.items():
+        for place, (one, value) in enumerate(series.items()):
+            last = place + 1 == len(series)
+            text = (words or {}).get((name, one), told(value))
+            found.append(
+                Bar(
+                    name if place == (len(series) - 1) // 2 else "",
+                    {one: value},
+                    text,
+                    11,
+                    20 if last else 12,
+                )
+            )
+    looks = {name: _look(colour) for name, colour in colours.items()}
+    return rows_of_bars(found, title, looks, sentence=f"{title}. {sentence}.", size=_SIZE)
+
+
+def stacked_bars(
+    rows: Rows,
+    title: str,
+    told: Tell = "{:,.4g}".format,
+    totals: Mapping[str, str] | None = None,
+    *,
+    colours: Looks | None = None,
+    limit: tuple[str, float] | None = None,
+    first: str = "",
+    note: str = "",
+) -> Drawing:
+    """One bar for each row, all on one scale, from parts in order: {"1F1B": {"idle": 9, …}, …}.
+
+    `told` turns a number into text; `totals` has the text behind a bar, by default its sum. A part
+    keeps its colour in all rows: that of `colours`, or its meaning's, where its name begins with
+    one. `limit` is a line with a name. `first`: how the sentence begins. Raises ValueError without
+    a row, for more than 12, and for a part below 0.
+    """
+    if not 0 < len(rows) <= _MOST_ROWS:
+        raise ValueError(f"rows has {len(rows)} bars: give 1 to {_MOST_ROWS}")
+    for row, parts in rows.items():
+        for name, size in parts.items():
+            if size < 0:
+                raise ValueError(f"part {name!r} of {row!r} is {size}: give 0 or more")
+    ends = {
+        row: (totals or {}).get(row) or told(sum(parts.values())) for row, parts in rows.items()
+    }
+    found = [Bar(row, parts, ends[row], 20, 28, bold=True) for row, parts in rows.items()]
+    limits = [Limit(f"{limit[0]}: {told(limit[1])}", limit[1], warns=True)] if limit else []
+    said = [
+        f"{row}, {ends[row]}: " + ", ".join(f"{name}: {told(size)}" for name, size in parts.items())
+        for row, parts in rows.items()
+    ]
+    sentence = f"{first or title}. {'; '.join([*said, *(one.words for one in limits)])}."
+    names = dict.fromkeys(name for parts in rows.values() for name in parts)
+    looks = _fills(names, colours or {})
+    return rows_of_bars(
+        found, title, looks, limits=limits, told=told, sentence=sentence, size=_SIZE, note=note
+    )  # fmt: skip
+
+
+def _look(colour: str | Look) -> Look:
+    return (colour, None) if isinstance(colour, str) else colour
+
+
+def _fills(names: Iterable[str], colours: Looks) -> dict[str, Look]:
+    """The look of each part: the given one, its meaning's, or the next one that is free."""
+    known = {name: _look(colours[name]) for name in names if name in colours}
+    known |= {name: look for name in names if name not in known and (look := _meant(name))}
+    taken = [fill for fill, _ in known.values()]
+    free = iter([fill for fill in _OTHERS if fill not in taken] + [style.PALE] * 99)
+    return {name: known.get(name) or (next(free), None) for name in names}
+
+
+def _meant(name: str) -> Look | None:
+    """The look of the longest word of `style.MEANINGS` with which a name begins."""
+    words = [word for word in style.MEANINGS if name.startswith(word)]
+    return style.MEANINGS[max(words, key=len)] if words else None
