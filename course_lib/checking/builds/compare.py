@@ -125,7 +125,8 @@ def unchanged(kept: Mapping[str, bool], whose: str) -> Iterator[Never]:
 
 
 Row: TypeAlias = Must | Never | Sends
-Rows: TypeAlias = Iterable[Row | None]  # None keeps the rows of ranks beside each other
+# None keeps the rows of ranks beside each other; a generator is read to its end in one go.
+Rows: TypeAlias = Iterable["Row | Iterator[Any] | None"]
 
 
 def _told(where: str, words: str) -> str:
@@ -137,7 +138,9 @@ def expect(*sides: tuple[str, Rows]) -> None:
     """Raise Wrong at the first row that fails, of (where, rows) that are read side by side."""
     for rows in zip_longest(*(rows for _, rows in sides)):
         for (where, _), row in zip(sides, rows, strict=True):
-            if row is not None:
+            if isinstance(row, Iterator):
+                expect((where, row))
+            elif row is not None:
                 row.check(where)
 
 
@@ -163,6 +166,11 @@ class Case:
     def words(self, line: Sequence[int]) -> str:
         """The case in words, in one of its groups."""
         return f"in the group of ranks {line}" if self.in_group else ""
+
+    def who(self, rank: int, line: Sequence[int]) -> str:
+        """The case in words, on one of its ranks."""
+        words = self.words(line)
+        return f"rank {rank} of {self.ranks}" + (f", {words}" if words else "")
 
 
 class Place(NamedTuple):
@@ -208,13 +216,13 @@ def compare(
                     _expect_group(found, case, line)
 
     def _expect_group(found: list[Any], case: Any, line: list[int]) -> None:
-        more = f", {words}" if (words := case.words(line)) else ""
         sides = (
-            (f"rank {rank} of {case.ranks}{more}", rows(found[n], Place(n, len(line), case, found)))
+            (case.who(rank, line), rows(found[n], Place(n, len(line), case, found)))
             for n, rank in enumerate(line)
         )
         expect(*sides)
         if last:
+            more = f", {words}" if (words := case.words(line)) else ""
             expect((f"on {len(line)} ranks{more}", last(found, case)))
 
     return Step(title, needs, check)
@@ -244,5 +252,15 @@ def compare_here(
     def check(parts: SimpleNamespace) -> None:
         for each in rows:
             expect(("", each(parts)))
+
+    return Step(title, needs, check)
+
+
+def in_turn(title: str, needs: tuple[str, ...], *steps: Step) -> Step:
+    """One step of several, each of which has a launch of its own."""
+
+    def check(parts: SimpleNamespace) -> None:
+        for step in steps:
+            step.check(parts)
 
     return Step(title, needs, check)

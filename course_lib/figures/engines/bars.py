@@ -16,6 +16,12 @@ _TOP, _MARK, _NOTE, _DOT = 28.0, 14.0, 15.0, 9.0
 _SIZE = 9.0
 _MOST_ROWS = 12
 _OTHERS = (style.SKY, style.YELLOW, style.PINK, style.GREEN, style.BLUE, style.ORANGE)
+# Parts whose colour has a meaning; a name may go on.
+_WORDS = (
+    *("weights", "gradients", "gradient of the input", "gradient of the weights", "states"),
+    *("optimizer", "activations", "intermediate results", "inputs and labels", "temporary"),
+    *("messages", "computing", "forward", "backward", "update", "idle", *style.AXES),
+)
 Rows = Mapping[str, Mapping[str, float]]
 Tell = Callable[[float], str]
 Looks = Mapping[str, str | Look]
@@ -24,7 +30,7 @@ Looks = Mapping[str, str | Look]
 class Bar(NamedTuple):
     """One bar: its parts from left to right, the words behind it, and the room that it takes.
 
-    Its name stands before it, unless it belongs to the bar above.
+    It takes `step` and is `high`. Its words are `bold`, or warn; a `chosen` one's name is bold.
     """
 
     name: str
@@ -33,6 +39,13 @@ class Bar(NamedTuple):
     high: float = 16.0
     step: float = 25.0
     bold: bool = False
+    chosen: bool = False
+    warns: bool = False
+
+    @property
+    def total(self) -> float:
+        """How long it is."""
+        return sum(self.parts.values())
 
 
 class Limit(NamedTuple):
@@ -43,57 +56,89 @@ class Limit(NamedTuple):
     warns: bool = False
 
 
-def rows_of_bars(
-    rows: Sequence[Bar],
-    title: str,
-    looks: Mapping[str, Look],
-    *,
-    limits: Sequence[Limit] = (),
-    told: Tell | None = None,
-    sentence: str = "",
-    note: str = "",
-    size: float = style.TEXT_PT,
-    keyed: bool = True,
-) -> Drawing:
-    """Bars below one another; `told` gives the words of a part, which stand in it if it has room.
+class Bars:
+    """Bars below one another as a block; it has a key of its own.
 
-    What has a look and is named nowhere else stands in the key. `note`: a grey line at the end.
+    `told` gives the words of a part, which stand in it if it has room. What has a look and is named
+    nowhere else stands in the key. `note`: a grey line at the end.
     """
-    left = max(width_pt(row.name, size) for row in rows) + 14
-    behind = max(width_pt(row.words, size) * (1.1 if row.bold else 1) for row in rows) + 8
-    sums = [sum(row.parts.values()) for row in rows]
-    most = max([*sums, *(limit.value for limit in limits)]) or 1.0
-    scale = (WIDTH_PT - left - behind) / most
-    lines = [left + limit.value * scale for limit in limits]
-    top = _TOP + _MARK * len(limits)
-    bottom = top + sum(row.step for row in rows)
-    pieces = [_pieces(row, left, scale, told, lines) for row in rows]
-    written = {piece.name for each in pieces for piece in each if piece.words}
-    written |= {row.name for row in rows}
-    unnamed = {name: look for name, look in looks.items() if keyed and name not in written}
-    drawing = Drawing(bottom + key_height(unnamed, left) + _NOTE * bool(note), sentence)
-    drawing.title(title)
-    y = top
-    for row, its, total in zip(rows, pieces, sums, strict=True):
-        base = y + row.high / 2 + 0.35 * size
-        drawing.write(
-            left - 8, base, row.name, size, "right", bold=row.bold and row.name == "total"
-        )
-        for piece in its:
-            if not piece.width and len(its) > 1:
-                continue
-            _draw(drawing, piece, y, row.high, looks[piece.name])
-        end = left + total * scale
-        for line in lines:  # the words must not lie on it
-            if end < line < end + width_pt(row.words, size) + 10:
-                end = line
-        drawing.write(end + 6, base, row.words, size, bold=row.bold)
-        y += row.step
-    _limits(drawing, sorted(zip(lines, limits, strict=True)), bottom)
-    key(drawing, unnamed, left, bottom + 4)
-    if note:
-        drawing.write(left, drawing.height_pt - 4, note, _SIZE, colour=style.GREY)
-    return drawing
+
+    words: tuple[str, ...] = ()  # it has a key of its own
+
+    def __init__(
+        self,
+        rows: Sequence[Bar],
+        looks: Mapping[str, Look],
+        *,
+        limits: Sequence[Limit] = (),
+        told: Tell | None = None,
+        size: float = style.TEXT_PT,
+        note: str = "",
+        sentence: str = "",
+    ) -> None:
+        self.rows, self.looks, self.size = rows, looks, size
+        self.note, self.sentence = note, sentence
+        self.left = max(width_pt(row.name, size) for row in rows) + 14
+        behind = max(width_pt(row.words, size) * (1.1 if row.bold else 1) for row in rows) + 8
+        most = max([*(row.total for row in rows), *(limit.value for limit in limits)])
+        self.scale = (WIDTH_PT - self.left - behind) / (most or 1.0)
+        self.limits = sorted((self.left + it.value * self.scale, it) for it in limits)
+        self.pieces = [self._pieces(row, told) for row in rows]
+        named = {piece.name for each in self.pieces for piece in each if piece.words}
+        named |= {row.name for row in rows}
+        self.unnamed = {name: look for name, look in looks.items() if name not in named}
+
+    @property
+    def height_pt(self) -> float:
+        """Limits, bars, key and note."""
+        bars = sum(row.step for row in self.rows) + _MARK * len(self.limits)
+        return bars + key_height(self.unnamed, self.left) + _NOTE * bool(self.note)
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        """From `top` down."""
+        y = top + _MARK * len(self.limits)
+        for row, pieces in zip(self.rows, self.pieces, strict=True):
+            base = y + row.high / 2 + 0.35 * self.size
+            drawing.write(self.left - 8, base, row.name, self.size, "right", bold=row.chosen)
+            for piece in pieces:
+                if piece.width or len(pieces) == 1:
+                    _draw(drawing, piece, y, row.high, self.looks[piece.name])
+            end = self.left + row.total * self.scale
+            for line, _ in self.limits:  # the words must not lie on it
+                if end < line < end + width_pt(row.words, self.size) + 10:
+                    end = line
+            ink = style.WARNING_TEXT if row.warns else style.INK
+            drawing.write(end + 6, base, row.words, self.size, colour=ink, bold=row.bold)
+            y += row.step
+        _limits(drawing, self.limits, top, y)
+        key(drawing, self.unnamed, self.left, y + 4)
+        if self.note:
+            y = top + self.height_pt - 4
+            drawing.write(self.left, y, self.note, _SIZE, colour=style.GREY)
+
+    def _pieces(self, row: Bar, told: Tell | None) -> list["_Piece"]:
+        pieces, x = [], self.left
+        for name, size in row.parts.items():
+            width = size * self.scale
+            texts: Sequence[str] = ()
+            if told and name != row.name:  # with one part the sum stands behind the bar
+                texts = (f"{name}: {told(size)}", name) if len(row.parts) > 1 else (name,)
+            words = next((text for text in texts if self._has_room(text, x, width)), "")
+            pieces.append(_Piece(name, x, width, words))
+            x += width
+        return pieces
+
+    def _has_room(self, text: str, x: float, width: float) -> bool:
+        half = width_pt(text, _SIZE) / 2 + 3
+        clear = all(abs(x + width / 2 - line) > half for line, _ in self.limits)
+        return 2 * half <= width and clear
+
+    def alone(self, title: str) -> Drawing:
+        """The bars below their title, and nothing else."""
+        drawing = Drawing(_TOP + self.height_pt, self.sentence)
+        drawing.title(title)
+        self.draw(drawing, _TOP)
+        return drawing
 
 
 class _Piece(NamedTuple):
@@ -103,26 +148,6 @@ class _Piece(NamedTuple):
     x: float
     width: float
     words: str
-
-
-def _pieces(
-    row: Bar, x: float, scale: float, told: Tell | None, lines: Sequence[float]
-) -> list[_Piece]:
-    pieces = []
-    for name, size in row.parts.items():
-        width = size * scale
-        texts: Sequence[str] = ()
-        if told and name != row.name:  # with one part the sum stands behind the bar
-            texts = (f"{name}: {told(size)}", name) if len(row.parts) > 1 else (name,)
-        words = next((text for text in texts if _has_room(text, x, width, lines)), "")
-        pieces.append(_Piece(name, x, width, words))
-        x += width
-    return pieces
-
-
-def _has_room(text: str, x: float, width: float, lines: Sequence[float]) -> bool:
-    half = width_pt(text, _SIZE) / 2 + 3
-    return 2 * half <= width and all(abs(x + width / 2 - line) > half for line in lines)
 
 
 def _draw(drawing: Drawing, piece: _Piece, y: float, high: float, look: Look) -> None:
@@ -140,14 +165,16 @@ def _draw(drawing: Drawing, piece: _Piece, y: float, high: float, look: Look) ->
         )
 
 
-def _limits(drawing: Drawing, limits: Sequence[tuple[float, Limit]], bottom: float) -> None:
+def _limits(
+    drawing: Drawing, limits: Sequence[tuple[float, Limit]], top: float, bottom: float
+) -> None:
     """The name of the rightmost is the lowest, so that no line crosses the name of another."""
     for row, (x, limit) in enumerate(limits):
-        y = _TOP + _MARK * row + 8
+        y = top + _MARK * row + 8
         colour, ink = (style.WARNING, style.WARNING_TEXT) if limit.warns else (style.INK,) * 2
         drawing.line([(x, y + 3), (x, bottom - 4)], colour, 1.5, dashed=True)
         at = min(x - 3, WIDTH_PT - width_pt(limit.words, _SIZE))
-        drawing.write(max(0.0, at), y, limit.words, _SIZE, colour=ink)
+        drawing.write(max(0.0, at), y, limit.words, _SIZE, colour=ink, bold=limit.warns)
 
 
 def bars(
@@ -185,7 +212,7 @@ def bars(
     rows = [Bar(name, {name: amount}, words[name]) for name, amount in amounts.items()]
     looks = {name: (fill, None) if isinstance(fill, str) else fill[name] for name in amounts}
     limits = [Limit(*mark) for mark in marks.items()]
-    return rows_of_bars(rows, title, looks, limits=limits, sentence=f"{sentence}.", note=note)
+    return Bars(rows, looks, limits=limits, sentence=f"{sentence}.", note=note).alone(title)
 
 
 def _squares(
@@ -223,7 +250,7 @@ def _squares(
         drawing.write(left - 12, y + 4, name, align="right")
         drawing.write(x + _DOT / 2 + 6, y + 4, words[name])
     places = [(left + room * axis.part(value), Limit(name, value)) for name, value in marks.items()]
-    _limits(drawing, sorted(places), bottom)
+    _limits(drawing, sorted(places), _TOP, bottom)
     return drawing
 
 
@@ -264,7 +291,7 @@ def grouped_bars(
                 )
             )
     looks = {name: _look(colour) for name, colour in colours.items()}
-    return rows_of_bars(found, title, looks, sentence=f"{title}. {sentence}.", size=_SIZE)
+    return Bars(found, looks, sentence=f"{title}. {sentence}.", size=_SIZE).alone(title)
 
 
 def stacked_bars(
@@ -275,14 +302,12 @@ def stacked_bars(
     *,
     colours: Looks | None = None,
     limit: tuple[str, float] | None = None,
-    first: str = "",
-    note: str = "",
 ) -> Drawing:
     """One bar for each row, all on one scale, from parts in order: {"1F1B": {"idle": 9, …}, …}.
 
     `told` turns a number into text; `totals` has the text behind a bar, by default its sum. A part
     keeps its colour in all rows: that of `colours`, or its meaning's, where its name begins with
-    one. `limit` is a line with a name. `first`: how the sentence begins. Raises ValueError without
+    one. `limit` is a line with a name. Raises ValueError without
     a row, for more than 12, and for a part below 0.
     """
     if not 0 < len(rows) <= _MOST_ROWS:
@@ -300,12 +325,10 @@ def stacked_bars(
         f"{row}, {ends[row]}: " + ", ".join(f"{name}: {told(size)}" for name, size in parts.items())
         for row, parts in rows.items()
     ]
-    sentence = f"{first or title}. {'; '.join([*said, *(one.words for one in limits)])}."
+    sentence = f"{title}. {'; '.join([*said, *(one.words for one in limits)])}."
     names = dict.fromkeys(name for parts in rows.values() for name in parts)
     looks = _fills(names, colours or {})
-    return rows_of_bars(
-        found, title, looks, limits=limits, told=told, sentence=sentence, size=_SIZE, note=note
-    )  # fmt: skip
+    return Bars(found, looks, limits=limits, told=told, sentence=sentence, size=_SIZE).alone(title)
 
 
 def _look(colour: str | Look) -> Look:
@@ -322,6 +345,6 @@ def _fills(names: Iterable[str], colours: Looks) -> dict[str, Look]:
 
 
 def _meant(name: str) -> Look | None:
-    """The look of the longest word of `style.MEANINGS` with which a name begins."""
-    words = [word for word in style.MEANINGS if name.startswith(word)]
-    return style.MEANINGS[max(words, key=len)] if words else None
+    """The look of the word with which a name begins: "messages of tp"."""
+    word = next((word for word in _WORDS if name.startswith(word)), None)
+    return style.MEANINGS[word] if word else None

@@ -11,7 +11,7 @@ from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
 from course_lib.figures.paper.text import width_pt
 
-_LINE, _BETWEEN, _BELOW, _STRIPE, _APART = 13.0, 5.0, 11.0, 5.0, 12.0
+_LINE, _BELOW, _STRIPE, _APART = 13.0, 11.0, 5.0, 12.0
 _SIZES = (9.0, 7.5, 6.5)
 _MOST_TOLD, _LONGEST = 8, 900  # different cells of one row, and letters, in the sentence
 Place = tuple[str, str]  # row, column
@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     several words, such as a sum of ranks, has a stripe for each. `text` stands in the cell's
     middle, `texts` in slots, where they fit. `wide`: over so many columns. `frame`: a word whose
     colour frames the cell, such as "messages" for what has just come. `dots`: slots with a dot in
-    the colour of `dot`.
+    the colour of `dot`. A cell without slots is only its text.
     """
 
     text: str = ""
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int]:
         """Rows and columns of slots."""
-        across = self.across or self.slots
+        across = self.across or self.slots or 1
         return -(-self.slots // across), across
 
 
@@ -55,9 +55,11 @@ class Cells:
     "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first line of
     a column's name stands once above all neighbours that share it, and these lie together.
     `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
+    `past`: those of before, thin and grey. `said`: what the sentence says instead of all cells.
     `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
-    has its outline. `below`: texts stand below their cells. `bold`: rows that are at work. `note`:
-    a grey line above them. `looks`: of words that mean nothing to `style.meaning`.
+    has its outline, as squares have by default. `between`: the gap of two rows. `below`: texts
+    stand below their cells. `bold`: rows and columns that are at work. `note`: a grey line above
+    them. `looks`: of words that mean nothing to `style.meaning`.
     """
 
     def __init__(
@@ -65,18 +67,22 @@ class Cells:
         grid: Grid,
         *,
         arrows: Sequence[tuple[Place, Place]] = (),
+        past: Sequence[tuple[Place, Place]] = (),
+        said: str = "",
         high: float | Mapping[str, float] = 20.0,
         square: float = 0.0,
-        lined: bool = False,
+        lined: bool | None = None,
         below: bool = False,
         bold: Collection[str] = (),
         heads: bool = True,
         gap: float | None = None,
+        between: float = 5.0,
         note: str = "",
         looks: Mapping[str, style.Look] = {},
     ) -> None:
         self.grid, self.arrows, self.below, self.bold = grid, arrows, below, bold
-        self.note, self.square, self.lined = note, square, lined or bool(square)
+        self.past, self.said, self.note, self.square = past, said, note, square
+        self.lined = bool(square) if lined is None else lined
         self.looks = {word: (fill, hatch and hatch[0]) for word, (fill, hatch) in looks.items()}
         self.columns = list(dict.fromkeys(name for row in grid.values() for name in row))
         self.heads = max((name.count("\n") + 1 for name in self.columns), default=0) * (
@@ -84,6 +90,7 @@ class Cells:
         )
         lines = [line for row in grid if grid[row] for line in row.split("\n")]
         self.left = max((width_pt(line, 9) for line in lines), default=0.0) + 14
+        self.between = between
         self.gap = gap if gap is not None else 30.0 if arrows else 6.0
         self.high = {
             row: self._high(its, high if isinstance(high, int | float) else high.get(row, 20.0))
@@ -107,6 +114,7 @@ class Cells:
         if self.square:
             width = {name: self.square * self._most(name) for name in self.columns}
             gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
+        self.apart = gaps  # columns
         x, at = {}, self.left + (0.0 if self.square else gaps / 2)
         for name, begins in zip(self.columns, new, strict=True):
             at += _APART * begins
@@ -135,8 +143,12 @@ class Cells:
     @property
     def sentence(self) -> str:
         """Who holds what, and what goes where."""
-        said = [f"{_flat(row)}: {self._said(its)}" for row, its in self.grid.items() if its]
-        said += [f"{_flat(row)} goes from {a} to {b}" for (row, a), (_, b) in self.arrows]
+        rows = {_flat(row): self._said(its) for row, its in self.grid.items()}
+        said = [self.said] if self.said else [f"{row}: {its}" for row, its in rows.items() if its]
+        said += [
+            f"{_flat(row)} goes from {a} to {b}" if row == end else f"{a} to {b} in {_flat(end)}"
+            for (row, a), (end, b) in self.arrows
+        ]
         told = list(accumulate(map(len, said)))
         most = max(1, sum(length < _LONGEST for length in told))
         more = f"and {len(said) - most} more" if len(said) > most else ""
@@ -146,8 +158,9 @@ class Cells:
         """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
         told: dict[str, list[str]] = {}
         for column, cell in its.items():
-            name = _flat(column) if self.heads else ""
-            told.setdefault(_content(cell), []).append(name)
+            if cell.slots or cell.text:
+                name = _flat(column) if self.heads else ""
+                told.setdefault(_content(cell), []).append(name)
         parts = [
             f"{_listed(names)} {content}".strip()
             for content, names in list(told.items())[:_MOST_TOLD]
@@ -158,7 +171,7 @@ class Cells:
         if not self.grid[row]:
             return 18.0
         high = max(self.high[row], 26.0 if "\n" in row else 0.0)
-        return high + (_BELOW if self.below else 0.0) + _BETWEEN
+        return high + (_BELOW if self.below else 0.0) + self.between
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Heads, names and outlines; what is in the cells; what is written in them; arrows."""
@@ -176,7 +189,8 @@ class Cells:
             y += self._row_height(row)
         self._draw_cells(drawing, boxes)
         self._draw_texts(drawing, boxes)
-        self._draw_arrows(drawing, tops)
+        drawing.lines(self._lines(self.past, tops), style.GREY, 0.8)
+        drawing.lines(self._lines(self.arrows, tops), style.MESSAGES, 2.5)
 
     def _box(self, column: str, cell: Cell, y: float, row: str) -> Box:
         if self.square:
@@ -199,16 +213,20 @@ class Cells:
                 drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
         lowest = [name.rpartition("\n")[2] for name in self.columns]
         size = min(
-            _size(text, self.width[name] + 4) or 6.5
+            _size(text, self.width[name] + self.apart - 2) or 6.5
             for text, name in zip(lowest, self.x, strict=True)
         )
         y = top + 9 + _LINE * (self.heads - 1)
-        heads = [
-            (self.x[name] + self.width[name] / 2, y, text)
-            for text, name in zip(lowest, self.x, strict=True)
-            if text
-        ]
-        drawing.write_all(heads, size, "center", bold=self.heads == 1)
+        working = [name for name in self.x if name in self.bold]
+        for bold in (True, False):
+            heads = [
+                (self.x[name] + self.width[name] / 2, y, text)
+                for text, name in zip(lowest, self.x, strict=True)
+                if text and (name in working if working else self.heads == 1) == bold
+            ]
+            if heads:
+                ink = style.GREY if working and not bold else style.INK
+                drawing.write_all(heads, size, "center", ink, bold)
 
     def _name(self, drawing: Drawing, row: str, y: float) -> None:
         if not self.grid[row]:
@@ -224,7 +242,9 @@ class Cells:
     def _draw_cells(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
         """Outlines first, then what is in the slots, one look after the other."""
         outlines = [
-            box for cell, box in boxes if cell.slots > 1 or not isinstance(cell.filled.get(0), str)
+            box
+            for cell, box in boxes
+            if cell.slots > 1 or (cell.slots and not isinstance(cell.filled.get(0), str))
         ]
         if self.lined:
             outlines = [_slot(box, cell, slot) for cell, box in boxes for slot in range(cell.slots)]
@@ -281,7 +301,7 @@ class Cells:
 
     def _ground(self, drawing: Drawing, cell: Cell, box: Box, wide: float) -> str:
         """The colour of a text in the cell's middle, with a plain ground where it needs one."""
-        words = {cell.filled.get(slot, "") for slot in range(cell.slots)}
+        words = {cell.filled.get(slot, "") for slot in range(max(1, cell.slots))}
         word = words.pop()
         fill, hatch = self._look(word) if isinstance(word, str) and word else (style.WHITE, None)
         fill = style.WHITE if words else fill
@@ -291,23 +311,25 @@ class Cells:
             drawing.boxes([(x - wide / 2, y - high / 2, wide, high)], fill, edge=fill)
         return style.on(fill)
 
-    def _draw_arrows(self, drawing: Drawing, tops: Mapping[str, float]) -> None:
+    def _lines(
+        self, arrows: Sequence[tuple[Place, Place]], tops: Mapping[str, float]
+    ) -> list[list[Point]]:
         lines: list[list[Point]] = []
-        for (row, start), (end_row, end) in self.arrows:
+        for (row, start), (end_row, end) in arrows:
             a, b = (tops[name] + self.high[name] / 2 for name in (row, end_row))
-            left, right = self.x[start] - 3, self.x[start] + self.width[start] + 3
-            if self.x[end] > self.x[start]:
-                lines += arrow_lines((right, a), (self.x[end] - 3, b))
-            elif row == end_row:  # round the edge
+            right = self.x[start] + self.width[start] + 3
+            if row != end_row:  # from middle to middle
+                sign = 1 if b > a else -1
+                half, end_half = self.high[row] / 2 + 1, self.high[end_row] / 2 + 1
+                first = self.x[start] + self.width[start] / 2, a + sign * half
+                last = self.x[end] + self.width[end] / 2, b - sign * end_half
+                lines += arrow_lines(first, last)
+            elif self.x[end] > self.x[start]:
+                lines += arrow_lines((right, a), (self.x[end] - 3, a))
+            else:  # round the edge
                 lines.append([(right, a), (WIDTH_PT, a)])
                 lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
-            elif self.x[end] < self.x[start]:
-                lines += arrow_lines((left, a), (self.x[end] + self.width[end] + 3, b))
-            else:
-                sign, middle = 1 if b > a else -1, (left + right) / 2
-                half, end_half = self.high[row] / 2, self.high[end_row] / 2
-                lines += arrow_lines((middle, a + sign * half), (middle, b - sign * end_half))
-        drawing.lines(lines, style.MESSAGES, 2.5)
+        return lines
 
 
 def cells(grid: Grid, title: str = "", *, notes: Sequence[str] = (), **more: object) -> Drawing:
@@ -340,7 +362,7 @@ def _listed(names: Sequence[str]) -> str:
 def _content(cell: Cell) -> str:
     kinds = dict.fromkeys("+".join(_several(words)) for words in cell.filled.values())
     full = len(cell.filled) == cell.slots
-    parts = "" if cell.slots == 1 or full else f"{len(cell.filled)} of {cell.slots} parts of "
+    parts = "" if cell.slots < 2 or full else f"{len(cell.filled)} of {cell.slots} parts of "
     words = parts + " and ".join(kinds) if kinds else ""
     return " ".join(filter(None, [words, cell.text, *cell.texts.values()])) or "nothing"
 
@@ -366,16 +388,22 @@ def _stripe(box: Box, number: int, count: int) -> Box:
 
 
 def _joined(boxes: Sequence[Box]) -> list[Box]:
-    """Neighbours in a row in one piece."""
+    """Neighbours in one piece: first those of a row, then rows of the same width."""
     found: list[Box] = []
-    for box in boxes:
-        if found and found[-1][1::2] == box[1::2]:
-            x, y, wide, high = found[-1]
-            if abs(x + wide - box[0]) < 0.01:
-                found[-1] = (x, y, wide + box[2], high)
-                continue
-        found.append(box)
-    return found
+    for x, y, wide, high in sorted(boxes, key=lambda box: (round(box[1], 3), box[0])):
+        last = found[-1] if found else (0.0, 0.0, 0.0, 0.0)
+        if last[1::2] == (y, high) and abs(last[0] + last[2] - x) < 0.01:
+            found[-1] = (*last[:2], last[2] + wide, high)
+        else:
+            found.append((x, y, wide, high))
+    pieces: list[Box] = []
+    for x, y, wide, high in sorted(found):
+        last = pieces[-1] if pieces else (0.0, 0.0, 0.0, 0.0)
+        if (x, wide) == last[::2] and abs(last[1] + last[3] - y) < 0.01:
+            pieces[-1] = (x, last[1], wide, last[3] + high)
+        else:
+            pieces.append((x, y, wide, high))
+    return pieces
 
 
 def _middle(box: Box) -> tuple[float, float]:

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.picture import Box, Point
 from course_lib.figures.paper.text import width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
@@ -17,9 +18,11 @@ from course_lib.trace import Event
 _NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
 _NAME_ROOM = 11.0  # rows that are lower share a name
 _NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
+_APART = 6.0  # between links
 _NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
 _SAID = 6  # rows, and spans of a row, that the sentence names
 Rows = Mapping[str, Sequence[Event]]
+Span = Event | tuple[str, float, float] | tuple[str, float, float, str]
 Told = Callable[[float], str]
 Place = tuple[str, float]  # row, time
 
@@ -36,7 +39,9 @@ class Lanes(Timed):
     a line marks it. Events of one row with the same times share its height. An event's `label`
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
-    lines through all rows. `links`: thin lines from one row and time to another.
+    lines through all rows. `links`: thin lines from one row and time to another, below it.
+    `gap`: of two rows, where not as little as looks well. `arrows`: from row and time to row and time, behind the boxes, in the colour of a word.
+    `sentence`: instead of that which names spans.
     """
 
     def __init__(
@@ -52,13 +57,19 @@ class Lanes(Timed):
         ground: bool = False,
         marks: Mapping[str, float] | None = None,
         links: Sequence[tuple[Place, Place]] = (),
+        arrows: Sequence[tuple[Place, Place, str]] = (),
+        gap: float | None = None,
         foot: bool = True,
+        sentence: str = "",
     ) -> None:
         names = max((width_pt(row, 9) for row in rows), default=0.0) + 8
         super().__init__(over or span(rows), now, max(LEFT, names))
         self.rows, self.name, self.high, self.told = rows, name, high, told
         self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
+        self.arrows = arrows
+        self.pad = (2 if ground or high < 12 else 4) / 2 if gap is None else gap / 2
         self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
+        self.told_in_short = sentence
         self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
 
     @property
@@ -68,6 +79,12 @@ class Lanes(Timed):
         return head + self.high * len(self.rows) + _FOOT * self.foot
 
     @property
+    def numbered(self) -> bool:
+        """Whether a label stands in any box."""
+        looks = self._looks(dict.fromkeys(self.rows, 0.0))
+        return any(self._labelled(bars) for bars in looks.values())
+
+    @property
     def words(self) -> Iterable[str]:
         """What is done."""
         return dict.fromkeys(event.what for its in self.rows.values() for event in its)
@@ -75,6 +92,8 @@ class Lanes(Timed):
     @property
     def sentence(self) -> str:
         """The first spans of each row, in words; of many rows or spans only their sums."""
+        if self.told_in_short:
+            return self.told_in_short
         rows, first = list(self.rows.items()), self.over[0]
         said = [f"{row}: {self._said(its)}" for row, its in rows[:_SAID]]
         said += [f"and {len(rows) - _SAID} more rows"] * (len(rows) > _SAID)
@@ -111,11 +130,16 @@ class Lanes(Timed):
             drawing.boxes([whole], style.IDLE, edge=style.GREY)
         else:
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
+        for (row, start), (to, end), word in self.arrows:
+            down = y[to] > y[row]
+            side = 2.5 if down else -2.5  # one of each at one time lie beside each other
+            edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
+            first, last = self.x(start) + side, self.x(end) + side
+            ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
+            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1.6)
         for (word, later), bars in self._looks(y).items():
             self._bars(drawing, word, later, bars)
-        ends = [[(self.x(a), y[row] + self.high - 2), (self.x(b), y[to] + 2)]
-                for (row, a), (to, b) in self.links]  # fmt: skip
-        drawing.lines(ends, style.GREY, 0.7)
+        drawing.lines(self._links(y), style.GREY, 0.7)
         if self.foot:
             self._foot(drawing, bottom + 12)
         self.cursor(drawing, top, bottom)
@@ -123,15 +147,14 @@ class Lanes(Timed):
     def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
         """The bars of each look: a word, and whether they are still to come."""
         looks: dict[tuple[str, bool], list[_Bar]] = {}
-        pad = 1 if self.ground or self.high < 12 else 2
         for row, its in self.rows.items():
             together: dict[tuple[float, float], list[Event]] = {}
             for event in its:
                 together.setdefault((event.at, event.until), []).append(event)
             for (start, end), events in together.items():
-                wide, high = (end - start) * self.scale, (self.high - 2 * pad) / len(events)
+                wide, high = (end - start) * self.scale, (self.high - 2 * self.pad) / len(events)
                 for place, event in enumerate(events):
-                    box = self.x(start), y[row] + pad + place * high, max(0.5, wide), high
+                    box = self.x(start), y[row] + self.pad + place * high, max(0.5, wide), high
                     bars = looks.setdefault((event.what, self.later(start)), [])
                     bars.append(_Bar(box, event.label))
         return looks
@@ -144,7 +167,7 @@ class Lanes(Timed):
             boxes = list(joined(boxes))
         else:
             edge = style.GREY if later else style.INK
-        drawing.boxes(boxes, fill, hatch, edge, dashed=later)
+        drawing.boxes(boxes, fill, hatch, edge, dashed=later or fill == style.WHITE)
         texts = [
             (box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.36 * self.size, label)
             for box, label in self._labelled(bars)
@@ -153,7 +176,15 @@ class Lanes(Timed):
             ink = style.GREY if later else style.on(fill)
             drawing.write_all(texts, self.size, "center", ink)
 
-    def _labelled(self, bars: Sequence[_Bar]) -> Iterable[_Bar]:
+    def _links(self, y: Mapping[str, float]) -> Iterator[list[Point]]:
+        """From a row's lower edge to another's upper one; only those that stand apart."""
+        last = -math.inf
+        for (row, start), (to, end) in self.links:
+            if self.x(start) >= last + _APART:
+                last = self.x(start)
+                yield [(last, y[row] + self.high - 2), (self.x(end), y[to] + 2)]
+
+    def _labelled(self, bars: Sequence[_Bar]) -> list[_Bar]:
         """Words where they fit; numbers in all boxes or in every fourth, if most have room."""
         bars = [bar for bar in bars if bar.label and bar.box[3] > self.size]
         if not all(bar.label.isdigit() for bar in bars):
@@ -204,7 +235,9 @@ class Lanes(Timed):
 class Levels(Timed):
     """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
 
-    After `now` they are pale. `most`: what the whole height means, if not the peak.
+    `head`: a line above. After `now` they are pale. `most`: what the whole height means, if not
+    the peak. `outlined`: each box on its own. `looks`: of words that mean nothing to
+    `style.meaning`.
     """
 
     def __init__(
@@ -213,13 +246,17 @@ class Levels(Timed):
         *,
         over: tuple[float, float],
         name: str = "",
+        head: str = "",
         now: float | None = None,
         high: float = 64.0,
         most: float | None = None,
         told: Told = format_bytes,
+        outlined: bool = False,
+        looks: Mapping[str, style.Look] = {},
     ) -> None:
         super().__init__(over, now, max(LEFT, width_pt(name, 9) + 8))
         self.levels, self.name, self.high, self.told = levels, name, high, told
+        self.head, self.outlined, self.looks = head, outlined, looks
         times = {time for its in levels.values() for time, _ in its}
         times |= {*over, *([now] if now is not None else [])}
         self.times = sorted(time for time in times if over[0] <= time <= over[1])
@@ -231,8 +268,8 @@ class Levels(Timed):
 
     @property
     def height_pt(self) -> float:
-        """The levels; their name stands beside them."""
-        return self.high + 4
+        """The head and the levels; their name stands beside them."""
+        return self.high + 4 + _NAME * bool(self.head)
 
     @property
     def words(self) -> Iterable[str]:
@@ -245,10 +282,14 @@ class Levels(Timed):
         now = self.now
         sizes = [] if now is None else [_level(its, now) for its in self.levels.values()]
         end = "" if now is None else f", now {self.told(sum(sizes))}"
-        return f"{self.name or 'held'}: at most {self.told(self.peak)}{end}"
+        name = " ".join(filter(None, (self.head, self.name))) or "held"
+        return f"{name}: at most {self.told(self.peak)}{end}"
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Boxes from the bottom up, from change to change."""
+        if self.head:
+            drawing.write(0, top + 12, self.head, style.TITLE_PT, bold=True)
+            top += _NAME
         bottom = top + self.high
         drawing.write(self.left - 6, top + 10, self.name, 9, "right")
         drawing.write(self.left - 6, top + 22, self.told(self.peak), 9, "right", style.GREY)
@@ -264,8 +305,9 @@ class Levels(Timed):
                 box = (self.x(time), bottom - low - high, self.x(following) - self.x(time), high)
                 if high > 0:
                     (later if self.now is not None and time >= self.now else boxes).append(box)
-            fill, hatch = style.meaning(what)
-            drawing.boxes(boxes, fill, hatch, edge=fill)
+            fill, hatch = self.looks.get(what) or style.meaning(what)
+            edge = style.INK if self.outlined else fill
+            drawing.boxes(boxes, fill, hatch, edge)
         drawing.boxes(later, style.PALE, edge=style.PALE)
         self.cursor(drawing, top, bottom)
 
@@ -274,48 +316,42 @@ def span(rows: Rows) -> tuple[float, float]:
     """From the first start to the last end. Raises ValueError without any event."""
     events = [event for its in rows.values() for event in its]
     if not events:
-        raise ValueError('rows hold nothing: give {"rank 0": [Event(0, 0, "forward", end=1)]}')
+        raise ValueError('rows hold no span of time: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return min(event.at for event in events), max(event.until for event in events)
 
 
-def events(
-    spans: Iterable[tuple[str, float, float]], *, numbered: bool = False
-) -> tuple[Event, ...]:
-    """(what, from, to) as events; `numbered`: 1, 2, … stand in their boxes.
-
-    Raises ValueError for an end before its start.
-    """
-    spans = list(spans)
-    for what, start, end in spans:
-        if end < start:
-            raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
-    return tuple(
-        Event(start, 0, what, end=end, label=str(number) if numbered else "")
-        for number, (what, start, end) in enumerate(spans, start=1)
-    )
-
-
 def lanes(
-    charts: Mapping[str, Rows],
+    charts: Mapping[str, Any],
     title: str = "",
     *,
-    now: float | None = None,
-    high: float = 22.0,
     told: Told = format_duration,
-    ground: bool = False,
     notes: Sequence[str] = (),
 ) -> Drawing:
-    """{chart: {row: events}} below one another on one scale, each from its own beginning.
+    """{row: spans}, or {chart: {row: spans}}, below one another on one scale of time.
 
-    Raises ValueError for a chart without events.
+    A span is an Event or (what, from, to), with the words in its box if there are any. Each chart
+    begins at its own first span. Raises ValueError without a span, and for an end before its start.
     """
-    if not charts:
-        raise ValueError('charts is empty: give {"": {"rank 0": [Event(0, 0, "forward", end=1)]}}')
+    several = all(isinstance(rows, Mapping) for rows in charts.values())
+    by_name: Mapping[str, Mapping[str, Sequence[Span]]] = charts if several else {"": charts}
     blocks = [
-        Lanes(rows, name=name, now=now, high=high, told=told, ground=ground)
-        for name, rows in charts.items()
+        Lanes(
+            {row: [_event(one) for one in its] for row, its in rows.items()}, name=name, told=told
+        )
+        for name, rows in by_name.items()
     ]
+    if not blocks:
+        raise ValueError('charts is empty: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return page(title, *blocks, notes=notes)
+
+
+def _event(one: Span) -> Event:
+    if isinstance(one, Event):
+        return one
+    what, start, end, *label = one
+    if end < start:
+        raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
+    return Event(start, 0, what, end=end, label="".join(label))
 
 
 def joined(boxes: Iterable[Box]) -> Iterator[Box]:

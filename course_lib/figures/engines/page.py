@@ -103,7 +103,7 @@ def page(
 
 
 def _looks(words: Iterable[str], own: Mapping[str, Look]) -> Mapping[str, Look]:
-    """The look of each word, a block's own before its meaning; words of one look in one entry."""
+    """The look of each word, that of its block or its meaning; words of one look in one entry."""
     alike: dict[Look, list[str]] = {}
     for word in words:
         alike.setdefault(own.get(word) or style.meaning(word), []).append(word)

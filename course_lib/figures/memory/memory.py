@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from course_lib.figures.engines.bars import Bar, Limit, rows_of_bars, stacked_bars
+from course_lib.figures.engines.bars import Bar, Bars, Limit, stacked_bars
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.units import format_bytes
@@ -30,7 +30,7 @@ def consumers(
     """
     sizes, total = breakdown.consumers, format_bytes(breakdown.total_bytes, unit)
     rows = [Bar(name, {name: it}, format_bytes(it, unit), 16, 24) for name, it in sizes.items()]
-    rows.append(Bar("total", sizes, total, 22, 28, bold=True))
+    rows.append(Bar("total", sizes, total, 22, 28, bold=True, chosen=True))
     largest = max(sizes, key=sizes.__getitem__)
     most = f"the largest consumer is {largest} with {format_bytes(sizes[largest], unit)}"
     words, limits = [f"{total} in all", most], list[Limit]()
@@ -41,7 +41,7 @@ def consumers(
         limits = [Limit(f"this GPU holds {holds}: {verdict}", capacity_bytes, not fits)]
     sentence = f"{title}: " * bool(title) + "; ".join(words) + "."
     note = f"All bars on one scale; {_UNIT_WORDS[unit]}."
-    return rows_of_bars(rows, title, _LOOKS, limits=limits, sentence=sentence, note=note)
+    return Bars(rows, _LOOKS, limits=limits, sentence=sentence, note=note).alone(title)
 
 
 def consumer_bars(
