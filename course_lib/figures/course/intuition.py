@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import Box
-from course_lib.figures.paper.sheet import Sheet
 from course_lib.theory.inputs.units import format_number
 
 _LEFT, _WIDTH, _TOP, _SQUARE = 74.0, 300.0, 62.0, 7.0
@@ -19,7 +19,7 @@ _MARKS = {-2: "1/100", -1: "1/10", 0: "1", 1: "10", 2: "100"}
 Factors = Mapping[str, Sequence[float]]
 
 
-def guesses(factors: Factors, title: str = "Where my intuition was off") -> Sheet:
+def guesses(factors: Factors, title: str = "Where my intuition was off") -> Drawing:
     """`factors`: your number over what came, by topic; all above 0.
 
     Beyond 100 a square stands at the edge. Raises ValueError for a topic without a factor, for no
@@ -34,15 +34,15 @@ def guesses(factors: Factors, title: str = "Where my intuition was off") -> Shee
         raise ValueError("factors must be above 0: leave out guesses without a factor")
     heights = {topic: _row_height(its) for topic, its in factors.items()}
     bottom = _TOP + sum(heights.values())
-    sheet = Sheet(bottom + 34, sentence(factors))
-    sheet.title(title)
-    _legend(sheet)
-    _scale(sheet, bottom)
+    drawing = Drawing(bottom + 34, sentence(factors))
+    drawing.title(title)
+    _legend(drawing)
+    _scale(drawing, bottom)
     y = _TOP
     for topic, its in factors.items():
         y += heights[topic]
-        _row(sheet, topic, its, y)
-    return sheet
+        _row(drawing, topic, its, y)
+    return drawing
 
 
 def sentence(factors: Factors) -> str:
@@ -51,16 +51,16 @@ def sentence(factors: Factors) -> str:
     return f"Your number over what came. {'; '.join(words)}."
 
 
-def _row(sheet: Sheet, topic: str, factors: Sequence[float], bottom: float) -> None:
+def _row(drawing: Drawing, topic: str, factors: Sequence[float], bottom: float) -> None:
     """The squares of one topic upon their line, its median, and both in words."""
-    sheet.line([(_LEFT, bottom), (_LEFT + _WIDTH, bottom)], style.PALE)
-    sheet.write(0, bottom - 8, topic, bold=True)
+    drawing.line([(_LEFT, bottom), (_LEFT + _WIDTH, bottom)], style.PALE)
+    drawing.write(0, bottom - 8, topic, bold=True)
     for look, boxes in _squares(factors, bottom).items():
-        sheet.boxes(boxes, _LOOKS[look])
+        drawing.boxes(boxes, _LOOKS[look])
     x = _place(statistics.median(factors))
-    sheet.line([(x, bottom + 4), (x, bottom - 20)], width=2)
-    sheet.write(_LEFT + _WIDTH + 12, bottom - 14, _middle(factors))
-    sheet.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
+    drawing.line([(x, bottom + 4), (x, bottom - 20)], width=2)
+    drawing.write(_LEFT + _WIDTH + 12, bottom - 14, _middle(factors))
+    drawing.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
 
 
 def _squares(factors: Sequence[float], bottom: float) -> dict[str, list[Box]]:
@@ -122,21 +122,21 @@ def _right(factors: Sequence[float]) -> int:
     return sum(_look(factor) == "right" for factor in factors)
 
 
-def _legend(sheet: Sheet) -> None:
+def _legend(drawing: Drawing) -> None:
     for place, (look, fill) in enumerate(_LOOKS.items()):
         x = _LEFT + 90 * place
-        sheet.boxes([(x, 24, _SQUARE, _SQUARE)], fill)
-        sheet.write(x + 12, 31, look)
+        drawing.boxes([(x, 24, _SQUARE, _SQUARE)], fill)
+        drawing.write(x + 12, 31, look)
     x = _LEFT + 90 * len(_LOOKS)
-    sheet.line([(x, 22), (x, 34)], width=2)
-    sheet.write(x + 8, 31, "median of the topic")
+    drawing.line([(x, 22), (x, 34)], width=2)
+    drawing.write(x + 8, 31, "median of the topic")
 
 
-def _scale(sheet: Sheet, bottom: float) -> None:
+def _scale(drawing: Drawing, bottom: float) -> None:
     for power, words in _MARKS.items():
         x = _place(10.0**power)
         colour = style.GREY if power == 0 else style.PALE
-        sheet.line([(x, _TOP - 8), (x, bottom)], colour)
-        sheet.write(x, bottom + 15, words, align="center", colour=style.GREY, size=9)
+        drawing.line([(x, _TOP - 8), (x, bottom)], colour)
+        drawing.write(x, bottom + 15, words, align="center", colour=style.GREY, size=9)
     words = "your number over what came (logarithmic)"
-    sheet.write(_LEFT + _WIDTH / 2, bottom + 29, words, align="center", colour=style.GREY, size=9)
+    drawing.write(_LEFT + _WIDTH / 2, bottom + 29, words, align="center", colour=style.GREY, size=9)

@@ -1,8 +1,8 @@
 """How micro-batches make the global batch, and how updates make an epoch."""
 
 from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import Box
-from course_lib.figures.paper.sheet import Sheet
 from course_lib.figures.paper.text import counted, elide
 from course_lib.theory.step.batching import Batching, Epoch
 
@@ -20,13 +20,13 @@ _UPDATE_WIDTH = 34
 _UPDATES_SHOWN = 9
 
 
-def one_batch(batching: Batching) -> Sheet:
+def one_batch(batching: Batching) -> Drawing:
     """The first update as a grid of ranks × micro-steps, and below it the epoch as a strip."""
     epoch = batching.epoch()
-    sheet = Sheet(_HEIGHT_PT, _sentence(batching, epoch))
-    _grid(sheet, batching, epoch)
-    _strip(sheet, batching, epoch)
-    return sheet
+    drawing = Drawing(_HEIGHT_PT, _sentence(batching, epoch))
+    _grid(drawing, batching, epoch)
+    _strip(drawing, batching, epoch)
+    return drawing
 
 
 def _sentence(batching: Batching, epoch: Epoch) -> str:
@@ -47,7 +47,7 @@ def _tail(epoch: Epoch) -> str:
     return "no sample repeated or dropped"
 
 
-def _grid(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
+def _grid(drawing: Drawing, batching: Batching, epoch: Epoch) -> None:
     ranks, steps = elide(batching.dp, _ROWS), elide(batching.accumulation, _COLUMNS)
     width = min(90.0, (_RIGHT - _LEFT) / len(steps))
     height = min(48.0, _GRID_HEIGHT / len(ranks))
@@ -59,26 +59,28 @@ def _grid(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
         "Each cell: the samples of one forward + backward; "
         f"{counted(batching.tokens_per_batch, 'token')} in all."
     )
-    sheet.title(title)
-    sheet.write(0, 34, caption, colour=style.GREY)
-    sheet.write(_LEFT - 8, 54, "micro-step", align="right", colour=style.GREY)
+    drawing.title(title)
+    drawing.write(0, 34, caption, colour=style.GREY)
+    drawing.write(_LEFT - 8, 54, "micro-step", align="right", colour=style.GREY)
     for column, step in enumerate(steps):
         name = "…" if step is None else str(step + 1)
-        sheet.write(_LEFT + (column + 0.5) * width, 54, name, align="center", colour=style.GREY)
+        drawing.write(_LEFT + (column + 0.5) * width, 54, name, align="center", colour=style.GREY)
     for row, rank in enumerate(ranks):
         name = "…" if rank is None else f"dp rank {rank}"
-        sheet.write(_LEFT - 8, _TOP + (row + 0.5) * height + 3, name, align="right")
+        drawing.write(_LEFT - 8, _TOP + (row + 0.5) * height + 3, name, align="right")
     cells = [
         (step, (_LEFT + column * width, _TOP + row * height, width - _GAP, height - _GAP))
         for row, rank in enumerate(ranks)
         for column, step in enumerate(steps)
         if rank is not None and step is not None
     ]
-    _cells(sheet, batching, epoch, cells)
-    _update_bar(sheet, _LEFT + len(steps) * width, len(ranks) * height - _GAP, batching.dp)
+    _cells(drawing, batching, epoch, cells)
+    _update_bar(drawing, _LEFT + len(steps) * width, len(ranks) * height - _GAP, batching.dp)
 
 
-def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int, Box]]) -> None:
+def _cells(
+    drawing: Drawing, batching: Batching, epoch: Epoch, cells: list[tuple[int, Box]]
+) -> None:
     """Full cells, the short last micro-batch, and empty cells if the data end early."""
     ends_here = epoch.updates == 1
     filled = epoch.last_window if ends_here else batching.accumulation
@@ -86,32 +88,32 @@ def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int
     short = [box for step, box in cells if ragged and step == filled - 1]
     whole = [box for step, box in cells if step < filled and box not in short]
     empty = [box for step, box in cells if step >= filled]
-    sheet.boxes(empty, style.WHITE, edge=style.GREY, dashed=True)
+    drawing.boxes(empty, style.WHITE, edge=style.GREY, dashed=True)
     for boxes, fill, samples in (
         (whole, style.COMPUTING, batching.micro_batch),
         (short, style.PALE, epoch.last_micro_batch),
     ):
-        sheet.boxes(boxes, fill)
+        drawing.boxes(boxes, fill)
         for x, y, width, height in boxes:
             middle = x + width / 2, y + height / 2 + 4
-            sheet.write(*middle, str(samples), align="center", colour=style.on(fill))
+            drawing.write(*middle, str(samples), align="center", colour=style.on(fill))
 
 
-def _update_bar(sheet: Sheet, x: float, height: float, dp: int) -> None:
+def _update_bar(drawing: Drawing, x: float, height: float, dp: int) -> None:
     middle = _TOP + height / 2
     if dp == 1:  # no other rank to exchange gradients with
-        sheet.boxes([(x + 3, _TOP, 12, height)], style.UPDATE)
-        sheet.write(x + 20, middle + 4, "update")
+        drawing.boxes([(x + 3, _TOP, 12, height)], style.UPDATE)
+        drawing.write(x + 20, middle + 4, "update")
         return
-    sheet.boxes([(x + 3, _TOP, 6, height)], style.MESSAGES)
-    sheet.boxes([(x + 9, _TOP, 6, height)], style.UPDATE)
-    sheet.write(x + 20, middle - 2, "all-reduce")
-    sheet.write(x + 20, middle + 11, "+ update")
+    drawing.boxes([(x + 3, _TOP, 6, height)], style.MESSAGES)
+    drawing.boxes([(x + 9, _TOP, 6, height)], style.UPDATE)
+    drawing.write(x + 20, middle - 2, "all-reduce")
+    drawing.write(x + 20, middle + 11, "+ update")
 
 
-def _strip(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
+def _strip(drawing: Drawing, batching: Batching, epoch: Epoch) -> None:
     """The updates of the epoch; the last one as wide as it is full, then what is dropped."""
-    sheet.write(
+    drawing.write(
         0,
         _STRIP_TOP - 10,
         f"One epoch of {counted(batching.samples, 'sample')}: {counted(epoch.updates, 'update')}",
@@ -122,26 +124,26 @@ def _strip(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
     for update in updates:
         name = "…" if update is None else f"{update + 1:,}"
         centre = x + (_UPDATE_WIDTH - _GAP) / 2
-        sheet.write(centre, _STRIP_TOP + 32, name, align="center", colour=style.GREY)
+        drawing.write(centre, _STRIP_TOP + 32, name, align="center", colour=style.GREY)
         if update is not None and update < epoch.updates - 1:
             fulls.append((x, _STRIP_TOP, _UPDATE_WIDTH - _GAP, _ROW - _GAP))
         x += _UPDATE_WIDTH
-    sheet.boxes(fulls, style.COMPUTING)
-    _last_update(sheet, batching, epoch, x - _UPDATE_WIDTH)
-    _tail_box(sheet, epoch, x)
+    drawing.boxes(fulls, style.COMPUTING)
+    _last_update(drawing, batching, epoch, x - _UPDATE_WIDTH)
+    _tail_box(drawing, epoch, x)
 
 
-def _last_update(sheet: Sheet, batching: Batching, epoch: Epoch, x: float) -> None:
+def _last_update(drawing: Drawing, batching: Batching, epoch: Epoch, x: float) -> None:
     width, height = _UPDATE_WIDTH - _GAP, _ROW - _GAP
     share = epoch.last_window / batching.accumulation
     short = epoch.last_micro_batch < batching.micro_batch
     if share < 1:
-        sheet.boxes([(x, _STRIP_TOP, width, height)], style.WHITE, edge=style.GREY, dashed=True)
+        drawing.boxes([(x, _STRIP_TOP, width, height)], style.WHITE, edge=style.GREY, dashed=True)
     ragged = short or share < 1
     fill = style.PALE if ragged else style.COMPUTING
-    sheet.boxes([(x, _STRIP_TOP, width * share, height)], fill)
+    drawing.boxes([(x, _STRIP_TOP, width * share, height)], fill)
     if ragged:
-        sheet.write(
+        drawing.write(
             0,
             _STRIP_TOP + 49,
             f"Last update: {epoch.last_window} of {counted(batching.accumulation, 'micro-step')},"
@@ -150,10 +152,10 @@ def _last_update(sheet: Sheet, batching: Batching, epoch: Epoch, x: float) -> No
         )
 
 
-def _tail_box(sheet: Sheet, epoch: Epoch, x: float) -> None:
+def _tail_box(drawing: Drawing, epoch: Epoch, x: float) -> None:
     """A box with its number for samples that are dropped or seen twice."""
     if not (epoch.dropped or epoch.repeated):
         return
     fill = style.WARNING if epoch.dropped else style.PALE
-    sheet.boxes([(x + 8, _STRIP_TOP, 16, _ROW - _GAP)], fill, None if epoch.dropped else "//")
-    sheet.write(x + 30, _STRIP_TOP + 14, _tail(epoch))
+    drawing.boxes([(x + 8, _STRIP_TOP, 16, _ROW - _GAP)], fill, None if epoch.dropped else "//")
+    drawing.write(x + 30, _STRIP_TOP + 14, _tail(epoch))

@@ -14,6 +14,8 @@ from course_lib.theory.network.zero import StageBill, ZeroStages
 _COLUMNS, _SLOTS, _HIGH = 8, 48, 120.0  # ranks; parts of one block that can be seen; all blocks
 _KINDS = {"weights": style.WEIGHTS, "gradients": style.GRADIENTS, "optimizer": style.STATES}
 
+_ON_THE_HOST: Mapping[str, style.Look] = {"on the host": (style.STATES, "x")}
+
 
 def who_stores_what(
     result: ZeroStages, stage: int, capacity_bytes: int, title: str = "", unit: str = "GB"
@@ -51,7 +53,7 @@ def who_stores_what(
     }
     return page(
         title,
-        Cells(grid, high=dict(zip(grid, high, strict=True)), note=note),
+        Cells(grid, high=dict(zip(grid, high, strict=True)), note=note, looks=_ON_THE_HOST),
         Bars(rows, looks, limits=limits, size=9, sentence=""),
         key=(),
         sentence=sentence,
@@ -93,11 +95,11 @@ def _heights(plain: StageBill) -> list[float]:
 
 
 def _grid(result: ZeroStages, bill: StageBill) -> dict[str, dict[str, Cell]]:
-    """A column for each rank, a block for each kind: all of it is filled, or the rank's own part."""
+    """A column for each rank, a block for each kind: all of it is filled, or the own part."""
     plain, slots = _wholes(result.bills[0]), min(result.ranks, _SLOTS)
     grid: dict[str, dict[str, Cell]] = {}
     for kind, size in _wholes(bill).items():
-        word = "not chosen" if kind == "optimizer" and bill.host_bytes else kind
+        word = "on the host" if kind == "optimizer" and bill.host_bytes else kind
         grid[kind] = {}
         for rank in elide(result.ranks, _COLUMNS):
             if rank is None:

@@ -56,26 +56,24 @@ class Frame:
 
     def axes(self) -> None:
         """Both axes with their ticks and names."""
-        draw, middle = self.drawing, (self.left + self.right) / 2
-        draw.lines(
-            [[(self.left, y), (self.right, y)] for y in map(self.y, self._seen(self.up))],
-            style.PALE,
-        )
-        draw.lines(
-            [[(x, self.top), (x, self.bottom)] for x in map(self.x, self._seen(self.across))],
-            style.PALE,
-        )
-        sides = [(self.left - 6, self.y(it) + 3.3, self.up.told(it)) for it in self._seen(self.up)]
-        draw.write_all(sides, _SIZE, "right", style.GREY)
-        feet = [
-            (self.x(it), self.bottom + 14, self.across.told(it)) for it in self._seen(self.across)
-        ]
-        draw.write_all(feet, _SIZE, "center", style.GREY)
-        draw.line(
-            [(self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)], style.GREY
-        )
-        draw.write(middle, self.bottom + 29, self.across.label, _SIZE, "center", style.GREY)
+        draw, sides = self.drawing, [(self.y(tick), tick) for tick in self._seen(self.up)]
+        draw.lines([[(self.left, y), (self.right, y)] for y, _ in sides], style.PALE)
+        names = [(self.left - 6, y + 3.3, self.up.told(tick)) for y, tick in sides]
+        draw.write_all(names, _SIZE, "right", style.GREY)
+        self.ticks_across()
+        draw.line([(self.left, self.top), (self.left, self.bottom)], style.GREY)
         draw.write(0, self.head, self.up.label, _SIZE, colour=style.GREY)
+
+    def ticks_across(self) -> None:
+        """The lower axis: its ticks, upright lines, and its name."""
+        draw, feet = self.drawing, [(self.x(tick), tick) for tick in self._seen(self.across)]
+        draw.lines([[(x, self.top), (x, self.bottom + 3)] for x, _ in feet], style.PALE)
+        names = [(x, self.bottom + 14, self.across.told(tick)) for x, tick in feet]
+        draw.write_all(names, _SIZE, "center", style.GREY)
+        draw.line([(self.left, self.bottom), (self.right, self.bottom)], style.GREY)
+        if self.across.label:
+            middle = (self.left + self.right) / 2
+            draw.write(middle, self.bottom + 29, self.across.label, _SIZE, "center", style.GREY)
 
     @staticmethod
     def _seen(axis: Axis) -> list[float]:
@@ -90,8 +88,11 @@ class Frame:
         for x, y in curve.dots:
             self.drawing.dot(self.x(x), self.y(y), curve.colour, 4)
 
-    def stack(self, curves: Sequence[Curve]) -> None:
-        """Areas upon one another, in steps; the highest first, since the lower ones cover it."""
+    def stack(self, curves: Sequence[Curve], gaps: bool = False) -> None:
+        """Areas upon one another, in steps; the highest first, since the lower ones cover it.
+
+        `gaps`: each step stands for itself, with some room to the next.
+        """
         tops = [0.0] * len(curves[0].points)
         for fill, tops in reversed(
             [
@@ -105,6 +106,11 @@ class Frame:
                     points += [(self.x(x), points[-1][1]), (self.x(x), y)]
             points += [(self.right, points[-1][1]), (self.right, self.bottom)]
             self.drawing.area(points, fill)
+        if gaps:
+            edges = [self.x(x) for x, _ in curves[0].points[1:]]
+            wide = min(3.0, (self.right - self.left) / (5 * len(edges) + 5))
+            ends = [[(x, self.top), (x, self.bottom - 0.5)] for x in edges]
+            self.drawing.lines(ends, style.WHITE, wide)
 
     def level(self, value: float) -> None:
         """A dashed line across."""
@@ -131,11 +137,12 @@ def graph(
     levels: Mapping[str, float] | None = None,
     notes: Sequence[str] = (),
     high: float = _HIGH,
+    gaps: bool = False,
     more: float = 0.0,
 ) -> Frame:
     """Curves on two axes and a key with what is told of each; `marks` are upright, `levels` lie.
 
-    `more`: room below for what the caller draws into the frame's drawing.
+    `gaps`: between the steps of areas. `more`: room below for what the caller draws into the frame's drawing.
     """
     marks = marks or {}
     edges = across.ends or (across.ticks[0], across.ticks[-1])
@@ -156,7 +163,7 @@ def graph(
     )
     frame.axes()
     if stacked := [curve for curve in curves.values() if curve.fill]:
-        frame.stack(stacked)
+        frame.stack(stacked, gaps)
     frame.marks(marks, next(iter(marks), ""))
     for curve in curves.values():
         if not curve.fill:

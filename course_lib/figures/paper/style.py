@@ -134,7 +134,7 @@ def on(fill: str) -> str:
     """The colour of text on a box filled with `fill`."""
     if fill in (WHITE, PALE):
         return INK
-    return ON_DARK_FILL if fill == BLUE else ON_FILL
+    return ON_DARK_FILL if fill in (BLUE, GREY) else ON_FILL
 
 
 # Hatches tell apart what is equally light, so that a grey print-out can be read as well.
