@@ -1,8 +1,8 @@
-"""Results of theory and of demos in, pictures out; no pyplot, no shared state.
+"""Results of theory and of demos in, pictures out, as SVG.
 
 | room | what it shows |
 |---|---|
-| `paper` | what figures are drawn with: two kinds of paper, colours, words, arrows |
+| `paper` | what figures are drawn with: a drawing, colours, words, arrows |
 | `engines` | what draws: cells (who holds what), lanes (who did what when), on a page |
 | `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
 | `compute` | how fast a chip works, what slows it down, and what it costs |
@@ -93,8 +93,7 @@ from course_lib.figures.network.one_slow_link import slow_ring
 from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.network.who_sends import who_sends
-from course_lib.figures.paper.picture import Picture
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.pipelines.layer_paths import layer_paths
 from course_lib.figures.pipelines.passes import memory_of_passes
 from course_lib.figures.pipelines.timeline import timeline
@@ -120,8 +119,7 @@ from course_lib.figures.steps.unit_life import unit_life_step
 from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
-    "Picture",
-    "Sheet",
+    "Drawing",
     "activation_terms",
     "audited",
     "bars",

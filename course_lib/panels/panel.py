@@ -11,7 +11,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.notebook import browser_code
 from course_lib.panels.controls import Control
 
@@ -27,7 +27,7 @@ class View:
 
     result: Any  # of course_lib.theory
     rows: Rows  # the table: what, and its value with units
-    draw: Callable[[], Picture]
+    draw: Callable[[], Drawing]
     caption: str = ""  # one sentence above the figure
 
 

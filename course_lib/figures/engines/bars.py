@@ -173,7 +173,8 @@ def _limits(
         y = top + _MARK * row + 8
         colour, ink = (style.WARNING, style.WARNING_TEXT) if limit.warns else (style.INK,) * 2
         drawing.line([(x, y + 3), (x, bottom - 4)], colour, 1.5, dashed=True)
-        at = min(x - 3, WIDTH_PT - width_pt(limit.words, _SIZE))
+        wide = width_pt(limit.words, _SIZE) * (1.1 if limit.warns else 1)
+        at = min(x - 3, WIDTH_PT - wide)
         drawing.write(max(0.0, at), y, limit.words, _SIZE, colour=ink, bold=limit.warns)
 
 

@@ -58,7 +58,7 @@ class Frame:
         """Both axes with their ticks and names."""
         draw, sides = self.drawing, [(self.y(tick), tick) for tick in self._seen(self.up)]
         draw.lines([[(self.left, y), (self.right, y)] for y, _ in sides], style.PALE)
-        names = [(self.left - 6, y + 3.3, self.up.told(tick)) for y, tick in sides]
+        names = [(self.left - 5, y + 3.3, self.up.told(tick)) for y, tick in sides]
         draw.write_all(names, _SIZE, "right", style.GREY)
         self.ticks_across()
         draw.line([(self.left, self.top), (self.left, self.bottom)], style.GREY)
@@ -68,8 +68,10 @@ class Frame:
         """The lower axis: its ticks, upright lines, and its name."""
         draw, feet = self.drawing, [(self.x(tick), tick) for tick in self._seen(self.across)]
         draw.lines([[(x, self.top), (x, self.bottom + 3)] for x, _ in feet], style.PALE)
-        names = [(x, self.bottom + 14, self.across.told(tick)) for x, tick in feet]
-        draw.write_all(names, _SIZE, "center", style.GREY)
+        for x, tick in feet:
+            told = self.across.told(tick)
+            x = min(x, WIDTH_PT - width_pt(told, _SIZE) / 2)
+            draw.write(x, self.bottom + 14, told, _SIZE, "center", style.GREY)
         draw.line([(self.left, self.bottom), (self.right, self.bottom)], style.GREY)
         if self.across.label:
             middle = (self.left + self.right) / 2
@@ -142,7 +144,7 @@ def graph(
 ) -> Frame:
     """Curves on two axes and a key with what is told of each; `marks` are upright, `levels` lie.
 
-    `gaps`: between the steps of areas. `more`: room below for what the caller draws into the frame's drawing.
+    `gaps`: between the steps of areas. `more`: room below for what the caller draws.
     """
     marks = marks or {}
     edges = across.ends or (across.ticks[0], across.ticks[-1])
