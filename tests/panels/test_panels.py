@@ -3,6 +3,8 @@
 import html
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -341,3 +343,20 @@ def test_bad_starting_values(
 def test_unknown_control_is_named() -> None:
     with pytest.raises(AttributeError, match="no 'batch'; its controls are samples, micro_batch"):
         _ = panels.batches().batch
+
+
+def test_only_the_planners_search_needs_numpy_and_nothing_a_library_for_pictures() -> None:
+    """In a process of its own each panel and each stepper is drawn."""
+    code = (
+        "import sys\n"
+        "from course_lib import panels\n"
+        "from course_lib.panels import steppers\n"
+        "for room in (panels, steppers):\n"
+        "    for name in dir(room)[1:]:\n"
+        "        getattr(room, name)().page\n"
+        "        for heavy in {'matplotlib', 'numpy', 'torch'} & sys.modules.keys():\n"
+        "            print(name, heavy)\n"
+        "            sys.modules.pop(heavy)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "planner numpy\n", found.stderr
