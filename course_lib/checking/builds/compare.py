@@ -245,7 +245,7 @@ def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any
 
 
 def compare_here(
-    title: str, needs: tuple[str, ...], *rows: Callable[[SimpleNamespace], Iterator[Row | None]]
+    title: str, needs: tuple[str, ...], *rows: Callable[[SimpleNamespace], Rows]
 ) -> Step:
     """A step that runs in this process: rows(parts), one function of them after the other."""
 

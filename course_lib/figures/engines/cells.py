@@ -52,9 +52,9 @@ Grid = Mapping[str, Mapping[str, Cell]]
 class Cells:
     """{row: {column: Cell}} as a block; a row without cells is a heading of those that follow.
 
-    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first line of
-    a column's name stands once above all neighbours that share it, and these lie together.
-    `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
+    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first lines
+    of a column's name stand once above all neighbours that share them, and these lie together.
+    `arrows` go from cell to cell; one to a column far before, in the same row, goes round the edge.
     `past`: those of before, thin and grey. `said`: what the sentence says instead of all cells.
     `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
     has its outline, as squares have by default. `between`: the gap of two rows. `below`: texts
@@ -152,14 +152,15 @@ class Cells:
         told = list(accumulate(map(len, said)))
         most = max(1, sum(length < _LONGEST for length in told))
         more = f"and {len(said) - most} more" if len(said) > most else ""
-        return "; ".join(filter(None, [self.note, *said[:most], more]))
+        return "; ".join(filter(None, [self.note.rstrip("."), *said[:most], more]))
 
     def _said(self, its: Mapping[str, Cell]) -> str:
         """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
         told: dict[str, list[str]] = {}
         for column, cell in its.items():
             if cell.slots or cell.text:
-                name = _flat(column) if self.heads else ""
+                lines = column.split("\n")
+                name = " ".join(dict.fromkeys((lines[0], lines[-1]))) if self.heads else ""
                 told.setdefault(_content(cell), []).append(name)
         parts = [
             f"{_listed(names)} {content}".strip()
@@ -210,7 +211,10 @@ class Cells:
                 over.setdefault(name.rpartition("\n")[0], []).append(name)
             for group, names in over.items():
                 left, right = self.x[names[0]], self.x[names[-1]] + self.width[names[-1]]
-                drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
+                for line, text in enumerate(group.split("\n")):
+                    middle, y = (left + right) / 2, top + 9 + _LINE * line
+                    ink = style.GREY if line else style.INK
+                    drawing.write(middle, y, text, 9, "center", ink, not line)
         lowest = [name.rpartition("\n")[2] for name in self.columns]
         size = min(
             _size(text, self.width[name] + self.apart - 2) or 6.5
@@ -327,6 +331,9 @@ class Cells:
                 lines += arrow_lines(first, last)
             elif self.x[end] > self.x[start]:
                 lines += arrow_lines((right, a), (self.x[end] - 3, a))
+            elif self.columns.index(start) - self.columns.index(end) == 1 < len(self.columns) - 1:
+                left = self.x[end] + self.width[end] + 3
+                lines += arrow_lines((self.x[start] - 3, a), (left, a))
             else:  # round the edge
                 lines.append([(right, a), (WIDTH_PT, a)])
                 lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
@@ -355,7 +362,7 @@ def _flat(name: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    if len(names) > 4:
+    if len(names) > 4 and all(names):
         return f"{names[0]}, {names[1]}, …, {names[-1]}"
     return ", ".join(dict.fromkeys(names))
 

@@ -75,7 +75,7 @@ Look = tuple[str, str | None]  # colour, hatch
 # What the words of a trace look like. A word that is not here is looked up by its first part
 # ("weights of layer 1"), and else takes a colour of SERIES.
 MEANINGS: dict[str, Look] = {
-    **dict.fromkeys(("weights", "rows"), (WEIGHTS, None)),
+    **dict.fromkeys(("weights", "rows", "shard"), (WEIGHTS, None)),
     **dict.fromkeys(("gradients", "gradient", "summed", "mean"), (GRADIENTS, None)),
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
@@ -101,10 +101,21 @@ MEANINGS: dict[str, Look] = {
     "done": (PALE, None),
     "now": (INK, None),  # a frame round what is at work
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
-    **dict.fromkeys(("exposed", "differs"), (WARNING, None)),
+    **dict.fromkeys(("exposed", "differs", "slow"), (WARNING, None)),
+    **{"fast": (MESSAGES, None), "copy": (WARNING, "/")},
     "standing": (INK, None),
-    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("others", "zero", "again", "after", "not chosen"), (PALE, None)),
     **dict.fromkeys(("padding", "elsewhere", "expected", "not tested", "not used"), (WHITE, None)),
+    "framework overhead": (GREY, None),
+    "intermediate results": (ACTIVATIONS, None),
+    "inputs and labels": (PALE, None),
+    "new work": (FORWARD, None),
+    "done again": (FORWARD, "/"),
+    "lost work": (WARNING, "x"),
+    "nobody has noticed": (IDLE, None),
+    "in the queue": (TEMPORARY, None),
+    "starting": (MESSAGES, "-"),
+    **dict.fromkeys(("computes", "own node"), (INK, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
 
@@ -118,7 +129,7 @@ def meaning(word: str) -> Look:
     if word.startswith("later "):
         fill, hatch = meaning(word.removeprefix("later "))
         return lighter(fill), hatch
-    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
+    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0].strip(":") if word else "")
     number = re.search(r"\d+$", word)
     place = int(number[0]) if number else sum(map(ord, word))
     fill, hatch = known or SERIES[place % len(SERIES)]
