@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 
 from course_lib.figures.engines.axis import Tell, even, fitting, powers
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT
 
 COLOURS = {"you": style.YOU, "theory": style.THEORY, "measured": style.MEASURED}
 _NAMES, _RIGHT, _ROW, _MARK = 76.0, 515.0, 20.0, 9.0
@@ -28,30 +28,19 @@ def number_line(values: Mapping[str, float], words: Tell) -> Drawing:
     logarithmic = min(sizes) > 0 and max(sizes) > _LOG_FROM * min(sizes)
     column = _NAMES + _CHARACTER * max(len(words(size)) for size in sizes)
     left, bottom = column + 20, _ROW * len(values)
-    axis = fitting(
-        powers if logarithmic else even,
-        [*sizes, *([] if logarithmic else [0.0])],
-        words,
-        _RIGHT - left,
-    )
+    make, shown = (powers, sizes) if logarithmic else (even, [*sizes, 0.0])
+    axis = fitting(make, shown, words, _RIGHT - left)
     sentence = "; ".join(f"{name}: {words(value)}" for name, value in values.items())
     scale = "logarithmic" if logarithmic else "linear"
     drawing = Drawing(bottom + 18, f"{sentence}; on a {scale} scale.")
-
-    def place(value: float) -> float:
-        return left + (_RIGHT - left) * axis.part(value)
-
-    drawing.line([(left, bottom), (_RIGHT, bottom)], style.GREY)
-    for x, tick in zip(map(place, axis.ticks), axis.ticks, strict=True):
-        drawing.line([(x, 2), (x, bottom + 3)], style.PALE)
-        align = "right" if x > WIDTH_PT - 14 else "center"
-        drawing.write(x, bottom + 14, words(tick), 9, align, style.GREY)
+    frame = Frame(drawing, axis, axis, left, 2, _RIGHT, bottom)
+    frame.ticks_across()
     for row, (name, value) in enumerate(values.items()):
-        x, y = place(value), _ROW * (row + 0.5)
+        x, y = frame.x(value), _ROW * (row + 0.5)
         drawing.write(0, y + 4, name, bold=True)
         drawing.write(column, y + 4, words(value), align="right")
-        if name == "you" and abs(place(sizes[-1]) - x) > _MARK:  # from there to what was found
-            found = place(sizes[-1])
+        if name == "you" and abs(frame.x(sizes[-1]) - x) > _MARK:  # from there to what was found
+            found = frame.x(sizes[-1])
             drawing.line([(x, y), (found, y)], style.YOU, width=3)
             drawing.line([(found, y - 7), (found, y + 7)], style.YOU, width=1.5)
         drawing.boxes([(x - _MARK / 2, y - _MARK / 2, _MARK, _MARK)], COLOURS[name])

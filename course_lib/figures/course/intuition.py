@@ -1,11 +1,13 @@
 """Where guesses lay beside what came: a row for each topic, a square for each guess."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from course_lib.figures.engines.axis import Axis
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key
 from course_lib.figures.paper.picture import Box
 from course_lib.theory.inputs.units import format_number
 
@@ -14,7 +16,8 @@ _LEAST_ROW, _MOST_STACKED = 34.0, 64.0
 _BINS = 40  # of the whole width; squares that share one are stacked
 _RIGHT = 0.01  # a guess so near is right
 _LOOKS = {"too low": style.SKY, "right": style.GREEN, "too high": style.ORANGE}
-_MARKS = {-2: "1/100", -1: "1/10", 0: "1", 1: "10", 2: "100"}
+_MARKS = {0.01: "1/100", 0.1: "1/10", 1: "1", 10: "10", 100: "100"}
+_AXIS = Axis(list(_MARKS), _MARKS.__getitem__, "your number over what came (logarithmic)", log=True)
 
 Factors = Mapping[str, Sequence[float]]
 
@@ -36,8 +39,10 @@ def guesses(factors: Factors, title: str = "Where my intuition was off") -> Draw
     bottom = _TOP + sum(heights.values())
     drawing = Drawing(bottom + 34, sentence(factors))
     drawing.title(title)
-    _legend(drawing)
-    _scale(drawing, bottom)
+    key(drawing, _LOOKS, _LEFT, 24)
+    drawing.line([(_LEFT + 250, 22), (_LEFT + 250, 36)], width=2)
+    drawing.write(_LEFT + 258, 33, "median of the topic", 9)
+    Frame(drawing, _AXIS, _AXIS, _LEFT, _TOP - 8, _LEFT + _WIDTH, bottom).ticks_across()
     y = _TOP
     for topic, its in factors.items():
         y += heights[topic]
@@ -95,7 +100,7 @@ def _bin(factor: float) -> int:
 
 def _place(factor: float) -> float:
     """Where a factor lies; what is beyond 1/100 or 100 lies on the edge."""
-    return _LEFT + _WIDTH * min(max((math.log10(factor) + 2) / 4, 0), 1)
+    return _LEFT + _WIDTH * min(max(_AXIS.part(factor), 0), 1)
 
 
 def _look(factor: float) -> str:
@@ -120,23 +125,3 @@ def _guesses(factors: Sequence[float]) -> str:
 
 def _right(factors: Sequence[float]) -> int:
     return sum(_look(factor) == "right" for factor in factors)
-
-
-def _legend(drawing: Drawing) -> None:
-    for place, (look, fill) in enumerate(_LOOKS.items()):
-        x = _LEFT + 90 * place
-        drawing.boxes([(x, 24, _SQUARE, _SQUARE)], fill)
-        drawing.write(x + 12, 31, look)
-    x = _LEFT + 90 * len(_LOOKS)
-    drawing.line([(x, 22), (x, 34)], width=2)
-    drawing.write(x + 8, 31, "median of the topic")
-
-
-def _scale(drawing: Drawing, bottom: float) -> None:
-    for power, words in _MARKS.items():
-        x = _place(10.0**power)
-        colour = style.GREY if power == 0 else style.PALE
-        drawing.line([(x, _TOP - 8), (x, bottom)], colour)
-        drawing.write(x, bottom + 15, words, align="center", colour=style.GREY, size=9)
-    words = "your number over what came (logarithmic)"
-    drawing.write(_LEFT + _WIDTH / 2, bottom + 29, words, align="center", colour=style.GREY, size=9)

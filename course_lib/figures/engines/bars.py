@@ -1,10 +1,11 @@
 """Bars on one scale, with their names before them and their words behind: one engine for all."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.figures.engines.axis import fitting, powers
+from course_lib.figures.engines.axis import Tell, fitting, powers
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.key import key, key_height
@@ -23,7 +24,6 @@ _WORDS = (
     *("messages", "computing", "forward", "backward", "update", "idle", *style.AXES),
 )
 Rows = Mapping[str, Mapping[str, float]]
-Tell = Callable[[float], str]
 Looks = Mapping[str, str | Look]
 
 
@@ -110,7 +110,16 @@ class Bars:
             ink = style.WARNING_TEXT if row.warns else style.INK
             drawing.write(end + 6, base, row.words, self.size, colour=ink, bold=row.bold)
             y += row.step
-        _limits(drawing, self.limits, top, y)
+        # The name of the rightmost is the lowest, so that no line crosses the name of another.
+        for place, (x, limit) in enumerate(self.limits):
+            over = top + _MARK * place + 8
+            colour, ink = style.INK, style.INK
+            if limit.warns:
+                colour, ink = style.WARNING, style.WARNING_TEXT
+            drawing.line([(x, over + 3), (x, y - 4)], colour, 1.5, dashed=True)
+            wide = width_pt(limit.words, _SIZE) * (1.1 if limit.warns else 1)
+            at = max(0.0, min(x - 3, WIDTH_PT - wide))
+            drawing.write(at, over, limit.words, _SIZE, colour=ink, bold=limit.warns)
         key(drawing, self.unnamed, self.left, y + 4)
         if self.note:
             y = top + self.height_pt - 4
@@ -163,19 +172,6 @@ def _draw(drawing: Drawing, piece: _Piece, y: float, high: float, look: Look) ->
             style.on(look[0]),
             bool(look[1]),
         )
-
-
-def _limits(
-    drawing: Drawing, limits: Sequence[tuple[float, Limit]], top: float, bottom: float
-) -> None:
-    """The name of the rightmost is the lowest, so that no line crosses the name of another."""
-    for row, (x, limit) in enumerate(limits):
-        y = top + _MARK * row + 8
-        colour, ink = (style.WARNING, style.WARNING_TEXT) if limit.warns else (style.INK,) * 2
-        drawing.line([(x, y + 3), (x, bottom - 4)], colour, 1.5, dashed=True)
-        wide = width_pt(limit.words, _SIZE) * (1.1 if limit.warns else 1)
-        at = min(x - 3, WIDTH_PT - wide)
-        drawing.write(max(0.0, at), y, limit.words, _SIZE, colour=ink, bold=limit.warns)
 
 
 def bars(
@@ -234,24 +230,18 @@ def _squares(
     bottom = top + 25 * len(amounts)
     drawing = Drawing(bottom + 18, sentence)
     drawing.title(title)
-    for tick in axis.ticks:
-        x = left + room * axis.part(tick)
-        drawing.line([(x, top - 4), (x, bottom + 3)], style.PALE)
-        drawing.write(x, bottom + 14, axis.told(tick), _SIZE, "center", style.GREY)
-    drawing.line([(left, bottom), (left + room, bottom)], style.GREY)
+    frame = Frame(drawing, axis, axis, left, top, left + room, bottom)
+    frame.ticks_across()
     for row, (name, amount) in enumerate(amounts.items()):
-        x, y = left + room * axis.part(amount), top + 25 * row + 8
+        x, y = frame.x(amount), top + 25 * row + 8
         after = x + 16 + width_pt(words[name], style.TEXT_PT)
-        ways = [(left, x - _DOT / 2), (after, max(after, left + room))]
+        ways = [(left, x - _DOT / 2), (after, max(after, frame.right))]
         drawing.lines([[(a, y), (b, y)] for a, b in ways], style.PALE)
-        drawing.boxes(
-            [(x - _DOT / 2, y - _DOT / 2, _DOT, _DOT)],
-            fill if isinstance(fill, str) else fill[name][0],
-        )
+        colour = fill if isinstance(fill, str) else fill[name][0]
+        drawing.boxes([(x - _DOT / 2, y - _DOT / 2, _DOT, _DOT)], colour)
         drawing.write(left - 12, y + 4, name, align="right")
         drawing.write(x + _DOT / 2 + 6, y + 4, words[name])
-    places = [(left + room * axis.part(value), Limit(name, value)) for name, value in marks.items()]
-    _limits(drawing, sorted(places), _TOP, bottom)
+    frame.marks(marks)
     return drawing
 
 

@@ -79,8 +79,7 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("gradients", "gradient", "summed", "mean"), (GRADIENTS, None)),
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
-    **dict.fromkeys(("activations", "intermediate results"), (ACTIVATIONS, None)),
-    "inputs and labels": (PALE, None),
+    "activations": (ACTIVATIONS, None),
     "gradient of the input": (INPUT_GRADIENT, None),
     "gradient of the weights": (WEIGHT_GRADIENT, None),
     "unfinished activations": (ACTIVATIONS, "/"),  # to be summed over ranks
