@@ -3,8 +3,8 @@
 | room | what it shows |
 |---|---|
 | `paper` | what figures are drawn with: a drawing, colours, words, arrows |
-| `engines` | what draws: cells (who holds what), lanes (who did what when), on a page |
-| `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
+| `engines` | what draws: cells (who holds what), lanes (who did what when), bars, lines |
+| `charts` | any names and numbers: a number line, stretches of time, events |
 | `compute` | how fast a chip works, what slows it down, and what it costs |
 | `data` | samples, micro-batches, batches and epochs |
 | `memory` | what is in the memory of one GPU, and when |
