@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key
 from course_lib.figures.paper.picture import WIDTH_PT
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.planner import NEAR_THE_TOP, Judged, Plan, PlannedLayout, fastest, sturdy
@@ -171,14 +172,8 @@ def _smallest(drawing: Drawing, plan: Plan, top: float) -> None:
 
 def _legend(drawing: Drawing, plan: Plan, bottom: float) -> None:
     """What colours mean; in a second line, if there is room for one, lines and marks."""
-    x = 0.0
-    for (name, fill), width in zip(_PARTS, (74, 118, 60), strict=True):
-        drawing.boxes([(x, 24, 12, 10)], fill)
-        drawing.write(x + 16, 33, name, colour=style.GREY)
-        x += width + 12
-    drawing.boxes([(_MEMORY_LEFT, 24, 12, 10)], style.STATES)
-    text = f"of {format_bytes(plan.capacity_bytes, digits=0)} memory"
-    drawing.write(_MEMORY_LEFT + 16, 33, text, colour=style.GREY)
+    memory = f"of {format_bytes(plan.capacity_bytes, digits=0)} memory"
+    key(drawing, {**dict(_PARTS), memory: style.STATES}, 0, 22)
     if bottom > _TOP - _SECOND_LEGEND:
         _whisker(drawing, 0, 20, 47)
         drawing.write(26, 51, "to the time under cautious assumptions", colour=style.GREY)
