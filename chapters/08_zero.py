@@ -916,7 +916,7 @@ assert round(one.bus_seconds(), 2) == 0.95
 computing_s = 6 * 7.5e9 * 4096 / 150e12
 bus_s, update_s = one.bus_seconds() / 2, 28 * 7.5e9 / 200e9
 starts = [0, computing_s, computing_s + bus_s, computing_s + bus_s + update_s]
-figures.who_did_what(
+figures.lanes(
     {
         "GPU": [("computing", 0, starts[1])],
         "PCIe": [

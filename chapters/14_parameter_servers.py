@@ -171,7 +171,8 @@ for rank, ids in LOOKED_UP.items():
     looking[trainer] = f"looks up {ids}"
     calls.append((trainer, "server", f"numbers, gradients: {rows.pushed_bytes} B"))
     calls.append(("server", trainer, f"rows: {rows.pulled_bytes} B"))
-figures.who_asks_whom([looking, {"server": "a table of 10 rows"}], calls, "One update")
+looking["server"] = "a table of 10 rows"
+figures.who_asks_whom(looking, calls, "One update")
 
 # %% [markdown]
 # And the table? Each trainer sent a gradient of 1 for every look-up. The learning rate was 0.5, so the table has changed by half of what the server summed up:
@@ -342,7 +343,7 @@ expect(busy.saturating_trainers, label="trainers", yours=most)
 pulled_s = 8 * exchange.pulled_bytes / busy.bytes_per_s
 computed_s, end_s = pulled_s + busy.compute_s, busy.in_step_s
 assert abs(computed_s + 8 * pushed_s - end_s) < 1e-9
-figures.who_did_what(
+figures.lanes(
     {
         "8 trainers": [
             ("waiting for the link", 0, pulled_s),
@@ -793,12 +794,10 @@ expect(serial.serial_s, in_turn.seconds, label="one by one", **timed)
 expect(overlapped.overlapped_s, hiding.seconds, label="meanwhile", **timed)
 
 # %%
-LANES = "computing", "copying"
 runs = {"one by one": in_turn, "meanwhile": hiding}
-figures.overlap(
-    {f"{name}, {run.seconds:.2f} s": run.in_ms(*LANES) for name, run in runs.items()},
+figures.lanes(
+    {f"{name}, {run.seconds:.2f} s": run.rows for name, run in runs.items()},
     "Eight layers from the host's memory",
-    LANES,
 )
 
 # %% [markdown]
@@ -901,15 +900,16 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 # ## 14.7 Demo: all of it in one model
 #
 # Note 002 describes a model in two parts and four processes. A **master** (主进程) makes the table on the server and tells the trainers to train. Each trainer has a dense part; the note's is a single fully connected layer
-# (全连接层), `nn.Linear`. Horizontal arrows are RPC, the vertical one is DDP:
+# (全连接层), `nn.Linear`. The arrow with two heads is DDP, the others are RPC:
 
 # %%
 figures.who_asks_whom(
-    [
-        {"master": "control"},
-        {"trainer0": "a dense part", "trainer1": "a dense part"},
-        {"server": "the table"},
-    ],
+    {
+        "master": "control",
+        "trainer0": "a dense part",
+        "trainer1": "a dense part",
+        "server": "the table",
+    },
     [
         ("master", "trainer0", "train"),
         ("master", "trainer1", "train"),
@@ -952,7 +952,11 @@ assert len(hybrid.events) == 22
 expect(0, count, label="events in the master", yours=by_master)
 
 # %%
-figures.event_order(hybrid.events, ("master", "server", "trainer0", "trainer1"))
+processes = ("master", "server", "trainer0", "trainer1")
+print("    ms  ", *(f"{process:9}" for process in processes))
+for event in hybrid.events:
+    indent = " " * 10 * processes.index(event.process)
+    print(f"{1000 * event.at_s:6.1f}  {indent} {event.what}")
 
 # %% [markdown]
 # **Explain.** None. At the beginning the master called each trainer once, "train", and it waits for the answer: a master controls the job, not each step. Now read one trainer's column from top to bottom:

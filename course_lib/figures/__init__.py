@@ -22,11 +22,7 @@ A room imports from the rooms above it in this table, never from those below. Re
 `figures.bars`: every figure is imported here, whichever room it is in.
 """
 
-from course_lib.figures.charts.event_order import event_order
 from course_lib.figures.charts.number_line import number_line
-from course_lib.figures.charts.spans import who_did_what
-from course_lib.figures.charts.trace import overlap
-from course_lib.figures.cluster.agents import nodes_and_ranks
 from course_lib.figures.cluster.flight_records import flight_records
 from course_lib.figures.cluster.meters import meters
 from course_lib.figures.cluster.node_ways import node_ways
@@ -50,7 +46,6 @@ from course_lib.figures.data.batch_ladder import batch_ladder
 from course_lib.figures.data.batches import one_batch
 from course_lib.figures.data.samples import samples_by_rank
 from course_lib.figures.data.search import tried_batches
-from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
@@ -61,6 +56,7 @@ from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_
 from course_lib.figures.engines.bars import bars, grouped_bars, stacked_bars
 from course_lib.figures.engines.cells import Cell, cells, matrix
 from course_lib.figures.engines.lines import lines, loss
+from course_lib.figures.engines.lanes import lanes
 from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
@@ -109,7 +105,6 @@ __all__ = [
     "bars",
     "batch_cost",
     "batch_ladder",
-    "beside",
     "block_step",
     "bucket_step",
     "bucket_timeline",
@@ -124,7 +119,6 @@ __all__ = [
     "course_map",
     "cut_rows",
     "cut_unit",
-    "event_order",
     "expert_bars",
     "experts_step",
     "failing_job_step",
@@ -135,6 +129,7 @@ __all__ = [
     "guesses",
     "halves",
     "heads_by_gpu",
+    "lanes",
     "late_gradients",
     "layer_paths",
     "layer_step",
@@ -149,12 +144,10 @@ __all__ = [
     "mesh_step",
     "meters",
     "node_ways",
-    "nodes_and_ranks",
     "number_line",
     "number_ranges",
     "on_roofline",
     "one_batch",
-    "overlap",
     "paid_time",
     "pair_rates",
     "pair_step",
@@ -190,7 +183,6 @@ __all__ = [
     "used_rows",
     "wasted_time",
     "who_asks_whom",
-    "who_did_what",
     "who_sends",
     "who_stores_what",
     "window",

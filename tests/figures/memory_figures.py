@@ -119,9 +119,6 @@ MEMORY: dict[str, Callable[[], figures.Drawing]] = {
     "recomputed": lambda: figures.recomputed_layers(
         {"one input in all": runs_again(16, 16), "one for each layer": runs_again(16, 1)}
     ),
-    "recomputed, two": lambda: figures.recomputed_layers(
-        {"one input in all": runs_again(2, 2), "one for each layer": runs_again(2, 1)}
-    ),
 }
 BAD_MEMORY: list[Callable[[], object]] = [
     lambda: figures.consumers(SMALL, "MB"),

@@ -166,7 +166,7 @@ def test_buckets_are_the_theorys() -> None:
     assert panel.result == ddp_timeline(
         gradients, 64, PCIE4, cap_bytes=cap, first_bytes=cap, overlap=False
     )
-    assert "0 ms hidden behind backward" in panel.sentence
+    assert "0 s hidden behind backward" in panel.sentence
 
 
 def test_planner_is_the_theorys_under_both_assumptions() -> None:
