@@ -83,7 +83,7 @@ def attention(ranks: int, zigzag: bool, moment: int) -> Drawing:
     return figures.ring_attention_step(result, moment)
 
 
-STEPS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+STEPS: dict[str, Callable[[], figures.Drawing]] = {
     "bucket step, first": lambda: figures.bucket_step(BUCKETS, 0),
     "bucket step, middle": lambda: figures.bucket_step(BUCKETS, 4),
     "bucket step, last": lambda: figures.bucket_step(BUCKETS, len(BUCKETS.events)),
