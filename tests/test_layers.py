@@ -98,7 +98,6 @@ MAY_IMPORT = {
 # The packages from outside that each room may import when it is itself imported; any other waits
 # until a function needs it. Rooms that are not here need nothing but Python.
 MAY_LOAD = {
-    "figures": {"matplotlib", "numpy"},
     "panels": {"anywidget", "traitlets"},
     "measure": {"torch"},
     "comparing": {"torch"},
@@ -113,7 +112,6 @@ LIGHT = ("course_lib", "course_lib.cli", "course_lib.launch", "course_lib.checki
 HEAVY = (
     "torch",
     "numpy",
-    "matplotlib",
     "ipywidgets",
     "anywidget",
     "jupytext",

@@ -1,10 +1,10 @@
-"""Results of theory and of demos in, pictures out; no pyplot, no shared state.
+"""Results of theory and of demos in, pictures out, as SVG.
 
 | room | what it shows |
 |---|---|
-| `paper` | what figures are drawn with: two kinds of paper, colours, words, arrows |
-| `engines` | what draws: cells (who holds what), lanes (who did what when), on a page |
-| `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
+| `paper` | what figures are drawn with: a drawing, colours, words, arrows |
+| `engines` | what draws: cells (who holds what), lanes (who did what when), bars, lines |
+| `charts` | any names and numbers: a number line, stretches of time, events |
 | `compute` | how fast a chip works, what slows it down, and what it costs |
 | `data` | samples, micro-batches, batches and epochs |
 | `memory` | what is in the memory of one GPU, and when |
@@ -22,11 +22,7 @@ A room imports from the rooms above it in this table, never from those below. Re
 `figures.bars`: every figure is imported here, whichever room it is in.
 """
 
-from course_lib.figures.charts.bars import bars, grouped_bars
-from course_lib.figures.charts.curves import loss
-from course_lib.figures.charts.lines import lines
 from course_lib.figures.charts.number_line import number_line
-from course_lib.figures.charts.stacked_bars import stacked_bars
 from course_lib.figures.cluster.flight_records import flight_records
 from course_lib.figures.cluster.meters import meters
 from course_lib.figures.cluster.node_ways import node_ways
@@ -57,7 +53,9 @@ from course_lib.figures.data_parallel.gathering import gather_memory, measured_m
 from course_lib.figures.data_parallel.lanes import two_lanes
 from course_lib.figures.data_parallel.shares import cut_rows, cut_unit, halves, shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.engines.bars import bars, grouped_bars, stacked_bars
 from course_lib.figures.engines.cells import Cell, cells, matrix
+from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.engines.lanes import lanes
 from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.heads import heads_by_gpu
@@ -74,8 +72,7 @@ from course_lib.figures.network.collective_grid import collective_grid
 from course_lib.figures.network.one_slow_link import slow_ring
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.network.who_sends import who_sends
-from course_lib.figures.paper.picture import Picture
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.pipelines.layer_paths import layer_paths
 from course_lib.figures.pipelines.passes import memory_of_passes
 from course_lib.figures.pipelines.timeline import timeline
@@ -94,8 +91,7 @@ from course_lib.figures.steps.unit_life import unit_life_step
 
 __all__ = [
     "Cell",
-    "Picture",
-    "Sheet",
+    "Drawing",
     "activation_terms",
     "audited",
     "bars",

@@ -16,7 +16,7 @@ def line(**values: float) -> Drawing:
     return figures.number_line(values, lambda value: in_words(value, "B"))
 
 
-CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+CHARTS: dict[str, Callable[[], figures.Drawing]] = {
     "bars": lambda: figures.bars({"a": 3, "b": 0}, {"a": "3 rows", "b": "0 rows"}, TITLE),
     "bars by tens": lambda: figures.bars(
         {"all-reduced, the dense part": 4e11, "b": 52.0},

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from course_lib import figures
-from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
 from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.blocks import OPERATIONS, exchange
@@ -23,7 +22,7 @@ MOMENTS = ["submitted", "started", "training", "killed", "requeued", "restarted"
 LATE = {"done": 3600.0, "resumed": 3599.9}
 
 
-CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+CLUSTER: dict[str, Callable[[], figures.Drawing]] = {
     "used rows": lambda: figures.used_rows([4, 1, 4], [[0, 0]] * 4 + [[2, 2], [0, 0]], TITLE),
     "used rows, one": lambda: figures.used_rows([0] * 16, [[16.0]]),
     "who asks whom": lambda: figures.who_asks_whom(

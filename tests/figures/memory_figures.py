@@ -75,7 +75,7 @@ LEAKING = Curve(
 )
 
 
-MEMORY: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+MEMORY: dict[str, Callable[[], figures.Drawing]] = {
     "memory": lambda: figures.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
     "memory, small": lambda: figures.consumers(SMALL, "GB", 141 * 10**9, TITLE),
     "memory, no GPU": lambda: figures.consumers(SMALL),

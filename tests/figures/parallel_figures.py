@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from course_lib import figures
-from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.hardware import PCIE4, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -43,7 +42,7 @@ def buffered(layers: int) -> list[Moment]:
 
 SPLIT = Batching(10**5, 4, 8, 8, 8, tp=8, pp=4)
 
-PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+PARALLEL: dict[str, Callable[[], figures.Drawing]] = {
     "cut rows": lambda: figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
     "cut rows, one rank": lambda: figures.cut_rows({"weight": (8, 4)}, 1),
     "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),

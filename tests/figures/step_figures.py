@@ -41,7 +41,7 @@ def walk(recompute: str, attention: str = "standard") -> LayerWalk:
     return layer_walk(Job(MODELS["gpt3-175b"], recipe, sequence=2048))
 
 
-STEPS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+STEPS: dict[str, Callable[[], figures.Drawing]] = {
     "unit life, at first": lambda: figures.unit_life_step(LIFE, 0),
     "unit life, in the middle": lambda: figures.unit_life_step(LIFE, 14),
     "unit life, at the end": lambda: figures.unit_life_step(LIFE, len(LIFE.moments) - 1),
