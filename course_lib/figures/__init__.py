@@ -55,8 +55,8 @@ from course_lib.figures.data_parallel.shares import cut_rows, cut_unit, halves, 
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
 from course_lib.figures.engines.bars import bars, grouped_bars, stacked_bars
 from course_lib.figures.engines.cells import Cell, cells, matrix
-from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.engines.lanes import lanes
+from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach

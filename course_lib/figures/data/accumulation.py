@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from course_lib.figures.charts.lines import lines
 from course_lib.figures.engines.lanes import Lanes
+from course_lib.figures.engines.lines import lines
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted, elide
