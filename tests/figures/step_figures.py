@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from course_lib import figures
-from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
