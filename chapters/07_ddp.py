@@ -350,7 +350,7 @@ steppers.buckets(bucket_mb=20, ranks=8)
 
 # %%
 walked, _ = steppers.buckets(bucket_mb=20, ranks=8).result
-expect(1000 * walked.timeline.exposed_s, label="exposed", unit="ms", yours=tail_ms)
+expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 
 # %% [markdown]
 # **Explain.** The link has its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try three settings, and look at the two bars at the bottom of the last step:

@@ -39,7 +39,7 @@ from course_lib.scratch.pipeline import stashing
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network import collectives, local_sgd, served, sparse
-from course_lib.theory.network.served_steps import served_steps
+from course_lib.theory.stories.copies import served_steps
 from course_lib.theory.pipelines import simulation, versions
 from course_lib.theory.step.swapping import Swapping
 
@@ -464,10 +464,10 @@ steppers.served(rule="nobody waits", slow_ms=125)
 
 # %%
 stories = [served_steps((0.030, 0.036, 0.125), 0.16, bound) for bound in (None, 1)]
-pushes = [[it for it in story.events if it.what == "push"] for story in stories]
-firsts = [next(push for push in story if push.trainer == 2) for story in pushes]
-assert [push.late for push in firsts] == [7, 4]
-assert len({push.at_s for push in pushes[0]}) == len(pushes[0])  # no two at one time
+pushes = [[it for it in story if it.what == "push"] for story in stories]
+firsts = [next(push for push in story if push.who == 2) for story in pushes]
+assert [push.part.late for push in firsts] == [7, 4]
+assert len({push.at for push in pushes[0]}) == len(pushes[0])  # no two at one time
 
 # %% [markdown]
 # Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: the first gradient of trainer 2 is 4 late instead of 7, because trainers 0 and 1 wait for it after two updates each.

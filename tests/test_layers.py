@@ -124,8 +124,8 @@ INNER_ROOMS = {
     for room in (theory, figures)
 }
 # A new arrow needs a reason: there were 146 between modules before there were rooms.
-# The last six are those of audits, which asks every room but the planner and is asked by none.
-MOST_THEORY_ARROWS = 22
+# Twelve are those of audits and stories, which ask every room below and are asked by none.
+MOST_THEORY_ARROWS = 28
 
 
 def names_of(node: ast.AST) -> set[str]:

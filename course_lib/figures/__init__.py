@@ -81,21 +81,13 @@ from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
 from course_lib.figures.servers.who_asks_whom import who_asks_whom
 from course_lib.figures.steps.block_step import block_step
-from course_lib.figures.steps.bucket_step import bucket_step
 from course_lib.figures.steps.buffer_turns import buffer_turns_step
-from course_lib.figures.steps.experts import experts_step
 from course_lib.figures.steps.failing_job import failing_job_step
 from course_lib.figures.steps.layer import layer_step
 from course_lib.figures.steps.memory import memory_step
 from course_lib.figures.steps.mesh_step import mesh_step
-from course_lib.figures.steps.pair import pair_step
 from course_lib.figures.steps.pipeline_step import pipeline_step
-from course_lib.figures.steps.ring import ring_step
-from course_lib.figures.steps.ring_attention import ring_attention_step
-from course_lib.figures.steps.served_step import served_step
-from course_lib.figures.steps.tree import tree_step
 from course_lib.figures.steps.unit_life import unit_life_step
-from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
     "Cell",
@@ -106,7 +98,6 @@ __all__ = [
     "batch_cost",
     "batch_ladder",
     "block_step",
-    "bucket_step",
     "bucket_timeline",
     "buffer_turns_step",
     "built",
@@ -120,7 +111,6 @@ __all__ = [
     "cut_rows",
     "cut_unit",
     "expert_bars",
-    "experts_step",
     "failing_job_step",
     "families",
     "flight_records",
@@ -150,7 +140,6 @@ __all__ = [
     "one_batch",
     "paid_time",
     "pair_rates",
-    "pair_step",
     "pipeline_step",
     "rank_groups",
     "rank_mesh",
@@ -158,12 +147,9 @@ __all__ = [
     "ranked_layouts",
     "recomputed_layers",
     "requeue_timeline",
-    "ring_attention_step",
-    "ring_step",
     "routing",
     "same_samples",
     "samples_by_rank",
-    "served_step",
     "served_updates",
     "shard_groups",
     "shared_rates",
@@ -175,7 +161,6 @@ __all__ = [
     "timeline",
     "token_costs",
     "tp_reach",
-    "tree_step",
     "tried_batches",
     "two_buffers",
     "two_lanes",
@@ -186,5 +171,4 @@ __all__ = [
     "who_sends",
     "who_stores_what",
     "window",
-    "zero_step",
 ]
