@@ -1,14 +1,14 @@
 """What sharded data parallelism holds while it computes: predicted by the theory, and measured."""
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 
+from course_lib.figures.engines.axis import even
 from course_lib.figures.engines.lanes import Lanes, Levels
+from course_lib.figures.engines.lines import Curve, graph
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.sheet import Sheet
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes, format_number
 from course_lib.theory.memory.gather_timeline import GatherTimeline
@@ -86,39 +86,24 @@ def _level(levels: Sequence[tuple[float, int]], number: float) -> float:
     return next((size for at, size in reversed(levels) if at <= number), 0)
 
 
-def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Sheet:
+def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:
     """Measured bytes after each change (a MemoryLog's timeline), one line for each version.
 
     Raises ValueError when there is no line or one without values.
     """
     if not timelines or not all(len(values) for values in timelines.values()):
         raise ValueError("timelines must hold at least one value each: give {name: [bytes, …]}")
-    largest = max(max(values) for values in timelines.values())
-    unit, name = _unit(largest)
-    peaks = [f"{key}: peak {format_number(max(v) / unit)} {name}" for key, v in timelines.items()]
-    sheet = Sheet(260, "Measured in a forward and backward pass: " + "; ".join(peaks) + ".")
-    axes = sheet.add_axes((0.11, 0.16, 0.86, 0.66))
-    for number, (key, values) in enumerate(timelines.items()):
-        colour, dashes = style.LINES[number % len(style.LINES)]
-        steps, highest = _thinned(values)
-        axes.plot(
-            steps,
-            [value / unit for value in highest],
-            label=f"{key}, peak {format_number(max(values) / unit)} {name}",
-            color=colour,
-            linestyle=dashes,
-            linewidth=1.6,
-        )
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("part of the forward and backward pass, in % of all changes", fontsize=10)
-    axes.set_ylabel(f"{name} in tensors", fontsize=style.TEXT_PT)
-    axes.tick_params(labelsize=style.TEXT_PT)
-    axes.grid(color=style.PALE)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.legend(fontsize=9, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))
-    return sheet
+    unit, name = _unit(max(map(max, timelines.values())))
+    curves = {}
+    for (key, values), (colour, dashed) in zip(timelines.items(), cycle(style.LINES), strict=False):
+        peak = f"peak {format_number(max(values) / unit)} {name}"
+        points = [(x, size / unit) for x, size in _thinned(values)]
+        curves[key] = Curve(points, colour, peak, dashed, width=1.6)
+    top = max(y for curve in curves.values() for _, y in curve.points)
+    words = "part of the forward and backward pass, in % of all changes"
+    up = even([0, top], label=f"{name} in tensors")
+    title = "Measured in a forward and backward pass"
+    return graph(curves, title, even([0, 100], label=words), up).drawing
 
 
 def _unit(largest: float) -> tuple[int, str]:
@@ -126,9 +111,8 @@ def _unit(largest: float) -> tuple[int, str]:
     return next(((u, n) for u, n in ((GB, "GB"), (MB, "MB")) if largest >= u), (KB, "kB"))
 
 
-def _thinned(values: Sequence[int]) -> tuple[list[float], list[int]]:
+def _thinned(values: Sequence[int]) -> list[tuple[float, int]]:
     """Places in percent and the highest value of each of at most _POINTS stretches."""
-    size = max(1, math.ceil(len(values) / _POINTS))
-    starts = range(0, len(values), size)
+    size = max(1, -(-len(values) // _POINTS))
     last = max(len(values) - 1, 1)
-    return [100 * start / last for start in starts], [max(values[s : s + size]) for s in starts]
+    return [(100 * at / last, max(values[at : at + size])) for at in range(0, len(values), size)]

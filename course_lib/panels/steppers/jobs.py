@@ -7,7 +7,6 @@ from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Picture
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, listed, whole
 from course_lib.panels.panel import Rows
@@ -49,7 +48,7 @@ class _Block(Story):
     def count(self) -> int:
         return len(self.steps)
 
-    def picture(self, step: int) -> Picture:
+    def picture(self, step: int) -> Drawing:
         lit, _, fact = self.steps[step]
         return figures.block_step(LLAMA3_405B.layout, lit, _TITLE, fact)
 
