@@ -313,11 +313,12 @@ assert round(beside_fp32 - beside, 3) == 0.405
 
 # %%
 eight = gather_timeline(models.MODELS["llama3-8b"], fsdp2, ranks=8)
-fullest = max(eight.events, key=lambda event: event.gathered_bytes)
-print(f"{fullest.gathered_bytes / 1e9:.1f} GB: {fullest.action} unit {fullest.unit}")
+when, whole_bytes = max(eight.levels(), key=lambda level: level[1])
+fullest = eight.trace.at(when)[-1]
+print(f"{whole_bytes / 1e9:.1f} GB: {fullest.what} of unit {fullest.part}")
 root = local_parameters(models.MODELS["llama3-8b"]).ends_dense
-assert (fullest.action, fullest.unit) == ("reduce", 0)
-assert fullest.gathered_bytes == (2 + 4) * root
+assert (fullest.what, fullest.part) == ("reduce-scatter", 0)
+assert whole_bytes == (2 + 4) * root
 
 # %% [markdown]
 # Units of their own for embedding and head avoid this (section 9.5).
@@ -1536,12 +1537,13 @@ moments = launch.run(buffers_at_work, ranks=2)[0]
 figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 0 to 7")
 
 # %%
-for seen, told in zip(moments, buffer_turns(8), strict=True):
-    assert seen[:2] == (told.phase, told.layer)
-    assert (tuple(seen.weights), tuple(seen.gradients)) == (
-        told.weights,
-        told.gradients,
-    )
+told = buffer_turns(8)
+for turn, (phase, layer, *buffers) in enumerate(moments):
+    assert (phase, layer) in {(event.what, event.part) for event in told.at(turn)}
+    for kind, layers in zip(("whole weights", "gradients"), buffers, strict=True):
+        held = {(kind, odd): n for odd, n in enumerate(layers) if n is not None}
+        now = told.held(turn)[0]
+        assert held == {part: int(now[part].label) for part in now if part[0] == kind}
 there, back = moments[5], moments[8 + 2]
 assert there == ("forward", 5, [6, 5], [None, None])
 assert back == ("backward", 5, [4, 5], [6, 5])

@@ -1077,7 +1077,7 @@ steppers.failing_job()
 # %%
 job_costs = JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
 result = failing_job(20, every=4, fails_after=11, costs=job_costs)
-saves = sum(span.kind == "save" for span in result.spans)
+saves = sum(event.what == "save" for event in result.trace)
 by_hand = 120 / (120 + 18 + saves * 1 + 10)  # minutes: work, done again, saves, restart
 expect(100 * by_hand, 100 * result.goodput, 1e-9, "%", "goodput", yours=goodput)
 

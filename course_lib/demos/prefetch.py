@@ -25,7 +25,8 @@ from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.scratch.fsdp.flat_parameter import Reduction
 from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
 from course_lib.scratch.wire import Work
-from course_lib.theory.memory.unit_life import COMPUTING, UnitCosts, UnitTask, unit_life
+from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
+from course_lib.trace import COLLECTIVES, Event
 from course_lib.validation import number, whole
 
 _TRIES, _STEPS = 9, 3  # of a message alone, and of a whole step
@@ -53,23 +54,23 @@ class Lanes:
     """One step of rank 0, in seconds from its first gather on."""
 
     prefetch: bool
-    predicted: list[UnitTask]
-    measured: list[UnitTask]
+    predicted: list[Event]
+    measured: list[Event]
 
     @property
     def predicted_s(self) -> float:
         """The end of the last task by theory."""
-        return max(task.end_s for task in self.predicted)
+        return max(task.until for task in self.predicted)
 
     @property
     def measured_s(self) -> float:
         """And on the clock."""
-        return max(task.end_s for task in self.measured)
+        return max(task.until for task in self.measured)
 
     @property
     def waited_s(self) -> float:
         """The part of it in which no layer slept: messages that nothing hid."""
-        naps = (task.end_s - task.start_s for task in self.measured if task.lane == COMPUTING)
+        naps = (task.until - task.at for task in self.measured if task.what in COMPUTES)
         return self.measured_s - sum(naps)
 
     @property
@@ -205,7 +206,7 @@ class Timed(FSDPUnit):
         start = time.monotonic()
         super().start_gather()
         if self.gathering and self.gathering is not before:
-            note = partial(self.note, "gather", start)
+            note = partial(self.note, "all-gather", start)
             self.gathering = self.link.carry(self.gathering, note)
 
     def start_reduction(self) -> None:
@@ -213,7 +214,7 @@ class Timed(FSDPUnit):
         start = time.monotonic()
         super().start_reduction()
         assert self.reduction is not None
-        note = partial(self.note, "reduce", start)
+        note = partial(self.note, "reduce-scatter", start)
         self.reduction.work = self.link.carry(self.reduction.work, note)
 
 
@@ -223,7 +224,7 @@ class TimedFSDP(FSDP):
     unit = Timed
 
 
-def _measured(options: Options, link: Link, prefetch: bool, device: torch.device) -> list[UnitTask]:
+def _measured(options: Options, link: Link, prefetch: bool, device: torch.device) -> list[Event]:
     """The quickest step of a model that sleeps; one before them warms up."""
     forward_s = options.forward_ms / 1000
     layers = [Sleeper(options.numbers, forward_s) for _ in range(options.layers)]
@@ -234,11 +235,11 @@ def _measured(options: Options, link: Link, prefetch: bool, device: torch.device
     model(torch.zeros(1)).sum().backward()
     return min(
         (_step(fsdp, model, [model, *layers]) for _ in range(_STEPS)),
-        key=lambda tasks: tasks[-1].end_s,
+        key=lambda tasks: tasks[-1].until,
     )
 
 
-def _step(fsdp: FSDP, model: Sleeper, modules: Sequence[Sleeper]) -> list[UnitTask]:
+def _step(fsdp: FSDP, model: Sleeper, modules: Sequence[Sleeper]) -> list[Event]:
     diary: list[tuple[str, int, float, float]] = []
     for place, (unit, module) in enumerate(zip(fsdp.units, modules, strict=True)):
         # Bound now: each unit and each layer notes its own number.
@@ -251,37 +252,37 @@ def _step(fsdp: FSDP, model: Sleeper, modules: Sequence[Sleeper]) -> list[UnitTa
     return _tasks(diary)
 
 
-def _tasks(diary: Sequence[tuple[str, int, float, float]]) -> list[UnitTask]:
+def _tasks(diary: Sequence[tuple[str, int, float, float]]) -> list[Event]:
     """In theory's form: a message starts when it is asked for and the one before it has ended."""
     entries = sorted(diary, key=lambda entry: entry[2])
     zero, link_free = entries[0][2], 0.0
     tasks = []
     for what, place, asked, end in entries:
         start = asked
-        if what in ("gather", "reduce"):
+        if what in COLLECTIVES:
             start = min(max(asked, link_free), end)
             link_free = end
-        tasks.append(UnitTask(what, place, asked - zero, start - zero, end - zero))
+        tasks.append(Event(start - zero, 0, what, place, end=end - zero, label=str(place)))
     return tasks
 
 
-def _own_costs(tasks: Sequence[UnitTask]) -> list[UnitCosts]:
+def _own_costs(tasks: Sequence[Event]) -> list[UnitCosts]:
     """What each unit's passes and messages took in a step; of its two gathers the mean."""
 
     def seconds(what: str, unit: int) -> float:
-        took = [it.end_s - it.start_s for it in tasks if (it.what, it.unit) == (what, unit)]
+        took = [it.until - it.at for it in tasks if (it.what, it.part) == (what, unit)]
         return fmean(took) if took else 0.0  # a nap of no time
 
     return [
         UnitCosts(
             seconds("forward", unit),
             seconds("backward", unit),
-            seconds("gather", unit),
-            seconds("reduce", unit),
+            seconds("all-gather", unit),
+            seconds("reduce-scatter", unit),
             weights_bytes=0,
             gradients_bytes=0,
         )
-        for unit in range(1 + max(task.unit for task in tasks))
+        for unit in range(1 + max(int(task.label) for task in tasks))
     ]
 
 

@@ -16,7 +16,6 @@
 | `layouts` | which GPU does what: families of parallelism, meshes, plans |
 | `cluster` | nodes and their processes, failures, and what is saved against them |
 | `course` | the course itself: its map, what you have built, how well you guessed |
-| `steps` | one step of a story: a picture for each moment of a stepper |
 
 A room imports from the rooms above it in this table, never from those below. Readers write
 `figures.bars`: every figure is imported here, whichever room it is in.
@@ -61,6 +60,7 @@ from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
+from course_lib.figures.layouts.block_step import block_step
 from course_lib.figures.layouts.plans import ranked_layouts
 from course_lib.figures.layouts.ranks import families, rank_groups, rank_mesh, same_samples
 from course_lib.figures.memory.activations import activation_terms
@@ -80,14 +80,6 @@ from course_lib.figures.servers.late import late_gradients
 from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
 from course_lib.figures.servers.who_asks_whom import who_asks_whom
-from course_lib.figures.steps.block_step import block_step
-from course_lib.figures.steps.buffer_turns import buffer_turns_step
-from course_lib.figures.steps.failing_job import failing_job_step
-from course_lib.figures.steps.layer import layer_step
-from course_lib.figures.steps.memory import memory_step
-from course_lib.figures.steps.mesh_step import mesh_step
-from course_lib.figures.steps.pipeline_step import pipeline_step
-from course_lib.figures.steps.unit_life import unit_life_step
 
 __all__ = [
     "Cell",
@@ -99,7 +91,6 @@ __all__ = [
     "batch_ladder",
     "block_step",
     "bucket_timeline",
-    "buffer_turns_step",
     "built",
     "cells",
     "clipped",
@@ -111,7 +102,6 @@ __all__ = [
     "cut_rows",
     "cut_unit",
     "expert_bars",
-    "failing_job_step",
     "families",
     "flight_records",
     "gather_memory",
@@ -122,7 +112,6 @@ __all__ = [
     "lanes",
     "late_gradients",
     "layer_paths",
-    "layer_step",
     "lines",
     "loss",
     "matrix",
@@ -130,8 +119,6 @@ __all__ = [
     "measured_memory",
     "memory_of_passes",
     "memory_over_time",
-    "memory_step",
-    "mesh_step",
     "meters",
     "node_ways",
     "number_line",
@@ -140,7 +127,6 @@ __all__ = [
     "one_batch",
     "paid_time",
     "pair_rates",
-    "pipeline_step",
     "rank_groups",
     "rank_mesh",
     "rank_stacks",
@@ -164,7 +150,6 @@ __all__ = [
     "tried_batches",
     "two_buffers",
     "two_lanes",
-    "unit_life_step",
     "used_rows",
     "wasted_time",
     "who_asks_whom",

@@ -1,24 +1,12 @@
 """A panel that walks through a story, one step after the other, by hand or by itself."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from course_lib.panels.controls import Control, Numbers, steps
 from course_lib.panels.panel import Panel, View
-from course_lib.panels.story import Story as TracedStory
-
-
-@dataclass(frozen=True)
-class Story:
-    """What happens, in `count` steps; `view(step)` is what is shown at step 0 … count-1."""
-
-    count: int
-    view: Callable[[int], View]
-
-
-Told = Story | TracedStory
+from course_lib.panels.story import Story
 
 
 class Stepper(Panel):
@@ -28,7 +16,7 @@ class Stepper(Panel):
     its last step is shown.
     """
 
-    def __init__(self, controls: Mapping[str, Control], story: Callable[..., Told]) -> None:
+    def __init__(self, controls: Mapping[str, Control], story: Callable[..., Story]) -> None:
         self._tell = lru_cache(maxsize=16)(story)
         self._steps = steps()
         super().__init__({**controls, "step": self._steps}, self._frame)

@@ -8,7 +8,7 @@ import pytest
 from course_lib import demos
 from course_lib.demos import prefetch
 from course_lib.theory.inputs import RECIPES
-from course_lib.theory.memory.unit_life import UnitCosts, unit_life
+from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 from course_lib.theory.network.hiding import fsdp_hiding_tokens
 
 
@@ -18,15 +18,19 @@ def test_the_tasks_are_those_of_the_theory(ranks):
     result = demos.run("prefetch", ranks=ranks, stream=False, **small)
     off, on = result.lanes
     for lanes in (off, on):
-        # All calls in the program's order. A nap of no time, the root's, is not noted.
-        predicted = [(it.what, it.unit) for it in lanes.predicted if it.end_s > it.start_s]
-        assert [(it.what, it.unit) for it in lanes.measured] == predicted
+        # Each lane in the program's order. A nap of no time, the root's, is not noted.
+        for computes in (True, False):
+            predicted, measured = (
+                [(it.what, it.part) for it in its if (it.what in COMPUTES) == computes]
+                for its in ([it for it in lanes.predicted if it.end > it.at], lanes.measured)
+            )
+            assert measured == predicted
         assert lanes.measured_s > 3 * 0.015
     # Layer 2 is asked for before layer 1 computes, or only after it.
     for lanes in (off, on):
-        asked_s = next(it.asked_s for it in lanes.measured if (it.what, it.unit) == ("gather", 2))
-        nap = next(it for it in lanes.measured if (it.what, it.unit) == ("forward", 1))
-        assert (asked_s < nap.start_s) == lanes.prefetch == (asked_s < nap.end_s)
+        begun_s = next(it.at for it in lanes.measured if (it.what, it.part) == ("all-gather", 2))
+        nap = next(it for it in lanes.measured if (it.what, it.part) == ("forward", 1))
+        assert (begun_s < nap.end) == lanes.prefetch
     assert "alone, 0.0 MB" in result.report() and "prefetch on" in result.report()
 
 
@@ -42,13 +46,13 @@ def usual():
 
 def hidden(tasks):
     """The share of all messages' time in which something computes."""
-    naps = [it for it in tasks if it.lane == "computing"]
-    messages_s = sum(it.end_s - it.start_s for it in tasks if it.lane == "messages")
+    naps = [it for it in tasks if it.what in COMPUTES]
+    messages_s = sum(it.end - it.at for it in tasks if it.what not in COMPUTES)
     return (1 / messages_s) * sum(
-        max(0.0, min(message.end_s, nap.end_s) - max(message.start_s, nap.start_s))
+        max(0.0, min(message.end, nap.end) - max(message.at, nap.at))
         for message in tasks
         for nap in naps
-        if message.lane == "messages"
+        if message.what not in COMPUTES
     )
 
 

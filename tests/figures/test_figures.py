@@ -15,7 +15,6 @@ from cluster_figures import BAD_CLUSTER, CLUSTER
 from course_figures import BAD_COURSE, COURSE
 from memory_figures import BAD_MEMORY, MEMORY, SMALL, TITLE
 from parallel_figures import BAD_PARALLEL, LIFE, PARALLEL, SPLIT
-from step_figures import BAD_STEPS, STEPS
 
 from course_lib import figures, outline
 from course_lib.figures.paper import style
@@ -26,9 +25,9 @@ from course_lib.theory.memory.activations import activation_terms
 from course_lib.theory.network.mesh import place
 from course_lib.theory.step.batching import Batching
 
-LISTS = (CHARTS, STEPS, MEMORY, PARALLEL, CLUSTER, CLINIC, COURSE)
+LISTS = (CHARTS, MEMORY, PARALLEL, CLUSTER, CLINIC, COURSE)
 FIGURES = {name: make for one in LISTS for name, make in one.items()}
-BAD = [*BAD_CLINIC, *BAD_CHARTS, *BAD_STEPS, *BAD_MEMORY, *BAD_PARALLEL, *BAD_CLUSTER, *BAD_COURSE]
+BAD = [*BAD_CLINIC, *BAD_CHARTS, *BAD_MEMORY, *BAD_PARALLEL, *BAD_CLUSTER, *BAD_COURSE]
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +145,7 @@ def test_notebook_gets_svg_for_the_page_svg_alone_and_words(drawn: dict[str, Dra
 
 
 def test_the_key_of_lanes_has_only_what_is_drawn() -> None:
-    gathers = [task for task in LIFE.tasks if task.what in ("forward", "gather")]
+    gathers = [task for task in LIFE.tasks if task.what in ("forward", "all-gather")]
     words = {"forward": True, "all-gather": True, "backward": False, "reduce-scatter": False}
     few = figures.two_lanes({"predicted": gathers}).to_svg()
     whole = figures.two_lanes({"predicted": LIFE.tasks}).to_svg()

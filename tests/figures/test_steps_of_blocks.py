@@ -15,8 +15,6 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network.who_talks import who_talks
-from course_lib.theory.pipelines.moments import pipeline_moments
-from course_lib.theory.pipelines.simulation import timeline
 
 SETTINGS = {
     "block": lambda: steppers.block(),
@@ -76,31 +74,25 @@ def test_an_unknown_light_is_refused() -> None:
 
 
 def test_the_group_of_the_rank_is_filled() -> None:
-    layout = Layout(tp=2, dp=4, pp=2, accumulation=4)
+    stepper = steppers.talks(rank=5)
+    layout = Layout(tp=2, dp=4, pp=2, accumulation=8, zero_stage=1)
     job = Job(MODELS["llama2-70b"], layout=layout, sequence=4096)
-    talks = who_talks(job, 5)
-    for step, talk in enumerate(talks):
-        picture = figures.mesh_step(job, talks, step, 5)
+    for step, talk in enumerate(who_talks(job, 5)):
+        stepper.step.value = step
         fill = style.AXES[talk.message.axis]
-        filled = [box for colour, box in draw(picture).boxes if colour == fill]
-        wide = [box for box in filled if box.height > 15]  # the bars below are lower
-        assert len(wide) == len(talk.group), talk
-        assert f"rank 5 with {', '.join(map(str, talk.group))}," in picture.sentence
+        filled = [box for colour, box in draw(stepper._sheet).boxes if colour == fill]
+        high = [box for box in filled if box.height > 15]  # the bars below are lower
+        assert len(high) == len(talk.group), talk
+        assert f"rank 5 with {', '.join(map(str, talk.group))}," in stepper.sentence
 
 
 def test_as_many_boxes_as_are_held() -> None:
-    line = timeline("1f1b", 4, 8)
-    moments = pipeline_moments(line)
-    last = figures.pipeline_step(line, moments, len(moments) - 1).to_svg()
-    assert last.count(">done<") == 4 and ">waits<" not in last
-    for step, moment in enumerate(moments):
-        picture = figures.pipeline_step(line, moments, step)
-        assert f"hold {', '.join(str(len(at.held)) for at in moment.stages)} micro" in (
-            picture.sentence
-        )
-        slots = [
-            box
-            for fill, box in draw(picture).boxes
-            if fill == style.ACTIVATIONS and box.y1 < 120 and box.x0 > 190
-        ]
-        assert len(slots) == sum(len(at.held) for at in moment.stages), step
+    stepper = steppers.schedule()
+    for step in range(stepper.count):
+        stepper.step.value = step
+        trace, at = stepper.result
+        time = trace.times[at]
+        assert stepper.page.count(">done<") == 4 * (step == stepper.count - 1)
+        boxes = [box for fill, box in draw(stepper._sheet).boxes if fill == style.ACTIVATIONS]
+        slots = [box for box in boxes if box.y1 < 120 and box.x0 > 190]
+        assert len(slots) == sum(len(its) for its in trace.held(time).values()), step

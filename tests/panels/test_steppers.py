@@ -138,7 +138,7 @@ def test_the_first_step_of_a_job_shows_its_pieces_and_the_failure():
     stepper = steppers.failing_job(every=4, fails_after=11)
     assert "a node will die" in stepper.page
     dashed = dashed_boxes(stepper.page)
-    assert dashed == 11 + 2 + 12 + 3  # pieces and saves before the failure and after it
+    assert dashed == 11 + 2 + 3 + 12 + 3  # pieces and saves, and the waits between
     stepper.step.value = stepper.count - 1
     assert "a node dies" in stepper.page and dashed_boxes(stepper.page) == 0
 

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import weakref
-from itertools import pairwise
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
 from course_lib.theory.pipelines.bubble import in_flight
-from course_lib.theory.pipelines.moments import pipeline_moments
+from course_lib.theory.pipelines.moments import DOES, pipeline_trace
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -228,19 +227,16 @@ def followed(plans):
 def test_each_stage_holds_at_each_pass_what_the_stepper_shows():
     plans = [schedule(name, 4, m, chunks) for name, m, chunks in PLANS]
     plans.append(apart(schedule("dualpipe", 4, 8)))
-    foretold = [pipeline_moments(simulate(plan, PassTimes())) for plan in plans]
+    foretold = [pipeline_trace(simulate(plan, PassTimes())) for plan in plans]
     for stage, seen in enumerate(launch.run(followed, plans, ranks=4)):
-        for plan, moments, passes in zip(plans, foretold, seen, strict=True):
-            shown = [moment.stages[stage] for moment in moments]
-            begun = [at for before, at in pairwise([None, *shown]) if begins(before, at)]
-            assert passes == [
-                (at.running.kind, at.running.micro_batch, [tuple(held) for held in at.held])
-                for at in begun
-            ], (plan.name, stage)
-
-
-def begins(before, at):
-    return at.running is not None and (before is None or before.running != at.running)
+        for plan, trace, passes in zip(plans, foretold, seen, strict=True):
+            shown = [
+                (event.what, event.part[0], sorted(trace.held(event.at)[stage]))
+                for event in trace
+                if event.who == stage and event.what in DOES.values()
+            ]
+            found = [(DOES[kind], number, held) for kind, number, held in passes]
+            assert found == shown, (plan.name, stage)
 
 
 class Witness(Pipeline):

@@ -78,9 +78,7 @@ def megatron(inputs, recompute):
 
 def peak(case):
     inputs = case["inputs"]
-    return hardware.tensor_core_peak(
-        inputs["clock_hz"], inputs["fma_per_clk"], inputs["tensor_cores"]
-    )
+    return inputs["clock_hz"] * inputs["fma_per_clk"] * 2 * inputs["tensor_cores"]
 
 
 def model_utilisation(case):
@@ -125,11 +123,11 @@ def days(case):
         ).days
     if "mfu" in inputs:
         rate = inputs["peak"] * inputs["mfu"]
-        return budget.training_days(
-            inputs["D"], inputs["N"], inputs["gpus"], rate, recompute="none"
-        )
-    names = ("tokens", "params", "gpus", "flops_per_gpu")
-    return budget.training_days(*(inputs[name] for name in names))
+        return budget.training_run(
+            flops.six_nd(inputs["N"], inputs["D"]), inputs["gpus"], rate
+        ).days
+    flop = flops.six_nd(inputs["params"], inputs["tokens"], "full")
+    return budget.training_run(flop, inputs["gpus"], inputs["flops_per_gpu"]).days
 
 
 def gpu_hours(case):

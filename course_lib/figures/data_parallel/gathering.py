@@ -2,30 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
-from typing import NamedTuple
 
-from course_lib.figures.engines.axis import Axis, even
+from course_lib.figures.engines.axis import even
+from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes, format_number
-from course_lib.theory.memory.gather_timeline import ROOT, GatherTimeline
+from course_lib.theory.memory.gather_timeline import GatherTimeline
+from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, ROOT, WEIGHTS
 
 _ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same
-_NUMBER_PT = 18.0  # from one layer's number to the next
-_WIDTH_PT = 440.0
 _POINTS = 80  # of a measured line: more cannot be told apart
-
-
-class _Change(NamedTuple):
-    """What is whole from then on; the layer that computes, and whether it does just now."""
-
-    weights_bytes: int
-    gradients_bytes: int
-    phase: str
-    layer: int
-    computes: bool
+_STATES = "states of the shard"
 
 
 def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
@@ -33,72 +24,66 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
 
     For a deep model only the first and last three layers are drawn.
     """
-    last, deep = result.layers - _ENDS_SHOWN, result.layers > 2 * _ENDS_SHOWN
-    shown = [it for it in _changes(result) if not (deep and _ENDS_SHOWN < it.layer <= last)]
-    unit, name = _unit(result.peak_bytes)
-    parts = {
-        "shards of weights, gradients, optimizer": (
-            style.STATES, result.states_bytes, [result.states_bytes] * len(shown)),
-        "whole weights, at most": (
-            style.TEMPORARY, result.peak_weights_bytes, [it.weights_bytes for it in shown]),
-        "whole gradients, at most": (
-            style.GRADIENTS, result.peak_gradients_bytes, [it.gradients_bytes for it in shown]),
-    }  # fmt: skip
-    curves = {
-        what: Curve(
-            [(place, size / unit) for place, size in enumerate(sizes)],
-            told=format_bytes(most),
-            fill=fill,
-        )
-        for what, (fill, most, sizes) in parts.items()
+    shown = _shown(result)
+    place = {number: float(at) for at, number in enumerate(shown)}
+    over = (0.0, float(len(shown)))
+    passes = [event for event in result.trace if event.what in COMPUTES and event.at in place]
+    computing, start = [], 0.0
+    for event in passes:
+        if event.part != ROOT:
+            end = place[_end(result, event.what, int(event.label))] + 1
+            computing.append(event._replace(at=start, end=end))
+            start = end
+    turn = next(place[event.at] for event in passes if event.what == "backward")
+    kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
+    levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
+        kind: [(place[number], _level(result.levels((kind,)), number)) for number in shown]
+        for kind in kinds
     }
-    turn = next(place for place, it in enumerate(shown) if it.phase == "backward")
-    words = "layer that computes; events in their order, not to scale in time"
-    if deep:
-        words = f"layer that computes; {counted(last - _ENDS_SHOWN, 'layer')} between are left out"
-    across = Axis(*_numbers(shown), words, ends=(0, len(shown)))
-    up = even([0, 1.02 * result.peak_bytes / unit], label=f"{name} of one GPU, without activations")
-    marks = {"from here on backward": turn}
-    levels = {f"peak {format_bytes(result.peak_bytes)}": result.peak_bytes / unit}
-    calls = (
-        f"{counted(result.all_gathers, 'all-gather')} and "
-        f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step"
-    )
-    notes = [calls]
-    frame = graph(curves, title, across, up, marks=marks, levels=levels, notes=notes)
-    for place, (before, it) in enumerate(pairwise(shown), 1):
-        if abs(it.layer - before.layer) > 1 and deep and ROOT not in (it.layer, before.layer):
-            x = frame.x(place)  # the layers between
-            frame.drawing.line([(x, frame.top), (x, frame.bottom)], style.WHITE, 2.5)
-    return frame.drawing
+    gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
+    marks = {"backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
+    lanes = Lanes({"layer": computing}, over=over, foot=False, marks=marks)
+    curve = Levels(levels, over=over, name="one GPU", high=150)
+    most = " and ".join(f"{format_bytes(size)} of {kind}" for kind, size in kinds.items())
+    held = f"{format_bytes(result.states_bytes)} of shards all the time; at most {most}"
+    peak = f"the peak is {format_bytes(result.peak_bytes)}, without activations"
+    between = result.layers - 2 * _ENDS_SHOWN
+    order = "changes in their order, not to scale in time"
+    order = f"{counted(between, 'layer')} between are left out" if between > 0 else order
+    sent = f"{counted(result.all_gathers, 'all-gather')} and "
+    sent += f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step"
+    named = f"{title}: " if title else ""
+    return page(title, curve, lanes, notes=[f"{held};", f"{peak}; {order}"],
+                sentence=f"{named}{held}; {peak}; {sent}")  # fmt: skip
 
 
-def _changes(result: GatherTimeline) -> list[_Change]:
-    """While a layer computes, the next one is fetched."""
+def _shown(result: GatherTimeline) -> list[float]:
+    """The changes of the first and the last layers."""
+    first, last = _ENDS_SHOWN, result.layers - _ENDS_SHOWN
+    ends = {what: [_end(result, what, unit) for unit in units]
+            for what, units in (("forward", (first, last)), ("backward", (last + 1, first + 1)))
+            if last > first}  # fmt: skip
     return [
-        _Change(
-            it.weights_bytes,
-            it.gathered_bytes - it.weights_bytes,
-            it.phase,
-            it.unit - (it.action == "fetch") * (1 if it.phase == "forward" else -1),
-            it.action == "compute" and it.unit != ROOT,
-        )
-        for it in result.events
+        number
+        for number in dict.fromkeys(event.at for event in result.trace)
+        if not any(start < number <= end for start, end in ends.values())
     ]
 
 
-def _numbers(shown: Sequence[_Change]) -> tuple[list[float], "_Told"]:
-    """Where the numbers of layers stand, as many as there is room for, and what they are."""
-    step, told, free = _WIDTH_PT / len(shown), dict[float, str](), 0.0
-    for place, it in enumerate(shown):
-        if it.computes and (place + 0.5) * step >= free:
-            told[place + 0.5] = str(it.layer)
-            free = (place + 0.5) * step + _NUMBER_PT
-    return list(told), _Told(told)
+def _end(result: GatherTimeline, what: str, unit: int) -> float:
+    """The last change of a unit's pass: what it frees, and gives to be reduced."""
+    begun = next(e.at for e in result.trace if (e.what, e.part) == (what, unit))
+    turn = next(e.at for e in result.trace if e.what == "backward")
+    its = (unit, (WEIGHTS, unit), (GRADIENTS, unit))
+    return max(
+        event.at
+        for event in result.trace
+        if event.part in its and event.at >= begun and (what == "backward" or event.at < turn)
+    )
 
 
-class _Told(dict[float, str]):
-    __call__ = dict.__getitem__
+def _level(levels: Sequence[tuple[float, int]], number: float) -> float:
+    return next((size for at, size in reversed(levels) if at <= number), 0)
 
 
 def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from course_lib.checked import checked
-from course_lib.theory.compute.flops import FlopBreakdown, six_nd
+from course_lib.theory.compute.flops import FlopBreakdown
 from course_lib.validation import number, whole
 
 HOUR_S = 3600
@@ -83,23 +83,6 @@ def training_run_at(
     whole("gpus", gpus)
     number("tokens_per_s_per_gpu", tokens_per_s_per_gpu, above=0)
     return TrainingRun(tokens / (gpus * tokens_per_s_per_gpu), gpus, gpu_hour_usd)
-
-
-def training_days(
-    tokens: float,
-    parameters: float,
-    gpus: int,
-    flop_per_s_per_gpu: float,
-    *,
-    recompute: str = "full",
-) -> float:
-    """8·T·P/(n·X) in days with full recomputation, 6·T·P/(n·X) with recompute="none".
-
-    T tokens, P parameters, n GPUs, X achieved FLOP/s of one, recomputation included. Source:
-    Narayanan et al. 2021, arXiv:2104.04473, equation 4. Raises ValueError for bad counts.
-    """
-    total = six_nd(parameters, tokens, recompute)
-    return training_run(total, gpus, flop_per_s_per_gpu).days
 
 
 def compute_optimal_parameters(flop: float) -> float:

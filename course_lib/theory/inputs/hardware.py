@@ -142,18 +142,6 @@ class Accelerator:
         return "\n".join(lines)
 
 
-def tensor_core_peak(clock_hz: float, fma_per_clock: int, tensor_cores: int) -> float:
-    """Dense peak in FLOP/s from the data sheet: clock × FMA per clock and core × 2 × cores.
-
-    Source: Bekman, Machine Learning Engineering, compute/accelerator. Raises ValueError for
-    numbers that are not positive.
-    """
-    number("clock_hz", clock_hz, above=0)
-    whole("fma_per_clock", fma_per_clock)
-    whole("tensor_cores", tensor_cores)
-    return clock_hz * fma_per_clock * 2 * tensor_cores
-
-
 def ridge(flop_per_s: float, bytes_per_s: float) -> float:
     """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
 

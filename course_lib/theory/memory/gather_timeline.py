@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
@@ -15,61 +14,56 @@ from course_lib.theory.memory.states import (
     sharded_states,
     sharding_buffers,
 )
+from course_lib.theory.memory.unit_life import (
+    GRADIENTS,
+    ROOT,
+    WEIGHTS,
+    UnitCosts,
+    changes,
+    fsdp_calls,
+)
+from course_lib.trace import FREE, TAKE, Event, Trace
 from course_lib.validation import flag, whole
 
-ROOT = 0  # the unit of all that is outside the layers; layers are units 1, 2, …
-
-
-@dataclass(frozen=True)
-class GatherEvent:
-    """One change, and the bytes of whole weights and whole gradients after it.
-
-    `phase` is "forward" or "backward"; `action` "gather", "fetch" (gather ahead), "compute",
-    "free", "reduce" or "done".
-    """
-
-    phase: str
-    action: str
-    unit: int
-    weights_bytes: int
-    gradients_bytes: int
-
-    @property
-    def gathered_bytes(self) -> int:
-        """Both together: what is there beside the shards."""
-        return self.weights_bytes + self.gradients_bytes
+Levels = tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True)
 class GatherTimeline:
-    """A forward and a backward pass on one GPU: shards below, gathered units on top of them."""
+    """A forward and a backward pass on one GPU: shards below, gathered units on top of them.
+
+    The trace is that of `unit_life`; its times are the numbers of the changes.
+    """
 
     states_bytes: int
     layers: int
-    events: tuple[GatherEvent, ...]
+    trace: Trace
     all_gathers: int
     reduce_scatters: int
+
+    def levels(self, kinds: tuple[str, ...] = (WEIGHTS, GRADIENTS)) -> Levels:
+        """(change, bytes from then on) of "whole weights", "gradients" or both."""
+        return Trace(e for e in self.trace if _kind(e) in kinds).levels(0)
 
     @property
     def peak_weights_bytes(self) -> int:
         """The most whole weights at one moment."""
-        return max(event.weights_bytes for event in self.events)
+        return max(size for _, size in self.levels((WEIGHTS,)))
 
     @property
     def peak_gradients_bytes(self) -> int:
         """The most whole gradients at one moment."""
-        return max(event.gradients_bytes for event in self.events)
+        return max(size for _, size in self.levels((GRADIENTS,)))
 
     @property
     def peak_bytes(self) -> int:
         """Shards and what is gathered at the worst moment; activations are not counted."""
-        return self.states_bytes + max(event.gathered_bytes for event in self.events)
+        return self.states_bytes + max(size for _, size in self.levels())
 
     @property
     def changes(self) -> int:
         """How often the bytes change: each time memory is taken or given back."""
-        held = [0, *(event.gathered_bytes for event in self.events)]
-        return sum(after != before for before, after in pairwise(held))
+        return len(self.levels())
 
     def explain(self, unit: str = "GB") -> str:
         """Base, both peaks, and the collectives, one line each."""
@@ -121,89 +115,52 @@ def gather_timeline(
     states = sharded_states(local, recipe, layout).model_states_bytes
     if recipe.gathering == "yafsdp":
         units = shape.layers + 3 + shape.learned_positions  # embedding, norm and head beside them
-        events = _buffers(local, recipe, layout, shape.layers)
-        return GatherTimeline(states, shape.layers, events, 2 * units - 2, units)
-    held = _Held(local, recipe)
-    events = tuple(_fsdp(held, shape.layers, reshard, prefetch))
-    gathers = sum(event.action in ("gather", "fetch") for event in events)
-    return GatherTimeline(states, shape.layers, events, gathers, shape.layers + 1)
+        trace = Trace(_buffers(local, recipe, layout, shape.layers))
+        return GatherTimeline(states, shape.layers, trace, 2 * units - 2, units)
+    calls = fsdp_calls(shape.layers, prefetch=int(prefetch), reshard=reshard)
+    trace = Trace(
+        event._replace(at=number, end=number)
+        for number, together in enumerate(_changes(local, recipe, shape.layers, calls))
+        for event in together
+    )
+    sent = trace.sent()
+    gathers, scatters = sent["all-gather"].calls, sent["reduce-scatter"].calls
+    return GatherTimeline(states, shape.layers, trace, gathers, scatters)
+
+
+def _kind(event: Event) -> str:
+    """Weights or gradients, of what is taken and freed."""
+    return event.part[0] if isinstance(event.part, tuple) else ""
+
+
+def _changes(
+    local: LocalParameters, recipe: Recipe, layers: int, calls: tuple[tuple[str, int], ...]
+) -> Iterator[tuple[Event, ...]]:
+    """Those of `unit_life` in bytes; of a tied table both gradients are there, and their sum."""
+    wide = recipe.compute_bytes
+    ends, layer = local.ends_dense, local.layer_dense
+    root = UnitCosts(0, 0, 0, 0, wide * ends, wide * ends, wide * local.head_dense)
+    units = [root] + [UnitCosts(0, 0, 0, 0, wide * layer, wide * layer)] * layers
+    copies = [recipe.gradient_bytes * count for count in (ends, *[layer] * layers)]
+    *all_changes, gradients, copy = changes(units, calls, copies)
+    for together in all_changes:
+        if together[0].what == FREE and together[0].part == (WEIGHTS, ROOT):
+            both = wide * (ends + 2 * local.tied_dense)
+            taken = Event(0, 0, TAKE, (GRADIENTS, ROOT), bytes=both)
+            yield taken, Event(0, 0, "backward", ROOT, label="0")
+            together += (taken._replace(bytes=wide * ends),)
+        yield together
+    yield gradients + copy
 
 
 def _buffers(
     local: LocalParameters, recipe: Recipe, layout: Layout, layers: int
-) -> tuple[GatherEvent, ...]:
+) -> Iterator[Event]:
     """YaFSDP: the same bytes at every moment."""
     sizes = sharding_buffers(local, recipe, layout)
-    bytes_ = sizes["gathered_parameters_bytes"], sizes["gathered_gradients_bytes"]
-    there = [("forward", unit) for unit in range(layers + 1)]
-    back = [("backward", unit) for unit in range(layers, -1, -1)]
-    return tuple(GatherEvent(phase, "compute", unit, *bytes_) for phase, unit in there + back)
-
-
-class _Held:
-    """Which units are whole, and the bytes of gradients on their way."""
-
-    def __init__(self, local: LocalParameters, recipe: Recipe) -> None:
-        self.local, self.recipe = local, recipe
-        self.units: set[int] = set()
-        self.weights = self.gradients = 0
-
-    def event(self, phase: str, action: str, unit: int) -> GatherEvent:
-        return GatherEvent(phase, action, unit, self.weights, self.gradients)
-
-    def size(self, unit: int) -> int:
-        """Bytes of a whole unit, in the precision in which it is gathered."""
-        return self.wide(self.local.ends_dense if unit == ROOT else self.local.layer_dense)
-
-    def wide(self, count: int) -> int:
-        """Bytes of `count` whole weights or gradients."""
-        return count * self.recipe.compute_bytes
-
-    def take(self, phase: str, action: str, unit: int) -> Iterator[GatherEvent]:
-        """Gather a unit, unless it is here."""
-        if unit not in self.units:
-            self.units.add(unit)
-            self.weights += self.size(unit)
-            yield self.event(phase, action, unit)
-
-    def free(self, phase: str, unit: int) -> GatherEvent:
-        self.units.remove(unit)
-        self.weights -= self.size(unit)
-        return self.event(phase, "free", unit)
-
-
-def _fsdp(held: _Held, layers: int, reshard: bool, prefetch: bool) -> Iterator[GatherEvent]:
-    yield from held.take("forward", "gather", ROOT)
-    for layer in range(1, layers + 1):
-        yield from held.take("forward", "gather", layer)
-        if prefetch and layer < layers:
-            yield from held.take("forward", "fetch", layer + 1)
-        yield held.event("forward", "compute", layer)
-        if reshard:
-            yield held.free("forward", layer)
-    # Backward begins at the head, whose gradient waits for that of the embedding.
-    held.gradients += held.wide(held.local.head_dense)
-    yield held.event("backward", "compute", ROOT)
-    copy = held.local.layer_dense * held.recipe.gradient_bytes
-    on_the_way = 0
-    for layer in range(layers, 0, -1):
-        yield from held.take("backward", "gather", layer)
-        if prefetch and layer > 1:
-            yield from held.take("backward", "fetch", layer - 1)
-        held.gradients += held.size(layer)
-        yield held.event("backward", "compute", layer)
-        yield held.free("backward", layer)
-        held.gradients += copy - on_the_way  # one reduction at a time
-        on_the_way = copy
-        yield held.event("backward", "reduce", layer)
-        held.gradients -= held.size(layer)
-        yield held.event("backward", "done", layer)
-    tied = held.wide(held.local.tied_dense)
-    held.gradients = on_the_way + held.size(ROOT) + 2 * tied  # both of a tied table, and their sum
-    yield held.event("backward", "compute", ROOT)
-    held.gradients -= 2 * tied
-    yield held.free("backward", ROOT)
-    held.gradients += held.local.ends_dense * held.recipe.gradient_bytes - on_the_way
-    yield held.event("backward", "reduce", ROOT)
-    held.gradients = 0
-    yield held.event("backward", "done", ROOT)
+    yield Event(0, 0, TAKE, (WEIGHTS, "buffers"), bytes=sizes["gathered_parameters_bytes"])
+    yield Event(0, 0, TAKE, (GRADIENTS, "buffers"), bytes=sizes["gathered_gradients_bytes"])
+    there, back = range(layers + 1), range(layers, -1, -1)
+    passes = [("forward", unit) for unit in there] + [("backward", unit) for unit in back]
+    for number, (what, unit) in enumerate(passes):
+        yield Event(number, 0, what, unit, label=str(unit))

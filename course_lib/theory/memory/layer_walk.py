@@ -1,10 +1,12 @@
 """One layer forward and backward, operation by operation: which tensors are held when."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import needed_terms
+from course_lib.trace import FREE, TAKE, Event, Trace
 
 NORM_1, QKV, ATTENTION = "norm 1", "queries, keys, values", "attention"
 PROJECTION, ADD_1 = "projection", "add to the stream"
@@ -27,41 +29,35 @@ class SavedTensor:
 
 
 @dataclass(frozen=True)
-class WalkMoment:
-    """After one operation of one pass: what it stored, what it freed, and all that is held."""
-
-    going: str  # "before", "forward", "again" (recomputation) or "backward"
-    operation: str
-    stored: tuple[SavedTensor, ...]
-    freed: tuple[SavedTensor, ...]
-    held: tuple[SavedTensor, ...]
-
-    @property
-    def held_bytes(self) -> int:
-        """All that is held for the backward pass."""
-        return sum(tensor.size_bytes for tensor in self.held)
-
-
-@dataclass(frozen=True)
 class LayerWalk:
     """A layer's forward pass and, at once behind it, its backward pass.
 
-    `moments[0]` is before the first operation.
+    A step of the trace is an operation of a pass: "forward", "again" (recomputation) or "backward".
+    What it stores is there after it, what it frees is gone; steps count from 1.
     """
 
     recompute: str
     tensors: tuple[SavedTensor, ...]  # everything that the backward pass needs
-    moments: tuple[WalkMoment, ...]
+    trace: Trace
+
+    @property
+    def steps(self) -> tuple[Event, ...]:
+        """The operations in their order."""
+        return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
+
+    def held_bytes(self, step: int) -> int:
+        """All that is held for the backward pass after so many steps."""
+        return sum(part.bytes for part in self.trace.held(step)[0].values())
 
     @property
     def kept_bytes(self) -> int:
         """What waits between the two passes, while the other layers run."""
-        return next(one.held_bytes for one in reversed(self.moments) if one.going == "forward")
+        return self.held_bytes(sum(event.what == "forward" for event in self.trace))
 
     @property
     def peak_bytes(self) -> int:
         """The most that is held at once."""
-        return max(one.held_bytes for one in self.moments)
+        return max(size for _, size in self.trace.levels(0))
 
 
 @checked
@@ -74,37 +70,38 @@ def layer_walk(job: Job) -> LayerWalk:
     ValueError for experts, SwiGLU, norms or latents of queries and keys, and for "operators".
     """
     tensors = _tensors(job)
-    walk = _Walk()
+    return LayerWalk(job.recipe.recompute, tensors, Trace(_walk(job, tensors)))
+
+
+def _walk(job: Job, tensors: tuple[SavedTensor, ...]) -> Iterator[Event]:
+    held: set[SavedTensor] = set()
+    for step, (going, operation, stored) in enumerate(_passes(job, tensors), start=1):
+        yield Event(step, 0, going, operation)
+        for one in (one for one in stored if one not in held and one.size_bytes):
+            held.add(one)
+            yield Event(step, 0, TAKE, one, bytes=one.size_bytes, label=one.name)
+        for one in tensors:
+            if one in held and (going, operation) == ("backward", one.freer):
+                held.remove(one)
+                yield Event(step, 0, FREE, one, bytes=one.size_bytes, label=one.name)
+
+
+def _passes(
+    job: Job, tensors: tuple[SavedTensor, ...]
+) -> Iterator[tuple[str, str, list[SavedTensor]]]:
+    """Every operation of every pass, and the tensors that it would store."""
+    saved = {name: [one for one in tensors if one.saver == name] for name in OPERATIONS}
     full, selective = (job.recipe.recompute == one for one in ("full", "selective"))
-    for operation in OPERATIONS:
-        stored = [one for one in tensors if one.saver == operation]
+    for operation, its in saved.items():
+        kept = [one for one in its if not (selective and one.scores)]
+        yield "forward", operation, [one for one in kept if not full or one is tensors[0]]
+    for operation, its in saved.items():
         if full:
-            stored = [one for one in stored if one is tensors[0]]
-        walk.go("forward", operation, [one for one in stored if not (selective and one.scores)])
-    if full:
-        for operation in OPERATIONS:
-            walk.go("again", operation, [one for one in tensors if one.saver == operation])
+            yield "again", operation, its
     for operation in reversed(OPERATIONS):
         if selective and operation == ATTENTION and job.recipe.attention == "standard":
-            walk.go("again", operation, [one for one in tensors if one.scores])
-        walk.go("backward", operation)
-    return LayerWalk(job.recipe.recompute, tensors, tuple(walk.moments))
-
-
-class _Walk:
-    """Collects moments; `held` keeps the order in which tensors came."""
-
-    def __init__(self) -> None:
-        self.held: list[SavedTensor] = []
-        self.moments = [WalkMoment("before", "", (), (), ())]
-
-    def go(self, going: str, operation: str, stored: list[SavedTensor] | None = None) -> None:
-        new = tuple(one for one in stored or () if one not in self.held and one.size_bytes)
-        self.held += new
-        leaving = going == "backward"
-        freed = tuple(one for one in self.held if leaving and one.freer == operation)
-        self.held = [one for one in self.held if one not in freed]
-        self.moments.append(WalkMoment(going, operation, new, freed, tuple(self.held)))
+            yield "again", operation, [one for one in tensors if one.scores]
+        yield "backward", operation, []
 
 
 def _tensors(job: Job) -> tuple[SavedTensor, ...]:

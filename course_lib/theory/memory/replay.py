@@ -58,12 +58,6 @@ class MemoryTimeline:
     passes: tuple[PassMemory, ...]
     update_bytes: int
 
-    @property
-    def after_bytes(self) -> tuple[int, ...]:
-        """All that is on the GPU after each pass."""
-        always = self.always.total_bytes
-        return tuple(always + it.activations_bytes + it.gradients_bytes for it in self.passes)
-
     @cached_property
     def fullest(self) -> int:
         """Number of the pass that needs most, the earliest of equals."""

@@ -20,6 +20,7 @@ from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.ends import embedding_activation_bytes, loss_temporary_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, chunk_activations, memory_moments
 from course_lib.theory.memory.states import local_parameters
+from course_lib.trace import TAKE, Event, Trace
 from course_lib.validation import flag, listed
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
@@ -56,6 +57,21 @@ class StepTimeline:
         """Bytes of each of the seven consumers at each moment."""
         bills = [step.bill.consumers for step in self.steps]
         return {name: tuple(bill[name] for bill in bills) for name in bills[0]}
+
+    @property
+    def trace(self) -> Trace:
+        """The same as events: the phase of each moment, and what there is then of each consumer."""
+        return Trace(
+            event
+            for number, step in enumerate(self.steps)
+            for event in (
+                Event(number, 0, step.phase, step.what, end=number + 1),
+                *(
+                    Event(number, 0, TAKE, name, bytes=size)
+                    for name, size in step.bill.consumers.items()
+                ),
+            )
+        )
 
     @property
     def peak(self) -> StepMoment:

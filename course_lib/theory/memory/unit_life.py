@@ -1,15 +1,22 @@
-"""One step of fully sharded data parallelism on two lanes: what computes, and what is under way."""
+"""One step of fully sharded data parallelism as a trace, told once: what is called, held and sent.
+
+With the seconds of `UnitCosts` it has a clock (`unit_life`); without them it is the order in which
+bytes come and go (`gather_timeline`).
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from course_lib.checked import checked
-from course_lib.theory.memory.gather_timeline import ROOT
+from course_lib.trace import FREE, TAKE, Event, Trace
 from course_lib.validation import flag, listed, number, whole
 
-COMPUTING, MESSAGES = "computing", "messages"
+ROOT = 0  # the unit of all that is outside the layers; layers are units 1, 2, …
+WEIGHTS, GRADIENTS = "whole weights", "gradients"  # a part of the trace is (one of these, unit)
+REDUCED = GRADIENTS, "reduced"  # the copy that is being reduced, one at a time; its label: the unit
+COMPUTES = ("forward", "backward")
+_MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
-_Given = tuple[float, int]  # second, unit
 
 
 @dataclass(frozen=True)
@@ -36,64 +43,29 @@ class UnitCosts:
 
 
 @dataclass(frozen=True)
-class UnitTask:
-    """Something that takes time: "forward", "backward", "gather" or "reduce" of a unit."""
+class UnitLife:
+    """A step of several units; unit 0 is the root, whole from beginning to end.
 
-    what: str
-    unit: int
-    asked_s: float  # a message may have to wait for the link
-    start_s: float
-    end_s: float
-
-    @property
-    def lane(self) -> str:
-        """Computing, or messages."""
-        return COMPUTING if self.what in ("forward", "backward") else MESSAGES
-
-
-@dataclass(frozen=True)
-class UnitMoment:
-    """What holds from `at_s` on: tasks that run, each unit's weights and gradient, bytes.
-
-    Weights are "shard", "asked" (there is room for them), "arriving" or "whole"; gradients "none",
-    "growing", "waiting", "leaving" or "sent", until somebody has waited for the message.
+    The trace of one rank: "forward" and "backward" of a unit, its "all-gather" (there is room for
+    it from the moment at which it is asked for) and "reduce-scatter", and all that is whole.
     """
 
-    at_s: float
-    running: tuple[UnitTask, ...]
-    freed: tuple[int, ...]  # units that are freed at this moment
-    weights: tuple[str, ...]
-    gradients: tuple[str, ...]
-    weights_bytes: int
-    gradients_bytes: int
+    trace: Trace
 
     @property
-    def whole_bytes(self) -> int:
-        """Both together: what is there beside the shards."""
-        return self.weights_bytes + self.gradients_bytes
-
-
-@dataclass(frozen=True)
-class UnitLife:
-    """A step of several units; unit 0 is the root, whole from beginning to end."""
-
-    units: tuple[UnitCosts, ...]
-    calls: tuple[
-        tuple[str, int], ...
-    ]  # (gather, wait, forward, free, backward, reduce, done; unit)
-    tasks: tuple[UnitTask, ...]
-    frees: tuple[tuple[float, int], ...]  # (second, unit), of weights
-    dones: tuple[tuple[float, int], ...]  # the same of gradients
+    def tasks(self) -> tuple[Event, ...]:
+        """Passes and messages in the order of their starts."""
+        return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
     @property
     def total_s(self) -> float:
         """When the last task has ended."""
-        return max(task.end_s for task in self.tasks)
+        return self.trace.times[-1]
 
     @property
     def computing_s(self) -> float:
         """Time in which something computes."""
-        return sum(task.end_s - task.start_s for task in self.tasks if task.lane == COMPUTING)
+        return sum(event.until - event.at for event in self.trace if event.what in COMPUTES)
 
     @property
     def waiting_s(self) -> float:
@@ -101,72 +73,9 @@ class UnitLife:
         return self.total_s - self.computing_s
 
     @property
-    def gathers(self) -> int:
-        """All-gathers in the step."""
-        return sum(task.what == "gather" for task in self.tasks)
-
-    @property
-    def reductions(self) -> int:
-        """Reduce-scatters in the step."""
-        return sum(task.what == "reduce" for task in self.tasks)
-
-    @property
-    def moments(self) -> tuple[UnitMoment, ...]:
-        """One for each time at which a task is asked for, starts or ends, or a unit is freed."""
-        times = {at for task in self.tasks for at in (task.asked_s, task.start_s, task.end_s)}
-        times |= {at_s for at_s, _ in self.frees + self.dones}
-        return tuple(self._moment(at_s) for at_s in sorted(times))
-
-    @property
     def peak_bytes(self) -> int:
-        """The most whole weights and gradients at one moment, beside the shards."""
-        return max(moment.whole_bytes for moment in self.moments)
-
-    def _moment(self, at_s: float) -> UnitMoment:
-        numbers = range(len(self.units))
-        weights = tuple(self._weights(unit, at_s) for unit in numbers)
-        gradients = tuple(self._gradient(unit, at_s) for unit in numbers)
-        pairs = list(zip(self.units, weights, gradients, strict=True))
-        root = self.units[ROOT]
-        absent = 0  # the embedding's gradient comes when all layers have theirs
-        if gradients[ROOT] in ("growing", "waiting"):
-            absent = root.gradients_bytes - root.waiting_bytes
-        return UnitMoment(
-            at_s,
-            tuple(task for task in self.tasks if task.start_s <= at_s < task.end_s),
-            tuple(unit for freed_s, unit in self.frees if freed_s == at_s),
-            weights,
-            gradients,
-            sum(costs.weights_bytes for costs, state, _ in pairs if state != "shard"),
-            sum(costs.gradients_bytes for costs, _, state in pairs if state != "none") - absent,
-        )
-
-    def _weights(self, unit: int, at_s: float) -> str:
-        gathered = [t for t in self.tasks if (t.what, t.unit) == ("gather", unit)]
-        asked = [task for task in gathered if task.asked_s <= at_s]
-        freed = sum(freed_s <= at_s for freed_s, number_ in self.frees if number_ == unit)
-        if len(asked) <= freed:
-            return "shard"
-        if at_s < asked[-1].start_s:
-            return "asked"
-        return "arriving" if at_s < asked[-1].end_s else "whole"
-
-    def _gradient(self, unit: int, at_s: float) -> str:
-        backward, reduce = (
-            next((t for t in self.tasks if (t.what, t.unit) == (what, unit)), None)
-            for what in ("backward", "reduce")
-        )
-        assert backward and reduce
-        done_s = next(at for at, number_ in self.dones if number_ == unit)
-        if at_s < backward.start_s or at_s >= done_s:
-            return "none"
-        ends = {
-            "growing": backward.end_s,
-            "waiting": reduce.start_s,
-            "leaving": reduce.end_s,
-            "sent": done_s,
-        }
-        return next(state for state, end_s in ends.items() if at_s < end_s)
+        """The most whole weights and gradients at one time, beside the shards."""
+        return max(size for _, size in self.trace.levels(0))
 
 
 @checked
@@ -181,17 +90,27 @@ def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = 
     Raises ValueError without a root and a layer, and for a prefetch that is negative.
     """
     listed("units", len(units), "leave some out", most=_MOST_UNITS)
-    whole("prefetch", prefetch, least=0, most=_MOST_UNITS)
-    flag("reshard", reshard)
     if len(units) < 2:
         raise ValueError(f"units has {len(units)} entries: give the root and at least one layer")
-    calls = tuple(_calls(len(units) - 1, prefetch, reshard))
-    tasks, frees, dones = _run(units, calls)
-    return UnitLife(tuple(units), calls, tuple(tasks), tuple(frees), tuple(dones))
+    calls = fsdp_calls(len(units) - 1, prefetch=prefetch, reshard=reshard)
+    return UnitLife(Trace(event for together in changes(units, calls) for event in together))
+
+
+@checked
+def fsdp_calls(
+    layers: int, *, prefetch: int = 1, reshard: bool = True
+) -> tuple[tuple[str, int], ...]:
+    """(what, unit) of all that the program calls in a step, in its order.
+
+    "gather", "wait" (for it), "forward", "free", "backward", "reduce", "done" (a wait for that).
+    """
+    whole("layers", layers)
+    whole("prefetch", prefetch, least=0, most=_MOST_UNITS)
+    flag("reshard", reshard)
+    return tuple(_calls(layers, prefetch, reshard))
 
 
 def _calls(layers: int, prefetch: int, reshard: bool) -> Iterator[tuple[str, int]]:
-    """What the program calls, in its order; "wait" and "done" are waits for messages."""
     here: set[int] = set()  # whole, or on its way
     expected: set[int] = set()  # on its way, and nobody has waited for it
 
@@ -226,30 +145,39 @@ def _calls(layers: int, prefetch: int, reshard: bool) -> Iterator[tuple[str, int
     yield from (("free", ROOT), ("done", 1), ("reduce", ROOT), ("done", ROOT))
 
 
-def _run(
-    units: Sequence[UnitCosts], calls: Sequence[tuple[str, int]]
-) -> tuple[list[UnitTask], list[_Given], list[_Given]]:
-    """When each call is made and what it starts; when weights and gradients are given back."""
-    tasks: list[UnitTask] = []
-    frees: list[_Given] = []
-    dones: list[_Given] = []
+def changes(
+    units: Sequence[UnitCosts], calls: Iterable[tuple[str, int]], copy_bytes: Sequence[int] = ()
+) -> Iterator[tuple[Event, ...]]:
+    """What each call changes, with its time: the events of one change together.
+
+    `copy_bytes`: of a unit's gradients in the precision in which they are reduced.
+    """
     ends: dict[tuple[str, int], float] = {}  # of the latest message of each kind and unit
+    copies = copy_bytes or [its.gradients_bytes for its in units]
     now = link_free = 0.0
     for what, unit in calls:
-        costs = units[unit]
-        if what in ("gather", "reduce"):
-            start = max(now, link_free)
-            link_free = start + (costs.gather_s if what == "gather" else costs.reduce_s)
+        its, label = units[unit], str(unit)
+        weights, gradients = (WEIGHTS, unit), (GRADIENTS, unit)
+        if what in _MESSAGES:
+            gathers = what == "gather"
+            start, size = max(now, link_free), its.weights_bytes if gathers else copies[unit]
+            link_free = start + (its.gather_s if gathers else its.reduce_s)
             ends[what, unit] = link_free
-            tasks.append(UnitTask(what, unit, now, start, link_free))
+            yield (
+                Event(now, 0, TAKE, weights if gathers else REDUCED, bytes=size, label=label),
+                Event(start, 0, _MESSAGES[what], unit, bytes=size, end=link_free, label=label),
+            )
+            if not gathers:
+                yield (Event(now, 0, FREE, gradients),)
         elif what in ("wait", "done"):
             now = max(now, ends["gather" if what == "wait" else "reduce", unit])
-            if what == "done":
-                dones.append((now, unit))
+            if (what, unit) == ("done", ROOT):  # before, the next one takes its place
+                yield (Event(now, 0, FREE, REDUCED),)
         elif what == "free":
-            frees.append((now, unit))
+            yield (Event(now, 0, FREE, weights, label=label),)
         else:
-            end = now + (costs.forward_s if what == "forward" else costs.backward_s)
-            tasks.append(UnitTask(what, unit, now, now, end))
-            now = end
-    return tasks, frees, dones
+            start, now = now, now + (its.forward_s if what == "forward" else its.backward_s)
+            event = Event(start, 0, what, unit, end=now, label=label)
+            size = its.gradients_bytes if unit else its.waiting_bytes
+            taken = Event(start, 0, TAKE, gradients, bytes=size)
+            yield (taken, event) if what == "backward" else (event,)

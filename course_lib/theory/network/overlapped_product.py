@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from course_lib.checked import checked
-from course_lib.theory.memory.unit_life import UnitTask
 from course_lib.theory.network.tensor_parallel import CutLayer
+from course_lib.trace import Event
 from course_lib.validation import number, whole
 
 # Of a layer's 12h² weights; the collective is an all-gather before qkv and up, and a
@@ -48,17 +48,18 @@ class OverlappedProduct:
         return self.seconds - self.compute_s
 
     @property
-    def tasks(self) -> tuple[UnitTask, ...]:
-        """Who does what when: the "gather" and the "forward" of share 0 (its own) to ranks - 1."""
+    def tasks(self) -> tuple[Event, ...]:
+        """When each share arrives, an "all-gather", and is multiplied, "forward"; 0 is its own."""
         hop, part = self.communication_s / (self.ranks - 1), self.compute_s / self.ranks
-        found, free_s = [], 0.0
+        found: list[Event] = []
+        free_s = 0.0
         for share in range(self.ranks):
-            here_s = share * hop
+            here_s, label = share * hop, str(share)
             if share:
-                found.append(UnitTask("gather", share, 0, here_s - hop, here_s))
+                found.append(Event(here_s - hop, 0, "all-gather", share, end=here_s, label=label))
             start_s = max(free_s, here_s)
             free_s = start_s + part
-            found.append(UnitTask("forward", share, 0, start_s, free_s))
+            found.append(Event(start_s, 0, "forward", share, end=free_s, label=label))
         return tuple(found)
 
 

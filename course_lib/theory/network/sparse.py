@@ -1,11 +1,10 @@
 """Rows of a large table: what a parameter server moves, and what an all-reduce of it all would."""
 
-import math
 from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.validation import number, whole
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
@@ -65,33 +64,3 @@ def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> flo
     whole("table_rows", table_rows, least=exchange.rows)
     size = table_rows * exchange.width * exchange.element_bytes
     return sent_bytes("all-reduce", size, ranks) / exchange.total_bytes
-
-
-def distinct_rows(rows: int, draws: int, skew: float = 0.0) -> float:
-    """Different rows that are expected among `draws` of a table's rows: Σ 1 - (1 - p)^draws.
-
-    Row i, from 1 on, is drawn with p in proportion to i^-skew: 0 is uniform, 1 is Zipf's law, about
-    as words are used. From row 1000 on, rows are counted in blocks whose numbers differ by 1 %.
-    """
-    whole("rows", rows)
-    whole("draws", draws)
-    number("skew", skew, least=0, most=10)
-    blocks = _blocks(rows, skew)
-    total = sum(count * weight for count, weight in blocks)
-    return sum(count * -math.expm1(draws * _log1m(w / total)) for count, w in blocks)
-
-
-def _blocks(rows: int, skew: float) -> list[tuple[int, float]]:
-    """Rows in blocks of nearly equal weight: how many, and the mean of i^-skew."""
-    found = [(1, i**-skew) for i in range(1, min(rows, 1000) + 1)]
-    first = 1001
-    while first <= rows:
-        end = min(rows + 1, first + first // 100)
-        middle = (first + end - 1) / 2
-        found.append((end - first, middle**-skew))
-        first = end
-    return found
-
-
-def _log1m(p: float) -> float:
-    return math.log1p(-p) if p < 1 else -math.inf

@@ -125,14 +125,6 @@ class Traffic:
         return self._sums("axis", "total_bytes")
 
     @property
-    def bytes_by_link(self) -> dict[str, float]:
-        """Bytes sent in groups whose slowest link has this name."""
-        totals: dict[str, float] = {}
-        for entry in self.collectives:
-            totals[entry.link.name] = totals.get(entry.link.name, 0.0) + entry.total_bytes
-        return totals
-
-    @property
     def seconds(self) -> float:
         """Time of all collectives, none hidden and none at the same time as another."""
         return sum(entry.seconds for entry in self.collectives)

@@ -1,81 +1,50 @@
-"""A pipeline moment by moment: what each stage runs and holds, and which messages leave."""
+"""A pipeline as a trace: what each stage runs and holds, and which messages leave."""
 
 from bisect import bisect
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 from course_lib.checked import checked
-from course_lib.theory.pipelines.schedules import BACKWARD, FORWARD, WEIGHT, Schedule
+from course_lib.theory.pipelines.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    Pass,
+    Schedule,
+)
 from course_lib.theory.pipelines.timeline import Task, Timeline
+from course_lib.trace import FREE, TAKE, Event, Trace
 
-
-class Held(NamedTuple):
-    """The activations of one micro-batch in one chunk of a stage."""
-
-    micro_batch: int
-    chunk: int
-
-
-class Message(NamedTuple):
-    """What a pass has just made for a neighbour: "activations", or "gradients" going back."""
-
-    kind: str
-    micro_batch: int
-    sender: int
-    receiver: int
-
-
-@dataclass(frozen=True)
-class AtStage:
-    """One stage at a moment: its pass (None: it waits), what it holds, and the most so far.
-
-    `most` counts micro-batches as `Timeline.in_flight` does: a chunk of an interleaved schedule is
-    a part of one.
-    """
-
-    running: Task | None
-    held: tuple[Held, ...]
-    most: float
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A time at which a pass starts or ends, and all stages right after it."""
-
-    time: float
-    stages: tuple[AtStage, ...]
-    sent: tuple[Message, ...]
+DOES = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    INPUT: "input's gradient",
+    WEIGHT: "weights' gradient",
+}
 
 
 @checked
-def pipeline_moments(line: Timeline) -> tuple[Moment, ...]:
-    """Every moment of `line`, from the first start to the last end.
+def pipeline_trace(line: Timeline) -> Trace:
+    """The passes of `line`, what stages hold meanwhile, and what they send.
 
-    Activations are held from the start of a forward pass to the end of B, or of W where the
-    backward is split: the convention of `Timeline.in_flight`, which is the largest `most`.
+    A part is (micro-batch, chunk of the stage); the two halves of an "F&B" run at the same time.
+    Activations are taken when a forward pass starts and freed at the end of B, or of W where the
+    backward is split: the convention of `Timeline.in_flight`. Each counts as one byte. A message,
+    "activations" or "gradients", leaves when its pass has ended.
     """
     times = _times(line)
-    held: list[list[Held]] = [[] for _ in range(line.stages)]
-    most = [0.0] * line.stages
-    starts, ends = _by_time(line, times)
-    running: list[Task | None] = [None] * line.stages
-    moments = []
-    for place, time in enumerate(times):
-        for task in ends[place]:
-            running[task.stage] = None
-            _release(held[task.stage], task)
-        for task in starts[place]:
-            running[task.stage] = task
-            _take(held[task.stage], task)
-            most[task.stage] = max(most[task.stage], len(held[task.stage]) / line.schedule.visits)
-        sent = tuple(letter for task in ends[place] for letter in _messages(line.schedule, task))
-        stages = tuple(
-            AtStage(running[stage], tuple(sorted(held[stage])), most[stage])
-            for stage in range(line.stages)
+    middles = [(early + late) / 2 for early, late in pairwise(times)]
+    return Trace(
+        event
+        for task in line.tasks
+        for event in _events(
+            line.schedule,
+            task,
+            times[bisect(middles, task.start)],
+            times[bisect(middles, task.end)],
         )
-        moments.append(Moment(time, stages, sent))
-    return tuple(moments)
+    )
 
 
 def _times(line: Timeline) -> list[float]:
@@ -88,52 +57,19 @@ def _times(line: Timeline) -> list[float]:
     return found
 
 
-def _by_time(line: Timeline, times: list[float]) -> tuple[list[list[Task]], list[list[Task]]]:
-    """The passes that start, and those that end, at each of the times."""
-    starts: list[list[Task]] = [[] for _ in times]
-    ends: list[list[Task]] = [[] for _ in times]
-    middles = [(early + late) / 2 for early, late in pairwise(times)]
-
-    def place(time: float) -> int:
-        return bisect(middles, time)
-
-    for task in line.tasks:
-        starts[place(task.start)].append(task)
-        ends[place(task.end)].append(task)
-    return starts, ends
-
-
-def _parts(task: Task) -> list[tuple[str, Held]]:
-    """The kinds of pass in a task, each with its micro-batch: two in an "F&B"."""
-    kind = FORWARD if task.backward else task.kind
-    parts = [(kind, Held(task.micro_batch, task.chunk))]
-    if task.backward:
-        parts.append((task.backward.kind, Held(task.backward.micro_batch, task.backward.chunk)))
-    return parts
-
-
-def _take(held: list[Held], task: Task) -> None:
-    held += [what for kind, what in _parts(task) if kind == FORWARD]
-
-
-def _release(held: list[Held], task: Task) -> None:
-    for kind, what in _parts(task):
-        if kind in (BACKWARD, WEIGHT):
-            held.remove(what)
-
-
-def _messages(plan: Schedule, task: Task) -> list[Message]:
-    """What neighbours get from a pass that has ended; W makes nothing for them."""
-    found = []
-    for kind, what in _parts(task):
-        if kind == WEIGHT:
-            continue
-        onward = kind == FORWARD
-        receiver = _neighbour(plan, task.stage, what.chunk, 1 if onward else -1)
-        if receiver is not None and receiver != task.stage:
-            name = "activations" if onward else "gradients"
-            found.append(Message(name, what.micro_batch, task.stage, receiver))
-    return found
+def _events(plan: Schedule, task: Task, start: float, end: float) -> Iterator[Event]:
+    for half in Pass(task.kind, task.micro_batch, task.chunk, task.backward).parts:
+        part, label = (half.micro_batch, half.chunk), str(half.micro_batch)
+        if half.kind == FORWARD:
+            yield Event(start, task.stage, TAKE, part, bytes=1, label=label)
+        yield Event(start, task.stage, DOES[half.kind], part, end=end, label=label)
+        if half.kind in (BACKWARD, WEIGHT):
+            yield Event(end, task.stage, FREE, part)
+        onward = half.kind == FORWARD
+        receiver = _neighbour(plan, task.stage, half.chunk, 1 if onward else -1)
+        if half.kind != WEIGHT and receiver not in (None, task.stage):
+            what = "activations" if onward else "gradients"
+            yield Event(end, task.stage, what, part, receiver, label=label)
 
 
 def _neighbour(plan: Schedule, stage: int, chunk: int, step: int) -> int | None:

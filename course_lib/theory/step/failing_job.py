@@ -1,10 +1,11 @@
 """A job that saves, loses a node, waits and resumes: what it does, one stretch after another."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.step.recovery import lost_steps
+from course_lib.trace import Event, Trace
 from course_lib.validation import number, whole
 
 _MOST_UPDATES = 1000
@@ -36,80 +37,46 @@ class JobCosts:
 
 
 @dataclass(frozen=True)
-class JobSpan:
-    """A stretch of time: "update", "save", "notice", "queue" or "start".
-
-    `update` is how many updates are done when it ends; `lost`: the failure undoes this update;
-    `again`: it was done before.
-    """
-
-    kind: str
-    update: int
-    start_s: float
-    end_s: float
-    lost: bool = False
-    again: bool = False
-
-
-@dataclass(frozen=True)
-class JobMoment:
-    """After some spans: the clock, updates that are done and of them saved, and the last span."""
-
-    now_s: float
-    done: int
-    saved: int
-    last: JobSpan | None
-    new_work_s: float
-
-    @property
-    def goodput(self) -> float:
-        """Time spent on updates that are still done, over all time; 1 before anything happens."""
-        return self.new_work_s / self.now_s if self.now_s else 1.0
-
-
-@dataclass(frozen=True)
 class FailingJob:
-    """A job of `updates`, saved after every `every`, that loses a node after `fails_after`."""
+    """A job of `updates`, saved after every `every`, that loses a node after `fails_after`.
+
+    Its trace: "update", "save", "notice", "queue" and "start", one after the other. The part is how
+    many updates are done when that ends; the label of an update is "lost" where the failure undoes
+    it, and "again" where it was done before.
+    """
 
     updates: int
     every: int
     fails_after: int
     costs: JobCosts
-    spans: tuple[JobSpan, ...]
+    trace: Trace
 
     @property
     def total_s(self) -> float:
         """Until the last update is saved."""
-        return self.spans[-1].end_s
+        return self.trace[-1].until
 
     @property
     def failed_s(self) -> float:
         """When the node dies."""
-        return next(span.start_s for span in self.spans if span.kind == "notice")
+        return next(event.at for event in self.trace if event.what == "notice")
 
     @property
     def lost(self) -> int:
         """Updates that are done twice."""
-        return sum(span.lost for span in self.spans)
+        return sum(event.label == "lost" for event in self.trace)
 
     @property
     def goodput(self) -> float:
         """New work over all time, at the end."""
         return self.updates * self.costs.update_s / self.total_s
 
-    @property
-    def moments(self) -> tuple[JobMoment, ...]:
-        """The beginning, and one after each span."""
-        found = [JobMoment(0.0, 0, 0, None, 0.0)]
-        for span in self.spans:
-            done = saved = found[-1].saved
-            if span.kind == "update":
-                done = span.update
-            if span.kind == "save":
-                done = saved = span.update
-            work_s = done * self.costs.update_s
-            found.append(JobMoment(span.end_s, done, saved, span, work_s))
-        return tuple(found)
+    def after(self, events: int) -> tuple[int, int]:
+        """Updates done, and of them saved, after the first `events` of the trace."""
+        whole("events", events, least=0)
+        past = [(event.what, int(str(event.part))) for event in self.trace[:events]]
+        saved = max((update for what, update in past if what == "save"), default=0)
+        return (past[-1][1] if past else 0), saved
 
 
 @checked
@@ -123,28 +90,30 @@ def failing_job(updates: int, every: int, fails_after: int, costs: JobCosts) -> 
     whole("updates", updates, least=2, most=_MOST_UPDATES)
     whole("every", every)
     whole("fails_after", fails_after, most=updates - 1)
-    spans = tuple(_spans(updates, every, fails_after, costs))
-    return FailingJob(updates, every, fails_after, costs, spans)
+    trace = Trace(_events(updates, every, fails_after, costs))
+    return FailingJob(updates, every, fails_after, costs, trace)
 
 
-def _spans(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iterator[JobSpan]:
+def _events(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iterator[Event]:
     saved = fails_after - lost_steps(fails_after, every)
+    waits = [("notice", saved, ""), ("queue", saved, ""), ("start", saved, "")]
+    first = _work(range(1, fails_after + 1), every, lambda it: "lost" if it > saved else "")
+    second = _work(
+        range(saved + 1, updates + 1), every, lambda it: "again" if it <= fails_after else ""
+    )
+    last = [("save", updates, "")] * (updates % every > 0)
     now = 0.0
-    for update in range(1, fails_after + 1):
-        end = now + costs.update_s
-        yield JobSpan("update", update, now, end, lost=update > saved)
+    for what, update, label in (*first, *waits, *second, *last):
+        end = now + getattr(costs, f"{what}_s")
+        yield Event(now, 0, what, update, end=end, label=label)
         now = end
+
+
+def _work(
+    updates: Iterable[int], every: int, label: Callable[[int], str]
+) -> Iterator[tuple[str, int, str]]:
+    """Updates, and a save after each `every`."""
+    for update in updates:
+        yield "update", update, label(update)
         if update % every == 0:
-            yield JobSpan("save", update, now, now + costs.save_s)
-            now += costs.save_s
-    waits = {"notice": costs.notice_s, "queue": costs.queue_s, "start": costs.start_s}
-    for kind, wait_s in waits.items():
-        yield JobSpan(kind, saved, now, now + wait_s)
-        now += wait_s
-    for update in range(saved + 1, updates + 1):
-        end = now + costs.update_s
-        yield JobSpan("update", update, now, end, again=update <= fails_after)
-        now = end
-        if update % every == 0 or update == updates:
-            yield JobSpan("save", update, now, now + costs.save_s)
-            now += costs.save_s
+            yield "save", update, ""

@@ -19,13 +19,6 @@ def test_a_run_is_time_gpu_hours_and_money():
     assert budget.training_run_at(8.64e9, 100, 1000, gpu_hour_usd=3) == run
 
 
-def test_training_days_are_eight_tp_over_nx():
-    arguments = {"tokens": 3e11, "parameters": 1.75e11, "gpus": 1024, "flop_per_s_per_gpu": 1.4e14}
-    by_hand = 8 * 3e11 * 1.75e11 / (1024 * 1.4e14) / 86400
-    assert budget.training_days(**arguments) == pytest.approx(by_hand)
-    assert budget.training_days(**arguments, recompute="none") == pytest.approx(by_hand * 6 / 8)
-
-
 def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
     flop = training_flops(MODELS["gpt3-175b"], 64, 2048, recompute="full")
     where = {"time_s": 18.0, "gpus": 64, "peak_flop_per_s": 312e12}
@@ -128,17 +121,6 @@ PROBES = {
         {"tokens": 1e12, "gpus": 8, "tokens_per_s_per_gpu": 400.0},
         {"tokens": 2e12, "gpus": 9, "tokens_per_s_per_gpu": 500.0} | PRICE,
         see=lambda run: (run.time_s, run.cost_usd),
-    ),
-    "training_days": Probe(
-        budget.training_days,
-        {"tokens": 1e12, "parameters": 1e9, "gpus": 8, "flop_per_s_per_gpu": 1e14},
-        {
-            "tokens": 2e12,
-            "parameters": 2e9,
-            "gpus": 9,
-            "flop_per_s_per_gpu": 2e14,
-            "recompute": "none",
-        },
     ),
     "compute_optimal_parameters": Probe(
         budget.compute_optimal_parameters, {"flop": 1e20}, {"flop": 1e22}

@@ -28,7 +28,7 @@ CHIP = Accelerator("chip", 1e12, 10**9, 1e10, inside=Link("fast", 1e10), between
     ],
 )
 def test_peaks_follow_from_clock_and_cores(name, clock_hz, fma_per_clock, tensor_cores):
-    peak = hardware.tensor_core_peak(clock_hz, fma_per_clock, tensor_cores)
+    peak = clock_hz * fma_per_clock * 2 * tensor_cores
     assert ACCELERATORS[name].peak_flop_per_s == pytest.approx(peak, rel=1e-3)
 
 
@@ -95,9 +95,6 @@ def test_intensity_of_a_matmul():
         (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
         (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),
         (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
-        (lambda: hardware.tensor_core_peak(0, 1, 1), "clock_hz must be above 0"),
-        (lambda: hardware.tensor_core_peak(1, 0, 1), "fma_per_clock must be at least 1"),
-        (lambda: hardware.tensor_core_peak(1, 1, 0), "tensor_cores must be at least 1"),
         (lambda: hardware.ridge(0, 1), "flop_per_s must be above 0"),
         (lambda: hardware.ridge(1, 0), "bytes_per_s must be above 0"),
         (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
@@ -205,11 +202,6 @@ PROBES = {
     "Accelerator.attention_share": Probe(H100.attention_share, {}, {"kernel": "new"}),
     "Accelerator.attainable_flop_per_s": Probe(
         H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}
-    ),
-    "tensor_core_peak": Probe(
-        hardware.tensor_core_peak,
-        {"clock_hz": 1e9, "fma_per_clock": 256, "tensor_cores": 432},
-        {"clock_hz": 2e9, "fma_per_clock": 512, "tensor_cores": 528},
     ),
     "ridge_rows": Probe(
         hardware.ridge_rows,

@@ -9,6 +9,7 @@ from course_lib.demos.shared.training import Training
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.fsdp.yafsdp import YaFSDP
 from course_lib.theory.memory.buffer_turns import buffer_turns
+from course_lib.theory.memory.unit_life import GRADIENTS, WEIGHTS
 
 
 class Told(YaFSDP):
@@ -47,17 +48,20 @@ def real_moments(layers):
 
 @pytest.mark.parametrize("layers", [1, 4])
 def test_the_buffers_of_a_real_run(layers):
-    expected = buffer_turns(layers + 4)
+    trace = buffer_turns(layers + 4)
     for told, sent in launch.run(real_moments, layers, ranks=2):
-        found = [one[:4] for one in told]
-        assert found == [(m.phase, m.layer, m.weights, m.gradients) for m in expected]
-        ways = [([m.arriving] if m.arriving is not None else []) for m in expected]
-        assert [one[4] for one in told] == ways
-        for moment, (*_, reduced) in zip(expected, told, strict=True):
+        assert len(told) == len(trace.times) - 1
+        for turn, (phase, layer, *buffers, arriving, reduced) in enumerate(told):
+            now, held = {event.what: event.part for event in trace.at(turn)}, trace.held(turn)[0]
+            assert now[phase] == layer
+            for kind, those in zip((WEIGHTS, GRADIENTS), buffers, strict=True):
+                labels = [held[kind, odd].label if (kind, odd) in held else None for odd in (0, 1)]
+                assert labels == [None if one is None else str(one) for one in those]
+            assert arriving == [layer for what, layer in now.items() if what == "all-gather"]
             # The head is the embedding again: they share a flat parameter.
-            assert (moment.leaving is None) == (not reduced)
-            assert moment.leaving is None or moment.leaving in reduced
-        gathers = 1 + sum(moment.arriving is not None for moment in expected)
+            leaving = now.get("reduce-scatter")
+            assert leaving in (reduced or [None])
+        gathers = 1 + trace.sent()["all-gather"].calls
         assert gathers == sent["all-gather"].calls == 2 * (layers + 4) - 2
 
 
@@ -67,4 +71,3 @@ def test_one_layer_needs_no_turns():
 
 
 PROBES = {"buffer_turns": Probe(buffer_turns, {"layers": 4}, {"layers": 5})}
-RECORDS = {"BufferMoment": list(buffer_turns(4))}

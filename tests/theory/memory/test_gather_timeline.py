@@ -19,6 +19,7 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.states import local_parameters, sharding_buffers
+from course_lib.theory.memory.unit_life import GRADIENTS, WEIGHTS
 
 TINY = TransformerShape(2, 64, 4, 256, 128, 32)
 LAYER, ENDS = 49_984, 128 * 64 + 32 * 64 + 2 * 64
@@ -26,10 +27,10 @@ PLAIN, WIDE = Recipe(), Recipe(gradients="fp32")
 
 
 def weights_in_units(shape, **options):
-    """How many layers are whole beside the root, after each change."""
+    """How many layers are whole beside the root, after each change of weights."""
     local = local_parameters(shape)
-    events = gather_timeline(shape, PLAIN, 2, **options).events
-    sizes = [event.weights_bytes // 2 - local.ends_dense for event in events]
+    levels = gather_timeline(shape, PLAIN, 2, **options).levels((WEIGHTS,))
+    sizes = [size // 2 - local.ends_dense for _, size in levels]
     return [size // local.layer_dense for size in sizes]
 
 
@@ -39,15 +40,9 @@ def test_the_sizes_are_those_of_the_tiny_model():
 
 
 def test_two_layers_by_hand():
-    #  forward: root; 1, fetch 2, compute, free; compute, free; backward: head; 2, fetch 1, …
-    assert weights_in_units(TINY, prefetch=False) == [
-        *(0, 1, 1, 0, 1, 1, 0),
-        *(0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, -1, -1, -1),
-    ]
-    assert weights_in_units(TINY) == [
-        *(0, 1, 2, 2, 1, 1, 0),
-        *(0, 1, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, -1, -1, -1),
-    ]
+    #  forward: root; 1, free, 2, free; backward: 2, free, 1, free; root, which is less than a layer
+    assert weights_in_units(TINY, prefetch=False) == [0, 1, 0, 1, 0, 1, 0, 1, 0, -1]
+    assert weights_in_units(TINY) == [0, 1, 2, 1, 0, 1, 2, 1, 0, -1]
     assert max(weights_in_units(TINY, reshard=False)) == 2
 
 
@@ -122,19 +117,19 @@ def test_whole_gradients_are_those_of_a_run_on_two_ranks(tied, vocab):
     marks, most = launch.run(gradients_of_a_run, shape, ranks=2)[0]
     found = gather_timeline(shape, RECIPES["fp32-16"], 2)
     assert most == found.peak_gradients_bytes
-    back = [event for event in found.events if event.phase == "backward"]
     table, norm = 4 * vocab * 32, 4 * 2 * 32
-    assert marks[0] == 0 and marks[1] == back[0].gradients_bytes == table + norm
-    told = {(event.action, event.unit): event.gradients_bytes for event in back}
-    layers = [
-        bytes_
-        for layer in (4, 3, 2, 1)
-        for bytes_ in (
-            told["done", layer + 1] if layer < 4 else table + norm,
-            told["compute", layer],
-            told["reduce", layer],
-        )
-    ]
+
+    def held(what, part):
+        """Bytes of whole gradients when that has happened."""
+        when = next(e.at for e in found.trace if (e.what, e.part) == (what, part))
+        return [size for at, size in found.levels((GRADIENTS,)) if at <= when][-1]
+
+    assert marks[0] == 0 and marks[1] == held("backward", 0) == table + norm
+    layers = [table + norm]
+    for layer in (4, 3, 2, 1):
+        layers += [held("backward", layer), held("reduce-scatter", layer)]
+        layers.append(held("free", (GRADIENTS, layer)))
+    layers.pop()
     assert marks[1:-2] == layers
 
 
@@ -142,7 +137,7 @@ def test_yafsdp_holds_the_same_all_the_time():
     shape, recipe = MODELS["llama2-70b"], Recipe(gathering="yafsdp")
     found = gather_timeline(shape, recipe, 8)
     layer = 2 * local_parameters(shape).layer_dense
-    assert {event.gathered_bytes for event in found.events} == {4 * layer}
+    assert found.levels() == ((0, 4 * layer),)
     assert found.peak_bytes == found.states_bytes + 4 * layer
     assert found.changes == 1  # once, at the beginning
 
@@ -161,8 +156,8 @@ def test_collectives():
 
 
 def test_nothing_is_left_in_the_end():
-    last = gather_timeline(MODELS["gpt2-124m"], WIDE, 4).events[-1]
-    assert last.gathered_bytes == 0
+    found = gather_timeline(MODELS["gpt2-124m"], WIDE, 4)
+    assert found.levels()[-1][1] == 0 and not found.trace.held(1e9)[0]
 
 
 def test_explain_names_the_peak():
@@ -193,6 +188,7 @@ PROBES = {
             "prefetch": False,
         },
     ),
+    "GatherTimeline.levels": Probe(TIMELINES[0].levels, {}, {"kinds": (GRADIENTS,)}),
     "GatherTimeline.explain": Probe(TIMELINES[0].explain, {}, {"unit": "GiB"}),
 }
-RECORDS = {"GatherEvent": list(TIMELINES[0].events), "GatherTimeline": TIMELINES}
+RECORDS = {"GatherTimeline": TIMELINES}

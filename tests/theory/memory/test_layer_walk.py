@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes, needed_terms
 from course_lib.theory.memory.layer_walk import layer_walk
+from course_lib.trace import FREE, TAKE
 
 GPT3 = MODELS["gpt3-175b"]
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
@@ -43,17 +43,14 @@ def test_what_waits_is_what_the_inventory_says(recompute, attention, dropout):
         # The scores come back only when the MLP's tensors are gone.
         apart = recompute == "selective" and attention == "standard"
         assert walk.peak_bytes < needed if apart else walk.peak_bytes == needed
-        assert walk.moments[0].held == walk.moments[-1].held == ()
+        assert walk.held_bytes(0) == walk.held_bytes(len(walk.steps)) == 0
 
 
 @every("recompute", ["none", "selective", "full"])
 def test_everything_comes_and_goes_once(recompute):
     walk = layer_walk(Job(GPT3, replace(STANDARD, recompute=recompute), sequence=2048))
-    for before, after in pairwise(walk.moments):
-        assert set(after.held) == (set(before.held) | set(after.stored)) - set(after.freed)
-    come = [one for moment in walk.moments for one in moment.stored]
-    gone = [one for moment in walk.moments for one in moment.freed]
-    assert sorted(map(str, come)) == sorted(map(str, gone)) and len(set(come)) == len(come)
+    come, gone = ([e.part for e in walk.trace if e.what == what] for what in (TAKE, FREE))
+    assert set(come) == set(gone) and len(set(come)) == len(come) == len(gone)
 
 
 class Kept:
@@ -126,12 +123,12 @@ def measured(recompute, attention):
     return kept.log
 
 
-def small_change(walk_moment, attention):
-    """Mean and scale of each norm that is held, and flash attention's log-sum-exp: fp32."""
-    names = {one.name for one in walk_moment.held}
+def held_bytes(walk, step, attention):
+    """All that is held, with mean and scale of norms and flash attention's log-sum-exp: fp32."""
+    names = {part.label for part in walk.trace.held(step)[0].values()}
     norms = len(names & {"the layer's input", "the stream"})
     softmax = attention == "flash" and "queries" in names
-    return norms * 2 * TOKENS * 4 + softmax * HEADS * TOKENS * 4
+    return walk.held_bytes(step) + norms * 2 * TOKENS * 4 + softmax * HEADS * TOKENS * 4
 
 
 @every("attention", ["standard", "flash"])
@@ -169,25 +166,21 @@ def _small(recompute, attention):
 
 def _expected(walk, going, attention):
     return [
-        (one.operation, one.held_bytes + small_change(one, attention))
-        for one in walk.moments
-        if one.going == going and not one.operation.startswith("add")
+        (one.part, held_bytes(walk, one.at, attention))
+        for one in walk.steps
+        if one.what == going and not one.part.startswith("add")
     ]
 
 
 def _backward(walk, attention):
     """What is held before any backward, before each operation's, and after the last one."""
-    places = [place for place, one in enumerate(walk.moments) if one.going == "backward"]
-    found = [("before any backward", places[0] - 1)]
-    for place in places:
-        operation = walk.moments[place].operation
-        if not operation.startswith("add"):
-            found.append((f"before backward of {operation}", place - 1))
-    found.append(("after the last backward", places[-1]))
-    return [
-        (name, walk.moments[at].held_bytes + small_change(walk.moments[at], attention))
-        for name, at in found
-    ]
+    back = [one for one in walk.steps if one.what == "backward"]
+    found = [("before any backward", back[0].at - 1)]
+    for one in back:
+        if not one.part.startswith("add"):
+            found.append((f"before backward of {one.part}", one.at - 1))
+    found.append(("after the last backward", back[-1].at))
+    return [(name, held_bytes(walk, at, attention)) for name, at in found]
 
 
 def test_other_layers_are_refused():
@@ -202,6 +195,7 @@ WALKS = [
     layer_walk(Job(GPT3, FULL, Layout(micro_batch=2), sequence=1024)),
 ]
 PROBES = {
+    "LayerWalk.held_bytes": Probe(WALKS[0].held_bytes, {"step": 1}, {"step": 5}),
     "layer_walk": Probe(
         layer_walk,
         {"job": Job(GPT3, STANDARD, Layout(tp=2), sequence=512)},
@@ -212,6 +206,5 @@ PROBES = {
 }
 RECORDS = {
     "SavedTensor": [WALKS[0].tensors[0], WALKS[1].tensors[4]],
-    "WalkMoment": [WALKS[0].moments[1], WALKS[0].moments[-3]],
     "LayerWalk": WALKS,
 }

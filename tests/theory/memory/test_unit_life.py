@@ -13,7 +13,15 @@ from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.states import local_parameters
-from course_lib.theory.memory.unit_life import UnitCosts, unit_life
+from course_lib.theory.memory.unit_life import (
+    GRADIENTS,
+    REDUCED,
+    WEIGHTS,
+    UnitCosts,
+    changes,
+    fsdp_calls,
+    unit_life,
+)
 
 TRAINING = Training("4x16x2", batch=4, sequence=8)
 ROOT, LAYER = UnitCosts(0, 0, 1, 1, 5, 5), UnitCosts(2, 4, 1, 1, 10, 10)
@@ -90,7 +98,7 @@ def real_calls(depth, reshard):
 @pytest.mark.parametrize("reshard", [True, False])
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_the_order_of_a_real_run_on_two_ranks(prefetch, reshard):
-    expected = list(unit_life(UNITS, prefetch=prefetch, reshard=reshard).calls)
+    expected = list(fsdp_calls(4, prefetch=prefetch, reshard=reshard))
     for calls in launch.run(real_calls, prefetch, reshard, ranks=2):
         assert calls == expected
 
@@ -98,28 +106,35 @@ def test_the_order_of_a_real_run_on_two_ranks(prefetch, reshard):
 def test_two_layers_by_hand():
     alone = unit_life(UNITS[:3], prefetch=0)
     # root 1; layers 1 + 2 each; backward: 1 + 4 each, a reduction at a time; the root's at the end
-    ends = [(task.what, task.unit, task.end_s) for task in alone.tasks]
+    ends = [(task.what, task.part, task.end) for task in alone.tasks]
     assert ends == [
-        *(("gather", 0, 1), ("forward", 0, 1)),
-        *(("gather", 1, 2), ("forward", 1, 4), ("gather", 2, 5), ("forward", 2, 7)),
-        *(("backward", 0, 7), ("gather", 2, 8), ("backward", 2, 12), ("reduce", 2, 13)),
-        *(("gather", 1, 14), ("backward", 1, 18), ("reduce", 1, 19), ("reduce", 0, 20)),
+        *(("all-gather", 0, 1), ("forward", 0, 1)),
+        *(("all-gather", 1, 2), ("forward", 1, 4), ("all-gather", 2, 5), ("forward", 2, 7)),
+        *(("backward", 0, 7), ("all-gather", 2, 8), ("backward", 2, 12), ("reduce-scatter", 2, 13)),
+        *(
+            ("all-gather", 1, 14),
+            ("backward", 1, 18),
+            ("reduce-scatter", 1, 19),
+            ("reduce-scatter", 0, 20),
+        ),
     ]
     assert (alone.total_s, alone.computing_s, alone.waiting_s) == (20, 12, 8)
     # ahead: only the first gather, the one at the turn, and the last reductions show
     assert unit_life(UNITS[:3]).total_s == 1 + 1 + 2 + 2 + 1 + 4 + 4 + 2
 
 
-def test_the_states_of_a_unit_in_their_order():
-    moments = unit_life(UNITS).moments
-    seen = [(moment.weights[2], moment.gradients[2]) for moment in moments]
-    changes = [now for now, before in zip(seen, [None, *seen], strict=False) if now != before]
-    assert changes == [
-        *(("shard", "none"), ("arriving", "none"), ("whole", "none")),  # forward
-        *(("shard", "none"), ("asked", "none"), ("arriving", "none"), ("whole", "none")),
-        *(("whole", "growing"), ("shard", "leaving"), ("shard", "sent"), ("shard", "none")),
-    ]
-    assert moments[-1].whole_bytes == 0
+def test_what_is_whole_in_the_life_of_a_unit():
+    """Room from when it is asked for until it is freed; gradients until they are reduced."""
+    trace, part = unit_life(UNITS).trace, (WEIGHTS, 2)
+    changes = [(e.what, e.at) for e in trace if e.part == part]
+    first, second = (e for e in trace if (e.what, e.part) == ("all-gather", 2))
+    assert changes == [("take", first.at), ("free", 6), ("take", 15), ("free", 23)]
+    assert (first.at, second.at) == (2, 16)  # then the link is busy with layer 4's gradients
+    (reduced,) = (e for e in trace if (e.what, e.part) == ("reduce-scatter", 2))
+    (grows,) = (e for e in trace if (e.what, e.part) == ("take", (GRADIENTS, 2)))
+    assert (grows.at, reduced.at, reduced.end) == (19, 23, 24)
+    assert trace.held(24)[0][REDUCED].label == "2" and trace.held(27)[0][REDUCED].label == "1"
+    assert not trace.held(trace.times[-1])[0]
 
 
 @every(("reshard", "prefetch"), [(a, b) for a in (True, False) for b in (0, 1)])
@@ -130,10 +145,10 @@ def test_the_peaks_are_those_of_gather_timeline(reshard, prefetch):
     root = UnitCosts(0, 0, 1, 1, ends, ends, head)
     found = unit_life([root] + [layer] * shape.layers, prefetch=prefetch, reshard=reshard)
     expected = gather_timeline(shape, Recipe(), 2, reshard=reshard, prefetch=bool(prefetch))
-    peak = max(moment.weights_bytes for moment in found.moments)
-    assert peak == expected.peak_weights_bytes
     assert found.peak_bytes == expected.peak_bytes - expected.states_bytes
-    assert (found.gathers, found.reductions) == (expected.all_gathers, expected.reduce_scatters)
+    sent = found.trace.sent()
+    assert sent["all-gather"].calls == expected.all_gathers
+    assert sent["reduce-scatter"].calls == expected.reduce_scatters
 
 
 def test_more_ahead_is_not_slower_and_holds_more():
@@ -148,6 +163,7 @@ def test_more_ahead_is_not_slower_and_holds_more():
         (lambda: unit_life([ROOT]), "give the root and at least one layer"),
         (lambda: unit_life(UNITS, prefetch=-1), "prefetch must be at least 0"),
         (lambda: unit_life(UNITS, reshard=1), "reshard"),
+        (lambda: fsdp_calls(0), "layers must be at least 1"),
         (lambda: replace(LAYER, gather_s=-1), "gather_s must be at least 0"),
     ],
 )
@@ -156,22 +172,19 @@ def test_what_is_refused(call, message):
         call()
 
 
-def seen(life):
-    return life.calls, life.tasks, [moment.whole_bytes for moment in life.moments]
-
-
 LIVES = [unit_life(UNITS), unit_life([ROOT, replace(LAYER, forward_s=3)], prefetch=2)]
 PROBES = {
     "unit_life": Probe(
         unit_life,
         {"units": UNITS},
         {"units": UNITS[:-1], "prefetch": 0, "reshard": False},
-        see=seen,
+        see=lambda life: life.trace,
+    ),
+    "fsdp_calls": Probe(fsdp_calls, {"layers": 3}, {"layers": 4, "prefetch": 0, "reshard": False}),
+    "changes": Probe(
+        lambda **given: list(changes(**given)),
+        {"units": UNITS, "calls": fsdp_calls(4)},
+        {"units": [ROOT] * 5, "calls": fsdp_calls(3), "copy_bytes": [1] * 5},
     ),
 }
-RECORDS = {
-    "UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)],
-    "UnitTask": list(LIVES[0].tasks),
-    "UnitMoment": [*LIVES[0].moments],
-    "UnitLife": LIVES,
-}
+RECORDS = {"UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)], "UnitLife": LIVES}

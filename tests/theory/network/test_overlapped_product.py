@@ -30,14 +30,14 @@ def test_four_shares_by_hand():
 def test_the_closed_form_is_the_end_of_the_timeline(communication_s, ranks):
     product = OverlappedProduct(1, communication_s, ranks)
     work = [task for task in product.tasks if task.what == "forward"]
-    wire = [task for task in product.tasks if task.what == "gather"]
-    assert max(task.end_s for task in product.tasks) == pytest.approx(product.seconds)
-    assert sum(task.end_s - task.start_s for task in work) == pytest.approx(1)
-    assert sum(task.end_s - task.start_s for task in wire) == pytest.approx(communication_s)
-    assert [task.unit for task in work] == list(range(ranks))
-    arrived = {task.unit: task.end_s for task in wire}
-    assert all(task.start_s >= arrived.get(task.unit, 0) for task in work)
-    assert all(now.end_s <= then.start_s + 1e-12 for now, then in pairwise(work))
+    wire = [task for task in product.tasks if task.what == "all-gather"]
+    assert max(task.end for task in product.tasks) == pytest.approx(product.seconds)
+    assert sum(task.end - task.at for task in work) == pytest.approx(1)
+    assert sum(task.end - task.at for task in wire) == pytest.approx(communication_s)
+    assert [task.part for task in work] == list(range(ranks))
+    arrived = {task.part: task.end for task in wire}
+    assert all(task.at >= arrived.get(task.part, 0) for task in work)
+    assert all(now.end <= then.at + 1e-12 for now, then in pairwise(work))
 
 
 def test_the_products_make_up_the_layer():

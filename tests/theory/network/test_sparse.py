@@ -1,11 +1,10 @@
 """What a parameter server moves, against sums by hand."""
 
 import pytest
-import torch
 from every import every
 from probes import Probe
 
-from course_lib.theory.network.sparse import RowExchange, dense_over_sparse, distinct_rows
+from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
 
 
 def test_an_exchange_by_hand():
@@ -62,44 +61,8 @@ def test_a_billion_rows_of_which_each_of_8_gpus_touches_100_000():
     assert dense_over_sparse(exchange, 10**9, 8) == pytest.approx(8615, abs=1)
 
 
-@pytest.mark.parametrize("skew", [0.0, 0.6, 1.0, 1.5])
-def test_distinct_rows_against_a_draw(skew):
-    rows, draws = 20_000, 10_000
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.arange(1, rows + 1, dtype=torch.float64) ** -skew
-    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
-    assert distinct_rows(rows, draws, skew) == pytest.approx(len(drawn.unique()), rel=0.03)
-
-
-@pytest.mark.parametrize("skew", [0.0, 0.6, 1.0, 1.5])
-def test_distinct_rows_against_the_whole_sum(skew):
-    rows, draws = 300_000, 50_000
-    chances = torch.arange(1, rows + 1, dtype=torch.float64) ** -skew
-    each = 1 - (1 - chances / chances.sum()) ** draws
-    assert distinct_rows(rows, draws, skew) == pytest.approx(float(each.sum()), rel=1e-3)
-
-
-def test_distinct_rows_at_the_ends():
-    assert distinct_rows(1, 5) == 1
-    assert distinct_rows(10**9, 1, 1.0) == pytest.approx(1)
-    assert distinct_rows(100, 10**6) == pytest.approx(100)
-
-
-def test_draws_of_nothing_are_explained():
-    for wrong, message in (
-        ({"rows": 0}, "rows must be at least 1"),
-        ({"draws": 0}, "draws must be at least 1"),
-        ({"skew": -1.0}, "skew must be at least 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            distinct_rows(**{"rows": 10, "draws": 10, **wrong})
-
-
 EXCHANGE = {"rows": 100, "width": 64}
 PROBES = {
-    "distinct_rows": Probe(
-        distinct_rows, {"rows": 100, "draws": 50}, {"rows": 200, "draws": 60, "skew": 1.0}
-    ),
     "RowExchange": Probe(
         RowExchange,
         EXCHANGE,

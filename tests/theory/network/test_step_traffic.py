@@ -481,8 +481,6 @@ def test_tensor_parallelism_stays_in_the_node_and_data_parallelism_leaves_it():
     gradients = entry(result, "dp", "gradients of layers")
     assert gradients.link.name == H100.between.name
     assert gradients.link.bytes_per_s == H100.between.bytes_per_s  # one port for each of 8 groups
-    assert set(result.bytes_by_link) == {H100.inside.name, H100.between.name}
-    assert sum(result.bytes_by_link.values()) == pytest.approx(result.total_bytes)
 
 
 def test_a_larger_inner_group_pushes_the_outer_one_out():

@@ -1,6 +1,6 @@
 """A pipeline moment by moment: against its peak, the traffic of a step, and a drawing by hand."""
 
-from itertools import pairwise
+from collections import Counter
 
 import pytest
 from every import every
@@ -11,7 +11,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.pipelines.moments import Held, Message, pipeline_moments
+from course_lib.theory.pipelines.moments import pipeline_trace
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 
@@ -29,74 +29,62 @@ def lines():
 
 def test_what_is_held_peaks_at_what_is_in_flight():
     for line in lines():
-        moments = pipeline_moments(line)
-        share = line.schedule.visits
+        trace, share = pipeline_trace(line), line.schedule.visits
         for stage in range(line.stages):
-            shown = [len(moment.stages[stage].held) / share for moment in moments]
-            assert max(shown) == line.in_flight(stage) == moments[-1].stages[stage].most
-            assert shown[-1] == 0, "an update leaves nothing behind"
-            peaks = [moment.stages[stage].most for moment in moments]
-            assert peaks == [max(shown[: place + 1]) for place in range(len(shown))]
+            sizes = [size / share for _, size in trace.levels(stage)]
+            assert max(sizes) == line.in_flight(stage)
+            assert sizes[-1] == 0, "an update leaves nothing behind"
 
 
 def test_every_pass_runs_as_long_as_in_the_timeline():
     for line in lines():
-        moments = pipeline_moments(line)
-        assert (moments[0].time, moments[-1].time) == (0, line.makespan)
-        assert all(early.time < late.time for early, late in pairwise(moments))
-        busy = [0.0] * line.stages
-        for early, late in pairwise(moments):
-            for stage, at in enumerate(early.stages):
-                busy[stage] += (late.time - early.time) * (at.running is not None)
-        assert busy == pytest.approx(line.busy)
+        trace = pipeline_trace(line)
+        assert (trace.times[0], trace.times[-1]) == (0, line.makespan)
+        for stage, its in enumerate(trace.lanes().values()):
+            spans = {(event.at, event.until) for event in its}  # both halves of an "F&B" in one
+            busy = sum(end - start for start, end in spans)
+            assert busy == pytest.approx(line.busy[stage])
 
 
 @every("name", ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv"))
 def test_as_many_messages_as_a_step_sends(name):
     """step_traffic's counts are those of real runs of the demos."""
     chunks = 2 if name == "interleaved" else 1
-    moments = pipeline_moments(timeline(name, 4, 8, chunks))
+    sent = letters(timeline(name, 4, 8, chunks))
     layout = Layout(pp=4, accumulation=8, schedule=name, virtual_stages=chunks)
     for stage in range(4):
-        found = {"activations": 0, "gradients": 0}
-        for moment in moments:
-            for message in moment.sent:
-                found[message.kind] += message.sender == stage
-        sent = step_traffic(Job(SHAPE, layout=layout), stage).collectives
-        counts = {item.what: item.count for item in sent if item.axis == "pp"}
-        assert found == {"activations": 0, "gradients": 0} | counts
+        found = Counter(event.what for event in sent if event.who == stage)
+        step = step_traffic(Job(SHAPE, layout=layout), stage).collectives
+        counts = {item.what: item.count for item in step if item.axis == "pp"}
+        assert {"activations": 0, "gradients": 0} | found == {
+            "activations": 0,
+            "gradients": 0,
+        } | counts
+
+
+def letters(line):
+    return [event for event in pipeline_trace(line) if event.to is not None]
 
 
 def test_dualpipe_sends_both_ways():
-    moments = pipeline_moments(timeline("dualpipe", 4, 8))
-    sent = [message for moment in moments for message in moment.sent]
+    sent = letters(timeline("dualpipe", 4, 8))
     assert len(sent) == 2 * 8 * 3  # each micro-batch crosses three cuts, there and back
-    steps = {(letter.kind, letter.receiver - letter.sender) for letter in sent}
+    steps = {(letter.what, letter.to - letter.who) for letter in sent}
     assert steps == {("activations", 1), ("activations", -1), ("gradients", 1), ("gradients", -1)}
 
 
 def test_two_stages_by_hand():
-    first, second, *_ = moments = pipeline_moments(timeline("1f1b", 2, 2))
-    assert [moment.time for moment in moments] == [0, 1, 2, 4, 5, 6, 7, 9]
-    assert (first.stages[0].held, first.stages[1].running, first.sent) == (
-        (Held(0, 0),),
-        None,
-        (),
-    )
-    assert second.sent == (Message("activations", 0, 0, 1),)
-    assert second.stages[0].held == (Held(0, 0), Held(1, 0)) and second.stages[0].most == 2
-    assert moments[3].sent == (Message("gradients", 0, 1, 0),)
+    trace = pipeline_trace(timeline("1f1b", 2, 2))
+    assert trace.times == (0, 1, 2, 4, 5, 6, 7, 9)
+    assert list(trace.held(0)[0]) == [(0, 0)] and {e.who for e in trace.running(0)} == {0}
+    assert list(trace.held(1)[0]) == [(0, 0), (1, 0)] and trace.levels(0)[1] == (1, 2)
+    first, *_, back = [(e.at, e.what, e.part, e.who, e.to) for e in trace if e.to is not None][:3]
+    assert first == (1, "activations", (0, 0), 0, 1) and back == (4, "gradients", (0, 0), 1, 0)
 
 
-RECORDS = {
-    "Held": [Held(0, 0), Held(1, 1)],
-    "Message": [Message("activations", 0, 0, 1), Message("gradients", 1, 1, 0)],
-    "AtStage": list(pipeline_moments(timeline("1f1b", 2, 2))[0].stages),
-    "Moment": pipeline_moments(timeline("1f1b", 2, 2))[:2],
-}
 PROBES = {
-    "pipeline_moments": Probe(
-        pipeline_moments,
+    "pipeline_trace": Probe(
+        pipeline_trace,
         {"line": timeline("1f1b", 2, 2)},
         {"line": timeline("gpipe", 2, 3)},
     ),

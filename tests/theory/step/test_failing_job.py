@@ -28,17 +28,13 @@ def test_the_recorded_job_of_slurm():
         times["resumed"] - times["restarted"],
     )
     job = failing_job(len(seen.losses), seen.every, after, costs)
-    moments = job.moments
     zero = times["training"] - update_s
-    died = next(
-        moment for moment in moments if moment.now_s == job.failed_s and moment.done == after
-    )
-    assert zero + died.now_s == pytest.approx(times["killed"])
-    resumed = next(m for m in moments if m.last and m.last.kind == "start")
-    assert resumed.done == seen.resumed_after
-    assert zero + resumed.now_s == pytest.approx(times["resumed"])
+    assert zero + job.failed_s == pytest.approx(times["killed"])
+    resumed = next(event for event in job.trace if event.what == "start")
+    assert resumed.part == seen.resumed_after
+    assert zero + resumed.until == pytest.approx(times["resumed"])
     assert job.lost == seen.repeated
-    updates = sum(span.kind == "update" for span in job.spans)
+    updates = sum(event.what == "update" for event in job.trace)
     assert updates == len(seen.losses) + seen.repeated
     assert job.total_s == pytest.approx(times["done"] - zero, rel=0.1)
 
@@ -69,29 +65,27 @@ def test_the_simulated_machine_does_the_same(every_, after):
         failures.random.Random = draw
     assert random.Random is draw
 
-    def name(span):
-        if span.kind == "update":
-            return "lost" if span.lost else "work"
-        return "save" if span.kind == "save" else "restart"
+    def name(event):
+        if event.what == "update":
+            return "lost" if event.label == "lost" else "work"
+        return "save" if event.what == "save" else "restart"
 
     ours = []
-    for kind, group in groupby(job.spans, key=name):
+    for kind, group in groupby(job.trace, key=name):
         stretch = list(group)
-        ours.append((kind, stretch[0].start_s, stretch[-1].end_s))
+        ours.append((kind, stretch[0].at, stretch[-1].until))
     assert [tuple(span) for span in spans if span.end_s > span.start_s] == ours
     assert failures.wasted(spans) == pytest.approx(1 / job.goodput - 1)
 
 
 def test_the_running_numbers():
     job = failing_job(20, 4, 10, COSTS)
-    moments = job.moments
-    assert moments[0].goodput == 1 and moments[-1].goodput == job.goodput
-    before = [moment for moment in moments if moment.now_s <= job.failed_s][-1]
-    after = moments[moments.index(before) + 1]
-    assert (before.done, before.saved, after.done, after.saved) == (10, 8, 8, 8)
-    assert before.goodput == 3600 / 3720 and after.goodput == 2880 / 4020
+    dies = next(place for place, event in enumerate(job.trace) if event.what == "notice")
+    assert job.after(0) == (0, 0) and job.after(len(job.trace)) == (20, 20)
+    assert job.after(dies) == (10, 8) and job.after(dies + 1) == (8, 8)
+    assert job.failed_s == 3720 and job.trace[dies].until == 4020
     assert job.lost == 2 and job.total_s == 22 * 360 + 5 * 60 + 600
-    assert [span.update for span in job.spans if span.again] == [9, 10]
+    assert [event.part for event in job.trace if event.label == "again"] == [9, 10]
 
 
 @every(
@@ -111,15 +105,11 @@ def test_what_is_refused(call, message):
 
 JOBS = [failing_job(20, 4, 10, COSTS), failing_job(10, 3, 5, replace(COSTS, save_s=30))]
 PROBES = {
+    "FailingJob.after": Probe(JOBS[0].after, {"events": 3}, {"events": 9}),
     "failing_job": Probe(
         failing_job,
         {"updates": 20, "every": 4, "fails_after": 10, "costs": COSTS},
         {"updates": 21, "every": 5, "fails_after": 11, "costs": replace(COSTS, start_s=1)},
     ),
 }
-RECORDS = {
-    "FailingJob": JOBS,
-    "JobCosts": [COSTS, JobCosts(1, 2, 3, 4, 5)],
-    "JobSpan": [*JOBS[0].spans],
-    "JobMoment": [*JOBS[0].moments],
-}
+RECORDS = {"FailingJob": JOBS, "JobCosts": [COSTS, JobCosts(1, 2, 3, 4, 5)]}
