@@ -44,7 +44,7 @@ def real_steps(kind, by_tokens):
         z = pair(x)
         z.sum().backward()
     shapes |= {"X": rows(x), "Z": rows(z), "dX": rows(x.grad)}
-    return shapes, [(call.operation, call.size_bytes) for call in log.calls]
+    return shapes, [(call.what, call.bytes) for call in log.calls]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
