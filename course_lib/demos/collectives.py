@@ -141,9 +141,9 @@ class Row:
     def facts(self) -> list[Fact]:
         """What must be true of it: equal, and as predicted."""
         where, ranks = f"{self.operation} of {self.size_bytes} bytes", len(self.sent_bytes)
-        total = round(ranks * self.predicted_sent_bytes)
+        total, library = round(ranks * self.predicted_sent_bytes), "the library's"
         found = [
-            Fact(f"{where}: equal to the library's result", self.equal, True),
+            Fact(f"{where}: the result", library if self.equal else f"not {library}", library),
             Fact(f"{where}: steps", self.steps, self.predicted_steps),
             Fact(f"{where}: messages", self.messages, self.predicted_messages),
             Fact(f"{where}: bytes of all ranks", sum(self.sent_bytes), total),

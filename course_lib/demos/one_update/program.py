@@ -73,4 +73,5 @@ def main(options: Options) -> Result:
         loss.backward()
         version.exchange()
     on, folder = "one rank" if rank.world == 1 else f"{rank.world} ranks", Path(options.folder)
-    return Result(f"{folder}: one update on {on}, loss {float(loss.detach()):.6f} on rank 0")
+    own = float(loss.detach())
+    return Result(f"{folder}: one update on {on}, loss {own:.6f} on rank 0", loss=own)

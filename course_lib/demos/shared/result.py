@@ -90,4 +90,4 @@ def _gap(measured: float, predicted: float | None) -> float:
 
 
 def _told(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if type(value) is int else str(value)
