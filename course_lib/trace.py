@@ -7,7 +7,7 @@ steppers, demos and checks of builds read either. Nothing else in the course is 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 TAKE, FREE = "take", "free"  # the part is there from now on; it is gone from now on
 ADD, COPY = "add", "copy"  # messages: the receiver adds the part to its own; puts it in its place
@@ -20,6 +20,7 @@ Who = int  # a rank, a stage, a GPU, a node, a trainer
 class Event(NamedTuple):
     """`who` does `what` with `part`, from `at` until `end` (or at once), in steps or in seconds.
 
+    `part` is hashable: a number, a word, or a tuple such as ("weights", layer, slice).
     `to` is given for a message: "add" or "copy" say what its receiver does with it. "take" and
     "free" change what `who` holds. A collective's name counts as one call of `who`, with the bytes
     of the whole tensor. Every other word is work. `label` is for readers.
@@ -28,7 +29,7 @@ class Event(NamedTuple):
     at: float
     who: Who
     what: str
-    part: Hashable = None
+    part: Any = None
     to: Who | None = None
     bytes: int = 0
     end: float = 0.0
@@ -62,7 +63,7 @@ class Total(NamedTuple):
     size_bytes: int
 
 
-Holdings = Mapping[Who, Mapping[Hashable, Held]]
+Holdings = Mapping[Who, Mapping[Any, Held]]
 
 
 class Trace(tuple[Event, ...]):
