@@ -72,7 +72,16 @@ step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 # $$g = \frac{1}{n} \sum_{i=1}^{n} g_i .$$
 
 # %%
-figures.replicas([0.2, 0.6], samples=4, title="One update of one weight on two GPUs")
+own = {"rank 0": "0.2", "rank 1": "0.6"}
+cell = figures.Cell
+grid = {
+    "samples": {"rank 0": cell("0 … 3"), "rank 1": cell("4 … 7")},
+    "gradient": {rank: cell(g, {0: "own gradients"}) for rank, g in own.items()},
+    "all-reduce": {"rank 0": cell("", {0: "messages"}, wide=2)},
+    "mean": {rank: cell("0.4", {0: "gradients"}) for rank in own},
+    "update": {rank: cell("the same", {0: "update"}) for rank in own},
+}
+figures.cells(grid, "One update of one weight on two GPUs")
 
 # %% [markdown]
 # That is all of data parallelism. Test it: the two halves of a batch, one after the other, on one replica.
@@ -274,7 +283,7 @@ for name, at in ready:
     last[" ".join(part[:2]) if part[0] == "blocks" else part[0]] = at
 begins = dict(zip(last, [start, *last.values()], strict=False))
 rows = {part: [("computing", begins[part], at)] for part, at in last.items()}
-figures.who_did_what(rows, "Backward, from the loss to the input")
+figures.lanes(rows, "Backward, from the loss to the input")
 
 # %% [markdown]
 # **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may swap
@@ -341,7 +350,7 @@ steppers.buckets(bucket_mb=20, ranks=8)
 
 # %%
 walked, _ = steppers.buckets(bucket_mb=20, ranks=8).result
-expect(1000 * walked.timeline.exposed_s, label="exposed", unit="ms", yours=tail_ms)
+expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 
 # %% [markdown]
 # **Explain.** The link has its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try three settings, and look at the two bars at the bottom of the last step:
@@ -506,15 +515,19 @@ figures.grouped_bars(rows, "A backward pass", lambda s: f"{1000 * s:.0f} ms", co
 
 
 # %%
-def predicted_lanes(plan):
-    """Intervals of backward and of the link."""
-    backward = [(0.020 * place, 0.020 * (place + 1)) for place in range(6)]
-    return backward, [(sent.start_s, sent.end_s) for sent in plan.exchanges]
+def numbered(backward, link):
+    """Both rows, with the number of each interval in its box."""
+    return {
+        what: [(what, *span, str(number)) for number, span in enumerate(spans, 1)]
+        for what, spans in (("backward", backward), ("link", link))
+    }
 
 
-_, *measured_lanes = fastest(passes)[0.25]
-figures.beside(
-    {"predicted": predicted_lanes(plans[0.25]), "measured": measured_lanes},
+naps = [(0.020 * place, 0.020 * (place + 1)) for place in range(6)]
+planned = [(sent.start_s, sent.end_s) for sent in plans[0.25].exchanges]
+_, *measured = fastest(passes)[0.25]
+figures.lanes(
+    {"predicted": numbered(naps, planned), "measured": numbered(*measured)},
     "Six layers, a bucket for each, two ranks",
 )
 
@@ -526,8 +539,11 @@ figures.beside(
 
 # %%
 assert [len(sent) for _, _, sent in passes[0.25][:4]] == [1, 6, 6, 6]
-first_two = {f"pass {number}": passes[0.25][number - 1][1:] for number in (1, 2)}
-figures.beside(first_two, "The first two passes, measured")
+first_two = {
+    f"pass {number}": numbered(*spans)
+    for number, (_, *spans) in enumerate(passes[0.25][:2], 1)
+}
+figures.lanes(first_two, "The first two passes, measured")
 
 # %% [markdown]
 # The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
@@ -912,10 +928,15 @@ def which_came(users):
 rows = {}
 for case, users in {"no rank": [], "only rank 0": [0]}.items():
     for number, came in enumerate(launch.run(which_came, users, ranks=2)):
-        rows[f"{case}, on rank {number}"] = {
-            name.replace("sometimes", "some"): there for name, there in came.items()
+        end = "full: is sent" if all(came.values()) else "never full"
+        rows[f"{case}, on rank {number}\n{end}"] = {
+            name: figures.Cell(
+                name.replace("sometimes", "some"), {0: "own gradients"} if there else {}
+            )
+            for name, there in came.items()
         }
-figures.full_buckets(rows, "Who uses the second layer, and the bucket on each rank")
+title = "Who uses the second layer, and the bucket on each rank"
+figures.cells(rows, title, heads=False, lined=True, gap=0)
 
 # %% [markdown]
 # First case: *no* rank uses the second layer. Nobody sends anything, and `backward()` returns
@@ -1413,7 +1434,8 @@ figures.bucket_timeline(
 
 # %%
 traces = demos.run("overlap", ranks=2, stream=False)
-figures.overlap({t.title: (t.computation, t.communication) for t in traces.lanes})
+title = "One backward pass of one rank"
+figures.lanes({run.title: run.rows for run in traces.lanes}, title)
 
 # %%
 one_bucket = [lanes for lanes in traces.lanes if lanes.buckets == 1]

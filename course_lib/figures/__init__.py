@@ -1,10 +1,10 @@
-"""Results of theory and of demos in, pictures out; no pyplot, no shared state.
+"""Results of theory and of demos in, pictures out, as SVG.
 
 | room | what it shows |
 |---|---|
-| `paper` | what figures are drawn with: two kinds of paper, colours, words, arrows |
-| `engines` | what draws: cells (who holds what), lanes (who did what when), on a page |
-| `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
+| `paper` | what figures are drawn with: a drawing, colours, words, arrows |
+| `engines` | what draws: cells (who holds what), lanes (who did what when), bars, lines |
+| `charts` | any names and numbers: a number line, stretches of time, events |
 | `compute` | how fast a chip works, what slows it down, and what it costs |
 | `data` | samples, micro-batches, batches and epochs |
 | `memory` | what is in the memory of one GPU, and when |
@@ -22,26 +22,13 @@ A room imports from the rooms above it in this table, never from those below. Re
 `figures.bars`: every figure is imported here, whichever room it is in.
 """
 
-from course_lib.figures.charts.bars import bars, grouped_bars
-from course_lib.figures.charts.curves import loss
-from course_lib.figures.charts.event_order import event_order
-from course_lib.figures.charts.lines import lines
 from course_lib.figures.charts.number_line import number_line
-from course_lib.figures.charts.spans import who_did_what
-from course_lib.figures.charts.stacked_bars import stacked_bars
-from course_lib.figures.charts.trace import overlap
-from course_lib.figures.cluster.agents import nodes_and_ranks
-from course_lib.figures.cluster.chosen_ports import chosen_ports
-from course_lib.figures.cluster.command_map import command_map
-from course_lib.figures.cluster.container_wall import container_wall
-from course_lib.figures.cluster.first_page import first_page
 from course_lib.figures.cluster.flight_records import flight_records
 from course_lib.figures.cluster.meters import meters
 from course_lib.figures.cluster.node_ways import node_ways
 from course_lib.figures.cluster.pair_rates import pair_rates
 from course_lib.figures.cluster.rank_stacks import rank_stacks
 from course_lib.figures.cluster.recovery import requeue_timeline
-from course_lib.figures.cluster.resharding import resharded
 from course_lib.figures.cluster.saving import wasted_time
 from course_lib.figures.cluster.tensor_by_tensor import tensor_by_tensor
 from course_lib.figures.compute.audited import audited
@@ -59,32 +46,23 @@ from course_lib.figures.data.batch_ladder import batch_ladder
 from course_lib.figures.data.batches import one_batch
 from course_lib.figures.data.samples import samples_by_rank
 from course_lib.figures.data.search import tried_batches
-from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
-from course_lib.figures.data_parallel.cut_rows import cut_rows
-from course_lib.figures.data_parallel.cut_unit import cut_unit
-from course_lib.figures.data_parallel.full_buckets import full_buckets
 from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
-from course_lib.figures.data_parallel.halves import halves
 from course_lib.figures.data_parallel.lanes import two_lanes
-from course_lib.figures.data_parallel.replicas import replicas
-from course_lib.figures.data_parallel.shard_groups import shard_groups
+from course_lib.figures.data_parallel.shares import cut_rows, cut_unit, halves, shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
-from course_lib.figures.layers.cut_pair import cut_pair
-from course_lib.figures.layers.cut_product import cut_product
+from course_lib.figures.engines.bars import bars, grouped_bars, stacked_bars
+from course_lib.figures.engines.cells import Cell, cells, matrix
+from course_lib.figures.engines.lanes import lanes
+from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.layers.experts import expert_bars
-from course_lib.figures.layers.fused_rows import fused_rows
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
-from course_lib.figures.layouts.four_families import families
-from course_lib.figures.layouts.meshes import rank_mesh
 from course_lib.figures.layouts.plans import ranked_layouts
-from course_lib.figures.layouts.rank_block import rank_block
-from course_lib.figures.layouts.rank_groups import rank_groups
-from course_lib.figures.layouts.same_samples import same_samples
+from course_lib.figures.layouts.ranks import families, rank_groups, rank_mesh, same_samples
 from course_lib.figures.memory.activations import activation_terms
 from course_lib.figures.memory.memory import consumer_bars, consumers
 from course_lib.figures.memory.memory_over_time import memory_over_time
@@ -92,11 +70,9 @@ from course_lib.figures.memory.recomputed import recomputed_layers
 from course_lib.figures.memory.snapshot import snapshot
 from course_lib.figures.network.collective_grid import collective_grid
 from course_lib.figures.network.one_slow_link import slow_ring
-from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.network.who_sends import who_sends
-from course_lib.figures.paper.picture import Picture
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.pipelines.layer_paths import layer_paths
 from course_lib.figures.pipelines.passes import memory_of_passes
 from course_lib.figures.pipelines.timeline import timeline
@@ -105,68 +81,51 @@ from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
 from course_lib.figures.servers.who_asks_whom import who_asks_whom
 from course_lib.figures.steps.block_step import block_step
-from course_lib.figures.steps.bucket_step import bucket_step
 from course_lib.figures.steps.buffer_turns import buffer_turns_step
-from course_lib.figures.steps.experts import experts_step
 from course_lib.figures.steps.failing_job import failing_job_step
 from course_lib.figures.steps.layer import layer_step
 from course_lib.figures.steps.memory import memory_step
 from course_lib.figures.steps.mesh_step import mesh_step
-from course_lib.figures.steps.pair import pair_step
 from course_lib.figures.steps.pipeline_step import pipeline_step
-from course_lib.figures.steps.ring import ring_step
-from course_lib.figures.steps.ring_attention import ring_attention_step
-from course_lib.figures.steps.served_step import served_step
-from course_lib.figures.steps.tree import tree_step
 from course_lib.figures.steps.unit_life import unit_life_step
-from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
-    "Picture",
-    "Sheet",
+    "Cell",
+    "Drawing",
     "activation_terms",
     "audited",
     "bars",
     "batch_cost",
     "batch_ladder",
-    "beside",
     "block_step",
-    "bucket_step",
     "bucket_timeline",
     "buffer_turns_step",
     "built",
-    "chosen_ports",
+    "cells",
     "clipped",
     "collective_grid",
     "collective_times",
-    "command_map",
     "consumer_bars",
     "consumers",
-    "container_wall",
     "course_map",
-    "cut_pair",
-    "cut_product",
     "cut_rows",
     "cut_unit",
-    "event_order",
     "expert_bars",
-    "experts_step",
     "failing_job_step",
     "families",
-    "first_page",
     "flight_records",
-    "full_buckets",
-    "fused_rows",
     "gather_memory",
     "grouped_bars",
     "guesses",
     "halves",
     "heads_by_gpu",
+    "lanes",
     "late_gradients",
     "layer_paths",
     "layer_step",
     "lines",
     "loss",
+    "matrix",
     "matrix_products",
     "measured_memory",
     "memory_of_passes",
@@ -175,32 +134,22 @@ __all__ = [
     "mesh_step",
     "meters",
     "node_ways",
-    "nodes_and_ranks",
     "number_line",
     "number_ranges",
     "on_roofline",
     "one_batch",
-    "overlap",
     "paid_time",
     "pair_rates",
-    "pair_step",
     "pipeline_step",
-    "rank_block",
     "rank_groups",
     "rank_mesh",
     "rank_stacks",
     "ranked_layouts",
-    "rdma_paths",
     "recomputed_layers",
-    "replicas",
     "requeue_timeline",
-    "resharded",
-    "ring_attention_step",
-    "ring_step",
     "routing",
     "same_samples",
     "samples_by_rank",
-    "served_step",
     "served_updates",
     "shard_groups",
     "shared_rates",
@@ -212,7 +161,6 @@ __all__ = [
     "timeline",
     "token_costs",
     "tp_reach",
-    "tree_step",
     "tried_batches",
     "two_buffers",
     "two_lanes",
@@ -220,9 +168,7 @@ __all__ = [
     "used_rows",
     "wasted_time",
     "who_asks_whom",
-    "who_did_what",
     "who_sends",
     "who_stores_what",
     "window",
-    "zero_step",
 ]
