@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from course_lib import demos
-from course_lib.demos.shared.comparison import Comparison, Version, loss_gaps
+from course_lib.demos.shared.comparison import Version
+from course_lib.demos.shared.result import Result, loss_gaps
 
 
 class Pair(NamedTuple):
@@ -60,18 +61,17 @@ def rows(ranks: int, launches: int) -> Iterator[str]:
         )
 
 
-def versions(pair: Pair, ranks: int) -> tuple[Comparison, list[Version]]:
+def versions(pair: Pair, ranks: int) -> tuple[Result, list[Version]]:
     """The result of one launch, and the two versions that `pair` names."""
     result = demos.run(pair.demo, ranks=ranks, stream=False, **pair.options)
-    comparison = getattr(result, "comparison", result)
-    known = {version.name: version for version in comparison.versions}
-    return comparison, [known[name] for name in (pair.scratch, pair.library)]
+    known = {version.name: version for version in result.versions}
+    return result, [known[name] for name in (pair.scratch, pair.library)]
 
 
-def equal(comparison: Comparison, pair: list[Version]) -> str:
+def equal(result: Result, pair: list[Version]) -> str:
     """The largest difference of both from one process: losses, first gradient."""
     losses = max(
-        gap for version in pair for gap in loss_gaps(version.losses, comparison.losses_one_process)
+        gap for version in pair for gap in loss_gaps(version.losses, result.losses_one_process)
     )
     gaps = [v.gradient_difference for v in pair if v.gradient_difference is not None]
     return f"{losses:.0e}, {max(gaps):.0e}" if gaps else f"{losses:.0e}"

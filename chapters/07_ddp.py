@@ -823,8 +823,8 @@ def three_passes(ddp):
     for _ in range(3):
         with log_wire() as log:
             ddp(inputs).sum().backward()
-        calls = [call for call in log.calls if call.operation == "all-reduce"]
-        passes.append([call.size_bytes for call in calls])
+        calls = [call for call in log.calls if call.what == "all-reduce"]
+        passes.append([call.bytes for call in calls])
     return passes
 
 
@@ -902,7 +902,7 @@ def train(users, find_unused=False, then=0):
         for _ in range(2):
             ddp(torch.ones(1, 3), both=rank.rank in users).sum().backward()
             time.sleep(then)
-    return [call.size_bytes for call in log.calls if call.operation == "all-reduce"]
+    return [call.bytes for call in log.calls if call.what == "all-reduce"]
 
 
 def what_happens(*arguments, timeout_s=20):
@@ -1326,7 +1326,7 @@ def uneven(by_all=True):
             optimizer.zero_grad()
             ddp(torch.ones(1, 3)).sum().backward()
             optimizer.step()
-    sizes = [call.size_bytes for call in log.calls if call.operation == "all-reduce"]
+    sizes = [call.bytes for call in log.calls if call.what == "all-reduce"]
     gradients = sizes.count(layer.weight.nbytes)
     return -layer.weight[0, 0].item(), batches, gradients, len(sizes) - gradients
 

@@ -26,7 +26,7 @@ import torch
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import predict, scratch, show_source
 from course_lib.demos.launchers import deepspeed_config as deepspeed
-from course_lib.demos.zero.prediction import sent_volume as volume
+from course_lib.demos.zero.program import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.measure.storages import tensor_bytes

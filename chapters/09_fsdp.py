@@ -1713,14 +1713,14 @@ rarely = predict("9.buffers", "YaFSDP's allocations?", yours=None)
 ya = demos.run("yafsdp", ranks=2, model="4x64x4", steps=4, stream=False)
 
 # %%
-expect(4 * layers + 3, ya.allocations("mini-FSDP"), label="mini-FSDP", yours=often)
-expect(layers + 3, ya.allocations("YaFSDP"), label="YaFSDP", yours=rarely)
+expect(4 * layers + 3, ya.allocations["mini-FSDP"], label="mini-FSDP", yours=often)
+expect(layers + 3, ya.allocations["YaFSDP"], label="YaFSDP", yours=rarely)
 found = {one.name: one for one in ya.memory}
 assert found["fully_shard"].allocations > found["mini-FSDP"].allocations
 
 # %%
 print(ya.report())
-asked = {name: ya.allocations(name) for name in ("YaFSDP", "mini-FSDP", "fully_shard")}
+asked = {name: ya.allocations[name] for name in ("YaFSDP", "mini-FSDP", "fully_shard")}
 title = "Allocations of a pass, beyond the unsharded model's"
 figures.bars(asked, "{:.0f}".format, title, style.TEMPORARY)
 

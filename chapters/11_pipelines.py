@@ -885,7 +885,7 @@ run = demos.run("pipeline", ranks=4, steps=3, sleep_ms=20, stream=False)
 print("\n".join(line for line in run.report().splitlines() if "loss" in line))
 
 # %%
-by_name = {version.name: version for version in run.comparison.versions}
+by_name = {version.name: version for version in run.versions}
 sends, sent_bytes = by_name["scratch 1f1b"].sent["send-recv"]
 expect(8, sends, label="messages", yours=messages)
 expect(8 * 2 * 16 * 32 * 4, sent_bytes, label="bytes", unit="B", yours=volume)
@@ -903,7 +903,7 @@ expect(
 # tied table:
 
 # %%
-for version in run.comparison.versions:
+for version in run.versions:
     assert version.sent == version.predicted_sent
     assert version.stored == version.predicted_stored
     assert version.gradient_difference < 1e-5
@@ -1030,7 +1030,7 @@ figures.grouped_bars(rows, "Idle, % of the whole time", "{:.1f}".format, colours
 # messages, half as large. The bytes have not changed:
 
 # %%
-(again, _) = more.comparison.versions
+(again, _) = more.versions
 assert again.sent["send-recv"] == (16, sent_bytes)
 
 # %% [markdown]

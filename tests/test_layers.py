@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "record": {"launch"},
     "scratch": {"measure", "launch"},
     "rehearsal": {"theory", "measure"},
-    "demos": {"scratch", "measure", "launch", "theory", "data", "mine", "comparing"},
+    "demos": {"scratch", "measure", "launch", "theory", "data", "mine", "comparing", "rehearsal"},
     "mine": {"scratch"},
     "emitting": {"theory", "demos"},
     "checking": {

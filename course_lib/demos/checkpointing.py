@@ -16,11 +16,12 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, both, mean_loss, own_rows
-from course_lib.demos.shared.comparison import Comparison, follow
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import FP32, predicted_stored
 from course_lib.demos.shared.replica import Replica, predicted_exchange
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.training import one_process
 from course_lib.measure.flops import matmul_flops
 from course_lib.measure.gradients import flat_gradient, relative_difference
@@ -30,10 +31,10 @@ from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.ends import head_activation_bytes
-from course_lib.validation import choice, number, whole
+from course_lib.validation import whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.
 TOLERANCE = 1e-6
@@ -44,16 +45,14 @@ class Options(BatchOptions):
     """What the demo can be asked for."""
 
     model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
-    segment: int = option(0, "layers in a segment; 0: the square root of all")
-    dropout: float = option(0.1, "part of each layer's output that dropout removes")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    segment: int = option(0, "layers in a segment; 0: the square root of all", least=0)
+    dropout: float = option(0.1, "part of each layer's output that dropout removes", least=0)
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
-        choice("parts", self.parts, WHOSE)
         super().__post_init__()
         layers, _, _ = self.training().size
         whole("segment", self.segment, least=0, most=layers)
-        number("dropout", self.dropout, least=0)
         if self.dropout >= 1:
             raise ValueError(f"dropout must be below 1, got {self.dropout}: 0.1 removes a tenth")
 
@@ -75,6 +74,23 @@ class Cost:
     predicted_flop: int
     dropout_difference: float  # |g - g_without| / |g_without| with dropout
 
+    def facts(self) -> list[Fact]:
+        """What must be true of it."""
+        found = [
+            Fact(f"{self.name}: FLOP", self.flop, self.predicted_flop),
+            Fact(
+                f"{self.name}: the gradient with dropout",
+                self.dropout_difference,
+                tolerance=TOLERANCE,
+                beside="that without checkpointing",
+            ),
+        ]
+        if self.predicted_kept_bytes is not None:
+            found.append(
+                Fact(f"{self.name}: bytes kept", self.kept_bytes, self.predicted_kept_bytes)
+            )
+        return found
+
     def line(self) -> str:
         """What was kept and computed."""
         told = "" if self.predicted_kept_bytes is None else f" ({self.predicted_kept_bytes:,})"
@@ -82,29 +98,6 @@ class Cost:
             f"  {self.name:<24}{self.kept_bytes:>12,} B{told}, {self.flop:,} FLOP "
             f"({self.predicted_flop:,})\n{'':<26}gradient with dropout off by "
             f"{self.dropout_difference:.0e}"
-        )
-
-
-@dataclass(frozen=True)
-class Result:
-    """The training of all versions, and what each costs."""
-
-    comparison: Comparison
-    segments: int
-    costs: list[Cost]
-
-    def report(self) -> str:
-        """The findings, one a line."""
-        without, ours = self.costs[:2]
-        return "\n".join(
-            [
-                self.comparison.report(),
-                f"one forward and backward pass of a rank, {self.segments} segments "
-                "(predicted in brackets):",
-                *(cost.line() for cost in self.costs),
-                f"checkpointing keeps {ours.kept_bytes / without.kept_bytes:.0%} of the bytes "
-                f"for {ours.flop / without.flop - 1:.0%} more FLOPs",
-            ]
         )
 
 
@@ -131,23 +124,34 @@ def main(options: Options) -> Result:
     """Train every version, then count; AssertionError where a count is not as predicted."""
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device)
-    exchange, states = predicted_exchange(training, rank), predicted_stored(training, ALONE)
+    exchange, states = predicted_exchange(training, rank), predicted_stored(training)
     kinds, trained = versions(options.parts), []
     for name, kind in kinds.items():
         model = _cut(training.build(rank.device), options, kind)
         trainee = Replica(name, training, model, DDP(model))
         trained.append(follow(trainee, training, reference, exchange, states))
-    comparison = Comparison.verified(
+    rows = own_rows(training.batches(rank.device)[0], rank)
+    rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
+    costs = [_cost(name, kind, options, rows) for name, kind in kinds.items()]
+    kept, flop = (
+        getattr(costs[1], what) / getattr(costs[0], what) for what in ("kept_bytes", "flop")
+    )
+    return compared(
         "activation checkpointing",
         rank,
         options.model,
         reference,
         trained,
+        notes=[
+            f"one forward and backward pass of a rank, {segments(options)} segments "
+            "(predicted in brackets):",
+            *(cost.line() for cost in costs),
+            f"checkpointing keeps {kept:.0%} of the bytes for {flop - 1:.0%} more FLOPs",
+        ],
+        facts=[fact for cost in costs for fact in cost.facts()],
+        segments=segments(options),
+        costs=costs,
     )
-    rows = own_rows(training.batches(rank.device)[0], rank)
-    rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
-    costs = [_cost(name, kind, options, rows) for name, kind in kinds.items()]
-    return Result(comparison, segments(options), _verified(costs))
 
 
 def segments(options: Options) -> int:
@@ -231,22 +235,3 @@ def _dropout_difference(kind: type[nn.Module] | None, options: Options, rows: Ba
     return relative_difference(
         gradient(lambda model: _cut(model, options, kind)), gradient(lambda model: model)
     )
-
-
-def _verified(costs: list[Cost]) -> list[Cost]:
-    for cost in costs:
-        if cost.predicted_kept_bytes not in (None, cost.kept_bytes):
-            raise AssertionError(
-                f"{cost.name} keeps {cost.kept_bytes:,} bytes, "
-                f"predicted {cost.predicted_kept_bytes:,}"
-            )
-        if cost.flop != cost.predicted_flop:
-            raise AssertionError(
-                f"{cost.name} computes {cost.flop:,} FLOP, predicted {cost.predicted_flop:,}"
-            )
-        if not cost.dropout_difference <= TOLERANCE:
-            raise AssertionError(
-                f"{cost.name}: with dropout the gradient differs by "
-                f"{cost.dropout_difference:.1e}, more than {TOLERANCE:.0e}"
-            )
-    return costs

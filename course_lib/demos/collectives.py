@@ -7,7 +7,7 @@ torchrun.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch, mine
-from course_lib.demos.shared.options import DemoOptions, option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.options import DemoOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import device_name, from_all_ranks
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
@@ -32,7 +33,7 @@ from course_lib.scratch.collectives.tree import tree_all_reduce
 from course_lib.theory.inputs.units import KIB, MIB, format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.fitting import FittedLink, fit_alpha_beta
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, whole
 
 NUMBER_BYTES = 4  # everything here is float32
 
@@ -71,28 +72,27 @@ class Options(DemoOptions):
     """What the demo can be asked for."""
 
     operations: str = option("all", f"some of {','.join(OPERATIONS)}")
-    smallest: int = option(KIB, "first size in bytes of the whole tensor")
+    smallest: int = option(
+        KIB, "first size in bytes of the whole tensor", least=NUMBER_BYTES, most=2**32
+    )
     largest: int = option(MIB, "last size in bytes")
-    factor: int = option(4, "from one size to the next")
-    repeats: int = option(10, "timed calls at each size, of which the fastest counts")
+    factor: int = option(4, "from one size to the next", least=2)
+    repeats: int = option(
+        10, "timed calls at each size, of which the fastest counts", least=1, most=10_000
+    )
     times: bool = option(True, "measure times, not only what is sent")
-    link_mbit: float = option(0.0, "slow each rank's link down to these Mbit/s; 0: do not")
-    link_latency_us: float = option(0.0, "add this latency in µs to each message")
-    seed: int = option(0, "seed of the numbers that are sent")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    link_mbit: float = option(0.0, "slow each rank's link down to these Mbit/s; 0: do not", least=0)
+    link_latency_us: float = option(
+        0.0, "add this latency in µs to each message", least=0, most=1e7
+    )
+    seed: int = option(0, "seed of the numbers that are sent", least=0, most=2**31)
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice("parts", self.parts, WHOSE)
         for name in self.names:
             choice("operations", name, OPERATIONS)
-        whole("smallest", self.smallest, least=NUMBER_BYTES, most=2**32)
         whole("largest", self.largest, least=self.smallest, most=2**32)
-        whole("factor", self.factor, least=2)
-        whole("repeats", self.repeats, most=10_000)
-        number("link_mbit", self.link_mbit, least=0)
-        number("link_latency_us", self.link_latency_us, least=0, most=1e7)
-        whole("seed", self.seed, least=0, most=2**31)
 
     @property
     def names(self) -> list[str]:
@@ -138,19 +138,27 @@ class Row:
         divides = self.size_bytes % (NUMBER_BYTES * len(self.sent_bytes)) == 0
         return divides and OPERATIONS[self.operation].algorithm == "ring"
 
-    def verify(self) -> None:
-        """Raises AssertionError where it is not equal, or not as predicted."""
-        where = f"{self.operation} of {self.size_bytes} bytes"
-        if not self.equal:
-            raise AssertionError(f"{where}: the result is not the library's")
-        _same(f"{where}: steps", self.steps, self.predicted_steps)
-        _same(f"{where}: messages", self.messages, self.predicted_messages)
-        ranks = len(self.sent_bytes)
-        total = ranks * self.predicted_sent_bytes
-        _same(f"{where}: bytes of all ranks", sum(self.sent_bytes), round(total))
+    def facts(self) -> list[Fact]:
+        """What must be true of it: equal, and as predicted."""
+        where, ranks = f"{self.operation} of {self.size_bytes} bytes", len(self.sent_bytes)
+        total, library = round(ranks * self.predicted_sent_bytes), "the library's"
+        found = [
+            Fact(f"{where}: the result", library if self.equal else f"not {library}", library),
+            Fact(f"{where}: steps", self.steps, self.predicted_steps),
+            Fact(f"{where}: messages", self.messages, self.predicted_messages),
+            Fact(f"{where}: bytes of all ranks", sum(self.sent_bytes), total),
+        ]
         if self.even:
             predicted = [round(self.predicted_sent_bytes)] * ranks
-            _same(f"{where}: bytes by rank", self.sent_bytes, predicted)
+            found.append(Fact(f"{where}: bytes by rank", self.sent_bytes, predicted))
+        return found
+
+    def bus_bytes_per_s(self, ranks: int) -> float | None:
+        """Bus bandwidth of the scratch version, to compare with the link's."""
+        if not self.seconds:
+            return None
+        kind = OPERATIONS[self.operation].kind
+        return collectives.bus_bandwidth(kind, self.size_bytes, ranks, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -167,96 +175,12 @@ class Fit:
         return f"fit of {self.name}: {found}"
 
 
-@dataclass(frozen=True)
-class Result:
-    """All rows, an all-reduce that does not divide by the ranks, and what the times say."""
-
-    ranks: int
-    backend: str
-    device: str
-    link_bytes_per_s: float | None  # of the slowed links
-    link_latency_s: float
-    rows: list[Row]
-    uneven: Row
-    fits: list[Fit]
-    crossover_bytes: float | None  # from the ring's fit: below it the tree should be faster
-    whose: str = ""  # which parts are the learner's
-
-    def verify(self) -> "Result":
-        """Return itself; raises AssertionError for a row that is not as it should be."""
-        for row in [*self.rows, self.uneven]:
-            row.verify()
-        return self
+class Timed(Result):
+    """All `rows`, an `uneven` all-reduce, and what the times say: `fits`, `crossover_bytes`."""
 
     def of(self, operation: str) -> list[Row]:
         """The rows of one operation, by size."""
         return [row for row in self.rows if row.operation == operation]
-
-    def bus_bytes_per_s(self, row: Row) -> float | None:
-        """Bus bandwidth of the scratch version, to compare with the link's."""
-        if not row.seconds:
-            return None
-        kind = OPERATIONS[row.operation].kind
-        return collectives.bus_bandwidth(kind, row.size_bytes, self.ranks, row.seconds)
-
-    def model_seconds(self, row: Row) -> float | None:
-        """What the fit of the ring all-reduce predicts for a row."""
-        link = next((fit.link for fit in self.fits if fit.name == RING), None)
-        if link is None:
-            return None
-        operation = OPERATIONS[row.operation]
-        return collectives.seconds(
-            operation.kind, row.size_bytes, self.ranks, link.link, algorithm=operation.algorithm
-        )
-
-    def report(self) -> str:
-        """A table of what was sent and how long it took, and the findings."""
-        where = f"{self.ranks} ranks, {self.backend} on {self.device}{self.whose}"
-        lines = [f"collectives: {where}", _HEAD]
-        lines += [self._line(row) for row in self.rows]
-        lines.append(
-            "equal to the library in every bit; steps, messages and bytes as predicted in all "
-            f"{len(self.rows)} rows"
-        )
-        lines += [self._uneven_line(), *self._link_lines()]
-        lines += [fit.report() for fit in self.fits]
-        return "\n".join([*lines, *self._crossover_lines()])
-
-    def _line(self, row: Row) -> str:
-        bus = self.bus_bytes_per_s(row)
-        times = (row.seconds, row.library_seconds, self.model_seconds(row))
-        return (
-            f"{row.operation:<16}{format_bytes(row.size_bytes, 'GiB', 1):>10}{row.steps:>6}"
-            f"{row.messages:>9}{sum(row.sent_bytes) / self.ranks:>12,.0f}"
-            + "".join(f"{_milliseconds(time):>11}" for time in times)
-            + f"{'-' if bus is None else f'{bus / 1e6:,.1f}':>11}"
-        )
-
-    def _uneven_line(self) -> str:
-        row = self.uneven
-        sent = ", ".join(str(size) for size in row.sent_bytes)
-        return (
-            f"uneven: an all-reduce of {row.size_bytes} bytes: the ranks send {sent}, in all "
-            f"{sum(row.sent_bytes)} as predicted"
-        )
-
-    def _link_lines(self) -> list[str]:
-        if self.link_bytes_per_s is None and not self.link_latency_s:
-            return []
-        rate = self.link_bytes_per_s
-        rate_text = "as fast as the machine" if rate is None else f"{rate / 1e6:g} MB/s one way"
-        return [f"links slowed down to: {self.link_latency_s * 1e6:g} µs a message, {rate_text}"]
-
-    def _crossover_lines(self) -> list[str]:
-        if self.crossover_bytes is None:
-            return []
-        ring, tree = _seconds(self.of(RING)), _seconds(self.of(TREE))
-        won = [size for size in ring if tree[size] < ring[size]]
-        sizes = ", ".join(format_bytes(size, "GiB", 1) for size in won) or "no size"
-        below = f"below {format_bytes(self.crossover_bytes, 'GiB', 1)}"
-        if self.crossover_bytes == 0:
-            below = f"at no size, since it saves no step on {self.ranks} ranks"
-        return [f"ring or tree: by the fit the tree is faster {below}; measured, it was at {sizes}"]
 
 
 _HEAD = (
@@ -271,19 +195,73 @@ def main(options: Options) -> Result:
     peers = _peers(options)
     sizes = options.sizes(rank.world)
     rows = [_row(name, size, peers, options) for name in options.names for size in sizes]
+    uneven = _checked(RING, NUMBER_BYTES * (2 * rank.world - 1), peers, options)
     fits = _fits(rows, rank.world)
-    return Result(
+    crossover_bytes = _crossover(fits, options, rank.world)
+    whose, device = with_yours(options.parts, *BUILT), device_name(rank.device)
+    sent = ", ".join(str(size) for size in uneven.sent_bytes)
+    return Timed(
+        f"collectives: {rank.world} ranks, {rank.backend} on {device}{whose}",
+        _HEAD,
+        *(_line(row, fits, rank.world) for row in rows),
+        "equal to the library in every bit; steps, messages and bytes as predicted in all "
+        f"{len(rows)} rows",
+        f"uneven: an all-reduce of {uneven.size_bytes} bytes: the ranks send {sent}, in all "
+        f"{sum(uneven.sent_bytes)} as predicted",
+        *_link_lines(options),
+        *(fit.report() for fit in fits),
+        *_crossover_lines(rows, crossover_bytes, rank.world),
+        facts=[fact for row in (*rows, uneven) for fact in row.facts()],
         ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        link_bytes_per_s=options.link_mbit * 1e6 / 8 or None,
-        link_latency_s=options.link_latency_us / 1e6,
         rows=rows,
-        uneven=_checked(RING, NUMBER_BYTES * (2 * rank.world - 1), peers, options),
+        uneven=uneven,
         fits=fits,
-        crossover_bytes=_crossover(fits, options, rank.world),
-        whose=with_yours(options.parts, *BUILT),
-    ).verify()
+        crossover_bytes=crossover_bytes,  # from the ring's fit: below it the tree should be faster
+        whose=whose,
+    )
+
+
+def model_seconds(row: Row, fits: Sequence[Fit], ranks: int) -> float | None:
+    """What the fit of the ring all-reduce predicts for a row."""
+    link = next((fit.link for fit in fits if fit.name == RING), None)
+    if link is None:
+        return None
+    operation = OPERATIONS[row.operation]
+    return collectives.seconds(
+        operation.kind, row.size_bytes, ranks, link.link, algorithm=operation.algorithm
+    )
+
+
+def _line(row: Row, fits: Sequence[Fit], ranks: int) -> str:
+    bus = row.bus_bytes_per_s(ranks)
+    times = (row.seconds, row.library_seconds, model_seconds(row, fits, ranks))
+    return (
+        f"{row.operation:<16}{format_bytes(row.size_bytes, 'GiB', 1):>10}{row.steps:>6}"
+        f"{row.messages:>9}{sum(row.sent_bytes) / ranks:>12,.0f}"
+        + "".join(f"{_milliseconds(time):>11}" for time in times)
+        + f"{'-' if bus is None else f'{bus / 1e6:,.1f}':>11}"
+    )
+
+
+def _link_lines(options: Options) -> list[str]:
+    if not options.slow:
+        return []
+    rate = "as fast as the machine"
+    if options.link_mbit:
+        rate = f"{options.link_mbit / 8:g} MB/s one way"
+    return [f"links slowed down to: {options.link_latency_us:g} µs a message, {rate}"]
+
+
+def _crossover_lines(rows: Sequence[Row], crossover: float | None, ranks: int) -> list[str]:
+    if crossover is None:
+        return []
+    ring, tree = (_seconds([row for row in rows if row.operation == name]) for name in (RING, TREE))
+    won = [size for size in ring if tree[size] < ring[size]]
+    sizes = ", ".join(format_bytes(size, "GiB", 1) for size in won) or "no size"
+    below = f"below {format_bytes(crossover, 'GiB', 1)}"
+    if crossover == 0:
+        below = f"at no size, since it saves no step on {ranks} ranks"
+    return [f"ring or tree: by the fit the tree is faster {below}; measured, it was at {sizes}"]
 
 
 def _peers(options: Options) -> Peers:
@@ -396,8 +374,3 @@ def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
 
 def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1000 * seconds:.3f}"
-
-
-def _same(what: str, counted: object, predicted: object) -> None:
-    if counted != predicted:
-        raise AssertionError(f"{what}: counted {counted}, predicted {predicted}")

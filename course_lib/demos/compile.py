@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss, own_rows
-from course_lib.demos.shared.comparison import check_losses, loss_gaps, sum_over_ranks
+from course_lib.demos.shared.comparison import LOSS_TOLERANCE, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
 from course_lib.measure.graphs import breaks, log_graphs
 from course_lib.measure.wire import log_wire
-from course_lib.validation import number
 
 SIZES = (4, 4, 8, 16, 1)  # samples of calls one after the other
 
@@ -32,12 +32,8 @@ class Options(BatchOptions):
     steps: int = option(4, "optimizer updates")
     model: str = option("4x128x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     sequence: int = option(16, "characters in a sample")
-    bucket_mb: float = option(1.0, "size of DDP's buckets, in MiB; the first has 1 MiB")
-
-    def __post_init__(self) -> None:
-        # torch asserts that the first bucket, 1 MiB, is not larger than the others.
-        number("bucket_mb", self.bucket_mb, least=1)
-        super().__post_init__()
+    # torch asserts that the first bucket, 1 MiB, is not larger than the others.
+    bucket_mb: float = option(1.0, "size of DDP's buckets, in MiB; the first has 1 MiB", least=1)
 
 
 def straight(layer: nn.Module, x: Tensor) -> Tensor:
@@ -87,48 +83,6 @@ class Counted:
         return f"  {self.name:<18} {graphs}{why}; new graphs by call: {calls}"
 
 
-@dataclass(frozen=True)
-class Result:
-    """Small functions, and a GPT in DDP."""
-
-    ranks: int
-    functions: list[Counted]
-    model_graphs: list[int]  # operators of each graph of the GPT alone
-    ddp_graphs: list[int]  # the same in DDP
-    ddp_new_graphs: list[int]  # by update
-    all_reduces: int  # of an update of DDP: one a bucket
-    losses: list[float]
-    losses_one_process: list[float]
-
-    def verify(self) -> "Result":
-        """Return itself; AssertionError where a loss or a count is not as it must be."""
-        check_losses("the compiled GPT in DDP", self.losses, self.losses_one_process)
-        for counted in self.functions:
-            if counted.graphs != len(counted.broken_at) + 1:
-                raise AssertionError(
-                    f"{counted.name}: {counted.graphs} graphs and {len(counted.broken_at)} breaks"
-                )
-        if any(self.ddp_new_graphs[1:]):
-            raise AssertionError(f"graphs are made again: {self.ddp_new_graphs} by update")
-        return self
-
-    def report(self) -> str:
-        """The findings, one a line."""
-        gap = max(loss_gaps(self.losses, self.losses_one_process))
-        sizes = ", ".join(map(str, SIZES))
-        return "\n".join(
-            [
-                f"functions, called with {sizes} samples:",
-                *(counted.line() for counted in self.functions),
-                f"the GPT alone: {_graphs(self.model_graphs)}",
-                f"the GPT in DDP on {self.ranks} ranks: {_graphs(self.ddp_graphs)}; all-reduces of "
-                f"an update: {self.all_reduces}",
-                f"new graphs by update: {', '.join(map(str, self.ddp_new_graphs))}; losses off by "
-                f"{gap:.0e} from one process that compiles nothing",
-            ]
-        )
-
-
 def _graphs(operators: list[int]) -> str:
     graphs = f"{len(operators)} graph" + "s" * (len(operators) > 1)
     return f"{graphs} of {' + '.join(map(str, operators))} operators"
@@ -159,16 +113,30 @@ def main(options: Options) -> Result:
             new_graphs.append(len(log.operators) - before)
     with log_wire() as wire:  # which hears operators, so that nothing compiled runs under it
         mean_loss(ddp, own_rows(batches[-1], rank)).backward()
+    one = one_process(training, rank.device).losses
+    all_reduces = wire.sent().get("all-reduce", (0, 0))[0]  # of an update of DDP: one a bucket
     return Result(
+        f"functions, called with {', '.join(map(str, SIZES))} samples:",
+        *(one.line() for one in functions),
+        f"the GPT alone: {_graphs(alone.operators)}",
+        f"the GPT in DDP on {rank.world} ranks: {_graphs(log.operators)}; all-reduces of an "
+        f"update: {all_reduces}",
+        f"new graphs by update: {', '.join(map(str, new_graphs))}; losses off by "
+        f"{max(loss_gaps(losses, one)):.0e} from one process that compiles nothing",
+        facts=[
+            Fact("the compiled GPT in DDP: the loss", losses, one, tolerance=LOSS_TOLERANCE),
+            Fact("graphs that are made again", sum(new_graphs[1:]), 0),
+            *(Fact(f"graphs of {f.name}", f.graphs, len(f.broken_at) + 1) for f in functions),
+        ],
         ranks=rank.world,
         functions=functions,
-        model_graphs=alone.operators,
-        ddp_graphs=log.operators,
-        ddp_new_graphs=new_graphs,
-        all_reduces=wire.sent().get("all-reduce", (0, 0))[0],
+        model_graphs=alone.operators,  # operators of each graph of the GPT alone
+        ddp_graphs=log.operators,  # the same in DDP
+        ddp_new_graphs=new_graphs,  # by update
+        all_reduces=all_reduces,
         losses=losses,
-        losses_one_process=one_process(training, rank.device).losses,
-    ).verify()
+        losses_one_process=one,
+    )
 
 
 def counted(function: Callable[[nn.Module, Tensor], Tensor]) -> Counted:

@@ -7,7 +7,7 @@ attention kernel with a mask, and DistributedDataParallel.
 Run it with `course demo context --ranks 2`, or under torchrun.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
@@ -19,20 +19,26 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch, mine
 from course_lib.demos.shared import functional
 from course_lib.demos.shared.batch import Batch, both
-from course_lib.demos.shared.comparison import Comparison, follow
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE
-from course_lib.demos.shared.prediction import Sent, predicted_sent, predicted_stored, traffic
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.prediction import (
+    Sent,
+    calls,
+    ddp_calls,
+    predicted_stored,
+    told,
+    traffic,
+)
 from course_lib.demos.shared.ranks import from_all_ranks, world
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
-from course_lib.measure.wire import Total
 from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
 from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.network.buckets import ddp_buckets
-from course_lib.validation import choice, divisible
+from course_lib.trace import SEND, Trace
+from course_lib.validation import divisible
 
 
 @dataclass(frozen=True)
@@ -42,22 +48,7 @@ class Options(BatchOptions):
     batch: int = option(4, "samples in one update; every rank has a slice of each")
     sequence: int = option(64, "characters in a sample")
     zigzag: bool = option(True, "train with an early and a late chunk on each rank as well")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("parts", self.parts, WHOSE)
-
-
-@dataclass(frozen=True)
-class Result(Comparison):
-    """A comparison, with the work of each rank.
-
-    `scores[version][rank]`: products of a query and a key, of one head and one sample. Those that
-    the mask hides within a chunk are among them.
-    """
-
-    scores: dict[str, list[int]] = field(default_factory=dict)
+    parts: str = whose_parts()
 
 
 class Ring(Trainee):
@@ -92,13 +83,15 @@ class Ring(Trainee):
         logits = model(inputs, self.places)
         return cross_entropy(logits.flatten(0, 1), labels.flatten()) / self.rank.world
 
-    def predicted(self, theory: Sent) -> Sent:
+    def predicted(self, theory: Sent) -> Trace:
         """The theory's collectives, with one all-reduce for each tensor of gradients."""
         tensors = len(list(self.model.parameters()))
-        return {
-            **theory,
-            "all-reduce": Total(tensors, theory["all-reduce"].size_bytes),
-        }
+        return Trace(
+            [
+                *calls(SEND, *theory[SEND]),
+                *calls("all-reduce", tensors, theory["all-reduce"].size_bytes),
+            ]
+        )
 
     def scores(self) -> int:
         """Scores that this rank computes."""
@@ -132,22 +125,23 @@ class Library(Ring):
         (loss * self.rank.world).backward()  # DDP takes the mean, the sum of shares is wanted
         return loss
 
-    def predicted(self, theory: Sent) -> Sent:
+    def predicted(self, theory: Sent) -> Trace:
         """One all-gather forward and one reduce-scatter backward for each layer.
 
         Each is of the keys and values of all ranks. They are kept for the backward pass, so that
         two thirds of the ring's bytes suffice.
         """
-        gradients = [p.nbytes for p in self.model.parameters()][::-1]
         layers, ranks = len(self.layers), self.rank.world
-        hops, size = theory["send-recv"]
+        hops, size = theory[SEND]
         all_slices = size // hops * ranks
         assert hops == 3 * layers * (ranks - 1)
-        return {
-            "all-gather": Total(layers, layers * all_slices),
-            "reduce-scatter": Total(layers, layers * all_slices),
-            "all-reduce": Total(len(ddp_buckets(gradients)), theory["all-reduce"].size_bytes),
-        }
+        return Trace(
+            [
+                *calls("all-gather", layers, layers * all_slices),
+                *calls("reduce-scatter", layers, layers * all_slices),
+                *ddp_calls([p.nbytes for p in self.model.parameters()], ranks),
+            ]
+        )
 
     def scores(self) -> int:
         """Scores that this rank computes: the mask hides some, the kernel computes all."""
@@ -168,38 +162,30 @@ class GatheredAttention(RingAttention):
 
 
 def main(options: Options) -> Result:
-    """Train all versions and one process; every rank returns its own counts."""
-    rank = launch.init()
-    training = options.training()
+    """Train all versions and one process; every rank returns its own counts.
+
+    Found are `scores[version][rank]`: products of a query and a key, of one head and one sample.
+    Those that the mask hides within a chunk are among them.
+    """
+    rank, training = launch.init(), options.training()
     layout = Layout(cp=rank.world, micro_batch=options.batch)
     layout.check(training.shape(), options.sequence)
     if options.zigzag:
         divisible("sequence", options.sequence, "2*ranks", 2 * rank.world)
     reference = one_process(training, rank.device)
-    theory = predicted_sent(traffic(training, layout))
+    theory = told(traffic(training, layout)).sent()
     stored = predicted_stored(training, layout)
     versions, scores = [], {}
     kinds: list[type[Ring]] = [Ring, ZigZag, Library] if options.zigzag else [Ring, Library]
     for kind in kinds:
         trainee = kind(training, rank, options.parts)
-        sent = trainee.predicted(theory) if rank.world > 1 else {}
+        sent = trainee.predicted(theory) if rank.world > 1 else None
         versions.append(follow(trainee, training, reference, sent, stored))
         scores[trainee.name] = from_all_ranks(trainee.scores())
-    return Result.verified(
-        "context parallelism",
-        rank,
-        options.model,
-        reference,
-        versions,
-        notes=_notes(scores),
-        scores=scores,
-    )
-
-
-def _notes(scores: dict[str, list[int]]) -> list[str]:
-    """How much each rank computes."""
-    return [
+    notes = [
         f"  scores per head and sample on each rank, {name}: "
         + ", ".join(f"{count:,}" for count in counts)
         for name, counts in scores.items()
     ]
+    technique = "context parallelism"
+    return compared(technique, rank, options.model, reference, versions, notes=notes, scores=scores)

@@ -7,12 +7,14 @@ Run it with `course demo fp8 --ranks 1`, or under torchrun.
 """
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 
 from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.result import Result
 from course_lib.scratch.rounded_products import Formats, round_products
 
 VERSIONS = {
@@ -32,28 +34,6 @@ class Options(BatchOptions):
     learning_rate: float = option(1e-3, "the optimizer's learning rate")
 
 
-@dataclass(frozen=True)
-class Result:
-    """The loss at each update, of each version."""
-
-    losses: dict[str, list[float]]
-
-    @property
-    def last(self) -> dict[str, float]:
-        """The mean loss of the last ten updates, since batches differ."""
-        tails = {name: losses[-10:] for name, losses in self.losses.items()}
-        return {name: sum(tail) / len(tail) for name, tail in tails.items()}
-
-    def report(self) -> str:
-        """One line each."""
-        fp32 = self.last["fp32"]
-        head = f"{len(self.losses['fp32'])} updates; mean loss of the last ten"
-        lines = (
-            f"  {name:<15}{loss:.3f}, {loss / fp32 - 1:+.1%}" for name, loss in self.last.items()
-        )
-        return "\n".join([head, *lines])
-
-
 def losses(options: Options, formats: Formats | None) -> list[float]:
     """Train one version; all have the same start and the same batches."""
     device, run = launch.init().device, options.training()
@@ -71,5 +51,12 @@ def losses(options: Options, formats: Formats | None) -> list[float]:
 
 
 def main(options: Options) -> Result:
-    """Train all versions."""
-    return Result({name: losses(options, formats) for name, formats in VERSIONS.items()})
+    """Train all versions; `last` is the mean loss of the last ten updates, since batches differ."""
+    found = {name: losses(options, formats) for name, formats in VERSIONS.items()}
+    last = {name: fmean(each[-10:]) for name, each in found.items()}
+    return Result(
+        f"{options.steps} updates; mean loss of the last ten",
+        *(f"  {name:<15}{loss:.3f}, {loss / last['fp32'] - 1:+.1%}" for name, loss in last.items()),
+        losses=found,
+        last=last,
+    )

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import Training
 from course_lib.measure.largest_batch import fits_on_gpu, largest_batch, peak_bytes
@@ -30,7 +31,6 @@ from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, memory_moments
 from course_lib.theory.memory.states import local_parameters
-from course_lib.validation import choice, number, whole
 
 # What the small GPT trains in: fp32, AdamW fused, the loss in PyTorch's own operators.
 RECIPE = Recipe(
@@ -55,17 +55,18 @@ _OFF = 0.03  # of the batch, between prediction and tries
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
-    technique: str = option("alone", "alone, where ranks do not talk, ddp or fsdp")
+    technique: str = option(
+        "alone", "alone, where ranks do not talk, ddp or fsdp", among=TECHNIQUES
+    )
     model: str = option("small", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     sequence: int = option(32, "characters in a sample")
-    limit_mb: float = option(40.0, "10^6 bytes that an update may need; 0: until a GPU is full")
-    most: int = option(4096, "the largest batch that is tried")
+    limit_mb: float = option(
+        40.0, "10^6 bytes that an update may need; 0: until a GPU is full", least=0
+    )
+    most: int = option(4096, "the largest batch that is tried", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice("technique", self.technique, TECHNIQUES)
-        number("limit_mb", self.limit_mb, least=0)
-        whole("most", self.most)
         if not self.limit_mb and self.technique != "alone":
             raise ValueError(
                 f"limit_mb 0 lets one rank run out of memory while {self.technique}'s others wait: "
@@ -82,31 +83,6 @@ class Options(DemoOptions):
         recipe, stage = TECHNIQUES[self.technique]
         layout = Layout(dp=ranks, zero_stage=stage, micro_batch=batch)
         return Job(self.training().shape(), recipe, layout, sequence=self.sequence)
-
-
-@dataclass(frozen=True)
-class Result:
-    """Every try in order, and the two answers."""
-
-    limit_bytes: int
-    tries: list[tuple[int, int, bool]]  # batch, bytes at the peak (0: unknown), whether it fits
-    found: int
-    predicted: int
-
-    def verify(self) -> "Result":
-        """Return itself; AssertionError where prediction and tries are too far apart."""
-        if abs(self.found - self.predicted) > max(1, _OFF * self.predicted):
-            raise AssertionError(f"found {self.found} samples, predicted {self.predicted}")
-        return self
-
-    def report(self) -> str:
-        """A line for each try, and the answer."""
-        lines = [f"limit {self.limit_bytes / 1e6:,.1f} MB, {len(self.tries)} tries:"]
-        for batch, peak, fits in self.tries:
-            size = f"{peak / 1e6:,.1f} MB" if peak else ""
-            lines.append(f"  batch {batch:>5}{size:>12}   {'fits' if fits else 'does not fit'}")
-        lines.append(f"the largest batch is {self.found}, predicted {self.predicted}")
-        return "\n".join(lines)
 
 
 def main(options: Options) -> Result:
@@ -141,8 +117,28 @@ def main(options: Options) -> Result:
         lambda batch: predicted_bytes(options, batch, ranks, overhead_bytes) <= limit_bytes,
         options.most,
     )
-    result = Result(limit_bytes, tries, found, predicted)
-    return result.verify() if options.limit_mb else result
+    lines = [
+        f"  batch {batch:>5}{f'{peak / 1e6:,.1f} MB' if peak else '':>12}   "
+        f"{'fits' if fits_ else 'does not fit'}"
+        for batch, peak, fits_ in tries
+    ]
+    return Result(
+        f"limit {limit_bytes / 1e6:,.1f} MB, {len(tries)} tries:",
+        *lines,
+        f"the largest batch is {found}, predicted {predicted}",
+        facts=[judged(found, predicted)] if options.limit_mb else (),
+        limit_bytes=limit_bytes,
+        tries=tries,  # batch, bytes at the peak (0: unknown), whether it fits
+        found=found,
+        predicted=predicted,
+    )
+
+
+def judged(found: int, predicted: int) -> Fact:
+    """Prediction and tries may be one sample apart, or a part of the batch."""
+    gap, most = abs(found - predicted), max(1, _OFF * predicted)
+    what = f"the {found} samples that fit"
+    return Fact(what, gap, tolerance=most, unit="samples", beside=f"{predicted}, predicted,")
 
 
 def most_of_ranks(size_bytes: int, device: torch.device) -> int:

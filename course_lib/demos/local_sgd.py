@@ -6,7 +6,7 @@ Run it with `course demo local_sgd --ranks 2`, or under torchrun.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
-from course_lib.demos.shared.comparison import Comparison, check_equal, follow, sum_over_ranks
+from course_lib.demos.shared.comparison import compared, follow, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
-from course_lib.measure.wire import Total, log_wire
+from course_lib.measure.wire import log_wire
 from course_lib.scratch.replicas.local_sgd import LocalSGD
 from course_lib.theory.network.local_sgd import averaged_bytes
+from course_lib.trace import Total, Trace
 from course_lib.validation import whole
 
 
@@ -48,19 +51,6 @@ class PlainTraining(Training):
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """SGD without momentum."""
         return torch.optim.SGD(parameters, lr=self.learning_rate)
-
-
-@dataclass(frozen=True)
-class Result(Comparison):
-    """A comparison of an average after each update, and what fewer averages did.
-
-    `losses`: of each update with `every` updates between averages, the mean over ranks. `sent`: its
-    all-reduces and their bytes in the whole run.
-    """
-
-    every: int = 1
-    losses: list[float] = field(default_factory=list)
-    sent: Total = field(default_factory=lambda: Total(0, 0))
 
 
 class Local(Trainee):
@@ -96,28 +86,39 @@ class Local(Trainee):
 
 
 def main(options: Options) -> Result:
-    """Train with an average after each update, then with fewer; every rank returns the same."""
-    rank, training = launch.init(), options.training()
+    """Train with an average after each update, then with fewer; every rank returns the same.
+
+    Found are the `losses` with `every` updates between averages, the mean over ranks, and `sent`:
+    the all-reduces of that whole run and their bytes.
+    """
+    rank, training, every = launch.init(), options.training(), options.every
     own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
     reference = one_process(training, rank.device)
     size = sum(p.nbytes for p in training.build().parameters())
-    once = {"all-reduce": Total(1, size)} if rank.world > 1 else {}
+    several = rank.world > 1
+    once = Trace(calls("all-reduce", int(several), size))
     each = follow(Local(training, rank, 1), training, reference, once)
-    losses, sent = _seldom(training, rank, options.every)
-    averages = training.steps // options.every if rank.world > 1 else 0
-    predicted = Total(averages, averages * size)
-    check_equal("all-reduces", {"": sent}, {"": predicted})
-    result = Result.verified(
+    losses, sent = _seldom(training, rank, every)
+    averages = training.steps // every if several else 0
+    bytes_each, bytes_seldom = (averaged_bytes(size, rank.world, k) for k in (1, every))
+    return compared(
         "local SGD",
         rank,
         options.model,
         reference,
         [each],
-        every=options.every,
+        notes=[
+            f"  average after {every} updates: {sent.calls} x all-reduce, {sent.size_bytes:,} B in "
+            f"{len(losses)} updates, as predicted",
+            f"    a rank sends {bytes_seldom:,.0f} B an update, where an average each time sends "
+            f"{bytes_each:,.0f}",
+            f"    loss of the last update {losses[-1]:.3f}, one process {reference.losses[-1]:.3f}",
+        ],
+        facts=[Fact("all-reduces", sent, Total(averages, averages * size))],
+        every=every,
         losses=losses,
         sent=sent,
     )
-    return replace(result, notes=_notes(result, size))
 
 
 def _seldom(training: PlainTraining, rank: launch.Rank, every: int) -> tuple[list[float], Total]:
@@ -127,19 +128,7 @@ def _seldom(training: PlainTraining, rank: launch.Rank, every: int) -> tuple[lis
         with log_wire() as log:
             share = trainee.backward(batch)
             trainee.update()
-        calls, size = log.sent().get("all-reduce", Total(0, 0))
-        sent = Total(sent.calls + calls, sent.size_bytes + size)
+        calls_, size = log.sent().get("all-reduce", Total(0, 0))
+        sent = Total(sent.calls + calls_, sent.size_bytes + size)
         losses.append(sum_over_ranks(share))
     return losses, sent
-
-
-def _notes(result: Result, size: int) -> list[str]:
-    """Bytes and losses beside those of an average after each update."""
-    each, seldom = (averaged_bytes(size, result.ranks, every) for every in (1, result.every))
-    return [
-        f"  average after {result.every} updates: {result.sent.calls} x all-reduce, "
-        f"{result.sent.size_bytes:,} B in {len(result.losses)} updates, as predicted",
-        f"    a rank sends {seldom:,.0f} B an update, where an average each time sends {each:,.0f}",
-        f"    loss of the last update {result.losses[-1]:.3f}, "
-        f"one process {result.losses_one_process[-1]:.3f}",
-    ]

@@ -1,36 +1,39 @@
-"""DDP around a model whose layers lie on several devices of each rank.
+"""Several devices in one process: nn.DataParallel by hand, and DDP around a model spread over them.
 
-On a CPU all of the devices are the CPU; with GPUs each rank takes its own. `device_ids` must then
-stay None: the demo shows what torch says otherwise.
-Run it with `course demo multi_device --ranks 2`, or under torchrun.
+DataParallel scatters the batch over devices, copies the weights to each of them in every update,
+and adds gradients up on the first one; every rank does it alone, on the whole batch. The spread
+model has its layers on several devices of its rank, and DDP averages over ranks: `device_ids` must
+then stay None, and the demo shows what torch says otherwise. On a CPU all devices are the CPU.
+Run it with `course demo multi_device --ranks 2`, under torchrun, or alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.batch import Batch, mean_loss
+from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import predicted_stored
 from course_lib.demos.shared.replica import Replica, own_devices, predicted_exchange
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import one_process
+from course_lib.measure.copies import copied_bytes
+from course_lib.scratch.replicas.data_parallel import DataParallel
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.scratch.replicas.spread import Spread
-from course_lib.theory.inputs.layout import ALONE
-from course_lib.validation import whole
+from course_lib.theory.network.collectives import sent_bytes
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
     """What the demo can be asked for."""
 
-    devices: int = option(2, "devices of each rank, over which its model is spread")
+    devices: int = option(2, "devices of each rank", least=1, most=64)
 
     def __post_init__(self) -> None:
-        whole("devices", self.devices, most=64)
         super().__post_init__()
         layers, _, _ = self.training().size
         if layers < self.devices:
@@ -40,37 +43,59 @@ class Options(BatchOptions):
             )
 
 
-def main(options: Options) -> Comparison:
-    """Train the spread model by both kinds of DDP, and ask torch for `device_ids` once."""
+class InOneProcess(Replica):
+    """Every rank trains on the whole batch by itself: nothing travels between ranks."""
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Forward and backward passes of the whole batch."""
+        loss = mean_loss(self.wrapped, batch)
+        loss.backward()
+        return loss / launch.init().world
+
+    def stored(self) -> dict[str, int]:
+        """Bytes of the states, and of the weights that one update copies."""
+        copies = {}
+        if isinstance(self.wrapped, DataParallel):
+            copies = {"weights, copied": copied_bytes(self.wrapped.replicate)}
+        return {**super().stored(), **copies}
+
+
+def main(options: Options) -> Result:
+    """Train by DataParallel, by hand and torch's, then the spread model by both kinds of DDP."""
     rank, training = launch.init(), options.training()
     devices = own_devices(rank, options.devices)
-    reference = one_process(training, rank.device)
-    exchange, states = predicted_exchange(training, rank), predicted_stored(training, ALONE)
+    gpus = sorted({device.index for device in devices if device.type == "cuda"})
+    reference, states = one_process(training, rank.device), predicted_stored(training)
+    size = states["weights"]
+    copies = (options.devices - 1) * size
+    by_hand = f"DataParallel by hand on {options.devices} devices"
     versions = []
-    kinds: dict[str, Callable[[Spread], nn.Module]] = {
-        "DDP by hand": DDP,
-        "DistributedDataParallel": _library,
-    }
-    for name, wrap in kinds.items():
+    for name in (by_hand, "nn.DataParallel"):
+        model, ours = training.build(devices[0]), name == by_hand
+        real = DataParallel(model, devices) if ours else nn.DataParallel(model, gpus or None)
+        stored = {**states, **({"weights, copied": copies} if ours else {})}
+        alone = InOneProcess(name, training, model, real)
+        versions.append(follow(alone, training, reference, predicted_stored=stored))
+    exchange = predicted_exchange(training, rank)
+    for name in ("DDP by hand", "DistributedDataParallel"):
         model = training.build()
-        trainee = Replica(name, training, model, wrap(Spread(model, devices)))
+        spread = Spread(model, devices)
+        ddp = DDP(spread) if name == "DDP by hand" else DistributedDataParallel(spread)
+        trainee = Replica(name, training, model, ddp)
         versions.append(follow(trainee, training, reference, exchange, states))
-    return Comparison.verified(
-        "DDP around a model on several devices",
-        rank,
-        options.model,
-        reference,
-        versions,
-        notes=[
-            f"layers on {', '.join(map(str, devices))}",
-            f"with device_ids=[0] torch says: {refusal(Spread(training.build(), devices))}",
-            "device_ids names the one GPU that inputs are moved to; this model moves them itself",
-        ],
-    )
-
-
-def _library(model: Spread) -> DistributedDataParallel:
-    return DistributedDataParallel(model, device_ids=None)
+    ring = round(sent_bytes("all-reduce", size, options.devices))
+    notes = [
+        f"layers on {', '.join(map(str, devices))}",
+        f"with device_ids=[0] torch says: {refusal(Spread(training.build(), devices))}",
+        "device_ids names the one GPU that inputs are moved to; this model moves them itself",
+        f"each update of DataParallel takes {copies:,} B of weights from the first device and "
+        f"brings as many of gradients back to it; a ring all-reduce over {options.devices} ranks "
+        f"of DDP sends {ring:,} B from every one",
+    ]
+    if len(gpus) < 2:
+        notes.append("nn.DataParallel needs several GPUs: here it is a plain call of the model")
+    technique = "several devices in one process"
+    return compared(technique, rank, options.model, reference, versions, notes=notes)
 
 
 def refusal(model: Spread) -> str:

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.prediction import FP32
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.measure.gradients import relative_difference
 from course_lib.scratch import eight_bit
 from course_lib.scratch.ledger import ledger
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import model_states
-from course_lib.validation import choice
 
 BLOCK = 256
-FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,7 @@ class Options(BatchOptions):
     """What the demo can be asked for."""
 
     steps: int = option(30, "optimizer updates")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
-
-    def __post_init__(self) -> None:
-        choice("parts", self.parts, WHOSE)
-        super().__post_init__()
+    parts: str = whose_parts()
 
 
 @dataclass(frozen=True)
@@ -72,19 +68,6 @@ class Version:
         )
 
 
-@dataclass(frozen=True)
-class Result:
-    """All versions, fp32 first."""
-
-    updates: int
-    versions: list[Version]
-
-    def report(self) -> str:
-        """One line each."""
-        head = f"{self.updates} updates (predicted bytes in brackets; off: from fp32's weights)"
-        return "\n".join([head, *(version.line() for version in self.versions)])
-
-
 def kinds(parts: str) -> dict[str, Kind]:
     """Every optimizer by its name; the learner's own where `parts` is "mine"."""
     bf16 = Recipe(optimizer="adamw-bf16", master_copy=False)
@@ -113,7 +96,7 @@ def _linear(parameters: Iterable[nn.Parameter], lr: float) -> eight_bit.AdamW8bi
 
 def main(options: Options) -> Result:
     """Train with each; AssertionError where bytes or weights are not as predicted."""
-    device, versions = launch.init().device, []
+    device, versions, facts = launch.init().device, [], []
     start = _flat(options.training().build(device))
     way = None
     for name, kind in kinds(options.parts).items():
@@ -138,8 +121,15 @@ def main(options: Options) -> Result:
             loss=float(loss.detach()),
             gap=relative_difference(own, way) if bool(own.isfinite().all()) else math.inf,
         )
-        versions.append(_verified(version, kind))
-    return Result(options.steps, versions)
+        versions.append(version)
+        kept = version.state_bytes, version.predicted_bytes
+        facts.append(Fact(f"{version.name}: bytes kept", *kept))
+        if kind.most is not None:
+            weights, most = f"{version.name}: the way of the weights", kind.most
+            facts.append(Fact(weights, version.gap, tolerance=most, beside="that in fp32"))
+    head = f"{options.steps} updates (predicted bytes in brackets; off: from fp32's weights)"
+    lines = (version.line() for version in versions)
+    return Result(head, *lines, facts=facts, versions=versions)
 
 
 def predicted_bytes(model: nn.Module, recipe: Recipe) -> int:
@@ -151,17 +141,3 @@ def predicted_bytes(model: nn.Module, recipe: Recipe) -> int:
 
 def _flat(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().float().flatten() for p in model.parameters()])
-
-
-def _verified(version: Version, kind: Kind) -> Version:
-    if version.state_bytes != version.predicted_bytes:
-        raise AssertionError(
-            f"{version.name} keeps {version.state_bytes:,} bytes, "
-            f"predicted {version.predicted_bytes:,}"
-        )
-    if kind.most is not None and not version.gap <= kind.most:
-        raise AssertionError(
-            f"{version.name}: the weights are {version.gap:.2g} of fp32's way off, "
-            f"more than {kind.most:g}"
-        )
-    return version

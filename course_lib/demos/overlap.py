@@ -20,11 +20,11 @@ from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss, own_rows
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import device_name
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training
 from course_lib.measure.overlap import Timeline, record, timeline
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.inputs.units import MIB
-from course_lib.validation import number
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,11 @@ class Options(BatchOptions):
     steps: int = option(4, "backward passes of each version; the last is profiled")
     model: str = option("4x256x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     sequence: int = option(64, "characters in a sample")
-    bucket_cap_mb: float = option(2.0, "size limit of the small buckets in MiB")
+    bucket_cap_mb: float = option(2.0, "size limit of the small buckets in MiB", above=0)
     trace: str = option("", "write the small buckets' trace of rank 0 to this file")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("bucket_cap_mb", self.bucket_cap_mb, above=0)
         if self.trace and not Path(self.trace).resolve().parent.is_dir():
             raise ValueError(f"trace {self.trace!r} is in no folder that exists: create it first")
 
@@ -61,22 +60,6 @@ class Lanes(Timeline):
         )
 
 
-@dataclass(frozen=True)
-class Result:
-    """The backward passes that were profiled."""
-
-    ranks: int
-    backend: str
-    device: str
-    model: str
-    lanes: list[Lanes]
-
-    def report(self) -> str:
-        """One line a backward pass."""
-        where = f"{self.ranks} ranks, {self.backend} on {self.device}, model {self.model}"
-        return "\n".join([f"overlap: {where}", *(f"  {lanes.title}" for lanes in self.lanes)])
-
-
 def main(options: Options) -> Result:
     """Profile a backward pass of each version; every rank takes part and returns its own."""
     rank = launch.init()
@@ -96,7 +79,13 @@ def main(options: Options) -> Result:
             lanes.append(_lanes(name, trace))
             if options.trace and rank.rank == 0:
                 Path(options.trace).write_text(json.dumps(trace))
-    return Result(rank.world, rank.backend, device_name(rank.device), options.model, lanes)
+    device = device_name(rank.device)
+    return Result(
+        f"overlap: {rank.world} ranks, {rank.backend} on {device}, model {options.model}",
+        *(f"  {one.title}" for one in lanes),
+        ranks=rank.world,
+        lanes=lanes,
+    )
 
 
 def _profiled(

@@ -5,6 +5,7 @@ Run it with `course demo pairwise --ranks 4 --slow 2`, on two nodes joined by a 
 """
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,28 +14,27 @@ from torch import Tensor
 
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
-from course_lib.theory.network.pairwise import SCHEDULES, PairTest, SlowPart, name_slow, rounds
-from course_lib.validation import choice, number, whole
+from course_lib.demos.shared.result import Result
+from course_lib.theory.network.pairwise import SCHEDULES, PairTest, name_slow, rounds
 
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
-    schedule: str = option("halving", "halving (log2 n rounds) or all (n - 1 rounds)")
-    size_kib: int = option(256, "KiB that a pair sends one way")
-    repeats: int = option(10, "times that a pair sends; the fastest counts")
-    passes: int = option(6, "times that all pairs are tested; the fastest counts")
+    schedule: str = option(
+        "halving", "halving (log2 n rounds) or all (n - 1 rounds)", among=SCHEDULES
+    )
+    size_kib: int = option(256, "KiB that a pair sends one way", least=1, most=2**20)
+    repeats: int = option(10, "times that a pair sends; the fastest counts", least=1, most=1000)
+    passes: int = option(
+        6, "times that all pairs are tested; the fastest counts", least=1, most=100
+    )
     slow: str = option("none", "what is made slow: none, a rank such as 2, or a pair such as 0-2")
-    slow_ms: float = option(20.0, "how late the slow one sends, in ms")
+    slow_ms: float = option(20.0, "how late the slow one sends, in ms", least=0, most=10_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice("schedule", self.schedule, SCHEDULES)
-        whole("size_kib", self.size_kib, most=2**20)
-        whole("repeats", self.repeats, most=1000)
-        whole("passes", self.passes, most=100)
-        number("slow_ms", self.slow_ms, least=0, most=10_000)
         self.is_slow(0, 1)
 
     def is_slow(self, sender: int, partner: int) -> bool:
@@ -45,27 +45,6 @@ class Options(DemoOptions):
         if len(names) == 1:
             return sender == int(names[0])
         return bool(names) and {sender, partner} == {int(name) for name in names}
-
-
-@dataclass(frozen=True)
-class Result:
-    """All tests of pairs, and what they name."""
-
-    ranks: int
-    rounds: int
-    tests: list[PairTest]
-    found: SlowPart
-
-    def report(self) -> str:
-        """A matrix of rates, and the sentence."""
-        rates = {(test.first, test.second): test.bytes_per_s / 1e6 for test in self.tests}
-        lines = ["MB/s, one way" + "".join(f"{rank:>9}" for rank in range(self.ranks))]
-        for first in range(self.ranks - 1):
-            cells = (rates.get((first, second)) for second in range(self.ranks))
-            told = "".join(f"{cell:>9.1f}" if cell else f"{'':>9}" for cell in cells)
-            lines.append(f"{first:>13}{told}".rstrip())
-        count = f"{len(self.tests)} pairs of {self.ranks} ranks in {self.rounds} rounds"
-        return "\n".join([*lines, f"{count}: {self.found.explain()}"])
 
 
 def main(options: Options) -> Result:
@@ -89,7 +68,25 @@ def main(options: Options) -> Result:
         for pair, seconds in sorted(own.items())
         if pair[0] == who
     ]
-    return Result(rank.world, len(plan), tests, name_slow(tests))
+    found = name_slow(tests)
+    count = f"{len(tests)} pairs of {rank.world} ranks in {len(plan)} rounds"
+    return Result(
+        *_matrix(tests, rank.world),
+        f"{count}: {found.explain()}",
+        rounds=len(plan),
+        tests=tests,
+        found=found,
+    )
+
+
+def _matrix(tests: Sequence[PairTest], ranks: int) -> Iterator[str]:
+    """A rate for each pair."""
+    rates = {(test.first, test.second): test.bytes_per_s / 1e6 for test in tests}
+    yield "MB/s, one way" + "".join(f"{rank:>9}" for rank in range(ranks))
+    for first in range(ranks - 1):
+        cells = (rates.get((first, second)) for second in range(ranks))
+        told = "".join(f"{cell:>9.1f}" if cell else f"{'':>9}" for cell in cells)
+        yield f"{first:>13}{told}".rstrip()
 
 
 def _one_way_s(data: Tensor, rank: int, partner: int, options: Options) -> float:

@@ -9,8 +9,10 @@ Run it with `course demo parameter_server --ranks 2`, or under torchrun.
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,20 +22,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, mean_loss, own_rows, rows_of
-from course_lib.demos.shared.comparison import Comparison, Version, follow
-from course_lib.demos.shared.options import option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.comparison import Version, compared, follow
+from course_lib.demos.shared.options import option, whose_parts
+from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.tables import TableOptions, TableTraining, ngrams
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import OneProcess, one_process
-from course_lib.measure.wire import Total
 from course_lib.scratch.parameter_server.messages import Messages
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.network.served import mean_staleness
 from course_lib.theory.network.sparse import RowExchange
-from course_lib.validation import choice, number, whole
+from course_lib.trace import SEND, Trace
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
@@ -43,41 +47,25 @@ class Options(TableOptions):
     steps: int = option(20, "updates")
     batch: int = option(4, "samples of all trainers in one update")
     learning_rate: float = option(20.0, "SGD's learning rate")
-    servers: int = option(1, "ranks that serve: row i lies on server i mod servers")
+    servers: int = option(
+        1, "ranks that serve: row i lies on server i mod servers", least=1, most=1000
+    )
     pause_ms: float = option(
-        0.0, "how long a trainer computes in each asynchronous update, as a pause"
+        0.0,
+        "how long a trainer computes in each asynchronous update, as a pause",
+        least=0,
+        most=10_000,
     )
     slow: int = option(1, "times as long for the last trainer, which makes as many times fewer")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
-        choice("parts", self.parts, WHOSE)
-        whole("servers", self.servers, most=1000)
-        number("pause_ms", self.pause_ms, least=0, most=10_000)
-        whole("slow", self.slow, most=self.steps)
         super().__post_init__()
+        whole("slow", self.slow, most=self.steps)
 
     def training(self) -> TableTraining:
         """What is trained."""
         return self.fill(TableTraining)
-
-
-@dataclass(frozen=True)
-class Result(Comparison):
-    """A comparison, with bytes of trainers and servers, and what asynchronous training did.
-
-    `exchanged_bytes`: what each trainer sends and receives in the last update; `served_bytes`: the
-    same of each server. `all_reduced_bytes`: what a rank sends where the table is on all ranks.
-    `staleness[t]`: of each gradient of trainer t, by how many updates it was late at server 0. The
-    losses are those of the last batch with the last table.
-    """
-
-    exchanged_bytes: list[int] = field(default_factory=list)
-    served_bytes: list[int] = field(default_factory=list)
-    all_reduced_bytes: float = 0.0
-    staleness: list[list[int]] = field(default_factory=list)
-    asynchronous_loss: float = 0.0
-    in_step_loss: float = 0.0
 
 
 class Served(Trainee):
@@ -169,16 +157,14 @@ class AllReduced(Trainee):
         return {"rows": self.table.table.weight.nbytes}
 
 
-@dataclass(frozen=True)
-class Asynchronous:
-    """Training without waiting: each trainer's gradients by their delay, and the last loss."""
-
-    staleness: list[list[int]]
-    loss: float
-
-
 def main(options: Options) -> Result:
-    """Train served, all-reduced, alone, and asynchronously; every rank returns its own counts."""
+    """Train served, all-reduced, alone, and asynchronously; every rank returns its own counts.
+
+    Found are `exchanged_bytes`: what each trainer sends and receives in the last update, and
+    `served_bytes`: the same of each server; `all_reduced_bytes`: what a rank sends where the table
+    is on all ranks; `staleness[t]`: of each gradient of trainer t, by how many updates it was late
+    at server 0. The losses are those of the last batch with the last table.
+    """
     rank, training = launch.init(), options.training()
     if rank.world <= options.servers:
         raise ValueError(
@@ -195,27 +181,28 @@ def main(options: Options) -> Result:
     exchanges = _exchanges(training, rank.world - options.servers, options.servers)
     served = _served(training, rank, reference, exchanges, options.parts)
     table_bytes = training.size[0] * VOCAB * 4
-    sent, stored = {"all-reduce": Total(1, table_bytes)}, {"rows": table_bytes}
-    all_reduced = follow(AllReduced(training, rank), training, reference, sent, stored)
-    late = _asynchronous(training, rank, options)
-    exchanged = [sum(one.total_bytes for one in each) for each in exchanges]
-    result = Result.verified(
+    told, stored = Trace(calls("all-reduce", 1, table_bytes)), {"rows": table_bytes}
+    all_reduced = follow(AllReduced(training, rank), training, reference, told, stored)
+    staleness, loss = _asynchronous(training, rank, options)
+    by_server = zip(*exchanges, strict=True)
+    found: dict[str, Any] = {
+        "exchanged_bytes": [sum(one.total_bytes for one in each) for each in exchanges],
+        "served_bytes": [sum(one.total_bytes for one in each) for each in by_server],
+        "all_reduced_bytes": sent_bytes("all-reduce", table_bytes, rank.world),
+        "staleness": staleness,
+        "asynchronous_loss": loss,
+        "in_step_loss": _loss(training, reference.weights["table.weight"].cpu()),
+    }
+    rows = [sum(one.rows for one in each) for each in exchanges]
+    return compared(
         "parameter server",
         rank,
         options.model,
         reference,
         [served, all_reduced],
-        exchanged_bytes=exchanged,
-        served_bytes=[
-            sum(one.total_bytes for one in each) for each in zip(*exchanges, strict=True)
-        ],
-        all_reduced_bytes=sent_bytes("all-reduce", table_bytes, rank.world),
-        staleness=late.staleness,
-        asynchronous_loss=late.loss,
-        in_step_loss=_loss(training, reference.weights["table.weight"].cpu()),
+        notes=_notes(SimpleNamespace(**found), rows, training.size[0]),
+        **found,
     )
-    rows = [sum(one.rows for one in each) for each in exchanges]
-    return replace(result, notes=_notes(result, rows, training.size[0]))
 
 
 def _served(
@@ -230,14 +217,15 @@ def _served(
     trainee = Served(training, rank, servers, parts)
     if trainee.serves:
         own = [each[rank.rank] for each in exchanges]
-        sent = Total(sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own))
+        count, size = sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own)
         stored = len(range(rank.rank, training.size[0], servers))
     else:  # two requests to each server: a header, and what follows it
         own = exchanges[rank.rank - servers]
-        sent = Total(sum(4 if one.rows else 2 for one in own), sum(one.pushed_bytes for one in own))
+        count = sum(4 if one.rows else 2 for one in own)
+        size = sum(one.pushed_bytes for one in own)
         stored = _drawn(training, rank.world - servers)[rank.rank - servers].numel()
     rows = {"rows": stored * VOCAB * 4}
-    return follow(trainee, training, reference, {"send-recv": sent}, rows)
+    return follow(trainee, training, reference, Trace(calls(SEND, count, size)), rows)
 
 
 def _drawn(training: TableTraining, trainers: int) -> list[Tensor]:
@@ -254,8 +242,10 @@ def _exchanges(training: TableTraining, trainers: int, servers: int) -> list[lis
     ]
 
 
-def _asynchronous(training: TableTraining, rank: launch.Rank, options: Options) -> Asynchronous:
-    """Train without waiting for the other trainers."""
+def _asynchronous(
+    training: TableTraining, rank: launch.Rank, options: Options
+) -> tuple[list[list[int]], float]:
+    """Train without waiting for the other trainers: delays of each trainer, and the last loss."""
     served = Served(training, rank, options.servers, options.parts)
     if served.serves:
         served.server.serve_as_they_come()
@@ -266,7 +256,7 @@ def _asynchronous(training: TableTraining, rank: launch.Rank, options: Options) 
         served.remote.stop()
     table = served.of_all_servers(served.server.table)
     staleness = from_rank(0, [*served.server.staleness.values()], served.group)
-    return Asynchronous(staleness, _loss(training, table))
+    return staleness, _loss(training, table)
 
 
 def _loss(training: TableTraining, table: Tensor) -> float:
@@ -276,7 +266,7 @@ def _loss(training: TableTraining, table: Tensor) -> float:
     return float(mean_loss(model, training.batches()[-1]).detach())
 
 
-def _notes(result: Result, rows: list[int], table_rows: int) -> list[str]:
+def _notes(result: Any, rows: list[int], table_rows: int) -> list[str]:
     """Bytes beside the all-reduce, and staleness."""
     least = min(result.all_reduced_bytes / size for size in result.exchanged_bytes)
     late = [updates for own in result.staleness for updates in own]

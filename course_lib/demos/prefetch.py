@@ -22,12 +22,12 @@ from torch.autograd import Function
 
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.result import Result
 from course_lib.scratch.fsdp.flat_parameter import Reduction
 from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
 from course_lib.scratch.wire import Work
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 from course_lib.trace import COLLECTIVES, Event
-from course_lib.validation import number, whole
 
 _TRIES, _STEPS = 9, 3  # of a message alone, and of a whole step
 
@@ -36,17 +36,14 @@ _TRIES, _STEPS = 9, 3  # of a message alone, and of a whole step
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
-    layers: int = option(4, "layers beside the root, all equally large")
-    numbers: int = option(800_000, "parameters of each unit")
-    forward_ms: float = option(15.0, "sleep of a forward pass; a backward one is twice as long")
-    message_ms: float = option(0.0, "a slow link: least time of a gather, and of a reduction")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole("layers", self.layers, most=20)
-        whole("numbers", self.numbers, most=10**8)
-        number("forward_ms", self.forward_ms, above=0, most=1000)
-        number("message_ms", self.message_ms, least=0, most=1000)
+    layers: int = option(4, "layers beside the root, all equally large", least=1, most=20)
+    numbers: int = option(800_000, "parameters of each unit", least=1, most=10**8)
+    forward_ms: float = option(
+        15.0, "sleep of a forward pass; a backward one is twice as long", above=0, most=1000
+    )
+    message_ms: float = option(
+        0.0, "a slow link: least time of a gather, and of a reduction", least=0, most=1000
+    )
 
 
 @dataclass(frozen=True)
@@ -79,30 +76,14 @@ class Lanes:
         life = unit_life(_own_costs(self.measured), prefetch=int(self.prefetch))
         return life.total_s
 
-
-@dataclass(frozen=True)
-class Result:
-    """A step without and with prefetch, and what each message took alone."""
-
-    ranks: int
-    unit_bytes: int
-    gather_s: float
-    reduce_s: float
-    lanes: list[Lanes]
-
-    def report(self) -> str:
-        """The messages alone, then one line a step."""
-        alone = (
-            f"alone, {self.unit_bytes / 1e6:.1f} MB take {1000 * self.gather_s:.1f} ms to gather "
-            f"and {1000 * self.reduce_s:.1f} ms to reduce on {self.ranks} ranks"
+    def line(self) -> str:
+        """All three times."""
+        predicted_s, measured_s, replayed_s = self.predicted_s, self.measured_s, self.replayed_s
+        return (
+            f"prefetch {'on' if self.prefetch else 'off':<4} predicted {1000 * predicted_s:.0f} "
+            f"ms, measured {1000 * measured_s:.0f} ms, with the step's own messages predicted "
+            f"{1000 * replayed_s:.0f} ms"
         )
-        steps = [
-            f"prefetch {'on' if one.prefetch else 'off':<4} predicted {1000 * one.predicted_s:.0f} "
-            f"ms, measured {1000 * one.measured_s:.0f} ms, with the step's own messages predicted "
-            f"{1000 * one.replayed_s:.0f} ms"
-            for one in self.lanes
-        ]
-        return "\n".join([alone, *steps])
 
 
 def main(options: Options) -> Result:
@@ -121,7 +102,13 @@ def main(options: Options) -> Result:
         predicted = unit_life([root, *[layer] * options.layers], prefetch=int(prefetch))
         measured = _measured(options, link, prefetch, rank.device)
         lanes.append(Lanes(prefetch, list(predicted.tasks), measured))
-    return Result(rank.world, size, gather_s, reduce_s, lanes)
+    return Result(
+        f"alone, {size / 1e6:.1f} MB take {1000 * gather_s:.1f} ms to gather and "
+        f"{1000 * reduce_s:.1f} ms to reduce on {rank.world} ranks",
+        *(one.line() for one in lanes),
+        ranks=rank.world,
+        lanes=lanes,
+    )
 
 
 class Nap(Function):

@@ -14,33 +14,24 @@ from torch.utils.data.distributed import DistributedSampler
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.result import Result
 from course_lib.theory.step.batching import Batching
-from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
-    samples: int = option(10, "samples in the data set")
-    batch: int = option(2, "samples per rank and step")
-    epochs: int = option(2, "passes over the data set")
+    samples: int = option(10, "samples in the data set", least=1, most=1000)
+    batch: int = option(2, "samples per rank and step", least=1, most=1000)
+    epochs: int = option(2, "passes over the data set", least=1, most=1000)
     shuffle: bool = option(True, "mix the samples")
     set_epoch: bool = option(True, "tell the sampler which epoch it is")
     drop_last: bool = option(False, "drop ragged tails instead of repeating samples")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("samples", "batch", "epochs"):
-            whole(name, getattr(self, name), most=1000)
 
-
-@dataclass(frozen=True)
-class Result:
+class Seen(Result):
     """seen[epoch][rank] is the list of batches, each a list of sample numbers."""
-
-    samples: int
-    seen: list[list[list[list[int]]]]
 
     def by_rank(self, epoch: int) -> list[list[int]]:
         """Sample numbers of one epoch, a flat list for each rank."""
@@ -60,16 +51,15 @@ class Result:
         seen = {s for rank in self.by_rank(epoch) for s in rank}
         return [s for s in range(self.samples) if s not in seen]
 
-    def report(self) -> str:
-        """One line per epoch."""
-        return "\n".join(
+    def line(self, epoch: int) -> str:
+        """What became of one epoch."""
+        return (
             f"epoch {epoch}: {self.steps(epoch)} steps on each rank, "
             f"repeated {self.repeated(epoch) or 'none'}, missed {self.missed(epoch) or 'none'}"
-            for epoch in range(len(self.seen))
         )
 
 
-def main(options: Options) -> Result:
+def main(options: Options) -> Seen:
     """Every rank goes through its share of the data set and prints what it sees."""
     rank = launch.init()
     # Raises, on every rank alike, when drop_last would leave nothing.
@@ -89,4 +79,6 @@ def main(options: Options) -> Result:
         if not options.json:
             print(f"epoch {epoch}: {batches}", flush=True)
         seen.append(from_all_ranks(batches))
-    return Result(options.samples, seen)
+    result = Seen(samples=options.samples, seen=seen)
+    result.said += [result.line(epoch) for epoch in range(options.epochs)]
+    return result

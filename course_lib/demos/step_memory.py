@@ -15,13 +15,13 @@ from course_lib.demos.fsdp import versions as fsdp
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import FP32
+from course_lib.demos.shared.result import Result
 from course_lib.demos.zero.versions import ScratchZero
 from course_lib.measure.memory_over_time import MemoryOverTime, record_step
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.step_timeline import StepTimeline, step_timeline
-from course_lib.validation import choice
 
 Version = ScratchZero | fsdp.MiniFSDP
 STAGES = {"stage 0": 0, "ZeRO 1": 1, "ZeRO 2": 2, "FSDP": 3}
@@ -31,31 +31,13 @@ STAGES = {"stage 0": 0, "ZeRO 1": 1, "ZeRO 2": 2, "FSDP": 3}
 class Options(BatchOptions):
     """What the demo can be asked for."""
 
-    version: str = option("all", "one of stage 0, ZeRO 1, ZeRO 2 and FSDP, or all")
-
-    def __post_init__(self) -> None:
-        choice("version", self.version, ("all", *STAGES))
-        super().__post_init__()
+    version: str = option(
+        "all", "one of stage 0, ZeRO 1, ZeRO 2 and FSDP, or all", among=("all", *STAGES)
+    )
 
     def stages(self) -> dict[str, int]:
         """The versions to run, and the stage of each."""
         return {name: it for name, it in STAGES.items() if self.version in ("all", name)}
-
-
-@dataclass(frozen=True)
-class Result:
-    """By version: what rank 0 held, and what it was predicted to hold."""
-
-    measured: dict[str, MemoryOverTime]
-    predicted: dict[str, StepTimeline]
-
-    def report(self) -> str:
-        """One line a version: both peaks."""
-        return "\n".join(
-            f"{name:<8} peak {format_bytes(it.peak_bytes):>9}, predicted "
-            f"{format_bytes(self.predicted[name].peak_bytes):>9}"
-            for name, it in self.measured.items()
-        )
 
 
 def main(options: Options) -> Result:
@@ -64,7 +46,12 @@ def main(options: Options) -> Result:
     stages = options.stages()
     measured = {name: _measured(stage, options, rank) for name, stage in stages.items()}
     predicted = {name: predict(stage, options, rank.world) for name, stage in stages.items()}
-    return Result(measured, predicted)
+    lines = (
+        f"{name:<8} peak {format_bytes(it.peak_bytes):>9}, predicted "
+        f"{format_bytes(predicted[name].peak_bytes):>9}"
+        for name, it in measured.items()
+    )
+    return Result(*lines, measured=measured, predicted=predicted)
 
 
 def predict(stage: int, options: Options, ranks: int) -> StepTimeline:

@@ -7,7 +7,7 @@ Run it with `course demo three_d --ranks 8`, or with fewer ranks, or under torch
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,17 +15,12 @@ from torch.distributed import ProcessGroup
 
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch
-from course_lib.demos.shared.comparison import Comparison, follow
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE, with_yours
-from course_lib.demos.shared.prediction import (
-    Sent,
-    add_calls,
-    predicted_sent,
-    predicted_stored,
-    traffic,
-)
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
 from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.scratch.collectives.peers import Peers
@@ -34,7 +29,8 @@ from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Coordinates, Mesh, ThreeD, axes
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.schedules import schedule
-from course_lib.validation import choice, divisible, whole
+from course_lib.trace import SEND, Trace
+from course_lib.validation import divisible
 
 PAIR = ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear")
 RING = ("ring_reduce_scatter", "ring_all_gather")
@@ -47,25 +43,18 @@ SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
 class Options(BatchOptions):
     """What the demo can be asked for."""
 
-    dp: int = option(0, "data-parallel degree; 0: the ranks that pp and tp leave")
-    tp: int = option(0, "tensor-parallel degree; 0: 2 where it divides the ranks that pp leaves")
-    pp: int = option(0, "pipeline stages; 0: 2 where it divides the ranks")
+    dp: int = option(0, "data-parallel degree; 0: the ranks that pp and tp leave", least=0)
+    tp: int = option(
+        0, "tensor-parallel degree; 0: 2 where it divides the ranks that pp leaves", least=0
+    )
+    pp: int = option(0, "pipeline stages; 0: 2 where it divides the ranks", least=0)
     model: str = option("5x32x4", "LAYERSxHIDDENxHEADS, or a name such as small")
     steps: int = option(3, "optimizer updates")
-    micro_batches: int = option(2, "pieces of each dp rank's samples")
-    schedule: str = option("1f1b", f"one of {', '.join(SCHEDULES)}")
-    virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
+    micro_batches: int = option(2, "pieces of each dp rank's samples", least=1)
+    schedule: str = option("1f1b", f"one of {', '.join(SCHEDULES)}", among=SCHEDULES)
+    virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule", least=2)
     sequence: int = option(16, "characters in a sample")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("dp", "tp", "pp"):
-            whole(name, getattr(self, name), least=0)
-        whole("micro_batches", self.micro_batches)
-        choice("schedule", self.schedule, SCHEDULES)
-        choice("parts", self.parts, WHOSE)
-        whole("virtual_stages", self.virtual_stages, least=2)
+    parts: str = whose_parts()
 
     def layout(self, ranks: int) -> Layout:
         """The layout of the ranks; ValueError where degrees, ranks, model and batch do not fit."""
@@ -95,16 +84,11 @@ def _two(ranks: int) -> int:
     return 2 if ranks and ranks % 2 == 0 else 1
 
 
-@dataclass(frozen=True)
-class OnMesh(Comparison):
-    """The comparison, the coordinates of each rank, and which of BUILT are the learner's."""
+def main(options: Options) -> Result:
+    """Train on the mesh; every rank verifies what it sent and what it stores.
 
-    places: list[dict[str, int]] = field(default_factory=list)
-    yours: list[str] = field(default_factory=list)
-
-
-def main(options: Options) -> OnMesh:
-    """Train on the mesh; every rank verifies what it sent and what it stores."""
+    Found are the coordinates of each rank, and which of BUILT are the learner's.
+    """
     rank = launch.init()
     layout, training = options.layout(rank.world), options.training()
     reference = one_process(training, rank.device)
@@ -117,7 +101,7 @@ def main(options: Options) -> OnMesh:
         predicted_stored(training, layout, mesh.place.pp),
         axes=axes(mesh),
     )
-    return OnMesh.verified(
+    return compared(
         "three_d",
         rank,
         options.model,
@@ -129,17 +113,17 @@ def main(options: Options) -> OnMesh:
     )
 
 
-def _predicted(training: Training, layout: Layout, place: Coordinates, parts: str) -> Sent:
+def _predicted(training: Training, layout: Layout, place: Coordinates, parts: str) -> Trace:
     """What this rank sends in an update, by axis; gradients in messages where a ring sums them."""
     by_theory = traffic(training, layout, stage=place.pp)
     if not with_yours(parts, *RING):
-        return predicted_sent(by_theory, by_axis=True)
-    sent = predicted_sent(by_theory, "tp", "pp", by_axis=True)
+        return told(by_theory)
+    sent = [*told(by_theory, "tp", "pp")]
     for entry in by_theory.collectives:
         if entry.axis == "dp":
-            calls, size = ring_messages(round(entry.size_bytes) // 4, layout.dp, place.dp)
-            add_calls(sent, "dp send-recv", entry.count * calls, entry.count * 4 * size)
-    return sent
+            messages, size = ring_messages(round(entry.size_bytes) // 4, layout.dp, place.dp)
+            sent += calls(SEND, entry.count * messages, entry.count * 4 * size, "dp")
+    return Trace(sent)
 
 
 def ring_messages(numbers: int, ranks: int, rank: int) -> tuple[int, int]:

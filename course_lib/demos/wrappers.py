@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions
+from course_lib.demos.shared.result import Result
 from course_lib.measure.gradients import relative_difference
 
 Wrap = Callable[[nn.Module], nn.Module]
@@ -186,37 +187,23 @@ def eight_bit_states() -> dict[str, tuple[str, int]] | None:
     }
 
 
-@dataclass(frozen=True)
-class Result:
-    """Every wrapper, the rules for whole matrices, and 8-bit states."""
-
-    ranks: int
-    wrappers: list[Wrapped]
-    muon_gap: float
-    adam_gap: float
-    eight_bit: dict[str, tuple[str, int]] | None
-
-    def report(self) -> str:
-        """The findings, one a line."""
-        lines = [line for one in self.wrappers for line in one.lines()]
-        lines.append(
-            f"a matrix in {self.ranks} shards, each updated alone: Adam's step is off by "
-            f"{self.adam_gap:.0%} from that of the whole matrix, Muon's by {self.muon_gap:.0%}"
-        )
-        if self.eight_bit is None:
-            lines.append("AdamW8bit: bitsandbytes is not installed: pip install bitsandbytes")
-        else:
-            states = (f"{key} {kind} {size:,} B" for key, (kind, size) in self.eight_bit.items())
-            lines.append(f"AdamW8bit, {64 * 128:,} weights: {', '.join(states)}")
-        return "\n".join(lines)
-
-
 def main(_: Options) -> Result:
     """Try everything; rank 0's view is reported."""
+    ranks, wrappers = launch.init().world, [wrapped(name) for name in WRAPS]
+    muon_gap, adam_gap = gap_of_shards(orthogonal), gap_of_shards(signs)
+    eight_bit = eight_bit_states()
+    states = "bitsandbytes is not installed: pip install bitsandbytes"
+    if eight_bit is not None:
+        sizes = ", ".join(f"{key} {kind} {size:,} B" for key, (kind, size) in eight_bit.items())
+        states = f"{64 * 128:,} weights: {sizes}"
     return Result(
-        launch.init().world,
-        [wrapped(name) for name in WRAPS],
-        gap_of_shards(orthogonal),
-        gap_of_shards(signs),
-        eight_bit_states(),
+        *(line for one in wrappers for line in one.lines()),
+        f"a matrix in {ranks} shards, each updated alone: Adam's step is off by {adam_gap:.0%} "
+        f"from that of the whole matrix, Muon's by {muon_gap:.0%}",
+        f"AdamW8bit: {states}",
+        ranks=ranks,
+        wrappers=wrappers,
+        muon_gap=muon_gap,
+        adam_gap=adam_gap,
+        eight_bit=eight_bit,
     )

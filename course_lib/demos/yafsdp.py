@@ -7,23 +7,27 @@ Run it with `course demo yafsdp --ranks 2`, or under torchrun.
 """
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib import launch
-from course_lib.demos.fsdp import prediction, versions
+from course_lib.demos.fsdp import versions
 from course_lib.demos.fsdp.versions import FullyShard, Kind, MiniFSDP, Whole, Ya
-from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import option
-from course_lib.demos.shared.training import one_process
+from course_lib.demos.shared.prediction import Stored, calls, stored_states
+from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.sharding import wire_recipe
+from course_lib.demos.shared.training import Training, one_process
 from course_lib.measure.peak import log_memory
-from course_lib.measure.wire import Total
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import LocalParameters, local_parameters, sharding_buffers
+from course_lib.trace import Event, Trace
 
 
 @dataclass(frozen=True)
 class Options(versions.Options):
     """What the demo can be asked for."""
 
-    precision: str = option("fp32", "fp32 or bf16, in which layers are gathered and computed")
     reshard: bool = option(True, "of the two others: free a layer after its forward pass")
     prefetch: bool = option(True, "of the two others: fetch the next layer while one computes")
 
@@ -39,53 +43,72 @@ class Memory:
     timeline: list[int]  # bytes after each change
 
 
-@dataclass(frozen=True)
-class Result:
-    """YaFSDP against one process and the theory, and the memory of all versions."""
-
-    comparison: Comparison
-    memory: list[Memory]
-
-    def allocations(self, name: str) -> int:
-        """Allocations of a version beyond those that the model makes by itself."""
-        found = {one.name: one.allocations for one in self.memory}
-        return found[name] - found[Whole.name]
-
-    def report(self) -> str:
-        """The comparison, then one line a version."""
-        lines = [self.comparison.report(), "memory of a forward and backward pass:"]
-        for one in self.memory:
-            lines.append(
-                f"  {one.name:<13}{one.allocations:>6} allocations, {self.allocations(one.name):>4}"
-                f" for sharding; peak {one.peak_bytes:>11,} B, before it {one.start_bytes:>11,} B"
-            )
-        return "\n".join(lines)
-
-
 def main(options: Options) -> Result:
     """Train YaFSDP, and measure it beside the others; every rank returns what it did."""
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device, clip=options.clip)
-    sent = prediction.yafsdp_sent(training, rank.world, options.precision)
-    if options.clip and rank.world > 1:
-        sent["all-reduce"] = Total(1, 4)
-    stored = prediction.yafsdp_stored(training, rank.world, options.precision)
-    version = follow(Ya(options, rank), training, reference, sent, stored)
-    loss_tolerance, gradient_tolerance = versions.TOLERANCES[options.precision]
-    comparison = Comparison.verified(
+    told = predicted(training, rank.world, options) if rank.world > 1 else None
+    stored = buffered(training, rank.world, options.precision)
+    version = follow(Ya(options, rank), training, reference, told, stored)
+    kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
+    memory = [measure_memory(kind, options, rank) for kind in kinds]
+    # Beyond those that the model makes by itself.
+    allocations = {one.name: one.allocations - memory[0].allocations for one in memory}
+    notes = [
+        f"  {one.name:<13}{one.allocations:>6} allocations, {allocations[one.name]:>4} for "
+        f"sharding; peak {one.peak_bytes:>11,} B, before it {one.start_bytes:>11,} B"
+        for one in memory
+    ]
+    return compared(
         "YaFSDP",
         rank,
         options.model,
         reference,
         [version],
-        loss_tolerance=loss_tolerance,
-        gradient_tolerance=gradient_tolerance,
+        notes=["memory of a forward and backward pass:", *notes],
+        memory=memory,
+        allocations=allocations,
+        tolerances=versions.TOLERANCES[options.precision],
     )
-    kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
-    return Result(comparison, [measure_memory(kind, options, rank) for kind in kinds])
 
 
-def measure_memory(kind: Kind, options: Options, rank: launch.Rank) -> Memory:
+def sizes_of(training: Training, ranks: int) -> list[int]:
+    """Parameters of what YaFSDP gathers, each padded, in the order of the forward pass.
+
+    Embedding, positions, each layer, last norm, and the head, which is the embedding again.
+    """
+    local, shape = local_parameters(training.shape()), training.shape()
+    positions, norm = shape.context * shape.hidden, 2 * shape.hidden
+    layers = [local.layer_dense] * shape.layers
+    sizes = [local.table, positions, *layers, norm, local.table]
+    return [-(-size // ranks) * ranks for size in sizes]
+
+
+def predicted(training: Training, ranks: int, options: Options) -> Trace:
+    """Every piece twice, except the last two: the buffers still hold them when backward starts."""
+    recipe, sizes = wire_recipe(options.precision), sizes_of(training, ranks)
+    gathers = [*sizes, *sizes[:-2]]
+    told: list[Event] = [
+        *calls("all-gather", len(gathers), recipe.compute_bytes * sum(gathers)),
+        *calls("reduce-scatter", len(sizes), recipe.gradient_bytes * sum(sizes)),
+    ]
+    return Trace([*told, *calls("all-reduce", 1, 4)] if options.clip else told)
+
+
+def buffered(training: Training, ranks: int, precision: str) -> Stored:
+    """States, and buffers by `sharding_buffers`, which are there with one rank as well."""
+    recipe = replace(wire_recipe(precision), gathering="yafsdp")
+    sizes = sizes_of(training, ranks)
+    local = LocalParameters(sum(sizes[:-1]), layer_dense=max(sizes))  # the head is the embedding
+    buffers = sharding_buffers(local, recipe, Layout(dp=max(ranks, 2), zero_stage=3))
+    return {
+        **stored_states(local, Layout(dp=ranks, zero_stage=3)),
+        "weight buffers": buffers["gathered_parameters_bytes"],
+        "gradient buffers": buffers["gathered_gradients_bytes"],
+    }
+
+
+def measure_memory(kind: Kind, options: versions.Options, rank: launch.Rank) -> Memory:
     """Build a version, train two updates, and follow its tensors through the third's backward."""
     gc.collect()
     batches = options.training().batches(rank.device)

@@ -41,22 +41,6 @@ _OPERATORS: dict[str, tuple[str, int | None]] = {
 _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 
 
-class Call(Event):
-    """An event, also by the words that builds still use."""
-
-    @property
-    def operation(self) -> str:
-        return self.what
-
-    @property
-    def ranks(self) -> Any:
-        return self.part
-
-    @property
-    def size_bytes(self) -> int:
-        return self.bytes
-
-
 @dataclass
 class WireLog:
     """The calls of this rank, in order: each is an event at its number.
@@ -65,7 +49,7 @@ class WireLog:
     torch's name for the group. A message counts where it is sent.
     """
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Event] = field(default_factory=list)
 
     @property
     def trace(self) -> Trace:
@@ -94,7 +78,9 @@ class WireLog:
                 to = dist.get_global_rank(group, args[2])
             me, where = dist.get_rank(), (group.size(), to, size)
             self.calls.append(
-                Call(len(self.calls), me, what, *where, label=group.group_name)
+                Event(
+                    len(self.calls), me, what, *where, label=group.group_name
+                )
             )
 
 

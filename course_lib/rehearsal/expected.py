@@ -4,14 +4,15 @@ The differences are computed from the sizes of the tensors, before anything is r
 rehearsal finds beyond them has no name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from course_lib.measure.wire import Total
+from course_lib.rehearsal.otherwise import rows
 from course_lib.rehearsal.pieces import Piece, pieces
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.trace import Total
 
 _COUNTER_BYTES = 4  # torch's AdamW counts the updates of each tensor in an fp32 number
 
@@ -49,20 +50,25 @@ def sent(job: Job) -> dict[str, Total]:
     return totals
 
 
+def differences(job: Job, rank: int) -> Differences:
+    """All that torch does otherwise on this rank, by what is counted."""
+    found: Differences = {}
+    one = _Rank(job, rank)
+    for what, difference in (*one.kept(), *one.data_parallel(), *one.tensor_parallel()):
+        if difference.size_bytes or difference.calls:
+            found.setdefault(what, []).append(difference)
+    return found
+
+
+Named = Iterator[tuple[str, Difference]]
+
+
 @dataclass(frozen=True)
-class Named:
-    """The differences of one rank, all of them, by what is counted."""
+class _Rank:
+    """The sizes of one rank. Two reasons return: words of the vocabulary, and padding."""
 
     job: Job
     rank: int
-
-    def all(self) -> Differences:
-        """Those that are not zero."""
-        found = self._stored() | self._dp() | self._tp()
-        return {
-            what: [d for d in differences if d.size_bytes or d.calls]
-            for what, differences in found.items()
-        }
 
     @property
     def tensors(self) -> tuple[Piece, ...]:
@@ -74,94 +80,65 @@ class Named:
         """Parts into which `fully_shard` cuts each of them."""
         return self.job.layout.shard_ranks
 
-    def _sum(self, of: Callable[[Piece], int]) -> int:
+    def sum(self, of: Callable[[Piece], int]) -> int:
         return sum(tensor.count * of(tensor) for tensor in self.tensors)
 
-    def _held(self) -> int:
+    @property
+    def held(self) -> int:
         """Numbers of a shard, padding included."""
-        return self._sum(lambda t: t.shard_rows(self.shards) * t.columns)
+        return self.sum(lambda t: t.shard_rows(self.shards) * t.columns)
 
-    def _stored(self) -> Differences:
+    def kept(self) -> Named:
         recipe, theory = self.job.recipe, stored(self.job)
         weight = recipe.weight_bytes
         mean = theory["weights"] // weight  # numbers of a shard, as the theory rounds them
-        here = -(-self._sum(lambda t: t.numbers) // self.shards)  # the same for this tp rank
-        words, padding = weight * (here - mean), weight * (self._held() - here)
-        shard = self.rank // self.job.layout.tp % self.shards
-        own = self._sum(lambda t: t.own_rows(shard, self.shards) * t.columns)
-        moment = theory["moments"] // mean
-        counters = self._sum(lambda _: 1) if recipe.optimizer.startswith("adamw") else 0
-        return {
-            "weights": [self._words(words), self._padding(padding)],
-            "gradients": [
-                Difference(
-                    mean * (weight - recipe.gradient_bytes),
-                    "gradients are reduced in one precision and kept in that of the weights",
-                ),
-                self._words(words),
-                self._padding(padding),
-            ],
-            "moments": [
-                self._words(moment * (here - mean)),
-                Difference(
-                    moment * (own - here),
-                    f"shard {shard} has {own:,} numbers without padding, the mean one {here:,}",
-                ),
-                Difference(_COUNTER_BYTES * counters, f"step counters of {counters:,} tensors"),
-            ],
-        }
+        here = -(-self.sum(lambda t: t.numbers) // self.shards)  # the same for this tp rank
+        for what in ("weights", "gradients"):
+            yield what, self.words(weight * (here - mean))
+            yield what, self.padding(weight * (self.held - here))
+        precision = "gradients are reduced in one precision and kept in that of the weights"
+        yield "gradients", Difference(mean * (weight - recipe.gradient_bytes), precision)
+        moment, shard = theory["moments"] // mean, self.rank // self.job.layout.tp % self.shards
+        own = self.sum(lambda t: t.own_rows(shard, self.shards) * t.columns)
+        mean_one = f"shard {shard} has {own:,} numbers without padding, the mean one {here:,}"
+        yield "moments", self.words(moment * (here - mean))
+        yield "moments", Difference(moment * (own - here), mean_one)
+        if recipe.optimizer.startswith("adamw"):
+            count = self.sum(lambda _: 1)
+            counters = f"step counters of {count:,} tensors"
+            yield "moments", Difference(_COUNTER_BYTES * count, counters)
 
-    def _dp(self) -> Differences:
+    def data_parallel(self) -> Named:
         """Whole units are gathered and reduced, and shards of them between copies."""
         layout, recipe = self.job.layout, self.job.recipe
         passes = layout.passes if layout.reshard else 1
         gathers = {"layers": passes * (2 if layout.reshard else 1), "ends": passes}
         reductions = dict.fromkeys(gathers, layout.reductions)
-        found = {}
         if self.shards > 1:
-            found["dp all-gather"] = self._units(gathers, recipe.compute_bytes)
-            found["dp reduce-scatter"] = self._units(reductions, recipe.gradient_bytes)
+            yield from self.units("dp all-gather", gathers, recipe.compute_bytes)
+            yield from self.units("dp reduce-scatter", reductions, recipe.gradient_bytes)
         if layout.shard_groups > 1:
-            each = layout.reductions * recipe.gradient_bytes
-            here = round(each * self._sum(lambda t: t.numbers) / self.shards)
-            found["dp all-reduce"] = [
-                self._words(here - sent(self.job)["dp all-reduce"].size_bytes),
-                self._padding(each * self._held() - here),
-            ]
-        return found
+            what, each = "dp all-reduce", layout.reductions * recipe.gradient_bytes
+            here = round(each * self.sum(lambda t: t.numbers) / self.shards)
+            yield what, self.words(here - sent(self.job)[what].size_bytes)
+            yield what, self.padding(each * self.held - here)
 
-    def _units(self, times: dict[str, int], each_bytes: int) -> list[Difference]:
+    def units(self, what: str, times: dict[str, int], each_bytes: int) -> Named:
         ends = sum(t.numbers for t in self.tensors if t.unit == "ends")
         missing = ends - local_parameters(self.job.shape, self.job.layout).ends_dense
-        padding = self._sum(lambda t: times[t.unit] * t.padding(self.shards))
-        return [
-            self._words(each_bytes * times["ends"] * missing),
-            self._padding(each_bytes * padding),
-        ]
+        yield what, self.words(each_bytes * times["ends"] * missing)
+        padding = self.sum(lambda t: times[t.unit] * t.padding(self.shards))
+        yield what, self.padding(each_bytes * padding)
 
-    def _tp(self) -> Differences:
+    def tensor_parallel(self) -> Named:
         """What sequence parallelism sends beside activations: gradients of what is not cut."""
-        shape, layout, recipe = self.job.shape, self.job.layout, self.job.recipe
-        if layout.tp == 1 or not layout.sequence_parallel:
-            return {}
-        each = recipe.gradient_bytes if layout.adds_up else recipe.compute_bytes
-        norms = self._sum(lambda t: t.whole)
-        found = {
-            "tp all-reduce": [
-                Difference(
-                    layout.reductions * norms * shape.hidden * each,
-                    f"gradients of the {norms} tensors of norms, each for itself",
-                    layout.reductions * norms,
-                )
-            ]
-        }
-        if shape.learned_positions:
-            size = layout.passes * self.job.sequence * shape.hidden * recipe.compute_bytes
-            reason = "gradient of the positions, which every rank looks up"
-            found["tp all-gather"] = [Difference(size, reason, layout.passes)]
-        return found
+        if self.job.layout.tp > 1 and self.job.layout.sequence_parallel:
+            for row in rows("torch, sequence parallelism"):
+                calls = row.calls(self.job)
+                size = calls * row.each_bytes(self.job)
+                yield row.what, Difference(size, row.why.format(calls), calls)
 
-    def _words(self, size_bytes: int) -> Difference:
+    def words(self, size_bytes: int) -> Difference:
         """Of a vocabulary that tp does not divide: the theory counts the first rank's for all."""
         tp, vocab = self.job.layout.tp, self.job.shape.vocab
         rank, words = self.rank % tp, Piece("words", vocab)
@@ -169,7 +146,7 @@ class Named:
         reason = f"tp rank {rank} has {has:,} words, the theory counts {words.shard_rows(tp):,}"
         return Difference(size_bytes, reason)
 
-    def _padding(self, size_bytes: int) -> Difference:
+    def padding(self, size_bytes: int) -> Difference:
         """Of tensors whose rows the shards do not divide: the one with the most is named."""
         most = max(self.tensors, key=lambda t: t.count * t.padding(self.shards))
         return Difference(

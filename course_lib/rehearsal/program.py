@@ -16,9 +16,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
 from course_lib.measure.storages import tensor_bytes
-from course_lib.measure.wire import Total, log_wire
+from course_lib.measure.wire import log_wire
 from course_lib.rehearsal.model import Transformer, cuts
 from course_lib.theory.inputs.job import Job
+from course_lib.trace import Total
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from course_lib.measure.wire import Total
 from course_lib.rehearsal import expected
 from course_lib.rehearsal.expected import Difference
 from course_lib.rehearsal.program import Observed
 from course_lib.theory.inputs.job import Job
+from course_lib.trace import Total
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def compared(job: Job, rank: int, observed: Observed, seconds: float = 0.0) -> R
     theory = {what: Total(0, size) for what, size in expected.stored(job).items()}
     theory |= expected.sent(job)
     found = {what: Total(0, size) for what, size in observed.stored.items()} | observed.sent
-    named, nothing = expected.Named(job, rank).all(), Total(0, 0)
+    named, nothing = expected.differences(job, rank), Total(0, 0)
     lines = [
         Line(what, theory.get(what, nothing), found.get(what, nothing), tuple(named.get(what, ())))
         for what in dict.fromkeys([*theory, *found])

@@ -10,11 +10,11 @@ from course_lib.demos.shared.comparison import (
     GRADIENT_TOLERANCE,
     LOSS_TOLERANCE,
     Version,
-    loss_gaps,
 )
-from course_lib.demos.three_d import BUILT, OnMesh
-from course_lib.measure.wire import Total
+from course_lib.demos.shared.result import Result, loss_gaps
+from course_lib.demos.three_d import BUILT
 from course_lib.reporting.keeping import keep
+from course_lib.trace import Total
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class KeptRun:
             return None
 
 
-def keep_run(result: OnMesh) -> KeptRun:
+def keep_run(result: Result) -> KeptRun:
     """Keep a run of the demo three_d for the report; the last one counts."""
     (version,) = result.versions
     kept = KeptRun(

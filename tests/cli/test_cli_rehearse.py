@@ -8,13 +8,13 @@ import pytest
 
 from course_lib import cli
 from course_lib.cli.commands import rehearse as command
-from course_lib.measure.wire import Total
 from course_lib.rehearsal import result
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import gpu_memory
+from course_lib.trace import Total
 
 pytestmark = pytest.mark.torch_internals
 SIZES = "--layers 1 --hidden 16 --heads 4 --ffn 20 --vocab 21 --sequence 8"

@@ -1,9 +1,9 @@
 """Every demo on two ranks, one after the other: what torchrun starts."""
 
 import json
-from dataclasses import asdict
 
 from course_lib import demos, launch
+from course_lib.demos.shared.result import render
 
 SMALL = {"model": "2x16x2", "steps": 3, "sequence": 8, "batch": 4}
 CASES = {
@@ -12,7 +12,6 @@ CASES = {
     "collectives": {"times": False, "smallest": 64, "largest": 1024},
     "compile": SMALL,
     "context": SMALL,
-    "data_parallel": SMALL,
     "ddp": {"model": "2x16x2", "steps": 3},
     "experts": SMALL,
     "faults": {},
@@ -44,7 +43,7 @@ def results() -> dict[str, dict]:
     found = {}
     for name, options in CASES.items():
         demo = demos.load(name)
-        found[name] = json.loads(json.dumps(asdict(demo.main(demo.Options(**options)))))
+        found[name] = json.loads(render(demo.main(demo.Options(**options)), as_json=True))
     return found
 
 

@@ -4,12 +4,12 @@ import re
 
 import pytest
 import torch
-from together import explained, keep_mine, refused, runs
+from together import keep_mine, refused, runs
 
 from course_lib import demos, launch
 from course_lib.demos.checkpoint import program as checkpoint
 from course_lib.demos.checkpoint import versions as recovery
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.scratch.recovery.checkpoint import complete
 
 SMALL = {"model": "1x16x2", "sequence": 8, "steps": 4, "save_after": 2}
@@ -93,29 +93,6 @@ def forgetful(kinds):
 def test_whatever_is_forgotten_changes_the_curve():
     for sentence in launch.run(forgetful, ["moments", "step", "weights"], stream=False)[0]:
         assert re.match(r"by hand: the loss of update . differs", sentence), sentence
-
-
-def test_each_option_changes_the_training():
-    def losses(**option):
-        options = checkpoint.Options(**{"model": "1x16x2", "sequence": 8, **option})
-        return one_process(options.training()).losses
-
-    plain = losses()
-    for option in ({"seed": 1}, {"batch": 4}, {"model": "1x32x2"}, {"sequence": 16}):
-        assert plain != losses(**option), option
-
-
-def test_bad_options_are_explained():
-    explained(
-        checkpoint.Options,
-        [
-            ({"save_after": 6}, "save_after must be below steps 6, got 6"),
-            ({"save_after": 0}, "save_after must be at least 1"),
-            ({"load_ranks": -1}, "load_ranks must be at least 0"),
-            ({"model": "2x3"}, "neither one of tiny"),
-            ({"json": 1}, "json must be True or False"),
-        ],
-    )
 
 
 def test_more_ranks_than_started_is_explained():

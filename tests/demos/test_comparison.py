@@ -1,14 +1,19 @@
 """The judge of all versions: refuses what is not equal to one process, or not as predicted."""
 
+import pickle
+
 import pytest
 import torch.distributed as dist
 from together import explained
 
 from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
+from course_lib.trace import Trace
 
 TRAINING = Training(model="1x16x2", steps=4, batch=4, sequence=8)
 
@@ -33,13 +38,12 @@ class Plain(Trainee):
         return loss
 
 
-def compared(options, sent=None, stored=None):
-    rank = launch.init()
-    reference = one_process(TRAINING)
-    version = follow(Plain(TRAINING, rank, **options), TRAINING, reference, sent, stored)
-    return Comparison(
-        "plain", rank.world, rank.backend, "CPU", TRAINING.model, reference.losses, [version]
-    ).verify()
+def judged(options, sent=None, stored=None):
+    """`sent`: calls and bytes by operation."""
+    rank, reference = launch.init(), one_process(TRAINING)
+    told = sent and Trace(one for name, total in sent.items() for one in calls(name, *total))
+    version = follow(Plain(TRAINING, rank, **options), TRAINING, reference, told, stored)
+    return compared("plain", rank, TRAINING.model, reference, [version])
 
 
 def gradient_bytes():
@@ -57,7 +61,7 @@ def test_an_equal_version_passes(ranks):
         "optimizer": 2 * gradient_bytes(),
         "inputs and labels": 0,
     }
-    result, *others = launch.run(compared, {}, sent, stored, ranks=ranks)
+    result, *others = launch.run(judged, {}, sent, stored, ranks=ranks)
     version = result.versions[0]
     assert version.sent == sent
     assert version.stored == stored
@@ -75,18 +79,18 @@ def test_an_equal_version_passes(ranks):
 )
 def test_an_unequal_version_is_refused(options, message):
     with pytest.raises(launch.RankFailed, match=message):
-        launch.run(compared, options, ranks=2)
+        launch.run(judged, options, ranks=2)
 
 
 def test_another_count_than_predicted_is_refused():
     with pytest.raises(launch.RankFailed, match=r"plain: sent: all-reduce is .* predicted"):
-        launch.run(compared, {}, {"all-reduce": (1, gradient_bytes())}, ranks=2)
+        launch.run(judged, {}, {"all-reduce": (1, gradient_bytes())}, ranks=2)
 
 
 def test_an_unpredicted_operation_is_refused():
     with pytest.raises(launch.RankFailed, match="all-gather is None, predicted"):
         sent = {"all-reduce": (16, gradient_bytes()), "all-gather": (1, 1)}
-        launch.run(compared, {}, sent, ranks=2)
+        launch.run(judged, {}, sent, ranks=2)
 
 
 def test_a_bad_training_is_explained():
@@ -103,3 +107,28 @@ def test_a_bad_training_is_explained():
             ({"seed": -1}, "seed must be at least 0"),
         ],
     )
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        (Fact("x: ranks", 1, 2), "x: ranks is 1, predicted 2"),
+        (Fact("x: sent", {"a": 1}, {"a": 1, "b": 2}), "x: sent: b is None, predicted 2"),
+        (
+            Fact("x: the loss", [1.0, 0.48], [1.0, 0.5], tolerance=1e-4),
+            "the loss of update 1 differs",
+        ),
+        (Fact("x: the gradient", float("nan"), tolerance=1.0), "gradient differs from one process"),
+        (Fact("x", 0.3, tolerance=0.2, beside="fp32"), "x differs from fp32 by 3.0e-01"),
+    ],
+)
+def test_a_false_fact_ends_the_demo(fact, message):
+    for result in ({"facts": [fact]}, {}):
+        with pytest.raises(AssertionError, match=message):
+            Result(*([] if result else [fact]), **result)
+
+
+def test_a_result_is_its_lines_and_all_that_has_a_name():
+    result = Result("first", Fact("bytes", 2000, 2000, "B"), found=[1, 2])
+    assert result.report() == "first\nbytes: 2,000 B, predicted 2,000"
+    assert pickle.loads(pickle.dumps(result)).found == [1, 2]

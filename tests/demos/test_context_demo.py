@@ -1,12 +1,10 @@
 """The demo of context parallelism: equal, bytes as predicted, and what its options change."""
 
 import pytest
-from together import explained, keep_mine, refused, runs
+from together import keep_mine, refused, runs
 
 from course_lib import demos
-from course_lib.demos import context
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
-from course_lib.demos.shared.training import one_process
 
 SMALL = {"model": "2x32x4", "steps": 3, "sequence": 24, "batch": 3}
 
@@ -67,25 +65,3 @@ def test_an_uneven_sequence_is_explained():
         ({"sequence": 22}, r"sequence 22 is not divisible by 2\*ranks 4"),
     ]
     refused("context", cases, **SMALL)
-
-
-def test_each_option_changes_the_training():
-    def losses(**options):
-        training = context.Options(**{**SMALL, **options}).training()
-        return one_process(training).losses
-
-    plain = losses()
-    for option in ({"seed": 1}, {"batch": 2}, {"sequence": 16}):
-        assert plain != losses(**option), option
-
-
-def test_bad_options_are_explained():
-    explained(
-        context.Options,
-        [
-            ({"sequence": 1}, "sequence must be at least 2"),
-            ({"model": "big"}, "neither one of tiny"),
-            ({"parts": "yours"}, "parts 'yours' is not one of"),
-            ({"zigzag": 1}, "zigzag must be True or False"),
-        ],
-    )

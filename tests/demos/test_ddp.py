@@ -1,7 +1,7 @@
 """The DDP demo on real ranks: equal to one process, its all-reduces as predicted."""
 
 import pytest
-from together import explained, keep, refused, runs
+from together import keep, refused, runs
 
 from course_lib import demos, launch, mine
 from course_lib.demos import ddp
@@ -143,21 +143,6 @@ def test_the_learners_ddp_and_ring_are_what_runs(tmp_path, monkeypatch):
     refused("ddp", [({"parts": "mine"}, f"{name}: the gradient differs")], **BASE)
     keep(tmp_path, "ddp", KEPT_DDP.format("raise ValueError('mine')"))
     refused("ddp", [({"parts": "mine"}, "^mine$"), ({}, "accepted")], **BASE)
-
-
-def test_bad_options_are_explained():
-    explained(
-        ddp.Options,
-        [
-            ({"steps": 0}, "steps must be at least 3"),
-            ({"micro_batch": 1.5}, "micro_batch must be a whole number"),
-            ({"model": "2x64x5"}, "hidden 64 is not divisible by heads 5"),
-            ({"bucket_cap_mb": -1}, "bucket_cap_mb must be at least 0"),
-            ({"learning_rate": float("nan")}, "learning_rate must be finite"),
-            ({"sequence": 1}, "sequence must be at least 2"),
-            ({"parts": "theirs"}, "parts 'theirs' is not one of course, mine"),
-        ],
-    )
 
 
 def test_a_batch_larger_than_the_text_is_explained():

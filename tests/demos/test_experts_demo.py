@@ -3,11 +3,9 @@
 from statistics import fmean
 
 import pytest
-from together import explained, keep_mine, refused, runs
+from together import keep_mine, refused, runs
 
-from course_lib.demos.experts import program as experts
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
-from course_lib.demos.shared.training import one_process
 
 SMALL = {"model": "2x32x4", "steps": 3, "sequence": 16}
 
@@ -81,17 +79,6 @@ def test_the_balance_loss_lowers_the_imbalance(results):
     assert fmean(with_loss) < 0.95 * fmean(without)
 
 
-def test_each_option_changes_the_training():
-    def losses(**options):
-        training = experts.Options(**{**SMALL, **options}).training()
-        return one_process(training, "cpu", training.loss).losses
-
-    plain = losses()
-    changes = [{"experts": 2}, {"top_k": 1}, {"balance": 0.5}, {"seed": 1}]
-    for option in [*changes, {"capacity_factor": 0.5}]:
-        assert plain != losses(**option), option
-
-
 def test_what_does_not_fit_is_explained():
     cases = [
         ({"experts": 3}, "experts 3 is not divisible by ep 2"),
@@ -100,17 +87,3 @@ def test_what_does_not_fit_is_explained():
         ({"experts": 6, "fixed_routes": True}, "not divisible by experts 6"),
     ]
     refused("experts", cases, **SMALL)
-
-
-def test_bad_options_are_explained():
-    explained(
-        experts.Options,
-        [
-            ({"experts": 0}, "experts must be at least 1"),
-            ({"top_k": 5}, "top_k must be at most 4"),
-            ({"capacity_factor": -1.0}, "capacity_factor must be at least 0"),
-            ({"balance": float("nan")}, "balance must be finite"),
-            ({"parts": "yours"}, "parts 'yours' is not one of"),
-            ({"steps": 2}, "steps must be at least 3"),
-        ],
-    )

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from together import explained
 
 from course_lib import demos, launch
 from course_lib.demos.faults import kinds
-from course_lib.demos.faults.program import Options
 from course_lib.demos.faults.update import Update
 
 SENTENCES = {
@@ -52,17 +50,6 @@ def test_without_a_fault_all_is_well():
     result = demos.run("faults", ranks=3, stream=False)
     assert (result.ranks, result.total) == (3, 3)
     assert "no rank failed: 3 ranks" in result.report()
-
-
-def test_bad_options_are_explained():
-    explained(
-        Options,
-        [
-            ({"kind": "kil"}, "did you mean 'kill'"),
-            ({"rank": -1}, "rank must be at least 0"),
-            ({"steps": 2, "step": 3}, "step must be at most 2"),
-        ],
-    )
 
 
 def test_a_rank_that_does_not_exist_is_explained():

@@ -3,7 +3,6 @@
 import pytest
 
 from course_lib import demos
-from course_lib.demos import fp8
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +21,3 @@ def test_all_versions_start_alike_and_none_is_another(result):
     first = [losses[0] for losses in result.losses.values()]
     assert first == pytest.approx([first[0]] * 4, rel=0.01)
     assert len({tuple(losses) for losses in result.losses.values()}) == 4
-
-
-def test_the_report_says_the_mean_of_the_last_ten():
-    falling = [9.0, *[2.0] * 10]
-    report = fp8.Result({"fp32": falling, "fp8": [3.0] * 11}).report()
-    assert report.splitlines() == [
-        "11 updates; mean loss of the last ten",
-        "  fp32           2.000, +0.0%",
-        "  fp8            3.000, +50.0%",
-    ]

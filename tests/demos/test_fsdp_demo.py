@@ -1,11 +1,10 @@
 """The FSDP demo: both versions equal to one process, collectives and bytes as the theory says."""
 
 import pytest
-from together import explained, runs
+from together import runs
 
 from course_lib import demos, launch
-from course_lib.demos.fsdp import program as fsdp
-from course_lib.demos.fsdp.prediction import flat_units, tensor_units
+from course_lib.demos.shared.sharding import fsdp
 from course_lib.demos.shared.training import Training
 
 MODEL = "2x32x4"
@@ -93,10 +92,11 @@ def test_without_reshard_a_layer_is_gathered_once(two):
 def test_uneven_sizes_are_padded_as_stated():
     result = demos.run("fsdp", ranks=3, stream=False, steps=3, **UNEVEN)
     training = Training(**UNEVEN)
-    for version, units in zip(result.versions, (flat_units, tensor_units), strict=True):
-        padding = units(training, 3)
-        assert padding.root_padding + padding.layer_padding > 0
-        gathered = padding.padded + 2 * (padding.layer + padding.layer_padding)
+    for version, by_tensor in zip(result.versions, (False, True), strict=True):
+        units = fsdp(training, 3, "fp32", by_tensor=by_tensor).units()
+        (_, layer, more), (_, root, root_more) = units["layers"], units["ends"]
+        assert more + root_more > 0
+        gathered = root + root_more + 4 * (layer + more)
         assert version.sent["all-gather"] == (5, 4 * gathered)
 
 
@@ -126,21 +126,6 @@ def test_from_the_meta_device(two):
 
 def test_without_prefetch_the_same(two):
     assert two["late"].versions[0].sent == two["plain"].versions[0].sent
-
-
-def test_bad_options_are_explained():
-    explained(
-        fsdp.Options,
-        [
-            ({"steps": 1}, "steps must be at least 3"),
-            ({"precision": "fp8"}, "precision"),
-            ({"clip": -1.0}, "clip must be"),
-            ({"reshard": 1}, "reshard must be"),
-            ({"parts": "yours"}, "parts 'yours'"),
-            ({"parts": "mine", "meta": True}, "meta fills the shards of the course's own units"),
-            ({"model": "2x30x4"}, "hidden 30 is not divisible by heads 4"),
-        ],
-    )
 
 
 def test_a_batch_smaller_than_the_ranks_is_explained():

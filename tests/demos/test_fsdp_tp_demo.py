@@ -1,9 +1,7 @@
 """The demo fsdp_tp: copies of a cut model, whole or sharded, on a mesh of ranks."""
 
-import pytest
 from together import by_rank, explained, runs
 
-from course_lib import launch
 from course_lib.demos import fsdp_tp
 
 SMALL = {"model": "2x16x4", "steps": 3, "batch": 4, "sequence": 8}
@@ -41,16 +39,6 @@ def test_two_ranks_are_one_axis_or_the_other():
     assert tensor.losses_one_process == data.losses_one_process
 
 
-def unaveraged():
-    fsdp_tp._average = lambda gradients, group: None
-    return fsdp_tp.main(fsdp_tp.Options(library=False, tp=1, **SMALL))
-
-
-def test_a_missing_average_is_noticed():
-    with pytest.raises(launch.RankFailed, match=r"averaged over dp: the (gradient|loss of update)"):
-        launch.run(unaveraged, ranks=2)
-
-
 def test_what_the_ranks_cannot_divide_is_explained():
     def layout(ranks, **option):
         return fsdp_tp.Options(**{**SMALL, **option}).layout(ranks, 3)
@@ -69,7 +57,3 @@ def test_what_the_ranks_cannot_divide_is_explained():
             ),
         ],
     )
-
-
-def test_bad_options_are_explained():
-    explained(fsdp_tp.Options, [({"tp": 0}, "tp must be at least 1")])

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from together import explained, keep_mine
+from together import keep_mine
 
 from course_lib import demos, launch
 from course_lib.demos.launchers import lifeline
 from course_lib.demos.launchers import program as launchers
-from course_lib.demos.launchers.program import LAUNCHERS, Attempt, Options, Result, attempt
+from course_lib.demos.launchers.program import LAUNCHERS, Attempt, Options, attempt, judged
 
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
 with_accelerate = pytest.mark.engine("accelerate")
@@ -93,16 +93,15 @@ def finding(**changes):
 
 
 def test_other_losses_and_other_ranks_are_refused():
-    good = Result(2, [1.0, 0.5], [finding(), finding(world=0, losses=[], problem="broken")])
-    assert good.verify() is good
+    good = judged(2, [1.0, 0.5], [finding(), finding(world=0, losses=[], problem="broken")])
     assert "failed: broken" in good.report()
     message = r"x: the loss of update 1 differs from one process by 4\.0e-02"
     with pytest.raises(AssertionError, match=message):
-        Result(2, [1.0, 0.5], [finding(losses=[1.0, 0.48])]).verify()
-    with pytest.raises(AssertionError, match="x started 1 ranks, expected 2"):
-        Result(2, [1.0, 0.5], [finding(world=1)]).verify()
-    Result(2, [1.0, 0.5], [finding(world=1, losses=[9.0, 9.0])]).verify(one_process=["x"])
-    Result(2, [1.0, 0.5], [finding(losses=[1.0, 0.48], tolerance=0.05)]).verify()
+        judged(2, [1.0, 0.5], [finding(losses=[1.0, 0.48])])
+    with pytest.raises(AssertionError, match="x: ranks started is 1, predicted 2"):
+        judged(2, [1.0, 0.5], [finding(world=1)])
+    judged(2, [1.0, 0.5], [finding(world=1, losses=[9.0, 9.0])], alone=["x"])
+    judged(2, [1.0, 0.5], [finding(losses=[1.0, 0.48], tolerance=0.05)])
 
 
 # A launcher in short: it starts a worker in a session of its own, as torchrun does, and waits.
@@ -217,16 +216,3 @@ def test_a_build_that_was_ended_makes_nobody_wait(before, tmp_path, monkeypatch)
     assert lock.exists() is before
     assert ("raise limit_s" in said) is not before
     assert (f"{lock} says that another process compiles" in said) is before
-
-
-def test_bad_options_are_explained():
-    explained(
-        Options,
-        [
-            ({"only": "slurm"}, "only"),
-            ({"limit_s": 0}, "limit_s must be above 0"),
-            ({"micro_batch": 0}, "micro_batch must be at least 1"),
-            ({"stage": 4}, "stage must be at most 3"),
-            ({"steps": 1}, "steps must be at least 3"),
-        ],
-    )

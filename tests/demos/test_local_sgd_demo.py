@@ -1,11 +1,9 @@
 """The demo of local SGD: equal with an average each time, and fewer bytes with fewer averages."""
 
 import pytest
-from together import explained, refused, runs
+from together import refused, runs
 
-from course_lib.demos import local_sgd
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
-from course_lib.demos.shared.training import one_process
 
 SMALL = {"model": "1x16x2", "steps": 6, "sequence": 8}
 
@@ -37,26 +35,6 @@ def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):
     assert results[1][3].sent == (0, 0)
 
 
-def test_each_option_changes_the_training():
-    def losses(**options):
-        return one_process(local_sgd.Options(**{**SMALL, "every": 2, **options}).training()).losses
-
-    plain = losses()
-    for option in ({"seed": 1}, {"learning_rate": 0.1}, {"batch": 6}, {"sequence": 10}):
-        assert plain != losses(**option), option
-
-
 def test_what_does_not_fit_is_explained():
     few = "batch 1 leaves some of 2 ranks without a sample"
     refused("local_sgd", [({"batch": 1, "every": 2}, few)], **SMALL)
-
-
-def test_bad_options_are_explained():
-    explained(
-        local_sgd.Options,
-        [
-            ({"every": 0}, "every must be at least 1"),
-            ({"every": 25}, "every must be at most 24"),
-            ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ],
-    )

@@ -1,10 +1,10 @@
-"""The demos of data parallelism in one process, of spread models, and of checkpointing."""
+"""The demos of several devices in one process, and of checkpointing."""
 
 import pytest
-from together import by_rank, explained, refused
+from together import by_rank, refused
 
 from course_lib import demos, launch, mine
-from course_lib.demos import checkpointing, data_parallel, multi_device
+from course_lib.demos import checkpointing
 
 SMALL = {"model": "3x16x2", "steps": 3, "batch": 7, "sequence": 8}
 
@@ -13,22 +13,15 @@ SMALL = {"model": "3x16x2", "steps": 3, "batch": 7, "sequence": 8}
 DEVICES = {2: 3, 4: 2}
 
 
-def test_data_parallel_copies_its_weights_in_each_update():
+def test_devices_of_one_process():
     for ranks, devices in DEVICES.items():
-        result = demos.run("data_parallel", ranks=ranks, stream=False, **SMALL, devices=devices)
+        result = demos.run("multi_device", ranks=ranks, stream=False, **SMALL, devices=devices)
         by_hand, library, *ddp = result.versions
         size = by_hand.stored["weights"]
         assert by_hand.stored["weights, copied"] == (devices - 1) * size
         assert by_hand.sent == library.sent == {}
-        assert [version.sent for version in ddp] == [{"all-reduce": (1, size)}] * (ranks > 1)
+        assert [version.sent for version in ddp] == [{"all-reduce": (1, size)}] * 2
         assert f"{(devices - 1) * size:,} B of weights" in result.report()
-        assert "here it is a plain call of the model" in result.report()
-
-
-def test_a_spread_model_is_equal_to_one_process():
-    for ranks, devices in DEVICES.items():
-        result = demos.run("multi_device", ranks=ranks, stream=False, **SMALL, devices=devices)
-        assert len(result.versions) == 2
         assert "device_ids [0], output_device None" in result.report()
 
 
@@ -86,24 +79,6 @@ def check_costs(result, rank, ranks, segment):
     extra = by_hand.flop - without.flop
     assert 3 * extra == blocks.model_flop - blocks.head_flop
     assert library.flop < by_hand.flop
-
-
-def test_bad_options_are_explained():
-    cases = {
-        checkpointing: [
-            ({"segment": 9}, "segment must be at most 4"),
-            ({"dropout": 1.0}, "dropout must be below 1, got 1.0"),
-            ({"parts": "ours"}, "parts 'ours' is not one of course, mine"),
-            ({"dropout": -0.1}, "dropout must be at least 0"),
-        ],
-        multi_device: [({"devices": 3}, "devices 3 are more than the model's 2 layers")],
-        data_parallel: [
-            ({"devices": 0}, "devices must be at least 1"),
-            ({"model": "big"}, "neither one of tiny"),
-        ],
-    }
-    for module, bad in cases.items():
-        explained(module.Options, bad)
 
 
 def test_fewer_samples_than_ranks_are_refused():

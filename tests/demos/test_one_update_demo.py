@@ -1,11 +1,10 @@
 """One update, written down by real ranks, is judged: right ones are rounding, bugs are found."""
 
 import pytest
-from together import explained, runs
+from together import runs
 
 from course_lib import cli, comparing, demos
 from course_lib.demos.one_update.faults import FAULTS
-from course_lib.demos.one_update.program import Options
 
 SMALL = {"model": "2x16x2", "sequence": 16, "batch": 4}
 RIGHT = {
@@ -100,21 +99,6 @@ def test_a_folder_of_other_ranks_is_refused(folder, tmp_path, capsys):
         (tmp_path / f"rank{rank}.pt").write_bytes(source.read_bytes())
     assert cli.main(["compare", str(folder / "fp32"), str(tmp_path)]) == 2
     assert "mixes runs on different numbers of ranks" in capsys.readouterr().err
-
-
-def test_options_that_do_not_fit_are_explained():
-    explained(
-        Options,
-        [
-            ({"technique": "pp"}, "technique"),
-            ({"fault": "rain"}, "fault"),
-            ({"precision": "fp8"}, "precision"),
-            ({"parts": "yours"}, "parts"),
-            ({"fault": "no_f"}, "fault no_f is one of tp: set technique to that"),
-            ({"fault": "seed", "technique": "tp"}, "set dropout, for example to 0.1"),
-            ({"technique": "ddp", "dropout": 0.1}, "take technique one or tp"),
-        ],
-    )
 
 
 def test_a_run_says_where_it_was_written(tmp_path):

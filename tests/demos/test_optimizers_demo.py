@@ -1,10 +1,9 @@
 """The optimizers in fewer bytes, beside AdamW in fp32; the learner's own where they are built."""
 
 import pytest
-from together import explained, runs
+from together import runs
 
 from course_lib import demos, launch, mine
-from course_lib.demos import optimizers
 
 SMALL = {"model": "2x16x2", "steps": 12, "batch": 4, "sequence": 8}
 
@@ -21,13 +20,6 @@ def test_bytes_are_as_predicted_and_only_what_should_fail_does():
             assert found["8-bit"].gap < 0.1 < 1 < found["8-bit, linear maps"].gap
             if rate == 3e-4:  # small updates, which bf16 loses
                 assert found["bf16, master copy"].gap < found["bf16, no master copy"].gap / 2
-
-
-def test_weights_that_are_not_finite_are_reported():
-    version = optimizers.Version("x", 160, 160, 10, float("nan"), float("inf"))
-    assert "16.00 B a weight (16.00), loss nan, the weights are not finite any more" in (
-        version.line()
-    )
 
 
 KEPT = """from pathlib import Path
@@ -60,9 +52,5 @@ def test_the_learners_own_run(tmp_path, monkeypatch):
     assert "bf16, master copy, by your MasterAdamW" in ours.report()
     assert "8-bit, by your AdamW8bit" in ours.report()
     _keep("AdamW8bit", "eight_bit", tmp_path / "again", before="self.lr *= 2")
-    with pytest.raises(launch.RankFailed, match=r"by your AdamW8bit: the weights are .* way off"):
+    with pytest.raises(launch.RankFailed, match="by your AdamW8bit: the way of the weights"):
         demos.run("optimizers", ranks=1, stream=False, parts="mine", **SMALL)
-
-
-def test_bad_options_are_explained():
-    explained(optimizers.Options, [({"parts": "theirs"}, "parts 'theirs' is not one of")])

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from together import explained
 
 from course_lib import demos, figures, launch
 from course_lib.demos import overlap
@@ -39,14 +38,3 @@ def test_only_small_buckets_start_early(tmp_path):
 def test_it_needs_two_ranks():
     with pytest.raises(launch.RankFailed, match="start at least 2"):
         demos.run("overlap", ranks=1, **SMALL)
-
-
-def test_bad_options_are_explained():
-    explained(
-        overlap.Options,
-        [
-            ({"steps": 1}, "steps must be at least 3"),
-            ({"bucket_cap_mb": 0}, "bucket_cap_mb must be above 0"),
-            ({"trace": "/no/such/folder/t.json"}, "no folder that exists"),
-        ],
-    )

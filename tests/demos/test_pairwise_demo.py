@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from together import explained, refused, runs
+from together import refused, runs
 
 from course_lib import launch
-from course_lib.demos import pairwise
 from course_lib.launch import two_nodes
 
 REASON = two_nodes.obstacle()
@@ -57,18 +56,3 @@ def test_two_nodes_are_joined_by_what_is_slow():
     # 50 Mbit/s is 6.25 MB/s, shared by the two pairs of a round.
     assert result["found"]["slow_bytes_per_s"] < 7e6
     assert result["found"]["usual_bytes_per_s"] > 5 * result["found"]["slow_bytes_per_s"]
-
-
-def test_bad_options_are_explained():
-    explained(
-        pairwise.Options,
-        [
-            ({"schedule": "some"}, "schedule 'some' is not one of halving, all"),
-            ({"size_kib": 0}, "size_kib must be at least 1"),
-            ({"repeats": 0}, "repeats must be at least 1"),
-            ({"passes": 0}, "passes must be at least 1"),
-            ({"slow": "rank2"}, "slow 'rank2' is no rank and no pair"),
-            ({"slow": "1-2-3"}, "is no rank and no pair"),
-            ({"slow_ms": -1.0}, "slow_ms must be at least 0"),
-        ],
-    )

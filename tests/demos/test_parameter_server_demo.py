@@ -3,11 +3,9 @@
 from statistics import fmean
 
 import pytest
-from together import by_rank, explained, keep_mine, refused, runs
+from together import by_rank, keep_mine, refused, runs
 
-from course_lib.demos import parameter_server
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
-from course_lib.demos.shared.training import one_process
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.network.served import mean_staleness
 
@@ -93,37 +91,8 @@ def test_the_learners_server_is_run(tmp_path, monkeypatch):
     refused("parameter_server", [({"parts": "mine"}, f"{name}: the ")], 4, **SMALL)
 
 
-def test_each_option_changes_the_training():
-    def losses(**options):
-        training = parameter_server.Options(**{**SMALL, **options}).training()
-        return one_process(training).losses
-
-    plain = losses()
-    changes = [{"seed": 1}, {"learning_rate": 1.0}, {"model": "512x1"}, {"batch": 6}]
-    for option in [*changes, {"sequence": 8}]:
-        assert plain != losses(**option), option
-
-
 def test_what_does_not_fit_is_explained():
     alone = "ranks 2 leaves no trainer beside 2 servers: take at least 3"
     refused("parameter_server", [({"servers": 2}, alone)], **SMALL)
     few = "batch 1 is less than 2 ranks: .* all-reduced by all ranks, .* take at least batch 2"
     refused("parameter_server", [({"batch": 1}, few)], **SMALL)
-
-
-def test_bad_options_are_explained():
-    explained(
-        parameter_server.Options,
-        [
-            ({"model": "512"}, "model '512' is not ROWSxORDER"),
-            ({"model": "0x2"}, "rows of the model must be at least 1"),
-            ({"model": "512x9"}, "order of the model must be at most 8"),
-            ({"steps": 2}, "steps must be at least 3"),
-            ({"pause_ms": -1.0}, "pause_ms must be at least 0"),
-            ({"parts": "yours"}, "parts 'yours' is not one of"),
-            ({"servers": 0}, "servers must be at least 1"),
-            ({"slow": 0}, "slow must be at least 1"),
-            ({"slow": 21}, "slow must be at most 20"),
-            ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ],
-    )

@@ -6,7 +6,6 @@ On a slow link they also show how many tokens hide the messages.
 import pytest
 
 from course_lib import demos
-from course_lib.demos import prefetch
 from course_lib.theory.inputs import RECIPES
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 from course_lib.theory.network.hiding import fsdp_hiding_tokens
@@ -113,10 +112,3 @@ def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
 def test_one_rank_is_refused():
     with pytest.raises(Exception, match="start at least 2"):
         demos.run("prefetch", ranks=1, stream=False)
-
-
-def test_options_are_checked():
-    with pytest.raises(ValueError, match="forward_ms must be above 0"):
-        prefetch.Options(forward_ms=0)
-    with pytest.raises(ValueError, match="message_ms must be at least 0"):
-        prefetch.Options(message_ms=-1)

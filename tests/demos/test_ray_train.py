@@ -15,7 +15,7 @@ import pytest
 
 from course_lib import launch
 from course_lib.demos.launchers import job
-from course_lib.demos.launchers.ray_train import Options, ended_after
+from course_lib.demos.launchers.ray_train import ended_after
 from tests.launch.leftovers import MARK, marked
 
 MODULE = "course_lib.demos.launchers.ray_train"
@@ -71,8 +71,3 @@ def test_what_ends_in_time_leaves_the_clock_as_it_was():
     assert signal.getsignal(signal.SIGALRM) is handler
     assert signal.getitimer(signal.ITIMER_REAL) == pytest.approx(clock, abs=5)
     time.sleep(0.2)
-
-
-def test_a_limit_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="limit_s must be above 0"):
-        Options(limit_s=0)

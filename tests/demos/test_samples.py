@@ -1,10 +1,9 @@
 """The samples demo against the theory of batches."""
 
 import pytest
-from together import explained, refused, runs
+from together import refused, runs
 
 from course_lib import demos
-from course_lib.demos import samples
 from course_lib.theory.step.batching import Batching, rank_samples
 
 EPOCHS = {"samples": 20, "batch": 4, "epochs": 2}
@@ -53,23 +52,6 @@ def test_ranks_print_what_they_see(capsys):
     demos.run("samples", ranks=2, samples=4, epochs=1, shuffle=False)
     lines = sorted(line for line in capsys.readouterr().out.splitlines() if "epoch 0" in line)
     assert lines == ["[rank 0] epoch 0: [[0, 2]]", "[rank 1] epoch 0: [[1, 3]]"]
-
-
-def test_report_names_what_is_repeated(two):
-    report = two["repeated"].report()
-    assert report == "epoch 0: 1 steps on each rank, repeated [0], missed none"
-
-
-def test_bad_options_are_explained():
-    explained(
-        samples.Options,
-        [
-            ({"samples": 0}, "samples must be at least 1"),
-            ({"batch": -1}, "batch must be at least 1"),
-            ({"epochs": 10**6}, "epochs must be at most"),
-            ({"shuffle": "yes"}, "shuffle must be True or False"),
-        ],
-    )
 
 
 def test_dropping_everything_is_explained():

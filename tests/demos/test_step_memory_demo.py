@@ -26,12 +26,3 @@ def test_what_is_cut_falls_with_the_stage():
         cut = [max(most[name][kind]) < 0.6 * max(most["stage 0"][kind]) for name in most]
         assert cut == [place >= list(most).index(first) for place in range(4)], kind
     assert result.report().splitlines()[-1].startswith("FSDP     peak")
-
-
-def test_one_version_and_an_unknown_one():
-    result = demos.run(
-        "step_memory", ranks=1, stream=False, version="FSDP", model="2x16x2", sequence=8
-    )
-    assert list(result.measured) == list(result.predicted) == ["FSDP"]
-    with pytest.raises(ValueError, match="version 'FSDB'"):
-        demos.load("step_memory").Options(version="FSDB")

@@ -1,9 +1,7 @@
 """The 3D demo: one process, and the theory's collectives on each axis, on 1 to 8 ranks."""
 
-from functools import partial
-
 import pytest
-from together import explained, keep, refused, runs
+from together import keep, refused, runs
 
 from course_lib import demos, launch
 from course_lib.demos import three_d
@@ -16,14 +14,6 @@ def run(ranks, **options):
     return demos.run("three_d", ranks=ranks, stream=False, **{**BASE, **options})
 
 
-CHANGES = [
-    {"model": "3x32x2"},
-    {"batch": 4},
-    {"sequence": 4},
-    {"learning_rate": 1e-2},
-    {"seed": 1},
-    {"steps": 4},
-]
 # By ranks: options, the mesh, and what is sent on which axis.
 MESHES = {
     2: [
@@ -54,7 +44,7 @@ def of_two():
 
 @pytest.fixture(scope="module")
 def of_one():
-    return runs("three_d", {str(change): change for change in [{}, *CHANGES]}, ranks=1, **BASE)
+    return runs("three_d", {"": {}}, ranks=1, **BASE)[""]
 
 
 def only(result):
@@ -100,12 +90,6 @@ def test_other_meshes(ranks):
             assert set(only(result).sent) == set(axes), name
 
 
-def test_each_option_changes_the_training(of_one):
-    losses = {change: only(result).losses for change, result in of_one.items()}
-    for change in CHANGES:
-        assert losses["{}"] != losses[str(change)], change
-
-
 def test_more_micro_batches_send_more_and_smaller_messages(of_two):
     plain, more = only(of_two["plain"]), only(of_two["more"])
     assert plain.name == "scratch dp 1 x tp 1 x pp 2"
@@ -115,21 +99,9 @@ def test_more_micro_batches_send_more_and_smaller_messages(of_two):
 
 
 def test_alone_nothing_is_sent(of_one):
-    alone = only(of_one["{}"])
+    alone = only(of_one)
     assert alone.name == "scratch dp 1 x tp 1 x pp 1"
     assert alone.sent == {}
-
-
-def test_bad_options_are_explained():
-    explained(
-        partial(three_d.Options, **BASE),
-        [
-            ({"dp": -1}, "dp must be at least 0"),
-            ({"micro_batches": 0}, "micro_batches must be at least 1"),
-            ({"schedule": "zb1p"}, "schedule 'zb1p' is not one of naive"),
-            ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
-        ],
-    )
 
 
 def test_what_does_not_fit_the_ranks_is_explained():

@@ -25,6 +25,10 @@ def torchrun(ranks, *program):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+# What they measure is a time, or an outcome that nobody predicts.
+WITHOUT_FACTS = {"faults", "fp8", "overlap", "prefetch", "samples", "step_memory", "wrappers"}
+
+
 def test_every_demo_is_run():
     assert set(every_demo.CASES) | every_demo.ELSEWHERE == set(demos.DEMOS)
 
@@ -35,6 +39,9 @@ def test_under_torchrun_every_demo_is_as_predicted():
     assert set(found) == set(every_demo.CASES)
     ranks = {name: result["ranks"] for name, result in found.items() if "ranks" in result}
     assert len(ranks) > 10 and set(ranks.values()) == {2}, ranks
+    told = {name for name, result in found.items() if result["facts"]}
+    assert set(found) - told == WITHOUT_FACTS
+    assert all(result["said"] for result in found.values())
 
 
 def test_the_entry_point_under_torchrun():

@@ -1,11 +1,10 @@
 """The smallest job: by hand and by torchrun it learns what one process does."""
 
 import pytest
-from together import explained, keep_mine
+from together import keep_mine
 
 from course_lib import demos, launch
-from course_lib.demos.toy import program as toy
-from course_lib.demos.toy.program import Result, Start
+from course_lib.demos.toy.program import Start, judged
 
 _START = Start("torchrun", "", 2, [1.0, 0.5], 1.0)
 
@@ -32,13 +31,8 @@ def test_a_learners_launcher_is_what_starts_the_ranks(tmp_path, monkeypatch):
 
 
 def test_other_weights_and_other_ranks_are_refused():
-    good = Result(2, [1.0, 0.5], [_START])
-    assert good.verify() is good
+    judged(2, [1.0, 0.5], [_START])
     with pytest.raises(AssertionError, match=r"torchrun: the last layer differs .* by 5\.0e-01"):
-        Result(2, [1.0, 1.0], [_START]).verify()
-    with pytest.raises(AssertionError, match="torchrun started 2 ranks, expected 3"):
-        Result(3, [1.0, 0.5], [_START]).verify()
-
-
-def test_bad_options_are_explained():
-    explained(toy.Options, [({"limit_s": 0}, "limit_s must be above 0"), ({"parts": "x"}, "parts")])
+        judged(2, [1.0, 1.0], [_START])
+    with pytest.raises(AssertionError, match="torchrun: ranks started is 2, predicted 3"):
+        judged(3, [1.0, 0.5], [_START])

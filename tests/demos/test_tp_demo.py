@@ -50,22 +50,6 @@ def test_a_vocabulary_that_does_not_divide():
     assert stored[0] == stored[1] == stored[2]  # ours: 43 each, of which one is padding
 
 
-def test_each_option_changes_the_training():
-    changes = [
-        {},
-        {"seed": 1},
-        {"learning_rate": 1e-2},
-        {"model": "1x16x4"},
-        {"model": "2x16x2"},
-        {"sequence": 16},
-        {"batch": 4},
-    ]
-    results = runs("tp", dict(enumerate(changes)), **SMALL, library=False).values()
-    assert all(len(result.versions) == 1 for result in results)
-    losses = [tuple(result.versions[0].losses) for result in results]
-    assert len(set(losses)) == len(changes)
-
-
 def without_f():
     tensor_region.Copy.backward = staticmethod(lambda ctx, gradient: (gradient, None))
     return tp.main(tp.Options(library=False, **SMALL))
@@ -143,19 +127,6 @@ def test_what_megatron_core_cannot_do_is_said(monkeypatch):
     assert missing(False, 128, 2) is None
     assert "CUDA" in missing(True, 128, 2)
     assert "vocabulary 128, 3 ranks" in missing(False, 128, 3)
-
-
-def test_bad_options_are_explained():
-    explained(
-        tp.Options,
-        [
-            ({"steps": 2}, "steps must be at least 3"),
-            ({"model": "2x16"}, "neither one of tiny"),
-            ({"batch": 0}, "batch must be at least 1"),
-            ({"sequence_parallel": 1}, "sequence_parallel must be"),
-            ({"parts": "yours"}, "parts 'yours'"),
-        ],
-    )
 
 
 def test_what_the_ranks_cannot_divide_is_explained():

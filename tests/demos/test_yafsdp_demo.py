@@ -4,7 +4,6 @@ import pytest
 from together import runs
 
 from course_lib import demos
-from course_lib.demos import yafsdp
 from course_lib.demos.shared.training import Training
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -22,7 +21,7 @@ def two():
 def test_equal_to_one_process_and_as_predicted(two):
     four = demos.run("yafsdp", ranks=4, stream=False, steps=3, model=MODEL)
     for result in (two["plain"], four):
-        version = result.comparison.versions[0]  # main() verifies
+        version = result.versions[0]  # main() verifies
         assert version.stored == version.predicted_stored
         assert version.gradient_difference < 1e-6
 
@@ -31,7 +30,7 @@ def test_the_buffers_are_those_of_the_theory(two):
     recipe = Recipe("fp32", "fp32", master_copy=False, gathering="yafsdp")
     local = local_parameters(Training(MODEL).shape())
     buffers = sharding_buffers(local, recipe, Layout(dp=2, zero_stage=3))
-    stored = two["plain"].comparison.versions[0].stored
+    stored = two["plain"].versions[0].stored
     assert stored["weight buffers"] == buffers["gathered_parameters_bytes"]
     assert stored["gradient buffers"] == buffers["gathered_gradients_bytes"]
 
@@ -39,16 +38,16 @@ def test_the_buffers_are_those_of_the_theory(two):
 def test_allocations_of_each_version(two):
     result = two["plain"]
     # A layer: two gathers, its gradients, and the part of them that stays. The root: one gather.
-    assert result.allocations("mini-FSDP") == 4 * LAYERS + 3
+    assert result.allocations["mini-FSDP"] == 4 * LAYERS + 3
     # Embedding, positions, layers, norm, head: what stays. The tied head saves one sum.
-    assert result.allocations("YaFSDP") == LAYERS + 4 - 1
-    assert result.allocations("fully_shard") > result.allocations("mini-FSDP")
+    assert result.allocations["YaFSDP"] == LAYERS + 4 - 1
+    assert result.allocations["fully_shard"] > result.allocations["mini-FSDP"]
 
 
 def test_buffers_are_there_before_the_pass(two):
     result = two["plain"]
     memory = {one.name: one for one in result.memory}
-    stored = result.comparison.versions[0].stored
+    stored = result.versions[0].stored
     buffers = stored["weight buffers"] + stored["gradient buffers"]
     assert memory["YaFSDP"].start_bytes - memory["mini-FSDP"].start_bytes == pytest.approx(
         buffers, rel=0.001
@@ -60,12 +59,12 @@ def test_buffers_are_there_before_the_pass(two):
 def test_uneven_sizes_and_bf16():
     uneven = {"model": "3x20x2", "batch": 7, "sequence": 9, "precision": "bf16"}
     result = demos.run("yafsdp", ranks=3, stream=False, steps=3, **uneven)
-    version = result.comparison.versions[0]
+    version = result.versions[0]
     assert version.stored == version.predicted_stored
 
 
 def test_clipped_and_from_the_meta_device(two):
-    version = two["clipped"].comparison.versions[0]
+    version = two["clipped"].versions[0]
     assert version.sent["all-reduce"] == (1, 4)
 
 
@@ -74,8 +73,3 @@ def test_twice_the_same(two):
     assert one[0] == other[0]
     # With collectives under way a thread of gloo may let go of a tensor a moment later.
     assert [m.allocations for m in one] == [m.allocations for m in other]
-
-
-def test_bad_options_are_explained():
-    with pytest.raises(ValueError, match="precision"):
-        yafsdp.Options(precision="int4")

@@ -85,11 +85,19 @@ def by_axis():
         dist.all_reduce(torch.ones(4), group=rows)
         dist.all_reduce(torch.ones(2))
         functional.all_reduce(torch.ones(1), "sum", rows) + 1
-    return rank.world, log.sent(axes), log.sent()
+        if rank.rank == 0:
+            dist.send(torch.ones(1), 1)
+        else:
+            dist.recv(torch.ones(1), 0)
+    return log.trace, log.sent(axes), log.sent()
 
 
-def test_calls_are_told_apart_by_the_axis_of_their_group():
-    for world, axes, all_of_them in launch.run(by_axis, ranks=2):
-        assert world == 2
-        assert axes == {"tp all-reduce": (2, 20), "dp all-reduce": (1, 8)}
-        assert all_of_them == {"all-reduce": (3, 28)}
+def test_calls_are_events_told_apart_by_the_axis_of_their_group():
+    (first, axes, _), (second, *same) = launch.run(by_axis, ranks=2)
+    assert axes.pop("dp send-recv") == (1, 4) and same == [axes, {"all-reduce": (3, 28)}]
+    assert axes == {"tp all-reduce": (2, 20), "dp all-reduce": (1, 8)}
+    assert [(e.at, e.who, e.what, e.part, e.to, e.bytes) for e in first] == [
+        *((number, 0, "all-reduce", 2, None, size) for number, size in enumerate((16, 8, 4))),
+        (3, 0, "send-recv", 2, 1, 4),
+    ]
+    assert [e.who for e in second] == [1, 1, 1]

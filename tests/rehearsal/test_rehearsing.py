@@ -11,11 +11,11 @@ import torch.distributed as dist
 from jobs import FSDP, GPT, LLAMA, job, random_job
 
 from course_lib import launch
-from course_lib.measure.wire import Total
 from course_lib.rehearsal import rehearse
 from course_lib.rehearsal.fake import fake_world
 from course_lib.rehearsal.program import Observed, one_update
 from course_lib.rehearsal.result import compared
+from course_lib.trace import Total
 
 pytestmark = pytest.mark.torch_internals
 

@@ -46,7 +46,7 @@ def mean_over_ranks(cap_bytes, windows, keep):
         alone(tokens).square().sum().backward()
         with log_wire() as log:
             ddp(tokens).square().sum().backward()
-        sizes.append([call.size_bytes for call in log.calls])
+        sizes.append([call.bytes for call in log.calls])
         for name, gradient in gradients(alone).items():
             mean = gradient.clone()
             dist.all_reduce(mean)

@@ -139,7 +139,7 @@ def sums_in_backward(stage):
     model, zero = build(stage)
     with log_wire() as log:
         share(model, TRAINING.batches()[0]).backward()
-    during = len([call for call in log.calls if call.operation == "reduce-scatter"])
+    during = len([call for call in log.calls if call.what == "reduce-scatter"])
     left = sum(p.grad is not None for p in model.parameters())
     zero.reduce()
     return during, left

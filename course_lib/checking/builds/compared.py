@@ -131,9 +131,9 @@ def _more(found: int, expected: int) -> str:
 def expect_among(log: Any, ranks: int, what: str) -> None:
     """Raise Wrong if a call is not among the `ranks` ranks of the group that was given."""
     for call in log.calls:
-        if call.ranks != ranks:
+        if call.part != ranks:
             raise Wrong(
-                f"{what}: its {call.operation} is among {call.ranks} ranks, and the group that it "
+                f"{what}: its {call.what} is among {call.part} ranks, and the group that it "
                 f"gets has {ranks}"
             )
 

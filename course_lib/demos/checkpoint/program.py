@@ -19,12 +19,12 @@ from torch.distributed import ProcessGroup
 
 from course_lib import launch
 from course_lib.demos.checkpoint.versions import Dcp, Sharded
-from course_lib.demos.shared.comparison import Comparison, Version
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.comparison import Version, compared
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training, one_process
-from course_lib.validation import choice, whole
 
 BUILT = ("save_shard", "load_shard")
 KINDS: tuple[type[Sharded | Dcp], ...] = (Sharded, Dcp)
@@ -35,26 +35,22 @@ class Options(BatchOptions):
     """What the demo can be asked for."""
 
     steps: int = option(6, "optimizer updates")
-    save_after: int = option(3, "updates before the checkpoint")
-    save_ranks: int = option(0, "ranks that save; 0: all")
-    load_ranks: int = option(0, "ranks that load and go on; 0: all")
+    save_after: int = option(3, "updates before the checkpoint", least=1)
+    save_ranks: int = option(0, "ranks that save; 0: all", least=0)
+    load_ranks: int = option(0, "ranks that load and go on; 0: all", least=0)
     folder: str = option("", "keep the checkpoints in this new or empty folder")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
-        choice("parts", self.parts, WHOSE)
         super().__post_init__()
-        whole("save_after", self.save_after)
         if self.save_after >= self.steps:
             raise ValueError(
                 f"save_after must be below steps {self.steps}, got {self.save_after}: "
                 "leave at least one update for the ranks that load"
             )
-        whole("save_ranks", self.save_ranks, least=0)
-        whole("load_ranks", self.load_ranks, least=0)
 
 
-def main(options: Options) -> Comparison:
+def main(options: Options) -> Result:
     """Train, save and load with both versions; every rank returns the same."""
     rank = launch.init()
     training = options.training()
@@ -69,7 +65,7 @@ def main(options: Options) -> Comparison:
             version, note = _follow(kind, training, options, groups, place)
             versions.append(version)
             notes.append(note)
-    return Comparison.verified(
+    return compared(
         f"checkpoint saved by {savers} and loaded by {loaders}",
         rank,
         options.model,

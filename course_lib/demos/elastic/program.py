@@ -24,13 +24,13 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.demos.elastic import agent
-from course_lib.demos.shared.comparison import check_losses, loss_gaps
+from course_lib.demos.shared.comparison import LOSS_TOLERANCE
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
 from course_lib.launch.two_nodes import ADDRESSES
 from course_lib.theory.step.recovery import lost_steps, mean_lost_steps
-from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -38,77 +38,24 @@ class Options(BatchOptions):
     """What the demo can be asked for."""
 
     steps: int = option(10, "optimizer updates")
-    every: int = option(4, "updates between checkpoints")
-    kill_rank: int = option(-1, "the rank that is killed, of two nodes with its node; -1: the last")
-    kill_after: int = option(6, "updates before it is")
-    max_restarts: int = option(1, "how often torchrun may start all ranks again")
-    away_s: float = option(3.0, "of two nodes: seconds until the lost one is started again")
-    limit_s: float = option(90.0, "time limit for torchrun")
+    every: int = option(4, "updates between checkpoints", least=1)
+    kill_rank: int = option(
+        -1, "the rank that is killed, of two nodes with its node; -1: the last", least=-1
+    )
+    kill_after: int = option(6, "updates before it is", least=0)
+    max_restarts: int = option(1, "how often torchrun may start all ranks again", least=0)
+    away_s: float = option(
+        3.0, "of two nodes: seconds until the lost one is started again", least=0
+    )
+    limit_s: float = option(90.0, "time limit for torchrun", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("every", self.every)
-        whole("kill_rank", self.kill_rank, least=-1)
-        whole("kill_after", self.kill_after, least=0)
-        whole("max_restarts", self.max_restarts, least=0)
-        number("away_s", self.away_s, least=0)
-        number("limit_s", self.limit_s, above=0)
         if self.kill_after >= self.steps:
             raise ValueError(
                 f"kill_after must be below steps {self.steps}, got {self.kill_after}: "
                 "nobody trains after the last update"
             )
-
-
-@dataclass(frozen=True)
-class Result:
-    """What was trained, lost, and done again."""
-
-    ranks: int
-    nodes: int
-    killed_rank: int
-    killed_after: int  # updates
-    every: int
-    command: str
-    attempts: int
-    losses: list[float]  # the last attempt's for each update
-    losses_one_process: list[float]
-    repeated: dict[int, list[float]]  # update: its loss in each attempt
-    predicted_repeated: int
-    recovery_s: float  # from the last update before the kill to the first one after it
-
-    def verify(self) -> "Result":
-        """Return itself; AssertionError where the curve or the repeated updates differ."""
-        if len(self.losses) != len(self.losses_one_process):
-            raise AssertionError(
-                f"{len(self.losses)} updates were done instead of {len(self.losses_one_process)}"
-            )
-        check_losses("the last attempts", self.losses, self.losses_one_process)
-        if len(self.repeated) != self.predicted_repeated:
-            raise AssertionError(
-                f"{len(self.repeated)} updates were done again, predicted {self.predicted_repeated}"
-            )
-        return self
-
-    def report(self) -> str:
-        """The findings, one a line."""
-        gap = max(loss_gaps(self.losses, self.losses_one_process))
-        lost = (
-            f"rank {self.killed_rank} of {self.ranks} was killed after {self.killed_after} updates"
-        )
-        if self.nodes > 1:
-            lost += ", with all other processes of node 1, which then came back"
-        return "\n".join(
-            [
-                f"started: {self.command}",
-                f"{lost}; all ranks were started again, {self.attempts} attempts",
-                f"checkpoint every {self.every} updates: {len(self.repeated)} done again, "
-                f"predicted {self.predicted_repeated} (on average "
-                f"{mean_lost_steps(self.every):g}); {self.recovery_s:.1f} s until the next update",
-                f"loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}, off by {gap:.0e} from one "
-                "undisturbed process",
-            ]
-        )
 
 
 def main(options: Options) -> Result:
@@ -134,7 +81,7 @@ def main(options: Options) -> Result:
             command = shlex.join(here.command).replace(path, "FOLDER")
             ours = {"ranks": rank.world, "nodes": nodes, "killed_rank": killed_rank}
             found = _result(options, folder, command=command, **ours)
-    return from_rank(0, found).verify()
+    return from_rank(0, found)
 
 
 def _killed_rank(options: Options, ranks: int, ranks_here: int) -> int:
@@ -187,16 +134,37 @@ def _result(options: Options, folder: Path, **known: Any) -> Result:
     by_step: dict[int, list[float]] = {}
     for line in lines:
         by_step.setdefault(line["step"], []).append(line["loss"])
+    losses = [by_step[step][-1] for step in sorted(by_step)]
+    one = one_process(options.training(), launch.init().device).losses
+    attempts = 1 + max(line["attempt"] for line in lines)
+    again = {step: each for step, each in by_step.items() if len(each) > 1}
+    predicted = lost_steps(options.kill_after, options.every)
+    recovery_s, gaps = _pause_s(lines), loss_gaps(losses[: len(one)], one[: len(losses)])
+    lost = "rank {killed_rank} of {ranks} was killed after".format(**known)
+    lost += f" {options.kill_after} updates"
+    if known["nodes"] > 1:
+        lost += ", with all other processes of node 1, which then came back"
     return Result(
+        f"started: {known['command']}",
+        f"{lost}; all ranks were started again, {attempts} attempts",
+        f"checkpoint every {options.every} updates: {len(again)} done again, predicted {predicted} "
+        f"(on average {mean_lost_steps(options.every):g}); {recovery_s:.1f} s until the next "
+        "update",
+        f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off by {max(gaps):.0e} from one undisturbed "
+        "process",
+        facts=[
+            Fact("updates done", len(losses), len(one)),
+            Fact("the last attempts: the loss", losses, one, tolerance=LOSS_TOLERANCE),
+            Fact("updates done again", len(again), predicted),
+        ],
         **known,
         killed_after=options.kill_after,
-        every=options.every,
-        attempts=1 + max(line["attempt"] for line in lines),
-        losses=[by_step[step][-1] for step in sorted(by_step)],
-        losses_one_process=one_process(options.training(), launch.init().device).losses,
-        repeated={step: losses for step, losses in by_step.items() if len(losses) > 1},
-        predicted_repeated=lost_steps(options.kill_after, options.every),
-        recovery_s=_pause_s(lines),
+        attempts=attempts,
+        losses=losses,
+        losses_one_process=one,
+        repeated=again,  # by update: its loss in each attempt
+        predicted_repeated=predicted,
+        recovery_s=recovery_s,  # from the last update before the kill to the first one after it
     )
 
 

@@ -1,1 +1,1 @@
-"""Expert parallelism: program, training, versions, prediction."""
+"""Expert parallelism: program, training and versions."""

@@ -8,24 +8,26 @@ Run it with `course demo experts --ranks 2`, or under torchrun.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib import launch, mine
-from course_lib.demos.experts.prediction import predicted, sent_rows, staying_rows
 from course_lib.demos.experts.training import ExpertTraining, mixtures
 from course_lib.demos.experts.versions import ByHand, Library, WithMine
 from course_lib.demos.shared.batch import Batch, own_rows
-from course_lib.demos.shared.comparison import Comparison, follow
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE
-from course_lib.demos.shared.prediction import predicted_stored
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import one_process
+from course_lib.scratch.experts.mixture import MoE
 from course_lib.theory.inputs.layout import Layout
-from course_lib.validation import choice, divisible, number, whole
+from course_lib.trace import Trace
+from course_lib.validation import divisible, whole
 
 
 @dataclass(frozen=True)
@@ -33,45 +35,32 @@ class Options(BatchOptions):
     """What the demo can be asked for."""
 
     steps: int = option(30, "optimizer updates")
-    experts: int = option(4, "experts in each layer")
-    top_k: int = option(2, "experts that a token uses")
-    capacity_factor: float = option(0.0, "choices an expert accepts, over the mean; 0: all")
-    balance: float = option(0.05, "weight of the balance loss")
+    experts: int = option(4, "experts in each layer", least=1, most=1024)
+    top_k: int = option(2, "experts that a token uses", least=1)
+    capacity_factor: float = option(
+        0.0, "choices an expert accepts, over the mean; 0: all", least=0
+    )
+    balance: float = option(0.05, "weight of the balance loss", least=0)
     fixed_routes: bool = option(False, "deal tokens out to experts in turn, instead of by score")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
-        whole("experts", self.experts, most=1024)
-        whole("top_k", self.top_k, most=self.experts)
-        number("capacity_factor", self.capacity_factor, least=0)
-        number("balance", self.balance, least=0)
-        choice("parts", self.parts, WHOSE)
         super().__post_init__()
+        whole("top_k", self.top_k, most=self.experts)
 
     def training(self) -> ExpertTraining:
         """What is trained."""
         return self.fill(ExpertTraining)
 
 
-@dataclass(frozen=True)
-class Result(Comparison):
-    """A comparison, with what happened to the tokens.
-
-    `load[update][layer][expert]`: choices of all ranks. `imbalance`: the busiest expert's load
-    over the mean, the mean of all layers, for each update; and the same in a training without
-    balance loss. `dropped`: choices beyond the capacity, in each update.
-    """
-
-    load: list[list[list[int]]] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    imbalance: list[float] = field(default_factory=list)
-    imbalance_without_loss: list[float] = field(default_factory=list)
-
-
 def main(options: Options) -> Result:
-    """Train both versions and one process; every rank returns its own counts."""
-    rank = launch.init()
-    training = options.training()
+    """Train both versions and one process; every rank returns its own counts.
+
+    Found are `load[update][layer][expert]`: choices of all ranks; `imbalance`: the busiest expert's
+    load over the mean, the mean of all layers, for each update, and the same in a training without
+    balance loss; `dropped`: choices beyond the capacity, in each update.
+    """
+    rank, training = launch.init(), options.training()
     layout = Layout(dp=rank.world, ep=rank.world, micro_batch=-(-options.batch // rank.world))
     layout.check(training.shape(), options.sequence)
     own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
@@ -80,28 +69,60 @@ def main(options: Options) -> Result:
     stored = predicted_stored(training, layout)
     with_mine = options.parts == "mine" and mine.is_mine("Dispatcher")
     hand = (WithMine if with_mine else ByHand)(training, rank)
-    library = Library(training, rank)
     versions = []
-    for trainee in (hand, library):
+    for trainee in (hand, Library(training, rank)):
         version = follow(trainee, training, reference, predicted_stored=stored)
         # The routes are known afterwards.
-        sent = predicted(trainee, training, layout)
+        sent = predicted(trainee, training, layout).sent() if rank.world > 1 else {}
         versions.append(replace(version, predicted_sent=sent))
-    without = replace(training, balance=0.0)
-    imbalance = imbalances(hand.load)
-    imbalance_without_loss = imbalances(_loads_of_one_process(without, rank.device))
-    return Result.verified(
-        "expert parallelism",
-        rank,
-        options.model,
-        reference,
-        versions,
-        notes=_notes(hand, imbalance, imbalance_without_loss),
-        load=hand.load,
-        dropped=hand.dropped,
-        imbalance=imbalance,
-        imbalance_without_loss=imbalance_without_loss,
+    without = _loads_of_one_process(replace(training, balance=0.0), rank.device)
+    found: dict[str, Any] = {
+        "load": hand.load,
+        "dropped": hand.dropped,
+        "imbalance": imbalances(hand.load),
+        "imbalance_without_loss": imbalances(without),
+    }
+    notes = _notes(hand, found["imbalance"], found["imbalance_without_loss"])
+    return compared(
+        "expert parallelism", rank, options.model, reference, versions, notes=notes, **found
     )
+
+
+def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trace:
+    """What the last update sends.
+
+    All-reduces: the theory's bytes, in as many calls as the version makes. All-to-all: what the
+    routes of this rank ask for, 2 · (rows sent + rows received) of hidden floats per layer; with
+    equal loads that is the theory's number, which is checked here. All-gather: the counts.
+    """
+    moes, theory = mixtures(trainee.model), told(traffic(training, layout)).sent()
+    journeys, routed = theory["all-to-all"]
+    if not training.fixed_routes or any(trainee.dropped):
+        rows = sum(2 * (sent_rows(moe) + received_rows(moe)) for moe in moes)
+        routed = rows * 4 * training.size[1]
+    counts = layout.world * training.experts * 8
+    return Trace(
+        [
+            *calls("all-to-all", journeys, routed),
+            *calls("all-gather", len(moes), len(moes) * counts),
+            *calls("all-reduce", len(trainee.sums()), theory["all-reduce"].size_bytes),
+        ]
+    )
+
+
+def sent_rows(moe: MoE) -> int:
+    """Choices of this rank's tokens that were accepted."""
+    return int(moe.kept[moe.rank].sum())
+
+
+def received_rows(moe: MoE) -> int:
+    """Accepted choices of this rank's experts."""
+    return int(moe.kept.view(moe.ranks, moe.ranks, -1)[:, moe.rank].sum())
+
+
+def staying_rows(moe: MoE) -> int:
+    """Accepted choices of this rank's tokens for this rank's experts."""
+    return int(moe.kept.view(moe.ranks, moe.ranks, -1)[moe.rank, moe.rank].sum())
 
 
 def _check_routes(options: Options, ranks: int) -> None:

@@ -18,40 +18,26 @@ from course_lib.demos.faults.kinds import EVERYWHERE, KINDS, healthy
 from course_lib.demos.faults.surrounding_kinds import PARTNERS, model_of
 from course_lib.demos.faults.update import NoMoreSamples, Update
 from course_lib.demos.shared.options import DemoOptions, option
-from course_lib.validation import choice, whole
+from course_lib.demos.shared.result import Result
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
-    kind: str = option("none", ", ".join(KINDS))
-    rank: int = option(1, "the rank that is broken")
-    steps: int = option(3, "updates")
+    kind: str = option("none", ", ".join(KINDS), among=KINDS)
+    rank: int = option(1, "the rank that is broken", least=0)
+    steps: int = option(3, "updates", least=1)
     step: int = option(2, "the update from which on it is broken")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice("kind", self.kind, KINDS)
-        whole("rank", self.rank, least=0)
-        whole("steps", self.steps)
         whole("step", self.step, most=self.steps)
 
 
-@dataclass(frozen=True)
-class Result:
-    """What an all-reduce of ones gives where no rank fails: in some kinds none does."""
-
-    ranks: int
-    total: int
-
-    def report(self) -> str:
-        """One line."""
-        return f"no rank failed: {self.ranks} ranks added their ones up to {self.total}"
-
-
 def main(options: Options) -> Result:
-    """Break one rank, and let the others wait for it."""
+    """Break one rank, and let the others wait for it; in some kinds no rank fails."""
     rank = launch.init()
     if options.rank >= rank.world and options.kind != "none":
         raise ValueError(
@@ -74,4 +60,9 @@ def main(options: Options) -> Result:
         except NoMoreSamples:
             break
         launch.report_step(step, options.steps)
-    return Result(rank.world, int(update.ones[0]))
+    total = int(update.ones[0])
+    return Result(
+        f"no rank failed: {rank.world} ranks added their ones up to {total}",
+        ranks=rank.world,
+        total=total,
+    )

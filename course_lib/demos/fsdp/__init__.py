@@ -1,1 +1,1 @@
-"""FSDP: program, versions, prediction; yafsdp uses the last two as well."""
+"""FSDP: program and versions; yafsdp and step_memory use the versions as well."""

@@ -6,52 +6,43 @@ Run it with `course demo fsdp --ranks 2`, or under torchrun.
 """
 
 from course_lib import launch
-from course_lib.demos.fsdp import prediction
 from course_lib.demos.fsdp.versions import TOLERANCES, FullyShard, Kind, MiniFSDP, Options
-from course_lib.demos.shared.comparison import Comparison, Version, follow
-from course_lib.demos.shared.training import OneProcess, Training, one_process
-from course_lib.measure.wire import Total
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.sharding import fsdp, without_memory
+from course_lib.demos.shared.training import one_process
+from course_lib.trace import Trace
 
 
-def main(options: Options) -> Comparison:
+def main(options: Options) -> Result:
     """Train both versions; every rank returns what it did, beside one process and the theory."""
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device, clip=options.clip)
-    kinds: tuple[Kind, ...] = (MiniFSDP, FullyShard)
-    versions = [_version(kind, options, rank, reference) for kind in kinds]
-    loss_tolerance, gradient_tolerance = TOLERANCES[options.precision]
-    return Comparison.verified(
+    # Clipping sums one norm, and torch's that of each tensor.
+    norms = len(list(without_memory(training).parameters()))
+    kinds: tuple[tuple[Kind, int], ...] = ((MiniFSDP, 1), (FullyShard, norms))
+    versions, padding = [], []
+    for kind, clipped in kinds:
+        sharding = fsdp(
+            training, rank.world, options.precision, options.reshard, by_tensor=kind is FullyShard
+        )
+        told = sharding.told()
+        if options.clip and rank.world > 1:
+            told = Trace([*told, *calls("all-reduce", 1, 4 * clipped)])
+        trainee, stored = kind(options, rank), sharding.stored(rank.rank)
+        versions.append(follow(trainee, training, reference, told, stored))
+        padding.append([more for _, _, more in sharding.units().values()])
+    note = (
+        "padding, in parameters: {} a layer and {} in the root of mini-FSDP, {} and {} of "
+        "fully_shard"
+    ).format(*padding[0], *padding[1])
+    return compared(
         "FSDP",
         rank,
         options.model,
         reference,
         versions,
-        loss_tolerance=loss_tolerance,
-        gradient_tolerance=gradient_tolerance,
-        notes=[_padding_note(training, rank.world)],
-    )
-
-
-def _version(kind: Kind, options: Options, rank: launch.Rank, reference: OneProcess) -> Version:
-    training, ranks = options.training(), rank.world
-    if kind is MiniFSDP:
-        units = prediction.flat_units(training, ranks)
-        stored = prediction.stored(units, ranks)
-        norms = 1
-    else:
-        units = prediction.tensor_units(training, ranks)
-        stored = prediction.tensor_stored(training, rank.rank, ranks)
-        # torch sums each tensor's norm.
-        norms = len(list(prediction.without_memory(training).parameters()))
-    sent = prediction.sent(training, units, ranks, options.precision, options.reshard)
-    if options.clip and ranks > 1:
-        sent["all-reduce"] = Total(1, 4 * norms)
-    return follow(kind(options, rank), training, reference, sent, stored)
-
-
-def _padding_note(training: Training, ranks: int) -> str:
-    flat, tensors = prediction.flat_units(training, ranks), prediction.tensor_units(training, ranks)
-    return (
-        f"padding, in parameters: {flat.layer_padding} a layer and {flat.root_padding} in the root "
-        f"of mini-FSDP, {tensors.layer_padding} and {tensors.root_padding} of fully_shard"
+        notes=[note],
+        tolerances=TOLERANCES[options.precision],
     )

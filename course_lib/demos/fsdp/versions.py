@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE
-from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
@@ -24,7 +24,6 @@ from course_lib.scratch.fsdp.deferred_init import defer
 from course_lib.scratch.fsdp.hooks import Hooked
 from course_lib.scratch.fsdp.yafsdp import YaFSDP
 from course_lib.scratch.gpt import GPT
-from course_lib.validation import choice, number
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
@@ -36,20 +35,19 @@ TOLERANCES = {"fp32": (LOSS_TOLERANCE, GRADIENT_TOLERANCE), "bf16": (0.03, 0.06)
 class Options(BatchOptions):
     """What the demo can be asked for."""
 
-    precision: str = option("fp32", "fp32 or bf16, in which units are gathered and computed")
+    precision: str = option(
+        "fp32", "fp32 or bf16, in which units are gathered and computed", among=DTYPES
+    )
     reshard: bool = option(True, "free a layer after its forward pass and gather it again")
     prefetch: bool = option(True, "fetch the next layer while one computes")
-    clip: float = option(0.0, "limit of the gradient's norm; 0 for none")
+    clip: float = option(0.0, "limit of the gradient's norm; 0 for none", least=0)
     meta: bool = option(False, "build the model without memory and fill only the shards")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
-        choice("precision", self.precision, DTYPES)
-        choice("parts", self.parts, ("course", "mine"))
+        super().__post_init__()
         if self.parts == "mine" and self.meta:
             raise ValueError("meta fills the shards of the course's own units: leave parts course")
-        number("clip", self.clip, least=0)
-        super().__post_init__()
 
 
 class Sharded(Trainee):

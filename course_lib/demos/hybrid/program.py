@@ -17,10 +17,10 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,19 +34,21 @@ from course_lib import launch
 from course_lib.demos.hybrid import trace
 from course_lib.demos.hybrid.training import HybridTraining, bags_of
 from course_lib.demos.shared.batch import Batch, rows_of
-from course_lib.demos.shared.comparison import Comparison, Version, check_gap, tensor_gap
+from course_lib.demos.shared.comparison import Version, compared, tensor_gap
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.prediction import Sent
 from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.tables import TableOptions
 from course_lib.demos.shared.training import one_process
 from course_lib.launch.two_nodes import LINK
 from course_lib.launch.variables import STORE_VARIABLE
 from course_lib.measure.events import Event, in_order
 from course_lib.measure.interface import Counted, interface_bytes
-from course_lib.measure.wire import Total, log_wire
+from course_lib.measure.wire import log_wire
 from course_lib.scratch.hybrid import HybridModel, remote, update
 from course_lib.theory.network.sparse import RowExchange
+from course_lib.trace import Total
 from course_lib.validation import whole
 
 ROLES = ("trainer0", "trainer1", "master", "server")  # by rank
@@ -61,13 +63,12 @@ class Options(TableOptions):
 
     steps: int = option(10, "optimizer updates")
     model: str = option("1024x3", "ROWSxORDER: rows of the table, characters in the longest n-gram")
-    hidden: int = option(16, "width of a row")
+    hidden: int = option(16, "width of a row", least=1, most=100_000)
     sequence: int = option(16, "characters in a sample")
     learning_rate: float = option(0.5, "SGD's learning rate")
 
     def __post_init__(self) -> None:
         whole("batch", self.batch, least=len(TRAINERS), most=10_000)
-        whole("hidden", self.hidden, most=100_000)
         super().__post_init__()
 
     def training(self) -> "HybridTraining":
@@ -75,8 +76,7 @@ class Options(TableOptions):
         return self.fill(HybridTraining)
 
 
-@dataclass(frozen=True)
-class Result(Comparison):
+class Hybrid(Result):
     """What the four processes did, beside one.
 
     `weight_difference` is |w - w_one| / |w_one| of table and dense part together after the last
@@ -88,22 +88,10 @@ class Result(Comparison):
     without a link.
     """
 
-    weight_difference: float = 0.0
-    events: list[Event] = field(default_factory=list)
-    pulled_bytes: int = 0
-    pushed_bytes: int = 0
-    link: Counted | None = None
-
     def last(self, process: str, words: str) -> float:
         """When the last event of this process with these words happened, in s of the update."""
-        return max(
-            event.at_s for event in self.events if event.process == process and words in event.what
-        )
-
-    def verify(self) -> Self:
-        """Return itself; raises AssertionError where training was not equal to one process."""
-        check_gap("the model after the last update", self.weight_difference, WEIGHT_TOLERANCE)
-        return super().verify()
+        its = (event for event in self.events if event.process == process and words in event.what)
+        return float(max(event.at_s for event in its))
 
 
 class PlainSGD(torch.optim.SGD):
@@ -153,13 +141,15 @@ def main(options: Options) -> Result:
     weights["table.weight"] = table
     gap = tensor_gap(weights, reference.weights)
     exchange, link = _exchange(training), trained[0].link
-    return Result.verified(
+    return compared(
         "hybrid of RPC and DDP",
         rank,
         f"{options.model}, rows of {options.hidden}",
         reference,
         [_version(trained, training)],
         notes=_notes(gap, table, exchange, link, events),
+        facts=[Fact("the model after the last update", gap, tolerance=WEIGHT_TOLERANCE)],
+        kind=Hybrid,
         weight_difference=gap,
         events=events,
         pulled_bytes=exchange.pulled_bytes,

@@ -21,10 +21,11 @@ from course_lib.demos.shared.command import parse, run_as_program
 from course_lib.demos.shared.comparison import sum_over_ranks
 from course_lib.demos.shared.options import MicroBatchOptions, option
 from course_lib.demos.shared.ranks import world
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training
 from course_lib.demos.tp import megatron
 from course_lib.scratch.tensor.region import TensorParallel
-from course_lib.validation import choice, whole
+from course_lib.validation import choice
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,8 @@ class JobOptions(MicroBatchOptions):
 
     steps: int = option(4, "optimizer updates")
     model: str = option("1x16x2", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
-    stage: int = option(1, "ZeRO stage, for DeepSpeed")
+    stage: int = option(1, "ZeRO stage, for DeepSpeed", least=0, most=3)
     offload: bool = option(False, "optimizer states on the host, for DeepSpeed")
-
-    def __post_init__(self) -> None:
-        whole("stage", self.stage, least=0, most=3)
-        super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -50,21 +47,6 @@ class Options(JobOptions):
     def __post_init__(self) -> None:
         choice("framework", self.framework, FRAMEWORKS)
         super().__post_init__()
-
-
-@dataclass(frozen=True)
-class Result:
-    """How many ranks the job found, and what it learned."""
-
-    framework: str
-    world: int
-    losses: list[float]  # mean over the samples of all ranks, one per update
-    ready_at: float  # time.time() when the first update could start
-
-    def report(self) -> str:
-        """One line."""
-        losses = ", ".join(f"{loss:.6f}" for loss in self.losses)
-        return f"{self.framework} on {self.world} ranks: losses {losses}"
 
 
 Update = Callable[[Batch], Tensor]  # the samples of all ranks in, the loss of this rank's own out
@@ -79,7 +61,14 @@ def main(options: Options) -> Result:
     losses = []
     for batch in training.batches(rank.device):
         losses.append(sum_over_ranks(update(batch)) / rank.world)
-    return Result(options.framework, rank.world, losses, ready_at)
+    told = ", ".join(f"{loss:.6f}" for loss in losses)
+    return Result(
+        f"{options.framework} on {rank.world} ranks: losses {told}",
+        framework=options.framework,
+        world=rank.world,  # ranks that the job found
+        losses=losses,  # mean over the samples of all ranks, one per update
+        ready_at=ready_at,  # time.time() when the first update could start
+    )
 
 
 def _torch(_: Options, training: Training, rank: launch.Rank) -> Update:

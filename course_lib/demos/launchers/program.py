@@ -23,12 +23,12 @@ from typing import Any, cast
 from course_lib import launch
 from course_lib.demos.launchers import job, lifeline
 from course_lib.demos.launchers.by_hand import NAMES
-from course_lib.demos.shared.comparison import LOSS_TOLERANCE, check_losses, loss_gaps
-from course_lib.demos.shared.options import option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.comparison import LOSS_TOLERANCE
+from course_lib.demos.shared.options import option, whose_parts
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
-from course_lib.validation import choice, number
 
 BF16_TOLERANCE = 1e-2  # bf16 has 8 bits: a loss of 4.86 is 4.84 or 4.88 there
 JOB = "course_lib.demos.launchers.job"
@@ -103,15 +103,11 @@ LAUNCHERS = (
 class Options(job.JobOptions):
     """What the demo can be asked for."""
 
-    only: str = option("all", "one launcher by its name, or all")
-    limit_s: float = option(60.0, "seconds after which a launcher is ended")
-    parts: str = option("course", "whose launcher is `by hand`: course, or mine where it is built")
-
-    def __post_init__(self) -> None:
-        choice("parts", self.parts, WHOSE)
-        number("limit_s", self.limit_s, above=0)
-        choice("only", self.only, ["all", *[launcher.name for launcher in LAUNCHERS]])
-        super().__post_init__()
+    only: str = option(
+        "all", "one launcher by its name, or all", among=("all", *(one.name for one in LAUNCHERS))
+    )
+    limit_s: float = option(60.0, "seconds after which a launcher is ended", above=0)
+    parts: str = whose_parts("whose launcher is `by hand`")
 
 
 @dataclass(frozen=True)
@@ -142,43 +138,6 @@ class Attempt:
         return found + f"losses off by {max(loss_gaps(self.losses, reference)):.0e}"
 
 
-@dataclass(frozen=True)
-class Result:
-    """All launchers beside one process that sees the samples of all ranks."""
-
-    ranks: int
-    losses_one_process: list[float]
-    attempts: list[Attempt]
-
-    def verify(self, one_process: Sequence[str] = ()) -> "Result":
-        """Return itself; raises AssertionError unless all that ran had these ranks and losses.
-
-        `one_process` names launchers that are known to start one process.
-        """
-        for attempt in self.attempts:
-            if attempt.problem:
-                continue
-            expected = 1 if attempt.launcher in one_process else self.ranks
-            if attempt.world != expected:
-                raise AssertionError(
-                    f"{attempt.launcher} started {attempt.world} ranks, expected {expected}"
-                )
-            if attempt.world == self.ranks:
-                found, right = attempt.losses, self.losses_one_process
-                check_losses(attempt.launcher, found, right, attempt.tolerance)
-        return self
-
-    def report(self) -> str:
-        """Two lines a launcher."""
-        lines = []
-        for attempt in self.attempts:
-            lines += [
-                f"{attempt.launcher}: {attempt.line(self.ranks, self.losses_one_process)}",
-                f"    {attempt.command}",
-            ]
-        return "\n".join(lines)
-
-
 def main(options: Options) -> Result:
     """Start every launcher from rank 0; all ranks return what it found."""
     rank = launch.init()
@@ -188,9 +147,25 @@ def main(options: Options) -> Result:
     found = None
     if rank.rank == 0:
         found = [attempt(launcher, options, rank.world, gpus) for launcher in chosen]
-    attempts = from_rank(0, found)
-    result = Result(rank.world, one_process(training, rank.device).losses, attempts)
-    return result.verify([entry.name for entry in chosen if entry.one_process_on_cpu and not gpus])
+    alone = [entry.name for entry in chosen if entry.one_process_on_cpu and not gpus]
+    one = one_process(training, rank.device).losses
+    return judged(rank.world, one, from_rank(0, found), alone)
+
+
+def judged(
+    ranks: int, one: list[float], attempts: Sequence[Attempt], alone: Sequence[str] = ()
+) -> Result:
+    """All that ran must have these ranks and these losses; `alone` start one process, as known."""
+    facts, lines = [], []
+    for found in attempts:
+        name = found.launcher
+        lines += [f"{name}: {found.line(ranks, one)}", f"    {found.command}"]
+        if not found.problem:
+            expected = 1 if name in alone else ranks
+            facts.append(Fact(f"{name}: ranks started", found.world, expected))
+        if not found.problem and found.world == ranks:
+            facts.append(Fact(f"{name}: the loss", found.losses, one, tolerance=found.tolerance))
+    return Result(*lines, facts=facts, ranks=ranks, losses_one_process=one, attempts=[*attempts])
 
 
 def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Attempt:

@@ -10,35 +10,30 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any
 
 from course_lib.demos.launchers import job
-from course_lib.demos.shared.command import parse, render
+from course_lib.demos.shared.command import parse
 from course_lib.demos.shared.options import option
-from course_lib.validation import number, whole
+from course_lib.demos.shared.result import Result, render
 
 
 @dataclass(frozen=True)
 class Options(job.Options):
     """What the job can be asked for, on how many workers, and for how long."""
 
-    ranks: int = option(2, "workers, one process each")
-    limit_s: float = option(120.0, "seconds after which all of Ray is ended")
-
-    def __post_init__(self) -> None:
-        whole("ranks", self.ranks)
-        number("limit_s", self.limit_s, above=0)
-        super().__post_init__()
+    ranks: int = option(2, "workers, one process each", least=1)
+    limit_s: float = option(120.0, "seconds after which all of Ray is ended", above=0)
 
 
 def train(options: dict[str, Any]) -> dict[str, Any]:
     """What each worker runs; Ray hands back what rank 0 returns."""
-    return asdict(job.main(job.Options(**options)))
+    return vars(job.main(job.Options(**options)))
 
 
-def run(options: Options) -> job.Result:
+def run(options: Options) -> Result:
     """Start the workers, wait for them, and return the result of rank 0."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -52,7 +47,8 @@ def run(options: Options) -> job.Result:
             torch_config=TorchConfig(backend="gloo"),
             run_config=RunConfig(storage_path=folder),
         )
-        return job.Result(**trainer.fit().return_value)
+        found = dict(trainer.fit().return_value)
+        return Result(*found.pop("said"), **found)
 
 
 @contextmanager

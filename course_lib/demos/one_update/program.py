@@ -14,10 +14,10 @@ from torch import nn
 from course_lib import comparing, launch
 from course_lib.demos.one_update.faults import FAULTS
 from course_lib.demos.one_update.versions import TECHNIQUES
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.result import Result
 from course_lib.scratch.gpt import GPT
-from course_lib.validation import choice, fraction
+from course_lib.validation import fraction
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -27,18 +27,14 @@ class Options(BatchOptions):
     """What the demo can be asked for."""
 
     folder: str = option("", "the folder to write to")
-    technique: str = option("one", f"one of {', '.join(TECHNIQUES)}")
-    fault: str = option("none", f"none, or one of {', '.join(FAULTS)}")
-    precision: str = option("fp32", f"one of {', '.join(DTYPES)}")
+    technique: str = option("one", f"one of {', '.join(TECHNIQUES)}", among=TECHNIQUES)
+    fault: str = option("none", f"none, or one of {', '.join(FAULTS)}", among=("none", *FAULTS))
+    precision: str = option("fp32", f"one of {', '.join(DTYPES)}", among=DTYPES)
     dropout: float = option(0.0, "probability of dropout behind each MLP")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    parts: str = whose_parts()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice("technique", self.technique, TECHNIQUES)
-        choice("fault", self.fault, ("none", *FAULTS))
-        choice("precision", self.precision, DTYPES)
-        choice("parts", self.parts, WHOSE)
         if self.dropout:
             fraction("dropout", self.dropout)
         if self.fault != "none" and self.technique not in FAULTS[self.fault].techniques:
@@ -55,20 +51,6 @@ class Options(BatchOptions):
     def build(self) -> GPT:
         """The whole model, the same on every rank."""
         return self.training().build().to(launch.init().device, DTYPES[self.precision])
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where it was written."""
-
-    folder: str
-    ranks: int
-    loss: float  # of rank 0
-
-    def report(self) -> str:
-        """One line."""
-        on = "one rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        return f"{self.folder}: one update on {on}, loss {self.loss:.6f} on rank 0"
 
 
 def main(options: Options) -> Result:
@@ -90,4 +72,6 @@ def main(options: Options) -> Result:
         run.loss(loss)
         loss.backward()
         version.exchange()
-    return Result(str(Path(options.folder)), rank.world, float(loss.detach()))
+    on, folder = "one rank" if rank.world == 1 else f"{rank.world} ranks", Path(options.folder)
+    own = float(loss.detach())
+    return Result(f"{folder}: one update on {on}, loss {own:.6f} on rank 0", loss=own)

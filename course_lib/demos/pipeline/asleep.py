@@ -32,6 +32,15 @@ class Sleeping:
     predicted_bubble_fraction: float
     formula: float | None  # (p-1) / (vm + p-1), for the schedules for which it holds
 
+    def line(self) -> str:
+        """Time and bubble, beside what was predicted."""
+        formula = "" if self.formula is None else f", formula {self.formula:.1%}"
+        return (
+            f"{self.schedule} asleep: {1000 * self.makespan:.0f} ms (predicted "
+            f"{1000 * self.predicted_makespan:.0f}), bubble {self.bubble_fraction:.1%} "
+            f"(predicted {self.predicted_bubble_fraction:.1%}{formula})"
+        )
+
 
 class Asleep:
     """Makes the passes of a pipeline take at least a given time: {kind: seconds}."""

@@ -1,25 +1,16 @@
 """What makes a demo a program: its options as arguments, its result as text or JSON."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from dataclasses import fields
+from typing import Any, NoReturn, TypeVar
 
 from course_lib import launch
 from course_lib.arguments import Parser
 from course_lib.demos.shared.options import DemoOptions
+from course_lib.demos.shared.result import render
 
 Options = TypeVar("Options", bound=DemoOptions)
-
-
-class Result(Protocol):
-    """What a demo's `main` returns: a dataclass that can report."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def report(self) -> str:
-        """The findings, one a line."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -64,12 +55,7 @@ def parse(
         parser.exit(2, f"{parser.prog}: {problem}\n")
 
 
-def render(result: Result, as_json: bool) -> str:
-    """The result of a demo as one line of JSON or as its report."""
-    return json.dumps(asdict(result)) if as_json else result.report()
-
-
-def run_as_program(main: Callable[[Options], Result], options: Options) -> NoReturn:
+def run_as_program(main: Callable[[Options], Any], options: Options) -> NoReturn:
     """Run `main(options)` on this rank, alone or under torchrun; rank 0 prints the result."""
 
     def main_and_print(options: Options) -> None:

@@ -2,21 +2,23 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.shared.prediction import Sent, Stored
+from course_lib.demos.shared.prediction import BY_AXIS, Sent, Stored
 from course_lib.demos.shared.ranks import device_name
+from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import OneProcess, Run
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
+from course_lib.trace import Trace
 
 # float32 sums in another order: |difference| / |value| is some 1e-7, and grows with each update.
 GRADIENT_TOLERANCE = 1e-5
@@ -40,77 +42,84 @@ class Version:
     stored: Stored = field(default_factory=dict)
     predicted_stored: Stored = field(default_factory=dict)
 
+    def facts(self, one: list[float], loss: float, gradient: float) -> list[Fact]:
+        """What must be true; `one`: the losses of one process, then both tolerances."""
+        found = [Fact(f"{self.name}: the loss", self.losses, one, tolerance=loss)]
+        if self.gradient_difference is not None:
+            gap = self.gradient_difference
+            found.append(Fact(f"{self.name}: the gradient", gap, tolerance=gradient))
+        if self.predicted_sent:
+            found.append(Fact(f"{self.name}: sent", self.sent, self.predicted_sent))
+        if self.predicted_stored:
+            found.append(Fact(f"{self.name}: stored", self.stored, self.predicted_stored))
+        return found
 
-@dataclass(frozen=True)
-class Comparison:
-    """All versions of a technique on the same training, and one process as the judge.
+    def lines(self, one: list[float]) -> list[str]:
+        """The version in a report: its time and its gaps, and a line for all that is counted."""
+        gap = max(loss_gaps(self.losses, one))
+        line = f"  {self.name}: {1000 * self.seconds:.1f} ms an update; loss off by {gap:.0e}"
+        if self.gradient_difference is not None:
+            line += f", gradient by {self.gradient_difference:.0e}"
+        lines = [line]
+        for operation, (calls, size) in self.sent.items():
+            told = ""
+            if operation in self.predicted_sent:
+                told = "   predicted {} x, {:,}".format(*self.predicted_sent[operation])
+            lines.append(f"    sent    {calls:>5} x {operation:<15}{size:>13,} B{told}")
+        for what, size in self.stored.items():
+            expected = self.predicted_stored.get(what)
+            told = "" if expected is None else f"   predicted {expected:,}"
+            lines.append(f"    stored  {what:<23}{size:>13,} B{told}")
+        return lines
 
-    The tolerances are relative, and those of fp32 unless a demo says otherwise.
+
+def compared(
+    technique: str,
+    rank: launch.Rank,
+    model: str,
+    reference: OneProcess,
+    versions: list[Version],
+    *,
+    notes: Sequence[str] = (),
+    facts: Sequence[Fact] = (),
+    tolerances: tuple[float, float] = (LOSS_TOLERANCE, GRADIENT_TOLERANCE),
+    kind: type[Result] = Result,
+    **found: Any,
+) -> Result:
+    """The versions that `rank` took part in, with one process as the judge.
+
+    A block for each, then `notes`: findings of this technique, one a line. `kind`: of the result.
     """
-
-    technique: str
-    ranks: int
-    backend: str
-    device: str
-    model: str
-    losses_one_process: list[float]
-    versions: list[Version]
-    notes: list[str] = field(default_factory=list)  # findings of this technique, one a line
-    loss_tolerance: float = LOSS_TOLERANCE
-    gradient_tolerance: float = GRADIENT_TOLERANCE
-
-    @classmethod
-    def verified(
-        cls,
-        technique: str,
-        rank: launch.Rank,
-        model: str,
-        reference: OneProcess,
-        versions: list[Version],
-        **more: Any,
-    ) -> Self:
-        """The comparison that `rank` took part in, verified; `more` are the other fields."""
-        where = (rank.world, rank.backend, device_name(rank.device), model)
-        return cls(technique, *where, reference.losses, versions, **more).verify()
-
-    def verify(self) -> Self:
-        """Return itself; raises AssertionError where a version is not equal or not as predicted."""
-        for version in self.versions:
-            name, gap = version.name, version.gradient_difference
-            check_losses(name, version.losses, self.losses_one_process, self.loss_tolerance)
-            if gap is not None:
-                check_gap(f"{name}: the gradient", gap, self.gradient_tolerance)
-            if version.predicted_sent:
-                check_equal(f"{name}: sent", version.sent, version.predicted_sent)
-            if version.predicted_stored:
-                check_equal(f"{name}: stored", version.stored, version.predicted_stored)
-        return self
-
-    def report(self) -> str:
-        """The findings: a block for each version, a line for each fact."""
-        first, last = self.losses_one_process[0], self.losses_one_process[-1]
-        lines = [
-            f"{self.technique}: {self.ranks} ranks, {self.backend} on {self.device}, model "
-            f"{self.model}, {len(self.losses_one_process)} updates, "
-            f"one process: loss {first:.3f} -> {last:.3f}"
-        ]
-        for version in self.versions:
-            lines += _block(version, self.losses_one_process)
-        return "\n".join([*lines, *self.notes])
+    one, device = reference.losses, device_name(rank.device)
+    return kind(
+        f"{technique}: {rank.world} ranks, {rank.backend} on {device}, model {model}, "
+        f"{len(one)} updates, one process: loss {one[0]:.3f} -> {one[-1]:.3f}",
+        *(line for version in versions for line in version.lines(one)),
+        *notes,
+        facts=[
+            *(fact for v in versions for fact in v.facts(one, *tolerances)),
+            *facts,
+        ],
+        **{"technique": technique, "ranks": rank.world, "backend": rank.backend, "device": device},
+        **{"model": model, "losses_one_process": one, "versions": versions, "notes": [*notes]},
+        gradient_tolerance=tolerances[1],
+        **found,
+    )
 
 
 def follow(
     trainee: Trainee,
     run: Run,
     reference: OneProcess,
-    predicted_sent: Sent | None = None,
+    told: Trace | None = None,
     predicted_stored: Stored | None = None,
     axes: Mapping[str, str] | None = None,
 ) -> Version:
     """Train one version, all ranks together, and write down what it did.
 
     The gradient is compared at the first update; collectives are logged in the last one; both are
-    left out of the time. `axes` (axis by the name of the process group) divides them by axis.
+    left out of the time. `told`: what the last update should send, as a trace. `axes` (axis by the
+    name of the process group) divides both by axis.
     """
     device = launch.init().device
     losses: list[float] = []
@@ -135,7 +144,7 @@ def follow(
         gradient_difference=gap,
         seconds=statistics.median(seconds[1:-1]),
         sent=log.sent(axes),
-        predicted_sent=predicted_sent or {},
+        predicted_sent=told.sent(axes=axes and BY_AXIS) if told else {},
         stored=stored,
         predicted_stored=predicted_stored or {},
     )
@@ -154,63 +163,9 @@ def sum_over_ranks(share: Tensor, group: dist.ProcessGroup | None = None) -> flo
     return float(total)
 
 
-def loss_gaps(losses: list[float], reference: list[float]) -> list[float]:
-    """|a - b| / |b| of each update."""
-    return [abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=True)]
-
-
 def tensor_gap(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
     """|t - t_one| / |t_one| over all parameters by name; KeyError where one is missing."""
     names = sorted(reference)
     ours = torch.cat([tensors[name].detach().cpu().flatten() for name in names])
     one = torch.cat([reference[name].detach().cpu().flatten() for name in names])
     return relative_difference(ours.double(), one.double())
-
-
-def check_losses(
-    name: str, losses: list[float], reference: list[float], tolerance: float = LOSS_TOLERANCE
-) -> None:
-    """Raise AssertionError for the first update whose loss is not that of one process."""
-    for number, gap in enumerate(loss_gaps(losses, reference)):
-        check_gap(f"{name}: the loss of update {number}", gap, tolerance)
-
-
-def check_gap(what: str, gap: float, tolerance: float) -> None:
-    """Raise AssertionError unless a relative difference from one process is small enough."""
-    if not gap <= tolerance:  # nan is not
-        raise AssertionError(
-            f"{what} differs from one process by {gap:.1e}, more than {tolerance:.0e}"
-        )
-
-
-def check_equal(what: str, measured: Mapping[str, object], predicted: Mapping[str, object]) -> None:
-    """Raise AssertionError for the first entry that is not as predicted."""
-    for key in sorted({*measured, *predicted}):
-        if measured.get(key) != predicted.get(key):
-            raise AssertionError(
-                f"{what}: {key} is {measured.get(key)}, predicted {predicted.get(key)}"
-            )
-
-
-def _block(version: Version, reference: list[float]) -> list[str]:
-    gap = max(loss_gaps(version.losses, reference))
-    line = f"  {version.name}: {1000 * version.seconds:.1f} ms an update; loss off by {gap:.0e}"
-    if version.gradient_difference is not None:
-        line += f", gradient by {version.gradient_difference:.0e}"
-    lines = [line]
-    for operation, (calls, size) in version.sent.items():
-        lines.append(
-            f"    sent    {calls:>5} x {operation:<15}{size:>13,} B{_told(version, operation)}"
-        )
-    for what, size in version.stored.items():
-        expected = version.predicted_stored.get(what)
-        told = "" if expected is None else f"   predicted {expected:,}"
-        lines.append(f"    stored  {what:<23}{size:>13,} B{told}")
-    return lines
-
-
-def _told(version: Version, operation: str) -> str:
-    if operation not in version.predicted_sent:
-        return ""
-    calls, size = version.predicted_sent[operation]
-    return f"   predicted {calls} x, {size:,}"

@@ -1,30 +1,46 @@
 """The options of a demo: the fields of a frozen dataclass become command-line arguments."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from course_lib.demos.shared.parts import WHOSE
 from course_lib.demos.shared.training import Run, Training
-from course_lib.validation import flag, whole
+from course_lib.validation import choice, flag, number, whole
 
 R = TypeVar("R", bound=Run)
 
 
-def option(default: Any, about: str) -> Any:
-    """A field of an Options dataclass, with its help text."""
-    return field(default=default, metadata={"help": about})
+def option(default: Any, about: str, *, among: Collection[str] = (), **limits: float) -> Any:
+    """A field of an Options dataclass, with its help text, and what it may be.
+
+    `among`: the words. `limits`: `least` and `most` of a whole number, also `above` of another.
+    """
+    return field(default=default, metadata={"help": about, "among": among, "limits": limits})
+
+
+def whose_parts(about: str = "whose parts run") -> Any:
+    """The option `parts`."""
+    return option("course", f"{about}: course, or mine where they are built", among=WHOSE)
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The options of every demo. Raises ValueError for a flag that is not True or False."""
+    """The options of every demo. Raises ValueError for a value that may not be."""
 
     json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         for entry in fields(self):
+            value, limits = getattr(self, entry.name), entry.metadata["limits"]
             if isinstance(entry.default, bool):
-                flag(entry.name, getattr(self, entry.name))
+                flag(entry.name, value)
+            elif entry.metadata["among"]:
+                choice(entry.name, value, entry.metadata["among"])
+            elif limits:
+                check = whole if isinstance(entry.default, int) else number
+                check(entry.name, value, **limits)
 
 
 @dataclass(frozen=True)
@@ -70,11 +86,7 @@ class BatchOptions(TrainingOptions):
 class MicroBatchOptions(TrainingOptions):
     """The options of a demo whose batch grows with the number of its ranks, as on a cluster."""
 
-    micro_batch: int = option(4, "samples of one rank in one forward pass")
-
-    def __post_init__(self) -> None:
-        whole("micro_batch", self.micro_batch)
-        super().__post_init__()
+    micro_batch: int = option(4, "samples of one rank in one forward pass", least=1)
 
     def training(self, ranks: int = 1) -> Training:
         """What is trained: one micro-batch of each rank in one update."""

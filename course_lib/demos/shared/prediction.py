@@ -1,16 +1,24 @@
-"""What the theory says about a training run on several ranks, in the words of logs and ledgers."""
+"""What the theory tells of a training run on several ranks: a trace of its calls, and bytes kept.
+
+What a version sends otherwise than the theory stands in the table of rehearsal.otherwise.
+"""
+
+from collections.abc import Iterator, Sequence
 
 from course_lib.demos.shared.training import Training
-from course_lib.measure.wire import Total
+from course_lib.rehearsal import otherwise
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters, sharded_states
+from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import Traffic
+from course_lib.theory.network.traffic import AXES, Collective, Traffic
+from course_lib.trace import SEND, Event, Total, Trace
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)  # what every demo trains in
+BY_AXIS = dict(zip(AXES, AXES, strict=True))  # for Trace.sent: a told call is labelled by its axis
 Sent = dict[str, Total]  # by operation
 Stored = dict[str, int]  # by consumer: bytes
 
@@ -24,31 +32,52 @@ def traffic(
     policy: CommunicationPolicy | None = None,
 ) -> Traffic:
     """The theory's collectives of one update on a rank of pipeline rank `stage`."""
+    return step_traffic(_job(training, layout, recipe), stage, policy=policy)
+
+
+def _job(training: Training, layout: Layout, recipe: Recipe = FP32) -> Job:
     # The cluster, and so its rates, do not matter: only counts and bytes are compared.
-    job = Job(training.shape(), recipe, layout, sequence=training.sequence)
-    return step_traffic(job, stage, policy=policy)
+    return Job(training.shape(), recipe, layout, sequence=training.sequence)
 
 
-def predicted_sent(traffic: Traffic, *axes: str, by_axis: bool = False) -> Sent:
-    """Calls and bytes of these axes (default: all), in a log's form.
-
-    `by_axis` divides them as `follow` does when it is given axes: {"tp all-reduce": (2, 64)}.
-    """
-    totals: Sent = {}
-    for entry in traffic.collectives:
-        if not axes or entry.axis in axes:
-            name = f"{entry.axis} {entry.operation}" if by_axis else entry.operation
-            add_calls(totals, name, entry.count, round(entry.count * entry.size_bytes))
-    return totals
+def told(traffic: Traffic, *axes: str) -> Trace:
+    """The calls of these axes (default: all): what a log of the wire is compared with."""
+    entries = (entry for entry in traffic.collectives if not axes or entry.axis in axes)
+    return Trace(call for entry in entries for call in calls_of(entry))
 
 
-def add_calls(sent: Sent, operation: str, calls: int, size_bytes: int) -> None:
-    """Add so many calls to a prediction; `size_bytes` are those of all of them together."""
-    before = sent.get(operation, Total(0, 0))
-    sent[operation] = Total(before.calls + calls, before.size_bytes + size_bytes)
+def calls_of(entry: Collective, parameters: float = 1, more: int = 0) -> Iterator[Event]:
+    """The calls of one kind; `more` parameters in each are padding, beside so many others."""
+    size = entry.size_bytes * (parameters + more) / parameters
+    return calls(entry.operation, entry.count, round(entry.count * size), entry.axis)
 
 
-def predicted_stored(training: Training, layout: Layout, stage: int = 0) -> Stored:
+def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Event]:
+    """`count` calls that carry so many bytes together; a message goes to one neighbour or other."""
+    to = 1 if what == SEND else None
+    for number in range(count):
+        each = size_bytes // count + (number < size_bytes % count)
+        yield Event(number, 0, what, to=to, bytes=each, label=axis)
+
+
+def besides(where: str, training: Training, layout: Layout) -> Trace:
+    """What `where` calls besides, by the table of rehearsal.otherwise."""
+    job = _job(training, layout)
+    counted = ((row, row.calls(job)) for row in otherwise.rows(where))
+    return Trace(
+        call
+        for row, count in counted
+        for call in calls(row.what.split()[1], count, count * row.each_bytes(job))
+    )
+
+
+def ddp_calls(gradient_bytes: Sequence[int], ranks: int) -> Trace:
+    """The all-reduces of one update of DDP; gradients in the order of `named_parameters`."""
+    buckets = ddp_buckets(gradient_bytes[::-1], BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
+    return Trace(calls("all-reduce", len(buckets), sum(buckets)) if ranks > 1 else ())
+
+
+def predicted_stored(training: Training, layout: Layout = ALONE, stage: int = 0) -> Stored:
     """Bytes that a rank keeps from one update to the next, in the words of `scratch.ledger`."""
     local = local_parameters(training.shape(), layout, stage)
     return {**stored_states(local, layout), "inputs and labels": 0}

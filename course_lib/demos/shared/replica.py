@@ -7,13 +7,12 @@ from torch import Tensor, nn
 
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
-from course_lib.demos.shared.prediction import Sent
+from course_lib.demos.shared.prediction import ddp_calls
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training
-from course_lib.measure.wire import Total
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import ledger
-from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
+from course_lib.trace import Trace
 
 
 class Replica(Trainee):
@@ -46,11 +45,9 @@ class Replica(Trainee):
         return ledger(self.wrapped, self.optimizer)
 
 
-def predicted_exchange(training: Training, rank: launch.Rank) -> Sent:
-    """The all-reduces of one update of DDP with torch's bucket limits."""
-    sizes = [p.nbytes for p in reversed(list(training.build().parameters()))]
-    buckets = ddp_buckets(sizes, BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
-    return {"all-reduce": Total(len(buckets), sum(buckets))} if rank.world > 1 else {}
+def predicted_exchange(training: Training, rank: launch.Rank) -> Trace:
+    """The all-reduces of one update of DDP."""
+    return ddp_calls([p.nbytes for p in training.build().parameters()], rank.world)
 
 
 def own_devices(rank: launch.Rank, count: int) -> list[torch.device]:

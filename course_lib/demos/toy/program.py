@@ -16,12 +16,12 @@ from pathlib import Path
 from course_lib import launch
 from course_lib.demos.launchers import lifeline
 from course_lib.demos.launchers.by_hand import NAMES
-from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, check_gap
-from course_lib.demos.shared.options import DemoOptions, option
-from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE
+from course_lib.demos.shared.options import DemoOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Fact, Result
 from course_lib.scratch import toy
-from course_lib.validation import choice, number
 
 JOB = "course_lib.demos.toy.job"
 _BY_HAND = "course_lib.demos.launchers.by_hand"
@@ -31,13 +31,8 @@ _BY_HAND = "course_lib.demos.launchers.by_hand"
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
-    limit_s: float = option(60.0, "seconds after which a launcher is ended")
-
-    def __post_init__(self) -> None:
-        choice("parts", self.parts, WHOSE)
-        number("limit_s", self.limit_s, above=0)
-        super().__post_init__()
+    parts: str = whose_parts()
+    limit_s: float = option(60.0, "seconds after which a launcher is ended", above=0)
 
 
 @dataclass(frozen=True)
@@ -51,53 +46,31 @@ class Start:
     seconds: float  # from the command to its end
 
 
-@dataclass(frozen=True)
-class Result:
-    """Both launchers' ranks, and the last layer as one process without DDP learns it."""
-
-    ranks: int
-    one_process: list[float]
-    starts: list[Start]
-
-    def gap(self, start: Start) -> float:
-        """The largest difference from one process, over its largest weight."""
-        one = self.one_process
-        pairs = zip(start.weights, one, strict=True)
-        return max(abs(a - b) for a, b in pairs) / max(map(abs, one))
-
-    def verify(self) -> "Result":
-        """Return itself; raises AssertionError unless all have learned what one process has."""
-        for start in self.starts:
-            if start.world != self.ranks:
-                raise AssertionError(
-                    f"{start.launcher} started {start.world} ranks, expected {self.ranks}"
-                )
-            check_gap(f"{start.launcher}: the last layer", self.gap(start), GRADIENT_TOLERANCE)
-        return self
-
-    def report(self) -> str:
-        """Two lines a launcher."""
-        lines = []
-        for start in self.starts:
-            lines += [
-                f"{start.launcher}: {start.world} of {self.ranks} ranks, {start.seconds:.1f} s; "
-                f"the last layer is off by {self.gap(start):.0e} from one process",
-                f"    {start.command}",
-            ]
-        return "\n".join(lines)
-
-
 def main(options: Options) -> Result:
     """Start the job from rank 0; all ranks return what it found."""
     rank = launch.init()
     found = None
     if rank.rank == 0:
         by_hand = f"by hand{with_yours(options.parts, *NAMES)}"
-        found = [
-            _started(by_hand, rank.world, options),
-            _started("torchrun", rank.world, options),
+        found = [_started(name, rank.world, options) for name in (by_hand, "torchrun")]
+    return judged(rank.world, _one_process(), from_rank(0, found))
+
+
+def judged(ranks: int, one: list[float], starts: list[Start]) -> Result:
+    """Both must have started all ranks, and learned what one process without DDP learns."""
+    lines: list[str] = []
+    facts: list[Fact] = []
+    for start in starts:
+        off = max(abs(a - b) for a, b in zip(start.weights, one, strict=True)) / max(map(abs, one))
+        last = f"{start.launcher}: the last layer"
+        facts.append(Fact(f"{start.launcher}: ranks started", start.world, ranks))
+        facts.append(Fact(last, off, tolerance=GRADIENT_TOLERANCE))
+        lines += [
+            f"{start.launcher}: {start.world} of {ranks} ranks, {start.seconds:.1f} s; the last "
+            f"layer is off by {off:.0e} from one process",
+            f"    {start.command}",
         ]
-    return Result(rank.world, _one_process(), from_rank(0, found)).verify()
+    return Result(*lines, facts=facts, starts=starts)
 
 
 def _one_process() -> list[float]:

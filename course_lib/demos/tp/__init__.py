@@ -1,1 +1,1 @@
-"""Tensor parallelism: program, versions, prediction; fsdp_tp uses them as well."""
+"""Tensor parallelism: program and versions; fsdp_tp uses them as well."""

@@ -8,16 +8,16 @@ Run it with `course demo tp --ranks 2`, or under torchrun.
 from dataclasses import dataclass
 
 from course_lib import launch
-from course_lib.demos.shared.comparison import Comparison, follow
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.prediction import predicted_stored
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.prediction import besides, predicted_stored, told, traffic
+from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import one_process
 from course_lib.demos.tp import megatron
-from course_lib.demos.tp.prediction import scratch_sent, torch_sent, torch_stored
 from course_lib.demos.tp.versions import Megatron, Scratch, Torch, own_region
 from course_lib.theory.inputs.layout import Layout
-from course_lib.validation import choice
+from course_lib.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,7 @@ class Options(BatchOptions):
     batch: int = option(4, "samples in an update; every rank sees all of them")
     sequence_parallel: bool = option(False, "cut norms and residuals along the sequence")
     library: bool = option(True, "train torch's and Megatron-core's version beside it")
-    parts: str = option("course", "whose parts run: course, or mine where they are built")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("parts", self.parts, ("course", "mine"))
+    parts: str = whose_parts()
 
     def layout(self, ranks: int) -> Layout:
         """The same for the theory; raises ValueError if the model cannot be cut like this."""
@@ -44,32 +40,51 @@ class Options(BatchOptions):
         layout.check(self.training().shape(), self.sequence)
         return layout
 
+    def told(self, layout: Layout, ours: str = "", torchs: str = "") -> Trace:
+        """The theory's calls, and those besides; `torchs` without sequence parallelism."""
+        training = self.training()
+        by_theory = told(traffic(training, layout), "tp")
+        if layout.tp == 1:
+            return by_theory
+        where = ours if self.sequence_parallel else torchs
+        return Trace([*by_theory, *besides(where, training, layout)])
 
-def main(options: Options) -> Comparison:
+    def torch_stored(self, layout: Layout, rank: int) -> dict[str, int]:
+        """States of a rank under torch, which does not round the vocabulary up.
+
+        Its last ranks have fewer words, and rows of padding in their weights only.
+        """
+        training = self.training()
+        stored, words = predicted_stored(training, layout), -(-VOCAB // layout.tp)
+        missing = min(words, max(0, (rank + 1) * words - VOCAB)) * training.size[1]
+        stored["gradients"] -= 4 * missing
+        stored["optimizer"] -= 8 * missing
+        return stored
+
+
+def main(options: Options) -> Result:
     """Train each version; every rank returns what it did, beside one process and the theory."""
     rank, training = launch.init(), options.training()
     layout = options.layout(rank.world)
     region = own_region(options.parts, options.sequence_parallel)
     reference = one_process(training, rank.device)
-    sent, stored = scratch_sent(training, layout), predicted_stored(training, layout)
+    sent = options.told(layout, ours="scratch, sequence parallelism")
+    stored = predicted_stored(training, layout)
     ours = Scratch(training, region, rank.device, options.parts)
     versions, notes = [follow(ours, training, reference, sent, stored)], []
     if options.library:
         theirs = Torch(training, rank, options.sequence_parallel)
-        torch_kept = torch_stored(training, layout, rank.rank)
-        predicted = torch_sent(training, layout), torch_kept
-        versions.append(follow(theirs, training, reference, *predicted))
+        torchs = options.told(
+            layout, "torch, sequence parallelism", torchs="torch, separate q, k and v"
+        )
+        kept = options.torch_stored(layout, rank.rank)
+        versions.append(follow(theirs, training, reference, torchs, kept))
         reason = megatron.missing(options.sequence_parallel, VOCAB, rank.world)
         if reason:
             notes.append(f"  {Megatron.name}: {reason}")
         else:
             trainee = Megatron(training, region, rank.device)
             versions.append(follow(trainee, training, reference, sent, stored))
-    return Comparison.verified(
-        "tensor parallelism" + (" with sequence parallelism" if options.sequence_parallel else ""),
-        rank,
-        training.model,
-        reference,
-        versions,
-        notes=notes,
-    )
+    technique = "tensor parallelism"
+    technique += " with sequence parallelism" * options.sequence_parallel
+    return compared(technique, rank, training.model, reference, versions, notes=notes)

@@ -1,1 +1,1 @@
-"""ZeRO: program, versions, prediction."""
+"""ZeRO: program and versions; step_memory uses the versions as well."""

@@ -5,64 +5,88 @@ rank, and sends as many bytes as plain data parallelism (stage 3: half as many a
 Run it with `course demo zero --ranks 2`, or under torchrun.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from course_lib import launch
-from course_lib.demos.shared.comparison import Comparison, Version, check_equal, follow
-from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.parts import WHOSE
-from course_lib.demos.shared.training import OneProcess, Training, one_process
-from course_lib.demos.zero.prediction import (
-    ZeroPrediction,
-    redundancy_optimizer_sent,
-    redundancy_optimizer_stored,
-    sent_volume,
-)
+from course_lib.demos.shared.comparison import Version, compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.prediction import FP32, Stored, calls, ddp_calls
+from course_lib.demos.shared.result import Fact, Result
+from course_lib.demos.shared.sharding import Sharding
+from course_lib.demos.shared.training import OneProcess, one_process
 from course_lib.demos.zero.versions import LibraryZero, ScratchZero
-from course_lib.validation import choice, whole
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.network.collectives import sent_bytes, zero_volume
+from course_lib.trace import Total, Trace
 
 STAGES = ("all", "0", "1", "2", "3")
+BYTES = FP32.weight_bytes
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
     """What the demo can be asked for."""
 
-    stage: str = option("all", "one ZeRO stage, 0 to 3, or all")
+    stage: str = option("all", "one ZeRO stage, 0 to 3, or all", among=STAGES)
     offload: bool = option(False, "keep the optimizer's states and weights on the host")
-    accumulation: int = option(1, "micro-batches of each rank in one update")
-    parts: str = option("course", "whose stages 1 and 2 run: course, or mine where they are built")
+    accumulation: int = option(1, "micro-batches of each rank in one update", least=1, most=1000)
+    parts: str = whose_parts("whose stages 1 and 2 run")
 
     def __post_init__(self) -> None:
-        choice("stage", str(self.stage), STAGES)
-        whole("accumulation", self.accumulation, most=1000)
-        choice("parts", self.parts, WHOSE)
+        super().__post_init__()
         if self.parts == "mine" and self.offload:
             raise ValueError("offload needs parts course: what you built has no place for a host")
-        super().__post_init__()
 
     def stages(self) -> list[int]:
         """The stages to run."""
         chosen = STAGES[1:] if self.stage == "all" else [self.stage]
         return [int(stage) for stage in chosen]
 
+    def sharding(self, stage: int, ranks: int) -> Sharding:
+        """The same for the theory."""
+        layout = Layout(dp=ranks, zero_stage=stage, accumulation=self.accumulation)
+        return Sharding(self.training(), layout)
 
-def main(options: Options) -> Comparison:
+
+def main(options: Options) -> Result:
     """Train every version; every rank returns the same losses and its own bytes."""
     rank, training = launch.init(), options.training()
     check_batch(options, rank.world)
     reference = one_process(training, rank.device)
+    weights = BYTES * training.shape().parameters().total
     versions: list[Version] = []
     notes: list[str] = []
+    facts: list[Fact] = []
+
+    def add(version: Version) -> float:
+        volume = sent_volume(version.sent, rank.world)
+        versions.append(version)
+        notes.append(f"{version.name}: each rank sends {volume / weights:.2f} × the weights' bytes")
+        return volume
+
     for stage in options.stages():
-        version, found = _scratch(stage, options, rank, reference)
-        versions.append(version)
-        notes += found
+        sharding = options.sharding(stage, rank.world)
+        trainee = ScratchZero(
+            stage,
+            training,
+            options.accumulation,
+            rank,
+            offload=options.offload,
+            parts=options.parts,
+        )
+        stored = offloaded(sharding) if options.offload else sharding.stored()
+        volume = add(follow(trainee, training, reference, sharding.told(), stored))
+        if options.accumulation == 1:
+            facts.append(Fact(f"{trainee.name}: sent volume", volume, predicted_volume(sharding)))
+        if options.offload:
+            there, back = trainee.moved
+            facts.append(Fact(f"{trainee.name}: bytes to the host", there, moved(sharding)))
+            facts.append(Fact(f"{trainee.name}: bytes back", back, moved(sharding)))
+            notes.append(f"{trainee.name}: {there:,} B to the host and back, as predicted")
     if 1 in options.stages():
-        version = _library(options, rank, reference)
-        versions.append(version)
-        notes.append(_volume_note(version, training, rank.world))
-    return Comparison.verified("ZeRO", rank, options.model, reference, versions, notes=notes)
+        add(_library(options, rank, reference))
+    return compared("ZeRO", rank, options.model, reference, versions, notes=notes, facts=facts)
 
 
 def check_batch(options: Options, ranks: int) -> None:
@@ -75,39 +99,64 @@ def check_batch(options: Options, ranks: int) -> None:
         )
 
 
-def _scratch(
-    stage: int, options: Options, rank: launch.Rank, reference: OneProcess
-) -> tuple[Version, list[str]]:
-    training = options.training()
-    prediction = ZeroPrediction(training, rank.world, stage, options.accumulation)
-    trainee = ScratchZero(
-        stage, training, options.accumulation, rank, offload=options.offload, parts=options.parts
+def offloaded(sharding: Sharding) -> Stored:
+    """What a rank keeps with its optimizer on the host, which has a copy of the weights too."""
+    stored = sharding.stored()
+    return stored | {"optimizer": 0, "on the host": stored["optimizer"] + moved(sharding)}
+
+
+def moved(sharding: Sharding) -> int:
+    """Bytes over the bus in one update, each way: gradients to the host, weights back."""
+    ranks = sharding.layout.dp if sharding.layout.zero_stage else 1
+    return sum(BYTES * count * -(-size // ranks) for count, size, _ in sharding.units().values())
+
+
+def predicted_volume(sharding: Sharding) -> float:
+    """Bytes that a rank sends in one update with one micro-batch, by ZeRO's section 7.
+
+    The ends of stage 3 are gathered once and not twice, as stage 2 does.
+    """
+    stage, ranks = sharding.layout.zero_stage, sharding.layout.dp
+    units = sharding.units()
+    inside, outside = (
+        BYTES * count * (size + padding)
+        for count, size, padding in (units["layers"], units["ends"])
     )
-    version = follow(
-        trainee, training, reference, prediction.sent(), prediction.stored(options.offload)
+    return zero_volume(inside, stage, ranks) + zero_volume(outside, min(stage, 2), ranks)
+
+
+def sent_volume(sent: Mapping[str, Total], ranks: int) -> float:
+    """Bytes that one rank sends for the collectives of a log.
+
+    Broadcasts are taken to be one of each rank's part: a rank is the end of one chain and passes
+    the other parts on, as in an all-gather.
+    """
+    return sum(
+        sent_bytes("all-gather" if operation == "broadcast" else operation, size, ranks)
+        for operation, (_, size) in sent.items()
     )
-    notes = [_volume_note(version, training, rank.world)]
-    if options.accumulation == 1:
-        volume = sent_volume(version.sent, rank.world)
-        check_equal(f"{version.name}: sent", {"volume": volume}, {"volume": prediction.volume()})
-    if options.offload:
-        to_host, back = trainee.moved
-        moved, predicted = {"to the host": to_host, "back": back}, prediction.moved()
-        check_equal(f"{version.name}: bytes", moved, dict.fromkeys(moved, predicted))
-        notes.append(f"{version.name}: {predicted:,} B to the host and back, as predicted")
-    return version, notes
 
 
 def _library(options: Options, rank: launch.Rank, reference: OneProcess) -> Version:
+    """torch's stage 1: DDP all-reduces whole gradients, then each rank broadcasts its part."""
     training = options.training()
     trainee = LibraryZero(training, options.accumulation, rank)
     sizes = [p.numel() for p in trainee.model.parameters()]
-    stored = redundancy_optimizer_stored(sizes, rank.rank, rank.world)
-    sent = redundancy_optimizer_sent(sizes, rank.world)
-    return follow(trainee, training, reference, sent, stored)
+    whole = BYTES * sum(sizes)
+    own = redundancy_optimizer_parts(sizes, rank.world)[rank.rank]
+    stored = {"weights": whole, "gradients": whole, "optimizer": 2 * BYTES * own}
+    told = ddp_calls([BYTES * size for size in sizes], rank.world)
+    if rank.world > 1:
+        told = Trace([*told, *calls("broadcast", rank.world, whole)])
+    return follow(trainee, training, reference, told, stored)
 
 
-def _volume_note(version: Version, training: Training, ranks: int) -> str:
-    weights = 4 * training.shape().parameters().total
-    times = sent_volume(version.sent, ranks) / weights
-    return f"{version.name}: each rank sends {times:.2f} × the weights' bytes"
+def redundancy_optimizer_parts(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Parameters of each rank under torch's ZeroRedundancyOptimizer, which does not cut tensors.
+
+    The largest first, each to the rank that has least.
+    """
+    parts = [0] * ranks
+    for size in sorted(sizes, reverse=True):
+        parts[parts.index(min(parts))] += size
+    return parts

@@ -25,7 +25,7 @@ class Traffic:
         self.waited, self.most = Counter[str](), Counter[str]()  # `most`: under way at once
 
     def started(self, operation: str) -> int:
-        return sum(call.operation == operation for call in self.log.calls)
+        return sum(call.what == operation for call in self.log.calls)
 
     def under_way(self, operation: str) -> int:
         return max(0, self.started(operation) - self.waited[operation])  # one rank starts none

@@ -223,7 +223,7 @@ def stage_2(zero_class: Any, clip: Any) -> tuple[list[Reduced], Found, Any]:
                 norm = clip(zero, 1e9)
             with log_wire() as log:
                 zero.step()
-            again = [call for call in clipping.calls if call.operation == "reduce-scatter"]
+            again = [call for call in clipping.calls if call.what == "reduce-scatter"]
             logs.append(WireLog(again + log.calls))
             after.append(weights(model))
     calls = [call for log in logs[-3:] for call in log.calls]
@@ -232,7 +232,7 @@ def stage_2(zero_class: Any, clip: Any) -> tuple[list[Reduced], Found, Any]:
 
 
 def scatters(log: WireLog) -> int:
-    return sum(call.operation == "reduce-scatter" for call in log.calls)
+    return sum(call.what == "reduce-scatter" for call in log.calls)
 
 
 # -- in one process --------------------------------------------------------------------------------
