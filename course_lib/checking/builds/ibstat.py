@@ -3,14 +3,17 @@
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.checking.build import Step, build
-from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import Never, Rows, compare_here
+from course_lib.checking.exercises import Unanswered
 from course_lib.checking.helpers import described
 from course_lib.clinic import ports
 from course_lib.clinic.recorded import output
 
-_FIELDS = ("device", "port", "state", "physical", "gbit_per_s", "link_layer")
-_KINDS: dict[str, type | tuple[type, ...]] = {"port": int, "gbit_per_s": (int, float)}
+# Each field's type, and that in words.
+_FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(
+    ("device", "port", "state", "physical", "gbit_per_s", "link_layer"), (str, "a text")
+) | {"port": (int, "an int"), "gbit_per_s": ((int, float), "a number")}
 _BLOCK = """CA '{device}'
         CA type: MT4123
         Number of ports: {count}
@@ -34,103 +37,97 @@ _PORT = """        Port {number}:
 
 def _block(device: str, *told: tuple[str, str, str, str]) -> str:
     """One device, with (state, physical state, rate, link layer) of each port."""
-    parts = [_BLOCK.format(device=device, count=len(told))]
-    for number, (state, physical, rate, layer) in enumerate(told, start=1):
-        parts.append(
-            _PORT.format(number=number, state=state, physical=physical, rate=rate, layer=layer)
-        )
-    return "".join(parts)
+    its = [
+        _PORT.format(number=number, state=state, physical=physical, rate=rate, layer=layer)
+        for number, (state, physical, rate, layer) in enumerate(told, start=1)
+    ]
+    return _BLOCK.format(device=device, count=len(told)) + "".join(its)
 
 
-def _compare(parse: Any, text: str, what: str) -> None:
-    """Raise Wrong at the first port, or the first field, that is not as the text has it."""
-    right = ports.ibstat(text)
-    given = parse(text)
+def _as_told(parse: Any, what: str, text: str) -> Rows:
+    """Every field of every port is as the text has it."""
+    right, given = ports.ibstat(text), parse(text)
     if given is None:
         raise Unanswered(f"{what}: ibstat returns None")
-    if not isinstance(given, list | tuple):
-        raise Wrong(f"{what}: ibstat wants a tuple of Port, got {described(given)}")
+    wants = f"{what}: ibstat wants a tuple of Port, got {described(given)}"
+    yield Never(not isinstance(given, list | tuple), wants)
     for one in given:
-        if not isinstance(one, ports.Port):
-            raise Wrong(f"{what}: each part wants to be a Port, got {described(one)}")
-    if len(given) != len(right):
-        raise Wrong(f"{what}: found {len(given)} ports, expected {len(right)}")
+        wants = f"{what}: each part wants to be a Port, got {described(one)}"
+        yield Never(not isinstance(one, ports.Port), wants)
+    many = f"{what}: found {len(given)} ports, expected {len(right)}"
+    yield Never(len(given) != len(right), many)
     for number, (mine, its) in enumerate(zip(given, right, strict=True), start=1):
-        for name in _FIELDS:
-            _compare_field(name, getattr(mine, name), getattr(its, name), f"{what}, port {number}")
+        for name, (kind, words) in _FIELDS.items():
+            found, told, where = getattr(mine, name), getattr(its, name), f"{what}, port {number}"
+            yield Never(found is None and told is not None, f"{where}: {name} is missing")
+            wants = f"{where}: {name} wants {words}, got {described(found)}"
+            yield Never(not isinstance(found, kind), wants)
+            other = f"{where}: {name} is {found!r}, and the text says something else"
+            yield Never(found != told, other)
 
 
-def _compare_field(name: str, given: Any, right: Any, where: str) -> None:
-    kind = _KINDS.get(name, str)
-    if given is None and right is not None:
-        raise Wrong(f"{where}: {name} is missing")
-    if not isinstance(given, kind):
-        wants = {"port": "an int", "gbit_per_s": "a number"}.get(name, "a text")
-        raise Wrong(f"{where}: {name} wants {wants}, got {described(given)}")
-    if given != right:
-        raise Wrong(f"{where}: {name} is {given!r}, and the text says something else")
+def _one(parts: SimpleNamespace) -> Rows:
+    yield from _as_told(parts.ibstat, "a recorded output with one port", output("ibstat").text)
 
 
-def _one(parts: SimpleNamespace) -> None:
-    _compare(parts.ibstat, output("ibstat").text, "a recorded output with one port")
-
-
-def _several(parts: SimpleNamespace) -> None:
-    four = output("ibstat_slow").text
-    _compare(parts.ibstat, four, "four devices, of which one is slow")
-    two = _block(
-        "mlx4_0",
-        ("Active", "LinkUp", "56", "InfiniBand"),
-        ("Down", "Disabled", "10", "Ethernet"),
-    )
-    _compare(parts.ibstat, two, "one device with two ports")
-    _compare(parts.ibstat, _block("mlx5_9") + four, "a device without a port before the others")
+def _several(parts: SimpleNamespace) -> Rows:
+    four, ethernet = output("ibstat_slow").text, ("Down", "Disabled", "10", "Ethernet")
     tabs = output("ibstat_panic").text.rpartition("ibpanic")[0]
-    _compare(parts.ibstat, tabs, "a recorded output with tabs")
+    for what, text in {
+        "four devices, of which one is slow": four,
+        "one device with two ports": _block("mlx4_0", _port("Active", "LinkUp", "56"), ethernet),
+        "a device without a port before the others": _block("mlx5_9") + four,
+        "a recorded output with tabs": tabs,
+    }.items():
+        yield from _as_told(parts.ibstat, what, text)
 
 
-def _down(parts: SimpleNamespace) -> None:
-    _compare(parts.ibstat, output("ibstat_down").text, "a recorded port that is down")
-    polling = _block("mlx5_0", ("Down", "Polling", "2.5", "InfiniBand"))
-    _compare(parts.ibstat, polling, "a port that looks for its cable's other end")
-    starting = _block("mlx5_0", ("Initializing", "LinkUp", "100", "InfiniBand"))
-    _compare(parts.ibstat, starting, "a port without a subnet manager")
+def _port(state: str, physical: str, rate: str) -> tuple[str, str, str, str]:
+    return state, physical, rate, "InfiniBand"
 
 
-def _unreadable(parts: SimpleNamespace) -> None:
-    if (given := parts.ibstat("")) is None or len(given):
-        raise Wrong(f"a machine without a device prints nothing: expected no port, got {given!r}")
-    broken = _block("mlx5_0", ("Active", "LinkUp", "fast", "InfiniBand"))
-    for text, line, what in (
-        (output("ibstat_panic").text, "ibpanic", "the last line of a recorded output is an error"),
-        (broken, "fast", "a Rate that is no number"),
-        *(
-            (_without(name, all_ports), "", f"{which} port without a {name}")
-            for name in ("State", "Physical state", "Rate", "Link layer")
-            for which, all_ports in (("a", True), ("a second", False))
-        ),
-        (f"ibpanic: no driver\n{output('ibstat').text}", "ibpanic", "the first line is an error"),
-        ("ibpanic: no driver\n", "ibpanic", "the only line is an error"),
-    ):
-        _expect_refused(parts.ibstat, text, line, what)
+def _down(parts: SimpleNamespace) -> Rows:
+    polling, starting = _port("Down", "Polling", "2.5"), _port("Initializing", "LinkUp", "100")
+    for what, text in {
+        "a recorded port that is down": output("ibstat_down").text,
+        "a port that looks for its cable's other end": _block("mlx5_0", polling),
+        "a port without a subnet manager": _block("mlx5_0", starting),
+    }.items():
+        yield from _as_told(parts.ibstat, what, text)
 
 
-def _without(name: str, all_ports: bool) -> str:
-    """One port without this field; else two, of which only the second one has none."""
+def _unreadable(parts: SimpleNamespace) -> Rows:
+    given = parts.ibstat("")
+    nothing = "a machine without a device prints nothing: expected no port"
+    yield Never(given is None or len(given), f"{nothing}, got {given!r}")
     whole = output("ibstat").text
-    lines = whole.splitlines(keepends=True)
-    less = "".join(line for line in lines if not line.strip().startswith(f"{name}:"))
-    return less if all_ports else whole + less
+    for what, line, text in (
+        (
+            "the last line of a recorded output is an error",
+            "ibpanic",
+            output("ibstat_panic").text,
+        ),
+        ("a Rate that is no number", "fast", _block("mlx5_0", _port("Active", "LinkUp", "fast"))),
+        *(
+            (f"{which} port without a {name}", "", more + _without(name, whole))
+            for name in ("State", "Physical state", "Rate", "Link layer")
+            for which, more in (("a", ""), ("a second", whole))
+        ),
+        ("the first line is an error", "ibpanic", f"ibpanic: no driver\n{whole}"),
+        ("the only line is an error", "ibpanic", "ibpanic: no driver\n"),
+    ):
+        try:
+            taken = described(parts.ibstat(text))
+        except ValueError as error:
+            shown = f"{what}: the ValueError does not show the line: {error}"
+            yield Never(line not in str(error), shown)
+        else:
+            yield Never(True, f"{what}, and ibstat returns {taken}: expected a ValueError")
 
 
-def _expect_refused(parse: Any, text: str, line: str, what: str) -> None:
-    try:
-        given = parse(text)
-    except ValueError as error:
-        if line not in str(error):
-            raise Wrong(f"{what}: the ValueError does not show the line: {error}") from None
-        return
-    raise Wrong(f"{what}, and ibstat returns {described(given)}: expected a ValueError")
+def _without(name: str, text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.strip().startswith(f"{name}:"))
 
 
 IBSTAT = build(
@@ -147,9 +144,9 @@ IBSTAT = build(
         "error that ibstat printed; float('fast') is a ValueError that shows 'fast'.",
     ),
     steps=(
-        Step("one port", ("ibstat",), _one),
-        Step("several devices and ports", ("ibstat",), _several),
-        Step("ports that are down", ("ibstat",), _down),
-        Step("what it can't read", ("ibstat",), _unreadable),
+        compare_here("one port", ("ibstat",), _one),
+        compare_here("several devices and ports", ("ibstat",), _several),
+        compare_here("ports that are down", ("ibstat",), _down),
+        compare_here("what it can't read", ("ibstat",), _unreadable),
     ),
 )

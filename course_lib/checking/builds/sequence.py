@@ -1,235 +1,127 @@
 """Build 10.12: what replaces f and g where norms are cut along the sequence."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import (
-    expect_among,
-    expect_calls,
-    expect_kept,
-    expect_sent,
-    expect_tensor,
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Must,
+    Never,
+    Place,
+    Rows,
+    Sends,
+    compare,
+    dist,
+    later,
+    torch,
+    unchanged,
 )
-from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
-from course_lib.checking.exercises import Wrong
-from course_lib.checking.races import Race
+from course_lib.checking.builds.tensor import End, ends
+from course_lib.checking.builds.torch_races import RACES
 from course_lib.theory.network.collectives import activation_bytes
 
-if TYPE_CHECKING:
-    from torch import Tensor
+_passes = later("course_lib.checking.builds.on_rank.passes")
+_wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
+_layers, _sequence, _vocabulary = (
+    later(f"course_lib.scratch.tensor.{name}") for name in ("layers", "sequence", "vocabulary")
+)
 
-_BATCH, _TOKENS, _HIDDEN = 3, 6, 4
-_SHAPE = (_BATCH, _TOKENS, _HIDDEN)
+_BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
 
-def _whole(rank: int, dtype: str = "float32") -> "Tensor":
+def _whole(rank: int) -> Any:
     """What a rank has of all tokens."""
-    import torch
-
-    numbers = torch.randn(*_SHAPE, generator=torch.Generator().manual_seed(rank))
-    return numbers.to(getattr(torch, dtype))
+    return torch.randn(*_SHAPE, generator=torch.Generator().manual_seed(rank))
 
 
-def _gather(parts: SimpleNamespace) -> None:
-    for ranks in (2, 3):
-        _check(parts.Gather, "Gather", ranks)
-
-
-def _sum_scatter(parts: SimpleNamespace) -> None:
-    _check(parts.SumScatter, "SumScatter", ranks=3)
-
-
-def _cases(rank: int, ranks: int) -> list[tuple[list[int], str]]:
-    """The ranks that share the tokens with this one, and the type of their numbers."""
-    everyone = list(range(ranks))
-    more = [(line_of(rank), "float32"), (everyone, "bfloat16")] if ranks == 3 else []
-    return [(everyone, "float32"), *more]
-
-
-def _check(function: Any, name: str, ranks: int) -> None:
-    """One function forward and backward: all tokens on one side, own tokens on the other."""
-    outcomes = on_ranks(_both_passes, function, name == "Gather", ranks=ranks)
-    for rank, (on_rank, found) in enumerate(each_rank(outcomes)):
-        for (line, dtype), one in zip(_cases(rank, ranks), found, strict=True):
-            where = f"{on_rank}, in {dtype}" + f", in the group of ranks {line}" * (
-                len(line) < ranks
-            )
-            _expect_passes(one, name, line, line.index(rank), dtype, where)
-
-
-def _expect_passes(
-    found: Any, name: str, line: list[int], place: int, dtype: str, where: str
-) -> None:
-    result, gradient, kept, log = found
-    out, back = f"{where}: {name}, forward", f"{where}: {name}, backward"
-    gathers, scatters = (result, gradient) if name == "Gather" else (gradient, result)
-    told = (out, back) if name == "Gather" else (back, out)
-    wholes = [_whole(rank, dtype) for rank in line]
-    own = _whole(0, dtype)
-    shares = [_share(own, other, len(line)) for other in range(len(line))]
-    _expect_gathered(gathers, own, shares, told[0])
-    _expect_scattered(scatters, wholes, place, told[1])
-    expect_kept(kept, f"{where}: {name}")
-    expect_among(log, len(line), f"{where}, {name}")
-    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=own.element_size())
-    calls = {"all-gather": (1, size), "reduce-scatter": (1, size)} if len(line) > 1 else {}
-    expect_calls(log, calls, f"{where},", f"{name} needs one call in each pass, of all tokens")
-
-
-def _share(whole: "Tensor", rank: int, ranks: int) -> "Tensor":
+def _share(whole: Any, rank: int, ranks: int) -> Any:
     return whole.chunk(ranks, 1)[rank]
 
 
-def _expect_gathered(found: Any, whole: "Tensor", shares: "list[Tensor]", what: str) -> None:
-    import torch
-
-    ranks, shape = len(shares), tuple(getattr(found, "shape", ()))
-    if ranks > 1 and shape == (_BATCH * ranks, _TOKENS // ranks, _HIDDEN):
-        raise Wrong(f"{what}: has shape {shape}: joined along the batch, not the sequence")
-    if shape == (_BATCH, _TOKENS, _HIDDEN):
-        flat = torch.cat(shares).view(_SHAPE)
-        others = {"the shares one after another, whose samples are not kept apart": flat}
-        expect_tensor(found, whole, f"{what}: the whole", others=others)
-    expect_tensor(found, whole, f"{what}: the whole", same_dtype=True)
+def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
+    """One function forward and backward: all tokens on one side, own tokens on the other."""
+    place, ranks = dist.get_rank(group), dist.get_world_size(group)
+    given = [_share(case.of(_whole(0)), place, ranks).clone(), case.of(_whole(dist.get_rank()))]
+    x, upstream = given if case.name == "Gather" else given[::-1]
+    yield from _passes.both_passes(getattr(parts, case.name), x, upstream, group, "a")
 
 
-def _expect_scattered(found: Any, wholes: "list[Tensor]", rank: int, what: str) -> None:
-    import torch
+def _expect_passes(found: Any, place: Place) -> Rows:
+    case, ranks = place.case, place.ranks
+    result, gradient, forward, backward, kept = found
+    gathers, scatters = (result, "forward"), (gradient, "backward")
+    if case.name == "SumScatter":
+        gathers, scatters = scatters, gathers
+    yield from _gathered(gathers[0], case, ranks, f"{case.name}, {gathers[1]}")
+    yield _scattered(scatters[0], place, f"{case.name}, {scatters[1]}: the share")
+    yield from unchanged(kept, case.name)
+    size = case.of(_whole(0)).nbytes
+    calls = {"all-gather": (1, size), "reduce-scatter": (1, size)} if ranks > 1 else {}
+    why = f"{case.name} needs one call in each pass, of all tokens"
+    forward.calls.extend(backward.calls)
+    yield Sends(forward, calls, why, among=ranks)
 
-    ranks = len(wholes)
-    exact, total = wholes[0].dtype == torch.float32, torch.stack(wholes).sum(0)
-    others = {"this rank's own part, to which nothing was added": _share(wholes[rank], rank, ranks)}
+
+def _gathered(found: Any, case: End, ranks: int, what: str) -> Rows:
+    whole, shape = case.of(_whole(0)), tuple(getattr(found, "shape", ()))
+    along_batch = ranks > 1 and shape == (_BATCH * ranks, _TOKENS // ranks, _HIDDEN)
+    words = f"{what}: has shape {shape}: joined along the batch, not the sequence"
+    yield Never(along_batch, words)
+    flat = torch.cat(whole.chunk(ranks, 1)).view(_SHAPE)
+    others = {"the shares one after another, whose samples are not kept apart": flat}
+    yield Must(f"{what}: the whole", found, whole, others, same_dtype=True)
+
+
+def _scattered(found: Any, place: Place, what: str) -> Must:
+    rank, ranks, case, _ = place
+    wholes = [case.of(_whole(each)) for each in place.line]
+    total, own = sum(wholes), wholes[rank]
+    others = {"this rank's own part, to which nothing was added": _share(own, rank, ranks)}
     for other in set(range(ranks)) - {rank}:
         others[f"the sum for the tokens of rank {other}"] = _share(total, other, ranks)
     along_batch = total.flatten().chunk(ranks)[rank].view(_BATCH, -1, _HIDDEN)
     others["a part of the batch, not of the sequence"] = along_batch
     mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
-    right = _share(total, rank, ranks)
-    expect_tensor(
-        found,
-        right,
-        f"{what}: the share",
-        factors=mean,
-        others=others,
-        tolerance=1e-5 if exact else 2e-2,
-        same_dtype=True,
-    )
-
-
-def _both_passes(function: Any, gathers: bool) -> list[Any]:
-    """On a rank: for each case result, gradient, what is as it was, and what was sent.
-
-    Backward begins when all cases have gone forward.
-    """
-    import torch.distributed as dist
-
-    from course_lib.checking.builds.on_rank.followed import meet
-    from course_lib.measure.wire import log_wire
-    from course_lib.scratch.three_d import own_group
-
-    rank, ranks, found = dist.get_rank(), dist.get_world_size(), []
-    lines = own_group(LINES) if ranks == 3 else None
-    for line, dtype in _cases(rank, ranks):
-        group = lines if len(line) < ranks else None
-        own, every = (
-            _share(_whole(0, dtype), line.index(rank), len(line)).clone(),
-            _whole(rank, dtype),
-        )
-        x, upstream = (own, every) if gathers else (every, own)
-        before = x.clone(), upstream.clone()
-        x.requires_grad_()
-        with log_wire() as log:
-            result = function.apply(x, group)
-        meet("has done a forward pass")
-        found.append((x, upstream, before, result, log))
-    return [_backward(*each) for each in found]
-
-
-def _backward(x: "Tensor", upstream: "Tensor", before: Any, result: "Tensor", log: Any) -> Any:
-    import torch
-
-    from course_lib.checking.builds.on_rank.followed import meet
-    from course_lib.measure.wire import log_wire
-
-    if result.shape == upstream.shape:
-        with log_wire() as back:
-            result.backward(upstream)
-        log.calls.extend(back.calls)
-    meet("has done a backward pass")
-    same = map(torch.equal, (x, upstream), before)
-    kept = dict(zip(("its argument", "the gradient that it is given"), same, strict=True))
-    return result.detach(), x.grad, kept, log
-
-
-def _layers(parts: SimpleNamespace) -> None:
-    """A transformer's layer whose norms see this rank's tokens only."""
-    outcomes = on_ranks(_cut_block, parts.Gather, parts.SumScatter, ranks=2)
-    expected = _one_block()
-    for rank, (name, (tensors, _)) in enumerate(each_rank(outcomes)):
-        for what, right in expected.items():
-            cut = what in ("the result", "the input's gradient")
-            own = _share(right, rank, 2) if cut else right
-            expect_tensor(tensors.get(what), own, f"{name}, a transformer's layer: {what}")
-    size = 4 * activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    logs = [Outcome(None, one.value[1]) for one in outcomes]
-    calls = {"all-gather": (4, size), "reduce-scatter": (4, size)}
-    expect_sent(logs, calls, "each of the four all-reduces of a layer becomes one of both")
+    close = 1e-5 if case.dtype == "float32" else 2e-2
+    return Must(what, found, _share(total, rank, ranks), others, mean, close, same_dtype=True)
 
 
 def _given() -> Any:
-    import torch
-
-    from course_lib.scratch.gpt import Block
-
     torch.manual_seed(0)
-    return Block(_HIDDEN, 2), _whole(0), _whole(1)
+    return _gpt.Block(_HIDDEN, 2), _whole(0), _whole(1)
 
 
-def _passed(block: Any, x: "Tensor", upstream: "Tensor") -> "dict[str, Tensor]":
+def _around(block: Any, x: Any, upstream: Any) -> tuple[Any, Any]:
     x = x.clone().requires_grad_()
     y = block(x)
     y.backward(upstream)
-    assert x.grad is not None
-    return {"the result": y.detach(), "the input's gradient": x.grad}
+    return y.detach(), x.grad
 
 
-def _named(gradients: Any) -> dict[str, Any]:
-    return {f"the gradient of {name}": gradient for name, gradient in gradients}
+def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
+    """A transformer's layer whose norms see this rank's tokens only."""
+    region = _sequence.SequenceParallel(gather=parts.Gather, sum_scatter=parts.SumScatter)
+    block, *both = _given()
+    _layers.cut_block(block, region)
+    with _wire.log_wire() as log:
+        ends = _around(block, *(_share(one, region.rank, region.ranks) for one in both))
+    _sequence.sum_copied_gradients(block, region)
+    return ends, _vocabulary.whole_gradients(block, region), log
 
 
-def _one_block() -> dict[str, Any]:
-    block, x, upstream = _given()
-    found = _passed(block, x, upstream)
-    return found | _named((name, p.grad) for name, p in block.named_parameters())
-
-
-def _cut_block(gather: Any, sum_scatter: Any) -> Any:
-    from course_lib.measure.wire import log_wire
-    from course_lib.scratch.tensor.layers import cut_block
-    from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
-    from course_lib.scratch.tensor.vocabulary import whole_gradients
-
-    region = SequenceParallel(gather=gather, sum_scatter=sum_scatter)
-    block, x, upstream = _given()
-    cut_block(block, region)
-    with log_wire() as log:
-        found = _passed(block, *(_share(one, region.rank, region.ranks) for one in (x, upstream)))
-    sum_copied_gradients(block, region)
-    return found | _named(whole_gradients(block, region).items()), log
-
-
-def _prepared(parts: SimpleNamespace) -> Any:
-    """Into a pair and out of it, forward and backward."""
-    import torch
-
-    x = torch.ones(4, 256, 512, requires_grad=True)
-
-    def once() -> None:
-        parts.SumScatter.apply(parts.Gather.apply(x, None), None).sum().backward()
-
-    return once
+def _whole_layer(found: Any, place: Place) -> Rows:
+    ends, gradients, log = found
+    block, *both = _given()
+    what = ", a transformer's layer: the"
+    expected = zip(("result", "input's gradient"), ends, _around(block, *both), strict=True)
+    for name, own, whole in expected:
+        yield Must(f"{what} {name}", own, _share(whole, place.rank, place.ranks))
+    for name, weight in block.named_parameters():
+        yield Must(f"{what} gradient of {name}", gradients.get(name), weight.grad)
+    size = 4 * activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
+    calls = {"all-gather": (4, size), "reduce-scatter": (4, size)}
+    yield Sends(log, calls, "each of the four all-reduces of a layer becomes one of both")
 
 
 SEQUENCE = build(
@@ -245,9 +137,21 @@ SEQUENCE = build(
         "reduce_scatter.",
     ),
     steps=(
-        Step("Gather", ("Gather.forward", "Gather.backward"), _gather),
-        Step("SumScatter", ("SumScatter.forward", "SumScatter.backward"), _sum_scatter),
-        Step("attention and MLP", (), _layers),
+        compare(
+            "Gather",
+            ("Gather.forward", "Gather.backward"),
+            _passed,
+            _expect_passes,
+            [End("Gather", ranks=2), *ends("Gather")],
+        ),
+        compare(
+            "SumScatter",
+            ("SumScatter.forward", "SumScatter.backward"),
+            _passed,
+            _expect_passes,
+            ends("SumScatter"),
+        ),
+        compare("attention and MLP", (), _cut_block, _whole_layer),
     ),
-    race=Race("into and out of a pair, 1024 tokens of 512 features, both passes", _prepared),
+    race=RACES["sequence"],
 )

@@ -1,281 +1,213 @@
 """Build 10.11: f and g, and the two layers that a pair of cut matrices is made of."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import (
-    expect_among,
-    expect_calls,
-    expect_kept,
-    expect_tensor,
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Case,
+    Must,
+    Never,
+    Place,
+    Rows,
+    Sends,
+    compare,
+    dist,
+    later,
+    nn,
+    torch,
+    unchanged,
 )
-from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
-from course_lib.checking.exercises import Wrong
-from course_lib.checking.races import Race
+from course_lib.checking.builds.torch_races import RACES
 from course_lib.theory.network.collectives import activation_bytes
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from course_lib.scratch.gpt import Block
-    from course_lib.scratch.tensor.region import Pair
+_followed, _reached, _passes, _traffic = (
+    later(f"course_lib.checking.builds.on_rank.{name}")
+    for name in ("followed", "reached", "passes", "traffic")
+)
+_wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
+_region, _layers, _vocabulary = (
+    later(f"course_lib.scratch.tensor.{name}") for name in ("region", "layers", "vocabulary")
+)
 
 _BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 5, 12, 6  # of a transformer's layer
 _INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it
 
 
-def _pair(parts: SimpleNamespace) -> "Pair":
-    from course_lib.scratch.tensor.region import Pair
-
+def pair_of(parts: SimpleNamespace) -> Any:
+    """The learner's four, as the course's own layers take them."""
     layers = parts.ColumnParallelLinear, parts.RowParallelLinear
-    return Pair(parts.Copy, parts.Sum, *layers)
+    return _region.Pair(parts.Copy, parts.Sum, *layers)
 
 
-def _random(*shape: int, seed: int = 0) -> "Tensor":
-    import torch
-
+def _random(*shape: int, seed: int = 0) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # Step 1
 
 
-def _cases(rank: int) -> list[tuple[list[int], str]]:
-    """Among three ranks, in groups of two and of one, and in 16 bits."""
-    return [([0, 1, 2], "float32"), (line_of(rank), "float32"), ([0, 1, 2], "bfloat16")]
+@dataclass(frozen=True)
+class End(Case):
+    """An autograd function of tensor and group, on numbers of this type."""
+
+    name: str
+    dtype: str = "float32"
+    ranks: int = field(default=3, kw_only=True)
+
+    def words(self, line: Any) -> str:
+        return f"in {self.dtype}" + f", {super().words(line)}" * self.in_group
+
+    def of(self, numbers: Any) -> Any:
+        return numbers.to(getattr(torch, self.dtype))
 
 
-def _both_ends(parts: SimpleNamespace) -> None:
-    outcomes = on_ranks(_ends, parts.Copy, parts.Sum, ranks=3)
-    for number in range(len(_cases(0))):
-        for rank, outcome in enumerate(outcomes):
-            line, dtype = _cases(rank)[number]
-            where = f"rank {rank} of 3, in {dtype}"
-            where += f", in the group of ranks {line}" * (len(line) < 3)
-            for name in ("f", "g"):
-                _expect_end(outcome.value[name][number], name, line, rank, dtype, where)
+def ends(*names: str) -> list[End]:
+    """Each among three ranks, in groups of two and of one, and in 16 bits."""
+    each = [(End(name), End(name, in_group=True), End(name, "bfloat16")) for name in names]
+    return [case for several in each for case in several]
 
 
-def _ends(f: Any, g: Any) -> dict[str, Any]:
-    """On a rank: each end in each case; backward begins when all cases have gone forward."""
-    import torch.distributed as dist
-
-    from course_lib.checking.builds.on_rank.followed import meet
-    from course_lib.measure.wire import log_wire
-    from course_lib.scratch.three_d import own_group
-
-    rank, lines, found = dist.get_rank(), own_group(LINES), {}
-    for name, function in (("f", f), ("g", g)):
-        ends = []
-        for line, dtype in _cases(rank):
-            x, upstream = _given(name, rank, dtype)
-            before, group = (x.clone(), upstream.clone()), lines if len(line) < 3 else None
-            quiet = function.apply(x, group).clone()  # as in an evaluation
-            meet(f"has done {name}'s forward pass without gradients")
-            x.requires_grad_()
-            with log_wire() as forward:
-                result = function.apply(x, group)
-            meet(f"has done {name}'s forward pass")
-            ends.append((x, upstream, before, result, forward, quiet))
-        found[name] = [_turned(name, *each) for each in ends]
-    return found
-
-
-def _turned(
-    name: str,
-    x: "Tensor",
-    upstream: "Tensor",
-    before: Any,
-    result: "Tensor",
-    forward: Any,
-    quiet: "Tensor",
-) -> Any:
-    import torch
-
-    from course_lib.checking.builds.on_rank.followed import meet
-    from course_lib.measure.wire import log_wire
-
-    with log_wire() as backward:
-        result.backward(upstream)
-    meet(f"has done {name}'s backward pass")
-    same = map(torch.equal, (x, upstream), before)
-    kept = dict(zip(("its argument", "the gradient that it is given"), same, strict=True))
-    return result.detach(), quiet, x.grad, forward, backward, kept
-
-
-def _given(name: str, rank: int, dtype: str) -> "tuple[Tensor, Tensor]":
+def _given(case: End, rank: int) -> Any:
     """Argument and gradient on a rank: f's argument is the same on all, and g's gradient."""
-    import torch
-
-    same, own = (_random(3, 5, seed=seed).to(getattr(torch, dtype)) for seed in (0, 1 + rank))
-    return (same, own) if name == "f" else (own, same)
+    both = [case.of(_random(3, 5, seed=seed)) for seed in (0, 1 + rank)]
+    return both if case.name == "f" else both[::-1]
 
 
-def _expect_end(found: Any, name: str, line: list[int], rank: int, dtype: str, where: str) -> None:
-    result, quiet, gradient, forward, backward, kept = found
-    out, back = f"{where}: the result of {name}", f"{where}: the gradient that {name} returns"
-    close: dict[str, Any] = {"tolerance": 1e-5 if dtype == "float32" else 2e-2, "same_dtype": True}
-    count, own = float(len(line)), _given("g", rank, dtype)[0]
-    each = [_given("g", other, dtype)[0] for other in range(3)]
-    wrong = {
-        "the sum over more ranks than those of the group": sum(each),
-        "what this rank alone has": own,
-    }
+def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
+    function, name = parts.Copy if case.name == "f" else parts.Sum, case.name
+    x, upstream = _given(case, dist.get_rank())
+    quiet = function.apply(x, group).clone()  # as in an evaluation
+    _followed.meet(f"has done {name}'s forward pass without gradients")
+    for found in _passes.both_passes(function, x, upstream, group, f"{name}'s"):
+        yield found and (quiet, *found)
+
+
+def _expect_end(found: Any, place: Place) -> Rows:
+    quiet, result, gradient, forward, backward, kept = found
+    case, ranks, f = place.case, place.ranks, place.case.name == "f"
+    each = [_given(replace(case, name="g"), rank)[0] for rank in range(3)]
+    own = each[place.line[place.rank]]
+    already = "every rank has the gradient of the sum already, whole"
     summed: dict[str, Any] = {
-        "expected": sum(each[other] for other in line),
-        "factors": {1 / count: "the mean over ranks, where the sum is wanted"},
-        "others": wrong,
+        "right": sum(each[rank] for rank in place.line),
+        "factors": {1 / ranks: "the mean over ranks, where the sum is wanted"},
+        "others": {
+            "the sum over more ranks than those of the group": sum(each),
+            "what this rank alone has": own,
+        },
     }
-    once = "f gives every rank what it gets, and adds up nothing"
-    if name == "g":
-        once = "every rank has the gradient of the sum already, whole"
     copied: dict[str, Any] = {
-        "expected": _given("f", rank, dtype)[0],
-        "factors": {count: once, 1 / count: "each summand has the whole gradient of a sum"},
+        "right": _given(replace(case, name="f"), 0)[0],
+        "factors": {
+            float(ranks): "f gives every rank what it gets, and adds up nothing" if f else already,
+            1 / ranks: "each summand has the whole gradient of a sum",
+        },
     }
-    first, second = (copied, summed) if name == "f" else (summed, copied)
-    expect_tensor(result, what=out, **first, **close)
-    expect_tensor(quiet, what=f"{out} where nothing asks for gradients", **first, **close)
-    expect_tensor(gradient, what=back, **second, **close)
-    size = own.element_size() * own.numel()
-    for which, log, sums in (
-        ("forward", forward, name == "g"),
-        ("backward", backward, name == "f"),
-    ):
-        right = {"all-reduce": (1, size)} if sums and count > 1 else {}
-        expect_among(log, len(line), f"{where}, {name}, {which}")
-        why = "each of f and g sums in one of its passes, by one all-reduce"
-        expect_calls(log, right, f"{where}, {name}, {which},", why)
-    expect_kept(kept, f"{where}: {name}")
+    out, back = (copied, summed) if f else (summed, copied)
+    close: dict[str, Any] = {"tolerance": 1e-5 if own.element_size() == 4 else 2e-2}
+    close["same_dtype"] = True
+    said = f"the result of {case.name}"
+    yield Must(said, result, **out, **close)
+    yield Must(f"{said} where nothing asks for gradients", quiet, **out, **close)
+    yield Must(f"the gradient that {case.name} returns", gradient, **back, **close)
+    why = "each of f and g sums in one of its passes, by one all-reduce"
+    for which, log, sums in (("forward", forward, not f), ("backward", backward, f)):
+        right = {"all-reduce": (1, own.nbytes)} if sums and ranks > 1 else {}
+        yield Sends(log, right, why, among=ranks, what=f", {case.name}, {which}")
+    yield from unchanged(kept, case.name)
 
 
 # Steps 2 and 3
 
 
-def _columns(parts: SimpleNamespace) -> None:
-    """First one matrix, then q, k and v in one, then two in one."""
-    _check_layers(parts, "column", (_OUTPUTS, 1), (3 * _OUTPUTS, 3), (2 * _OUTPUTS, 2))
+@dataclass(frozen=True)
+class _Layer(Case):
+    """A layer cut by columns or by rows, of so many parts that are cut each by itself."""
+
+    kind: str = "column"
+    parts: int = 1
+    ranks: int = field(default=_CUT, kw_only=True)
+
+    @property
+    def outputs(self) -> int:
+        return self.parts * _OUTPUTS
+
+    def given(self) -> Any:
+        """The whole layer, its input, and the gradient of its result."""
+        torch.manual_seed(0)
+        x, upstream = _random(4, _INPUTS), _random(4, self.outputs, seed=1)
+        return nn.Linear(_INPUTS, self.outputs), x, upstream
+
+    def share(self, whole: Any, dim: int, rank: int) -> Any:
+        return torch.cat([one.chunk(_CUT, dim)[rank] for one in whole.chunk(self.parts, dim)], dim)
+
+    def own(self, rank: int) -> Any:
+        """Weight, input and gradient of the result, as a rank should have them."""
+        whole, x, upstream = self.given()
+        weight = self.share(whole.weight.detach(), _DIMENSIONS[self.kind]["weight"], rank)
+        if self.kind == "row":
+            return weight, self.share(x, -1, rank), upstream
+        return weight, x, self.share(upstream, -1, rank)
+
+    def mistaken(self, what: str, whole: Any, dim: int | None, rank: int) -> dict[str, Any]:
+        """What a rank might have by mistake."""
+        weight, x, upstream = self.own(rank)
+        if dim is not None:
+            every = {f"the share of rank {n}": self.share(whole, dim, n) for n in range(_CUT)}
+            del every[f"the share of rank {rank}"]
+            piece = {"the share of all parts cut in one piece": whole.chunk(_CUT, dim)[rank]}
+            return every | piece if self.parts > 1 else every
+        if (self.kind, what) == ("row", "the result"):
+            return {"what this rank alone computes": x @ weight.T + self.given()[0].bias.detach()}
+        if (self.kind, what) == ("column", "the gradient of its input"):
+            return {"what this rank's columns alone give": upstream @ weight}
+        return {}
 
 
-def _rows(parts: SimpleNamespace) -> None:
-    _check_layers(parts, "row", (_OUTPUTS, 1))
-
-
-def _check_layers(parts: SimpleNamespace, kind: str, *sizes: tuple[int, int]) -> None:
-    """Cut layers, beside the whole ones."""
-    outcomes = on_ranks(_cut_layers, _pair(parts), kind, sizes, ranks=_CUT)
-    for number, (outputs, blocks) in enumerate(sizes):
-        found = [(name, value[number]) for name, value in each_rank(outcomes)]
-        _expect_layer(found, kind, outputs, blocks)
-
-
-def _expect_layer(
-    ranks: list[tuple[str, dict[str, Any]]], kind: str, outputs: int, blocks: int
-) -> None:
-    expected = _tried(*_given_layer(outputs))
-    for rank, (name, found) in enumerate(ranks):
-        where = (
-            f"{name}, {outputs} outputs" + {1: "", 2: " of two parts", 3: " of q, k and v"}[blocks]
-        )
-        alone = _alone(kind, outputs, blocks, rank)
-        for what, whole in expected.items():
-            tensor, dim = found.get(what), _DIMENSIONS[kind].get(what)
-            if tensor is None:
-                raise Wrong(f"{where}: {what} is missing")
-            if kind == "row" and what == "the result":
-                _expect_one_bias(tensor, whole, expected["bias"], where)
-            others = alone.get(what, {}) if dim is None else _mistaken(whole, dim, blocks, rank)
-            own = whole if dim is None else _share(whole, dim, blocks, rank)
-            factors = {
-                float(_CUT): "it is added up over the ranks once more",
-                1 / _CUT: "a share of it, and every rank has it whole",
-            }
-            expect_tensor(tensor, own, f"{where}: {what}", factors=factors, others=others)
-            if what in ("weight", "bias") and dim is not None and what not in found["joined"]:
-                raise Wrong(f"{where}: {what} is not from region.cut, so nobody can join it")
-        if (way := _WAYS[kind]) not in found["ways"]:
-            raise Wrong(f"{where}: it does not go by {way}, which is not in every region the same")
-        if found["more"]:
-            raise Wrong(
-                f"{where}: the layer keeps {found['more']} bytes beside its own weight and bias"
-            )
-
-
+# The way into a pair or out of it, and along which dimension each tensor is cut; what is not here
+# is whole on every rank.
 _WAYS = {"column": "region.enter", "row": "region.leave"}
-# Along which dimension each is cut; what is not here is whole on every rank.
-_DIMENSIONS = {
-    "column": dict.fromkeys(
-        ("weight", "bias", "the gradient of its weight", "the gradient of its bias"), 0
-    )
-    | {"the result": -1},
-    "row": dict.fromkeys(("weight", "the gradient of its weight"), 1)
-    | {"the gradient of its input": -1},
+_DIMENSIONS: dict[str, dict[str, int]] = {
+    "column": {
+        **dict.fromkeys(("weight", "bias"), 0),
+        **dict.fromkeys(("the gradient of its weight", "the gradient of its bias"), 0),
+        "the result": -1,
+    },
+    "row": {"weight": 1, "the gradient of its weight": 1, "the gradient of its input": -1},
 }
 
 
-def _cut_layers(pair: "Pair", kind: str, sizes: tuple[tuple[int, int], ...]) -> list[Any]:
-    return [_cut_layer(pair, kind, outputs, blocks) for outputs, blocks in sizes]
-
-
-def _cut_layer(pair: "Pair", kind: str, outputs: int, blocks: int) -> dict[str, Any]:
-    """On a rank: weights, result and gradients of a cut layer."""
-    from course_lib.checking.builds.on_rank.reached import tensor_bytes_of
-    from course_lib.scratch.tensor.region import TensorParallel
-
-    class Watched(TensorParallel):
-        ways: ClassVar[set[str]] = set()
-
-        def enter(self, x: "Tensor") -> "Tensor":
-            self.ways.add("region.enter")
-            return super().enter(x)
-
-        def leave(self, x: "Tensor") -> "Tensor":
-            self.ways.add("region.leave")
-            return super().leave(x)
-
-    region = Watched(pair=pair)
-    whole, _, _ = _given_layer(outputs)
-    layer = pair.row(whole, region) if kind == "row" else pair.column(whole, region, blocks)
-    _, x, upstream = _share_of_layer(kind, outputs, blocks, region.rank)
+def _cut_layer(parts: SimpleNamespace, case: _Layer, _: Any) -> dict[str, Any]:
+    """Weights, result and gradients of a cut layer."""
+    pair, ways = pair_of(parts), set[str]()
+    region = _region.TensorParallel(pair=pair)
+    for way in ("enter", "leave"):
+        setattr(region, way, _noted(getattr(region, way), f"region.{way}", ways))
+    whole, _, _ = case.given()
+    layer = (
+        pair.row(whole, region) if case.kind == "row" else pair.column(whole, region, case.parts)
+    )
+    del whole
+    _, x, upstream = case.own(region.rank)
     joined = [name for name, p in layer.named_parameters() if hasattr(p, "cut")]
     needed = 4 * (upstream.shape[-1] * x.shape[-1] + upstream.shape[-1])
-    more = max(tensor_bytes_of(layer) - needed, 0)
-    return _tried(layer, x, upstream) | {"joined": joined, "more": more, "ways": region.ways}
+    kept = max(_reached.tensor_bytes_of(layer) - needed, 0)
+    return _tried(layer, x, upstream) | {"joined": joined, "kept": kept, "ways": ways}
 
 
-def _share_of_layer(
-    kind: str, outputs: int, blocks: int, rank: int
-) -> "tuple[Tensor, Tensor, Tensor]":
-    """Weight, input and gradient of the result, as a rank should have them."""
-    whole, x, upstream = _given_layer(outputs)
-    weight = _share(whole.weight.detach(), _DIMENSIONS[kind]["weight"], blocks, rank)
-    if kind == "row":
-        return weight, _share(x, -1, 1, rank), upstream
-    return weight, x, _share(upstream, -1, blocks, rank)
+def _noted(real: Any, name: str, names: set[str]) -> Any:
+    def call(x: Any) -> Any:
+        names.add(name)
+        return real(x)
+
+    return call
 
 
-def _alone(kind: str, outputs: int, blocks: int, rank: int) -> dict[str, Any]:
-    """What a rank has where the ranks do not add up."""
-    weight, x, upstream = _share_of_layer(kind, outputs, blocks, rank)
-    if kind == "row":
-        bias = _given_layer(outputs)[0].bias.detach()
-        return {"the result": {"what this rank alone computes": x @ weight.T + bias}}
-    return {"the gradient of its input": {"what this rank's columns alone give": upstream @ weight}}
-
-
-def _given_layer(outputs: int) -> "tuple[nn.Linear, Tensor, Tensor]":
-    """The whole layer, its input, and the gradient of its result."""
-    import torch
-
-    torch.manual_seed(0)
-    return torch.nn.Linear(_INPUTS, outputs), _random(4, _INPUTS), _random(4, outputs, seed=1)
-
-
-def _tried(layer: Any, x: "Tensor", upstream: "Tensor") -> dict[str, Any]:
+def _tried(layer: Any, x: Any, upstream: Any) -> dict[str, Any]:
     """Weights first: what follows is wrong if they are, and missing if they do not fit."""
-    import torch
-
     own = dict(layer.named_parameters())
     weights = {name: own[name].detach() if name in own else None for name in ("weight", "bias")}
     inputs, outputs = x.shape[-1], upstream.shape[-1]
@@ -294,119 +226,71 @@ def _tried(layer: Any, x: "Tensor", upstream: "Tensor") -> dict[str, Any]:
     return found | gradients
 
 
-def _share(whole: "Tensor", dim: int, blocks: int, rank: int) -> "Tensor":
-    import torch
-
-    return torch.cat([one.chunk(_CUT, dim)[rank] for one in whole.chunk(blocks, dim)], dim)
-
-
-def _mistaken(whole: "Tensor", dim: int, blocks: int, rank: int) -> dict[str, Any]:
-    """What the share of a rank might be by mistake."""
-    others = {f"the share of rank {n}": _share(whole, dim, blocks, n) for n in range(_CUT)}
-    del others[f"the share of rank {rank}"]
-    if blocks > 1:
-        others["the share of all parts cut in one piece"] = whole.chunk(_CUT, dim)[rank]
-    return others
-
-
-def _expect_one_bias(found: Any, right: "Tensor", bias: "Tensor", where: str) -> None:
-    for times, words in ((0, "without the bias"), (_CUT, f"with the bias {_CUT} times")):
-        wrong = right + (times - 1) * bias
-        if found.shape == wrong.shape and bool((found - wrong).abs().max() < 1e-5):
-            raise Wrong(f"{where}: the result is the sum {words}")
+def _cut_as_told(found: dict[str, Any], place: Place) -> Rows:
+    case: _Layer = place.case
+    told = {1: "", 2: " of two parts", 3: " of q, k and v"}[case.parts]
+    where, expected = f", {case.outputs} outputs{told}: ", _tried(*case.given())
+    for what, whole in expected.items():
+        tensor: Any = found.get(what)
+        dim = _DIMENSIONS[case.kind].get(what)
+        yield Never(tensor is None, f"{where}{what} is missing")
+        if case.kind == "row" and what == "the result":
+            for times, words in ((0, "without the bias"), (_CUT, f"with the bias {_CUT} times")):
+                wrong = whole + (times - 1) * expected["bias"]
+                same = tensor.shape == wrong.shape and bool((tensor - wrong).abs().max() < 1e-5)
+                yield Never(same, f"{where}the result is the sum {words}")
+        factors = {
+            float(_CUT): "it is added up over the ranks once more",
+            1 / _CUT: "a share of it, and every rank has it whole",
+        }
+        right = whole if dim is None else case.share(whole, dim, place.rank)
+        others = case.mistaken(what, whole, dim, place.rank)
+        yield Must(f"{where}{what}", tensor, right, others, factors)
+        by_hand = what in ("weight", "bias") and dim is not None and what not in found["joined"]
+        yield Never(by_hand, f"{where}{what} is not from region.cut, so nobody can join it")
+    way = _WAYS[case.kind]
+    other = f"{where}it does not go by {way}, which is not in every region the same"
+    yield Never(way not in found["ways"], other)
+    more = f"{where}the layer keeps {found['kept']} bytes beside its own weight and bias"
+    yield Never(found["kept"], more)
 
 
 # Step 4
 
 
-def _layers(parts: SimpleNamespace) -> None:
-    """A transformer's layer, two pairs, in groups of two ranks and of one."""
-    expected = _one_block()
-    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    outcomes = on_ranks(_cut_block, _pair(parts), ranks=3)
-    for name, (tensors, *_) in each_rank(outcomes):
-        for what, right in expected.items():
-            expect_tensor(tensors.get(what), right, f"{name}, a transformer's layer: {what}")
-    for rank, (name, (_, *logs)) in enumerate(each_rank(outcomes)):
-        for log, which in zip(logs, ("forward", "backward"), strict=True):
-            why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
-            calls = {"all-reduce": (2, 2 * size)} if len(line_of(rank)) > 1 else {}
-            expect_calls(log, calls, name, why)
-
-
-def _given_block() -> "tuple[Block, Tensor, Tensor]":
-    import torch
-
-    from course_lib.scratch.gpt import Block
-
+def _given_block() -> Any:
     torch.manual_seed(0)
-    block, shape = Block(_HIDDEN, _HEADS), (_BATCH, _TOKENS, _HIDDEN)
+    block, shape = _gpt.Block(_HIDDEN, _HEADS), (_BATCH, _TOKENS, _HIDDEN)
     return block, _random(*shape).requires_grad_(), _random(*shape, seed=1)
 
 
-def _one_block() -> dict[str, Any]:
+def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
+    """Result and whole gradients of a cut layer, and both passes' messages."""
+    region = _region.TensorParallel(group, pair_of(parts))
     block, x, upstream = _given_block()
-    y = block(x)
-    y.backward(upstream)
-    gradients = {f"the gradient of {name}": p.grad for name, p in block.named_parameters()}
-    return {"the result": y.detach(), "the gradient of the input": x.grad, **gradients}
-
-
-def _cut_block(pair: "Pair") -> Any:
-    """On a rank: result and whole gradients of a cut layer, and both passes' messages."""
-    from course_lib.measure.wire import log_wire
-    from course_lib.scratch.tensor.layers import cut_block
-    from course_lib.scratch.tensor.region import TensorParallel
-    from course_lib.scratch.tensor.vocabulary import whole_gradients
-    from course_lib.scratch.three_d import own_group
-
-    region = TensorParallel(own_group(LINES), pair)
-    block, x, upstream = _given_block()
-    cut_block(block, region)
-    with log_wire() as forward:
+    _layers.cut_block(block, region)
+    with _wire.log_wire() as forward:
         y = block(x)
-    with log_wire() as backward:
+    with _wire.log_wire() as backward:
         y.backward(upstream)
-    gradients = whole_gradients(block, region).items()
-    named = {f"the gradient of {name}": gradient for name, gradient in gradients}
-    found = {"the result": y.detach(), "the gradient of the input": x.grad, **named}
-    return found, forward, backward
+    return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), forward, backward
 
 
-# The race
-
-
-def _prepared(parts: SimpleNamespace) -> Any:
-    """An MLP of 256 and 1024 features, forward and backward."""
-    import torch
-    from torch import nn
-
-    from course_lib.scratch.tensor.region import TensorParallel
-
-    pair = _pair(parts)
-    region = TensorParallel(pair=pair)
-    mlp = nn.Sequential(
-        pair.column(nn.Linear(256, 1024), region), nn.GELU(), pair.row(nn.Linear(1024, 256), region)
-    )
-    return _pass_of(mlp, torch.ones(512, 256, requires_grad=True))
-
-
-def _by_torch() -> Any:
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import parallel
-
-    mlp = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
-    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    parallel.parallelize_module(mlp, mesh, plan)
-    return _pass_of(mlp, torch.ones(512, 256, requires_grad=True))
-
-
-def _pass_of(mlp: "nn.Module", x: "Tensor") -> Any:
-    return lambda: mlp(x).sum().backward()
+def _whole_layer(found: Any, place: Place) -> Rows:
+    """A transformer's layer, two pairs, in groups of two ranks and of one."""
+    y, gradient, gradients, *logs = found
+    block, x, upstream = _given_block()
+    right = block(x)
+    right.backward(upstream)
+    what = ", a transformer's layer: the"
+    yield Must(f"{what} result", y, right.detach())
+    yield Must(f"{what} gradient of the input", gradient, x.grad)
+    for name, weight in block.named_parameters():
+        yield Must(f"{what} gradient of {name}", gradients.get(name), weight.grad)
+    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
+    for log, which in zip(logs, ("forward", "backward"), strict=True):
+        why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
+        yield Sends(log, {"all-reduce": (2, 2 * size)} if place.ranks > 1 else {}, why)
 
 
 TENSOR = build(
@@ -423,16 +307,28 @@ TENSOR = build(
         "rank adds it and `region.leave` sums over the ranks?",
     ),
     steps=(
-        Step(
-            "f and g", ("Copy.forward", "Copy.backward", "Sum.forward", "Sum.backward"), _both_ends
+        compare(
+            "f and g",
+            ("Copy.forward", "Copy.backward", "Sum.forward", "Sum.backward"),
+            _passed,
+            _expect_end,
+            ends("f", "g"),
         ),
-        Step(
+        compare(
             "the cut by columns",
             ("ColumnParallelLinear.__init__", "ColumnParallelLinear.forward"),
-            _columns,
+            _cut_layer,
+            _cut_as_told,
+            [_Layer("column", blocks) for blocks in (1, 3, 2)],
         ),
-        Step("the cut by rows", ("RowParallelLinear.__init__", "RowParallelLinear.forward"), _rows),
-        Step("attention and MLP", (), _layers),
+        compare(
+            "the cut by rows",
+            ("RowParallelLinear.__init__", "RowParallelLinear.forward"),
+            _cut_layer,
+            _cut_as_told,
+            [_Layer("row")],
+        ),
+        compare("attention and MLP", (), _cut_block, _whole_layer, [Case(ranks=3, in_group=True)]),
     ),
-    race=Race("an MLP of 256 and 1024 features, 512 tokens, both passes", _prepared, _by_torch),
+    race=RACES["tensor"],
 )

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import shutil
-import tempfile
 import zlib
 
 import torch
@@ -19,6 +17,7 @@ from course_lib.scratch.recovery.files import (
     read_manifest,
     read_shard,
 )
+from tests.checking.builds.patches import versions
 
 
 def _with(write=files.write_whole, save=ours.save_shard, load=ours.load_shard):
@@ -26,62 +25,59 @@ def _with(write=files.write_whole, save=ours.save_shard, load=ours.load_shard):
     return [write, save, load]
 
 
-def in_place(path, data):
-    path.write_bytes(data)
-
-
-def renames_too_early(path, data):
-    with open(path.with_suffix(".part"), "wb") as file:
-        file.write(data)
-        os.fsync(file.fileno())
-        os.replace(path.with_suffix(".part"), path)
-
-
-def from_another_folder(path, data):
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    shutil.move(file.name, path)
-
-
-def a_copy_remains(path, data):
-    files.write_whole(path, data)
-    path.with_suffix(".backup").write_bytes(data)
-
-
-def without_sync(path, data):
-    path.with_suffix(".part").write_bytes(data)
-    os.replace(path.with_suffix(".part"), path)
-
-
-def syncs_too_early(path, data):
-    with open(path.with_suffix(".part"), "wb") as file:
-        file.write(data)
-        os.fsync(file.fileno())
-    os.replace(path.with_suffix(".part"), path)
-
-
-def removes_first(path, data):
-    path.unlink(missing_ok=True)
-    files.write_whole(path, data)
-
-
-def one_by_one(path, data):
-    """Two ranks in turn through a file of one name."""
-    for rank in range(2):
-        if dist.get_rank() == rank:
-            with open(path.parent / "unfinished", "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(path.parent / "unfinished", path)
-        dist.barrier()
-
-
-def nothing_for_nothing(path, data):
-    if data:
-        files.write_whole(path, data)
+_WRITE = """
+in place
+- unfinished = path.with_suffix(".unfinished")
++ path.write_bytes(data)
++ return
+? 1 opens `path` itself for writing
+renamed too early
+- file.flush()
+- os.fsync(file.fileno())  # on the disk before it has its name
++ os.fsync(file.fileno())
++ os.replace(unfinished, path)
++ return
+? 1 before all of it is written
+another folder
+- path.with_suffix(".unfinished")
++ path.parent.parent / path.name
+? 1 in the same folder
+a copy remains
+- os.replace(unfinished, path)
++ os.replace(unfinished, path)
++ path.with_suffix(".backup").write_bytes(data)
+? 1 leaves a.backup behind
+not on the disk
+- os.fsync(file.fileno())  # on the disk before it has its name
++ pass
+? 1 os.fsync
+syncs too early
+- file.flush()
++ pass
+? 1 os.fsync before all data have left
+removes the old one
+- unfinished = path.with_suffix(".unfinished")
++ path.unlink(missing_ok=True)
++ unfinished = path.with_suffix(".unfinished")
+? 1 removes the old file first
+one name for all
+- unfinished = path.with_suffix(".unfinished")
++ unfinished = path.parent / "unfinished"
++ if dist.get_rank():
++     dist.barrier()
+- os.replace(unfinished, path)
++ os.replace(unfinished, path)
++ if not dist.get_rank():
++     dist.barrier()
++ dist.barrier()
+? 1 one file first, unfinished
+nothing for nothing
+- unfinished = path.with_suffix(".unfinished")
++ if not data:
++     return
++ unfinished = path.with_suffix(".unfinished")
+? 1 does not hold data of 0 bytes
+"""
 
 
 def _save(fault):
@@ -201,11 +197,8 @@ def _layout_of(path):
     return json.loads((path / MANIFEST).read_text())["layout"]
 
 
-WRONG = [
-    ("syncs too early", _with(syncs_too_early), "step 1.*os.fsync before all data have left"),
-    ("removes the old one", _with(removes_first), "step 1.*removes the old file first"),
-    ("one name for all", _with(one_by_one), "step 1.*one file first, unfinished"),
-    ("nothing for nothing", _with(nothing_for_nothing), "step 1.*does not hold data of 0 bytes"),
+WRONG = versions(files.write_whole, lambda write: [write, ours.save_shard, ours.load_shard], _WRITE)
+WRONG += [
     ("saves as the world", _save("of the world"), "step 2"),
     ("keeps two", _save("keeps two"), r"step 2.*keep=1 the complete checkpoints are"),
     ("into an old folder", _save("an old folder"), "step 2.*FileNotFoundError"),
@@ -226,11 +219,6 @@ WRONG = [
     ("the step of the run", _load("step of the run"), "step 3.*the step is int 4"),
     ("the step as a text", _load("a text"), "step 3.*the step is str"),
     ("fp64", _load("fp64"), "step 3.*is of torch.float64, expected fp32"),
-    ("in place", _with(in_place), "step 1.*opens `path` itself for writing"),
-    ("renamed too early", _with(renames_too_early), "step 1.*before all of it is written"),
-    ("another folder", _with(from_another_folder), "step 1.*in the same folder"),
-    ("a copy remains", _with(a_copy_remains), "step 1.*leaves a.backup behind"),
-    ("not on the disk", _with(without_sync), "step 1.*os.fsync"),
     ("bytes of a view", _save("bytes of a view"), "step 2.*rank0.shard of 4 ranks has 444 bytes"),
     ("transposed", _save("column by column"), "step 2.*column by column"),
     (
