@@ -1,0 +1,234 @@
+"""A step of a build as data: what runs on each rank in each case, and what must come out of it.
+
+What must come out is told by a generator of rows: `Must` (a tensor), `Never` (a condition in which
+the work is refused, and the words) and `Sends` (the messages). Rows of all ranks are looked at side
+by side, so the first one that fails is told, on whichever rank. `torch`, `nn` and `dist` are loaded
+when something of them is used: a step can be declared without them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import groupby, zip_longest
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from course_lib.checking.build import Step
+from course_lib.checking.builds.compared import TOLERANCE, expect_among, expect_calls, expect_tensor
+from course_lib.checking.builds.ranks import on_ranks
+from course_lib.checking.exercises import Wrong
+from course_lib.trace import Trace
+
+
+class _Later:
+    """A module that is imported when something of it is asked for."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # it travels to ranks
+            raise AttributeError(name)
+        return getattr(import_module(self._module), name)
+
+
+def later(module: str) -> Any:
+    """A module that loads torch, to be named at the head of a build."""
+    return _Later(module)
+
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+else:
+    torch, dist, nn = map(_Later, ("torch", "torch.distributed", "torch.nn"))
+
+__all__ = [
+    "Case",
+    "Must",
+    "Never",
+    "Place",
+    "Row",
+    "Rows",
+    "Sends",
+    "compare",
+    "compare_here",
+    "dist",
+]
+__all__ += ["expect", "later", "nn", "torch"]
+
+
+class Must(NamedTuple):
+    """`found` is the tensor `right`; `others` and `factors` are what it may be by mistake."""
+
+    what: str
+    found: Any
+    right: Any
+    others: Mapping[str, Any] = {}
+    factors: Mapping[float, str] = {}
+    tolerance: float = TOLERANCE
+    same_dtype: bool = False
+
+    def check(self, where: str) -> None:
+        """Raise Wrong, in words that begin with `where`, unless it is so."""
+        expect_tensor(
+            self.found,
+            self.right,
+            _told(where, self.what),
+            factors=self.factors,
+            others=self.others,
+            tolerance=self.tolerance,
+            same_dtype=self.same_dtype,
+        )
+
+
+class Never(NamedTuple):
+    """`wrong` is false: else the work is refused in these words."""
+
+    wrong: object
+    words: str
+
+    def check(self, where: str) -> None:
+        """Raise Wrong, in words that begin with `where`, unless it is so."""
+        if self.wrong:
+            raise Wrong(_told(where, self.words))
+
+
+class Sends(NamedTuple):
+    """`log` has these calls and bytes by operation, or those of a Trace of which it is `who`."""
+
+    log: Any
+    right: Mapping[str, tuple[int, int]] | Trace
+    why: str
+    at_most: bool = False
+    among: int = 0  # ranks of the group in which each call is made; 0: any
+    what: str = ""
+    who: int = 0
+
+    def check(self, where: str) -> None:
+        """Raise Wrong, in words that begin with `where`, unless it is so."""
+        where = _told(where, self.what) if self.what else where
+        if self.among:
+            expect_among(self.log, self.among, where)
+        right = self.right.sent(self.who) if isinstance(self.right, Trace) else self.right
+        name = re.sub(r"^(rank \d+) of \d+$", r"\1", where) + "," * ("," in where)
+        expect_calls(self.log, right, name, self.why, at_most=self.at_most)
+
+
+Row: TypeAlias = Must | Never | Sends
+Rows: TypeAlias = Iterable[Row | None]  # None keeps the rows of ranks beside each other
+
+
+def _told(where: str, words: str) -> str:
+    """Words that go on with a comma or a space do so; others stand behind a colon."""
+    return where + ("" if not where or words[:1] in (",", " ") else ": ") + words
+
+
+def expect(*sides: tuple[str, Rows]) -> None:
+    """Raise Wrong at the first row that fails, of (where, rows) that are read side by side."""
+    for rows in zip_longest(*(rows for _, rows in sides)):
+        for (where, _), row in zip(sides, rows, strict=True):
+            if row is not None:
+                row.check(where)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a step tries, and among how many ranks.
+
+    `in_group`: all ranks but rank 1 are one group, and rank 1 another by itself.
+    """
+
+    ranks: int = field(default=2, kw_only=True)
+    in_group: bool = field(default=False, kw_only=True)
+
+    def lines(self) -> list[list[int]]:
+        """The groups."""
+        everyone = list(range(self.ranks))
+        return [[0, *everyone[2:]], [1]] if self.in_group else [everyone]
+
+    def line(self, rank: int) -> list[int]:
+        """The ranks that share a group with this one."""
+        return next(line for line in self.lines() if rank in line)
+
+    def words(self, line: Sequence[int]) -> str:
+        """The case in words, in one of its groups."""
+        return f"in the group of ranks {line}" if self.in_group else ""
+
+
+class Place(NamedTuple):
+    """Where a rank stands: its number in its group, the group's size, the case, what all found."""
+
+    rank: int
+    ranks: int
+    case: Any
+    every: Sequence[Any]
+
+
+def compare(
+    title: str,
+    needs: tuple[str, ...],
+    run: Callable[..., Any],
+    rows: Callable[..., Rows],
+    cases: Sequence[Any] = (Case(),),
+    *,
+    last: Callable[..., Rows] | None = None,
+) -> Step:
+    """A step that runs on ranks, and compares what each of them finds.
+
+    run(parts, case, group)  on a rank; `group` is None for that of all ranks
+    rows(found, place)       for each rank
+    last([found, …], case)   for each group, after that
+
+    Cases with as many ranks, one behind the other, share one launch.
+    """
+
+    def check(parts: SimpleNamespace) -> None:
+        for ranks, several in groupby(cases, key=lambda case: case.ranks):
+            alike = list(several)
+            outcomes = on_ranks(_on_rank, run, parts, alike, ranks=ranks)
+            for number, case in enumerate(alike):
+                for line in case.lines():
+                    found = [outcomes[rank].value[number] for rank in line]
+                    _expect_group(found, case, line)
+
+    def _expect_group(found: list[Any], case: Any, line: list[int]) -> None:
+        more = f", {words}" if (words := case.words(line)) else ""
+        sides = (
+            (f"rank {rank} of {case.ranks}{more}", rows(found[n], Place(n, len(line), case, found)))
+            for n, rank in enumerate(line)
+        )
+        expect(*sides)
+        if last:
+            expect((f"on {len(line)} ranks{more}", last(found, case)))
+
+    return Step(title, needs, check)
+
+
+def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any]:
+    """On a rank: the work in each case. An error is told with the case in which it came."""
+    from course_lib.checking.builds.on_rank.traffic import in_case, own_group
+
+    found, group = [], None
+    for case in cases:
+        if case.in_group and group is None:
+            group = own_group()
+        words = case.words(case.line(dist.get_rank()))
+        with in_case(words) if words else nullcontext():
+            found.append(run(parts, case, group if case.in_group else None))
+    return found
+
+
+def compare_here(
+    title: str, needs: tuple[str, ...], *rows: Callable[[SimpleNamespace], Iterator[Row | None]]
+) -> Step:
+    """A step that runs in this process: rows(parts), one function of them after the other."""
+
+    def check(parts: SimpleNamespace) -> None:
+        for each in rows:
+            expect(("", each(parts)))
+
+    return Step(title, needs, check)
