@@ -7,7 +7,7 @@ steppers, demos and checks of builds read either. Nothing else in the course is 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 TAKE, FREE = "take", "free"  # the part is there from now on; it is gone from now on
 ADD, COPY = "add", "copy"  # messages: the receiver adds the part to its own; puts it in its place
@@ -20,6 +20,7 @@ Who = int  # a rank, a stage, a GPU, a node, a trainer
 class Event(NamedTuple):
     """`who` does `what` with `part`, from `at` until `end` (or at once), in steps or in seconds.
 
+    `part` is hashable: a number, a word, or a tuple such as ("weights", layer, slice).
     `to` is given for a message: "add" or "copy" say what its receiver does with it. "take" and
     "free" change what `who` holds. A collective's name counts as one call of `who`, with the bytes
     of the whole tensor. Every other word is work. `label` is for readers.
@@ -28,7 +29,7 @@ class Event(NamedTuple):
     at: float
     who: Who
     what: str
-    part: Hashable = None
+    part: Any = None
     to: Who | None = None
     bytes: int = 0
     end: float = 0.0
@@ -102,14 +103,21 @@ class Trace(tuple[Event, ...]):
             _apply(held, events)
         return held
 
-    def sent(self, who: Who | None = None, until: float = float("inf")) -> dict[str, Total]:
+    def sent(
+        self,
+        who: Who | None = None,
+        until: float = float("inf"),
+        axes: Mapping[str, str] | None = None,
+    ) -> dict[str, Total]:
         """Calls and their bytes by operation, of one or of all, begun by `until`.
 
-        In the order of first calls: what a log of the wire counts.
+        In the order of first calls: what a log of the wire counts. `axes` names the axis of each
+        label: it then stands before the operation, as in "tp all-reduce".
         """
         totals: dict[str, Total] = {}
         for event in self:
             if event.at <= until and who in (None, event.who) and (name := event.sends):
+                name = f"{axes[event.label]} {name}" if axes else name
                 calls, size = totals.get(name, (0, 0))
                 totals[name] = Total(calls + 1, size + event.bytes)
         return totals

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils._pytree import tree_leaves
 
 from course_lib.measure.operators import Listener
+from course_lib.trace import SEND, Event, Total, Trace
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
@@ -28,7 +29,7 @@ _OPERATORS: dict[str, tuple[str, int | None]] = {
     "c10d.alltoall_": ("all-to-all", 1),
     "c10d.broadcast_": ("broadcast", 0),
     "c10d.reduce_": ("reduce", 0),
-    "c10d.send": ("send-recv", 0),
+    "c10d.send": (SEND, 0),
     "_c10d_functional.all_reduce": ("all-reduce", 0),
     "_c10d_functional.all_reduce_": ("all-reduce", 0),
     "_c10d_functional.all_gather_into_tensor": ("all-gather", None),
@@ -40,32 +41,36 @@ _OPERATORS: dict[str, tuple[str, int | None]] = {
 _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 
 
-@dataclass(frozen=True)
-class Call:
-    """One collective: the bytes of the whole tensor, and the group's size.
+class Call(Event):
+    """An event, also by the words that builds still use."""
 
-    A message counts where it is sent, as "send-recv". `group` is torch's name
-    for the process group; calls are equal whichever group they used.
-    """
+    @property
+    def operation(self) -> str:
+        return self.what
 
-    operation: str
-    size_bytes: int
-    ranks: int
-    group: str = field(default="", compare=False)
+    @property
+    def ranks(self) -> Any:
+        return self.part
 
-
-class Total(NamedTuple):
-    """How many calls of an operation, and the bytes of all their tensors."""
-
-    calls: int
-    size_bytes: int
+    @property
+    def size_bytes(self) -> int:
+        return self.bytes
 
 
 @dataclass
 class WireLog:
-    """The calls of this rank, in order."""
+    """The calls of this rank, in order: each is an event at its number.
+
+    `part`: the ranks of the group. `bytes`: of the whole tensor. `label`:
+    torch's name for the group. A message counts where it is sent.
+    """
 
     calls: list[Call] = field(default_factory=list)
+
+    @property
+    def trace(self) -> Trace:
+        """All of it, to lay beside what the theory tells."""
+        return Trace(self.calls)
 
     def sent(self, axes: Mapping[str, str] | None = None) -> dict[str, Total]:
         """Calls and their bytes by operation, in the order of first calls.
@@ -73,26 +78,24 @@ class WireLog:
         `axes` names the axis of each group: it then stands before the name of
         the operation, as in "tp all-reduce".
         """
-        totals: dict[str, Total] = {}
-        for call in self.calls:
-            name = call.operation
-            if axes:
-                name = f"{axes[call.group]} {name}"
-            calls, size_bytes = totals.get(name, (0, 0))
-            totals[name] = Total(calls + 1, size_bytes + call.size_bytes)
-        return totals
+        return self.trace.sent(axes=axes)
 
     def add(self, operator: Any, args: Any, _: Any, result: Any) -> None:
         """Log the operator if it is a collective of several ranks."""
         known = _OPERATORS.get(str(operator).rpartition(".")[0])
         if known is None:
             return
-        operation, place = known
-        whole = result if place is None else args[place]
+        what, place = known
+        size = _bytes(result if place is None else args[place])
         group = _group(args)
         if group.size() > 1:
-            size, name = group.size(), group.group_name
-            self.calls.append(Call(operation, _bytes(whole), size, name))
+            to = None
+            if what == SEND:  # (tensors, group, to, tag), by its place there
+                to = dist.get_global_rank(group, args[2])
+            me, where = dist.get_rank(), (group.size(), to, size)
+            self.calls.append(
+                Call(len(self.calls), me, what, *where, label=group.group_name)
+            )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 from course_lib.panels.controls import Control, Numbers, steps
 from course_lib.panels.panel import Panel, View
+from course_lib.panels.story import Story as TracedStory
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Story:
     view: Callable[[int], View]
 
 
+Told = Story | TracedStory
+
+
 class Stepper(Panel):
     """Controls that choose a story, and a slider `step` over its steps with a play button.
 
@@ -24,7 +28,7 @@ class Stepper(Panel):
     its last step is shown.
     """
 
-    def __init__(self, controls: Mapping[str, Control], story: Callable[..., Story]) -> None:
+    def __init__(self, controls: Mapping[str, Control], story: Callable[..., Told]) -> None:
         self._tell = lru_cache(maxsize=16)(story)
         self._steps = steps()
         super().__init__({**controls, "step": self._steps}, self._frame)

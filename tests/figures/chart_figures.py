@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from course_lib import figures
 from course_lib.checking.gaps import in_words
-from course_lib.figures import Sheet
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.scratch.recovery import failures
@@ -14,8 +13,8 @@ from course_lib.theory.inputs.units import format_bytes
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 
 
-def line(**values: float) -> Sheet:
-    return figures.number_line(values, lambda value: in_words(value, "B")).to_sheet()
+def line(**values: float) -> Drawing:
+    return figures.number_line(values, lambda value: in_words(value, "B"))
 
 
 class Event(NamedTuple):

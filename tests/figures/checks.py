@@ -1,21 +1,20 @@
 """What must hold of every figure: nothing cut, no words on others, every word readable."""
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import NamedTuple
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
-from matplotlib.colors import to_hex, to_rgb
-from matplotlib.patches import PathPatch
+from matplotlib.colors import to_rgb
+from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.ft2font import FT2Font, LoadFlags
 from matplotlib.path import Path
-from matplotlib.transforms import Bbox
 
-from course_lib.figures import Sheet
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.label import Label
-from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.drawing import Drawing, Shapes, Words
+from course_lib.figures.paper.picture import WIDTH_PT
 
 LEAST_CONTRAST = 4.5
 # What JupyterLab's themes put in place of the page's colours.
@@ -31,53 +30,127 @@ DARK = {
 _SCIENTIFIC = re.compile(r"\d[eE][+-]\d")
 
 
+class Bbox(NamedTuple):
+    """From the bottom left to the top right corner, in points."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @property
+    def width(self) -> float:
+        return self.x1 - self.x0
+
+    @property
+    def height(self) -> float:
+        return self.y1 - self.y0
+
+    def padded(self, by: float) -> "Bbox":
+        return Bbox(self.x0 - by, self.y0 - by, self.x1 + by, self.y1 + by)
+
+    def overlaps(self, other: "Bbox") -> bool:
+        across = self.x0 <= other.x1 and other.x0 <= self.x1
+        return across and self.y0 <= other.y1 and other.y0 <= self.y1
+
+    def contains(self, x: float, y: float) -> bool:
+        return self.x0 <= x <= self.x1 and self.y0 <= y <= self.y1
+
+
+class Outline(NamedTuple):
+    """One place of what was drawn at once: its corners, and the box around them."""
+
+    shapes: Shapes
+    corners: list[tuple[float, float]]
+    extent: Bbox
+
+    def contains(self, x: float, y: float) -> bool:
+        inside = self.extent.contains(x, y)
+        return inside and (self.shapes.kind == "box" or Path(self.corners).contains_point((x, y)))
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, its SVG, and itself drawn once."""
+    """A figure, its SVG, and where its marks are: in points, up from the bottom left."""
 
-    picture: Picture
-    sheet: Sheet
+    picture: Drawing
     svg: str
-    renderer: RendererAgg
 
     @cached_property
-    def labels(self) -> list[Label]:
-        return self.sheet.findobj(Label)
+    def page(self) -> Bbox:
+        return Bbox(0, 0, WIDTH_PT, self.picture.height_pt)
+
+    @cached_property
+    def labels(self) -> list[Words]:
+        return [mark for mark in self.picture.marks if isinstance(mark, Words)]
+
+    @cached_property
+    def shapes(self) -> list[Shapes]:
+        return [mark for mark in self.picture.marks if isinstance(mark, Shapes)]
 
     @cached_property
     def extents(self) -> list[tuple[str, Bbox]]:
         """The words and where they stand."""
-        return [(one.get_text(), one.get_window_extent(self.renderer)) for one in self.labels]
+        return [(one.text, self._extent(one)) for one in self.labels]
 
     @cached_property
-    def patches(self) -> list[PathPatch]:
-        return self.sheet.findobj(PathPatch)
+    def outlines(self) -> list[Outline]:
+        """Every shape and each of its places."""
+        return [self._outline(one, place) for one in self.shapes for place in one.places]
 
     @cached_property
-    def filled(self) -> list[tuple[str, Path, bool]]:
-        """What is filled in the order in which it is drawn: colour, outline, whether hatched."""
-        found = []
-        for patch in self.patches:
-            if patch.get_facecolor()[3]:
-                fill = to_hex(patch.get_facecolor()).upper()
-                path = patch.get_path().transformed(patch.get_transform())
-                hatched = bool(patch.get_hatch())
-                found += [(fill, Path(corners), hatched) for corners in path.to_polygons()]
-        return found
+    def filled(self) -> list[Outline]:
+        """What is filled, in the order in which it is drawn."""
+        return [one for one in self.outlines if one.shapes.fill != "none"]
 
     @cached_property
     def boxes(self) -> list[tuple[str, Bbox]]:
         """The filled boxes among them: colour and place."""
-        return [(fill, path.get_extents()) for fill, path, _ in self.filled if len(path) == 5]
+        return [(one.shapes.fill, one.extent) for one in self.filled if one.shapes.kind == "box"]
+
+    def _outline(self, shapes: Shapes, place: tuple[float, ...]) -> Outline:
+        high, corners = self.picture.height_pt, place
+        if shapes.kind == "box":
+            x, y, width, height = place
+            corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+        if shapes.kind == "dot":
+            x, y, radius = place
+            corners = [
+                (x + radius * math.cos(turn), y + radius * math.sin(turn)) for turn in range(24)
+            ]
+            corners += [(x - radius, y), (x + radius, y), (x, y - radius), (x, y + radius)]
+        corners = [(x, high - y) for x, y in corners]
+        across, up = zip(*corners, strict=True)
+        return Outline(shapes, corners, Bbox(min(across), min(up), max(across), max(up)))
+
+    def _extent(self, words: Words) -> Bbox:
+        wide = _width(words.text, words.size, words.bold)
+        left = words.x - wide * {"left": 0, "center": 0.5, "right": 1}[words.align]
+        base = self.picture.height_pt - words.y
+        return Bbox(left, base - _BELOW * words.size, left + wide, base + _ABOVE * words.size)
 
 
-def draw(picture: Picture) -> Drawn:
-    """Draw a figure with matplotlib."""
-    sheet = picture.to_sheet() if isinstance(picture, Drawing) else picture
-    assert isinstance(sheet, Sheet)
-    canvas = FigureCanvasAgg(sheet)
-    canvas.draw()
-    return Drawn(picture, sheet, picture.to_svg(), canvas.get_renderer())
+_ABOVE, _BELOW = 0.76, 0.21  # of an "l" and a "p" of DejaVu Sans, for one point of size
+
+
+@cache
+def _width(text: str, size: float, bold: bool) -> float:
+    font = _font(bold)
+    font.set_size(size, 72)
+    font.set_text(text, 0.0, flags=LoadFlags.NO_HINTING)
+    return font.get_width_height()[0] / 64
+
+
+@cache
+def _font(bold: bool) -> FT2Font:
+    return FT2Font(
+        findfont(FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal"))
+    )
+
+
+def draw(picture: Drawing) -> Drawn:
+    """A figure, and what it has drawn."""
+    return Drawn(picture, picture.to_svg())
 
 
 def faults(drawn: Drawn) -> list[str]:
@@ -88,10 +161,9 @@ def faults(drawn: Drawn) -> list[str]:
 
 def cut(drawn: Drawn) -> Iterator[str]:
     """What reaches beyond the figure."""
-    page = drawn.sheet.bbox.padded(0.5)
-    extents = [(str(thing), thing.get_window_extent(drawn.renderer)) for thing in drawn.patches]
-    extents += [("axes", axes.get_tightbbox(drawn.renderer)) for axes in drawn.sheet.axes]
-    for name, box in [*drawn.extents, *extents]:
+    page = drawn.page.padded(0.5)
+    shapes = [(f"{one.shapes.kind} in {one.shapes.fill}", one.extent) for one in drawn.outlines]
+    for name, box in [*drawn.extents, *shapes]:
         if box.x0 < page.x0 or box.x1 > page.x1 or box.y0 < page.y0 or box.y1 > page.y1:
             yield f"{name!r} is cut"
 
@@ -115,7 +187,7 @@ def scientific(drawn: Drawn) -> Iterator[str]:
 def unreadable(drawn: Drawn) -> Iterator[str]:
     """Words with too little contrast, on the page or on a box, in the light or the dark theme."""
     for label, (text, box) in zip(drawn.labels, drawn.extents, strict=True):
-        colour, (ground, _) = to_hex(label.get_color()).upper(), _ground(drawn, box)
+        colour, (ground, _) = label.colour, _ground(drawn, box)
         for theme, colours in (("light", LIGHT), ("dark", DARK)):
             ratio = contrast(colours.get(colour, colour), colours.get(ground, ground))
             if ratio < LEAST_CONTRAST:
@@ -126,14 +198,14 @@ def hatched(drawn: Drawn) -> Iterator[str]:
     """Thin words on a hatch."""
     for label, (text, box) in zip(drawn.labels, drawn.extents, strict=True):
         fill, lines = _ground(drawn, box)
-        if lines and label.get_fontweight() != "bold":
+        if lines and not label.bold:
             yield f"{text!r} stands thin on hatched {fill}"
 
 
 def running_over(drawn: Drawn) -> Iterator[str]:
     """Words that cross the edge of a filled box."""
     for text, box in drawn.extents:
-        words = Bbox.from_extents(box.x0 + 1, box.y0 + 3, box.x1 - 1, box.y1 - 3)
+        words = Bbox(box.x0 + 1, box.y0 + 3, box.x1 - 1, box.y1 - 3)
         for fill, filled in drawn.boxes:
             inside = filled.x0 <= words.x0 and words.x1 <= filled.x1
             inside = inside and filled.y0 <= words.y0 and words.y1 <= filled.y1
@@ -173,5 +245,5 @@ def _luminance(colour: str) -> float:
 def _ground(drawn: Drawn, words: Bbox) -> tuple[str, bool]:
     """The colour below the middle of the words, and whether it is hatched."""
     x, y = (words.x0 + words.x1) / 2, (words.y0 + words.y1) / 2
-    below = [(fill, lines) for fill, path, lines in drawn.filled if path.contains_point((x, y))]
-    return below[-1] if below else (style.WHITE, False)
+    below = [one.shapes for one in drawn.filled if one.contains(x, y)]
+    return (below[-1].fill, bool(below[-1].hatch)) if below else (style.WHITE, False)

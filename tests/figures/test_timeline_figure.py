@@ -12,8 +12,6 @@ import pytest
 from course_lib import figures
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Picture
-from course_lib.figures.paper.sheet import Sheet
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import HDR, accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -93,7 +91,7 @@ FIGURES = {
 
 @pytest.fixture(scope="module")
 def drawn():
-    """By name: the drawing, and the same as a Sheet that was drawn."""
+    """By name: the drawing and its marks."""
     return {name: checks.draw(make()) for name, make in FIGURES.items()}
 
 
@@ -118,16 +116,10 @@ def test_nothing_is_wrong_in_the_picture(drawn):
     assert {name: found for name, one in drawn.items() if (found := checks.faults(one))} == {}
 
 
-def test_svg_and_png_hold_the_same(drawn):
+def test_svg_holds_all_words(drawn):
     for name, one in drawn.items():
         written = [node.text for node in ElementTree.fromstring(one.svg).iter() if node.text]
-        assert written == [label.get_text() for label in one.labels], name
-        data, metadata = one.picture._repr_mimebundle_()
-        assert data["text/html"].startswith("<svg"), name
-        assert data["text/plain"] == one.picture.sentence, name
-        assert data["image/png"].startswith("iVBORw0KGgo"), name
-        assert metadata["image/png"]["width"] == one.picture.width_px, name
-        assert one.picture.height_px == one.sheet.height_px > 0, name
+        assert written == [label.text for label in one.labels], name
 
 
 def boxes(drawing):
@@ -161,8 +153,8 @@ def test_both_halves_of_an_overlapped_pass_are_drawn():
 def test_numbers_are_explained_where_there_are_any(drawn):
     """In a small box there is no room for a number."""
     for name, one in drawn.items():
-        numbers = [label for label in one.labels if label.get_fontsize() == 7.5]
-        notes = [label for label in one.labels if label.get_text().startswith("numbers: micro")]
+        numbers = [label for label in one.labels if label.size == 7.5]
+        notes = [label for label in one.labels if label.text.startswith("numbers: micro")]
         assert len(notes) == bool(numbers), name
 
 
@@ -170,7 +162,7 @@ def test_a_kind_of_pass_has_one_colour_and_no_hatch(drawn):
     """A backward pass and its first half are one colour, and one box of the key."""
     words = {text: checks.beside(drawn["dualpipe"], box) for text, box in drawn["dualpipe"].extents}
     assert words["backward, or input's gradient"] == [style.BACKWARD]
-    assert not any(patch.get_hatch() for patch in drawn["dualpipe"].patches)
+    assert not any(shape.hatch for shape in drawn["dualpipe"].shapes)
 
 
 def test_buckets_share_one_scale(drawn):
@@ -264,14 +256,7 @@ def test_passes_of_a_kind_are_numbered_alike(stages, micro_batches):
     assert not numbers or set(numbers.values()) <= {stages, 2 * stages}
 
 
-def test_a_sheet_and_a_drawing_are_pictures_and_not_each_other():
-    sheet, drawing = Sheet(40, "1"), Drawing(40, "1")
-    assert isinstance(sheet, Picture) and isinstance(drawing, Picture)
-    assert not isinstance(drawing, Sheet) and not isinstance(sheet, Drawing)
-    assert not isinstance("1", Picture | Sheet)
-
-
-def test_a_drawing_knows_the_same_words_as_a_sheet():
+def test_a_drawing_draws_what_it_is_told():
     drawing = Drawing(40, "a < b")
     drawing.boxes([])
     drawing.boxes([(1, 1, 5, 5)], hatch="x", dashed=True)

@@ -58,7 +58,7 @@ __all__ = [
     "compare_here",
     "dist",
 ]
-__all__ += ["expect", "later", "nn", "torch"]
+__all__ += ["expect", "later", "nn", "torch", "unchanged"]
 
 
 class Must(NamedTuple):
@@ -118,6 +118,12 @@ class Sends(NamedTuple):
         expect_calls(self.log, right, name, self.why, at_most=self.at_most)
 
 
+def unchanged(kept: Mapping[str, bool], whose: str) -> Iterator[Never]:
+    """For each argument, {"the labels": False}, that it is what it was before."""
+    for name, same in kept.items():
+        yield Never(not same, f"{whose} changes {name}, which others still need")
+
+
 Row: TypeAlias = Must | Never | Sends
 Rows: TypeAlias = Iterable[Row | None]  # None keeps the rows of ranks beside each other
 
@@ -167,6 +173,11 @@ class Place(NamedTuple):
     case: Any
     every: Sequence[Any]
 
+    @property
+    def line(self) -> list[int]:
+        """The ranks of its group, by their numbers among all."""
+        return next(line for line in self.case.lines() if len(line) == self.ranks)
+
 
 def compare(
     title: str,
@@ -183,7 +194,8 @@ def compare(
     rows(found, place)       for each rank
     last([found, …], case)   for each group, after that
 
-    Cases with as many ranks, one behind the other, share one launch.
+    Cases with as many ranks, one behind the other, share one launch. A `run` that yields waits
+    there until all of them are as far, and yields at last what it has found.
     """
 
     def check(parts: SimpleNamespace) -> None:
@@ -219,7 +231,9 @@ def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any
         words = case.words(case.line(dist.get_rank()))
         with in_case(words) if words else nullcontext():
             found.append(run(parts, case, group if case.in_group else None))
-    return found
+            if isinstance(found[-1], Iterator):
+                next(found[-1])
+    return [next(one) if isinstance(one, Iterator) else one for one in found]
 
 
 def compare_here(

@@ -1,34 +1,49 @@
 """A grid of cells: who holds what. Rows are parts, columns are those who hold them, or turned."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT, Box
+from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
 from course_lib.figures.paper.text import width_pt
 
-_HEAD, _BETWEEN, _BELOW = 16.0, 5.0, 11.0
+_LINE, _BETWEEN, _BELOW, _STRIPE, _APART = 13.0, 5.0, 11.0, 5.0, 12.0
+_SIZES = (9.0, 7.5, 6.5)
+_MOST_TOLD, _LONGEST = 8, 900  # different cells of one row, and letters, in the sentence
 Place = tuple[str, str]  # row, column
+Words = str | tuple[str, ...]
 
 
 class Cell(NamedTuple):
-    """`filled`: {slot: what is in it}, of `slots` side by side, or one below the other.
+    """`filled`: what is in some of its `slots`, by their numbers; these lie in rows of `across`.
 
-    `frame`: a word whose colour frames the cell, such as "messages" for what has just come.
-    `dots`: slots with a dot in the colour of `dot`.
+    Without `across` all slots are side by side; with 1 they are below one another. A slot of
+    several words, such as a sum of ranks, has a stripe for each. `text` stands in the cell's
+    middle, `texts` in slots, where they fit. `wide`: over so many columns. `frame`: a word whose
+    colour frames the cell, such as "messages" for what has just come. `dots`: slots with a dot in
+    the colour of `dot`. A cell without slots is only its text.
     """
 
     text: str = ""
-    filled: Mapping[int, str] = {}
+    filled: Mapping[int, Words] = {}
     slots: int = 1
-    upright: bool = False  # slots below one another
+    across: int = 0
+    texts: Mapping[int, str] = {}
+    wide: int = 1
     frame: str = ""
     dots: Collection[int] = ()
     dot: str = "update"
     bold: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Rows and columns of slots."""
+        across = self.across or self.slots or 1
+        return -(-self.slots // across), across
 
 
 Grid = Mapping[str, Mapping[str, Cell]]
@@ -37,8 +52,14 @@ Grid = Mapping[str, Mapping[str, Cell]]
 class Cells:
     """{row: {column: Cell}} as a block; a row without cells is a heading of those that follow.
 
+    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first line of
+    a column's name stands once above all neighbours that share it, and these lie together.
     `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
-    `below`: texts stand below their cells. `bold`: rows that are at work.
+    `past`: those of before, thin and grey. `said`: what the sentence says instead of all cells.
+    `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
+    has its outline, as squares have by default. `below`: texts stand below their cells. `bold`:
+    rows and columns that are at work. `note`: a grey line above them. `looks`: of words that mean
+    nothing to `style.meaning`.
     """
 
     def __init__(
@@ -46,127 +67,266 @@ class Cells:
         grid: Grid,
         *,
         arrows: Sequence[tuple[Place, Place]] = (),
+        past: Sequence[tuple[Place, Place]] = (),
+        said: str = "",
         high: float | Mapping[str, float] = 20.0,
+        square: float = 0.0,
+        lined: bool | None = None,
         below: bool = False,
         bold: Collection[str] = (),
+        heads: bool = True,
         gap: float | None = None,
         note: str = "",
+        looks: Mapping[str, style.Look] = {},
     ) -> None:
         self.grid, self.arrows, self.below, self.bold = grid, arrows, below, bold
-        self.note = note  # what the texts in the cells mean, above them
+        self.past, self.said, self.note, self.square = past, said, note, square
+        self.lined = bool(square) if lined is None else lined
+        self.looks = {word: (fill, hatch and hatch[0]) for word, (fill, hatch) in looks.items()}
         self.columns = list(dict.fromkeys(name for row in grid.values() for name in row))
-        self.left = max((width_pt(row, 9) for row in grid if grid[row]), default=0.0) + 14
+        self.heads = max((name.count("\n") + 1 for name in self.columns), default=0) * (
+            heads and any(self.columns)
+        )
+        lines = [line for row in grid if grid[row] for line in row.split("\n")]
+        self.left = max((width_pt(line, 9) for line in lines), default=0.0) + 14
         self.gap = gap if gap is not None else 30.0 if arrows else 6.0
-        self.pitch = (WIDTH_PT - self.left) / max(1, len(self.columns))
         self.high = {
-            row: high if isinstance(high, int | float) else high.get(row, 20.0) for row in grid
+            row: self._high(its, high if isinstance(high, int | float) else high.get(row, 20.0))
+            for row, its in grid.items()
         }
+        self.x, self.width = self._across()
+
+    def _high(self, its: Mapping[str, Cell], high: float) -> float:
+        if not self.square:
+            return high
+        return max((cell.sizes[0] * self.square for cell in its.values()), default=0.0)
+
+    def _across(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Where each column begins, and how wide it is."""
+        groups = [name.rpartition("\n")[0] for name in self.columns]
+        new = [bool(p) and groups[p] != groups[p - 1] for p in range(len(groups))]
+        room = WIDTH_PT - self.left - _APART * sum(new)
+        pitch = room / max(1, len(self.columns))
+        width = {name: pitch - self.gap for name in self.columns}
+        gaps = self.gap
+        if self.square:
+            width = {name: self.square * self._most(name) for name in self.columns}
+            gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
+        x, at = {}, self.left + (0.0 if self.square else gaps / 2)
+        for name, begins in zip(self.columns, new, strict=True):
+            at += _APART * begins
+            x[name] = at
+            at += width[name] + gaps
+        return x, width
+
+    def _most(self, column: str) -> int:
+        its = [row[column].sizes[1] for row in self.grid.values() if column in row]
+        return max(its)
 
     @property
     def height_pt(self) -> float:
         """The head, and all rows."""
-        head = _HEAD * any(self.columns) + (14.0 if self.note else 0.0)
+        head = _LINE * self.heads + 3 * bool(self.heads) + 14 * bool(self.note)
         return head + sum(self._row_height(row) for row in self.grid)
 
     @property
     def words(self) -> Iterable[str]:
         """What is in the cells."""
         cells = [cell for row in self.grid.values() for cell in row.values()]
-        return dict.fromkeys(word for cell in cells for word in cell.filled.values())
+        return dict.fromkeys(
+            one for cell in cells for word in cell.filled.values() for one in _several(word)
+        )
 
     @property
     def sentence(self) -> str:
         """Who holds what, and what goes where."""
-        said = [f"{row}: {self._said(its)}" for row, its in self.grid.items() if its]
-        said += [f"{row} goes from {a} to {b}" for (row, a), (_, b) in self.arrows]
-        return "; ".join(said)
+        rows = {_flat(row): self._said(its) for row, its in self.grid.items()}
+        said = [self.said] if self.said else [f"{row}: {its}" for row, its in rows.items() if its]
+        said += [
+            f"{_flat(row)} goes from {a} to {b}" if row == end else f"{a} to {b} in {_flat(end)}"
+            for (row, a), (end, b) in self.arrows
+        ]
+        told = list(accumulate(map(len, said)))
+        most = max(1, sum(length < _LONGEST for length in told))
+        more = f"and {len(said) - most} more" if len(said) > most else ""
+        return "; ".join(filter(None, [self.note, *said[:most], more]))
 
     def _said(self, its: Mapping[str, Cell]) -> str:
-        """Neighbours with the same content in one piece: "rank 0, rank 1: whole"."""
+        """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
         told: dict[str, list[str]] = {}
         for column, cell in its.items():
-            told.setdefault(_content(cell), []).append(column)
-        return ", ".join(f"{', '.join(names)} {content}" for content, names in told.items())
+            if cell.slots or cell.text:
+                name = _flat(column) if self.heads else ""
+                told.setdefault(_content(cell), []).append(name)
+        parts = [
+            f"{_listed(names)} {content}".strip()
+            for content, names in list(told.items())[:_MOST_TOLD]
+        ]
+        return ", ".join([*parts, *["…"] * (len(told) > _MOST_TOLD)])
 
     def _row_height(self, row: str) -> float:
         if not self.grid[row]:
             return 18.0
-        return self.high[row] + (_BELOW if self.below else 0.0) + _BETWEEN
+        high = max(self.high[row], 26.0 if "\n" in row else 0.0)
+        return high + (_BELOW if self.below else 0.0) + _BETWEEN
 
     def draw(self, drawing: Drawing, top: float) -> None:
-        """Column heads, then row by row: cells of one look at once."""
+        """Heads, names and outlines; what is in the cells; what is written in them; arrows."""
         if self.note:
             drawing.write(0, top + 9, self.note, 9, colour=style.GREY)
             top += 14
-        width = self.pitch - self.gap
-        x = {
-            name: self.left + place * self.pitch + self.gap / 2
-            for place, name in enumerate(self.columns)
-        }
-        heads = [(x[name] + width / 2, top + 9, name) for name in self.columns if name]
-        if heads:
-            drawing.write_all(heads, 9, "center", bold=True)
-        y, tops = top + _HEAD * bool(heads), {}
+        self._draw_heads(drawing, top)
+        y = top + _LINE * self.heads + 3 * bool(self.heads)
+        tops: dict[str, float] = {}
+        boxes: list[tuple[Cell, Box]] = []
         for row, its in self.grid.items():
             tops[row] = y
-            if its:
-                ink = style.INK if row in self.bold or not self.bold else style.GREY
-                middle = y + self.high[row] / 2 + 3.3
-                drawing.write(self.left - 8, middle, row, 9, "right", ink, row in self.bold)
-                boxes = {name: (x[name], y, width, self.high[row]) for name in its}
-                self._cells(drawing, its, boxes)
-            else:
-                drawing.write(0, y + 13, row, 9, bold=True)
+            self._name(drawing, row, y)
+            boxes += [(cell, self._box(name, cell, y, row)) for name, cell in its.items()]
             y += self._row_height(row)
-        self._arrows(drawing, x, tops, width)
+        self._draw_cells(drawing, boxes)
+        self._draw_texts(drawing, boxes)
+        drawing.lines(self._lines(self.past, tops), style.GREY, 0.8)
+        drawing.lines(self._lines(self.arrows, tops), style.MESSAGES, 2.5)
 
-    def _cells(self, drawing: Drawing, its: Mapping[str, Cell], boxes: Mapping[str, Box]) -> None:
-        drawing.boxes(boxes.values(), style.WHITE, edge=style.GREY)
+    def _box(self, column: str, cell: Cell, y: float, row: str) -> Box:
+        if self.square:
+            rows, across = cell.sizes
+            high = rows * self.square
+            return self.x[column], y + (self.high[row] - high) / 2, across * self.square, high
+        place = self.columns.index(column)
+        end = self.columns[place + cell.wide - 1]
+        return self.x[column], y, self.x[end] + self.width[end] - self.x[column], self.high[row]
+
+    def _draw_heads(self, drawing: Drawing, top: float) -> None:
+        if not self.heads:
+            return
+        if self.heads > 1:
+            over: dict[str, list[str]] = {}
+            for name in self.columns:
+                over.setdefault(name.rpartition("\n")[0], []).append(name)
+            for group, names in over.items():
+                left, right = self.x[names[0]], self.x[names[-1]] + self.width[names[-1]]
+                drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
+        lowest = [name.rpartition("\n")[2] for name in self.columns]
+        size = min(
+            _size(text, self.width[name] + 4) or 6.5
+            for text, name in zip(lowest, self.x, strict=True)
+        )
+        y = top + 9 + _LINE * (self.heads - 1)
+        working = [name for name in self.x if name in self.bold]
+        for bold in (True, False):
+            heads = [
+                (self.x[name] + self.width[name] / 2, y, text)
+                for text, name in zip(lowest, self.x, strict=True)
+                if text and (name in working if working else self.heads == 1) == bold
+            ]
+            if heads:
+                ink = style.GREY if working and not bold else style.INK
+                drawing.write_all(heads, size, "center", ink, bold)
+
+    def _name(self, drawing: Drawing, row: str, y: float) -> None:
+        if not self.grid[row]:
+            drawing.write(0, y + 13, row, 9, bold=True)
+            return
+        name, _, second = row.partition("\n")
+        ink = style.INK if row in self.bold or not self.bold else style.GREY
+        middle = y + self.high[row] / 2 + (-2.5 if second else 3.3)
+        drawing.write(self.left - 8, middle, name, 9, "right", ink, row in self.bold)
+        if second:
+            drawing.write(self.left - 8, middle + 11.5, second, 9, "right", style.GREY)
+
+    def _draw_cells(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
+        """Outlines first, then what is in the slots, one look after the other."""
+        outlines = [
+            box
+            for cell, box in boxes
+            if cell.slots > 1 or (cell.slots and not isinstance(cell.filled.get(0), str))
+        ]
+        if self.lined:
+            outlines = [_slot(box, cell, slot) for cell, box in boxes for slot in range(cell.slots)]
+        drawing.boxes(outlines, style.WHITE, edge=style.GREY)
         looks: dict[str, list[Box]] = {}
-        for name, cell in its.items():
-            for slot, word in cell.filled.items():
-                looks.setdefault(word, []).append(_slot(boxes[name], cell, slot))
+        for cell, box in boxes:
+            for slot, words in cell.filled.items():
+                several, place = _several(words), _slot(box, cell, slot)
+                for number, word in enumerate(several):
+                    looks.setdefault(word, []).append(
+                        _stripe(place, number, len(several)) if len(several) > 1 else place
+                    )
         for word, filled in looks.items():
-            fill, hatch = style.meaning(word)
-            drawing.boxes(
-                _joined(filled), fill, hatch, edge=fill if len(filled) > 40 else style.INK
-            )
-        for name, cell in its.items():
-            x, y, wide, high = boxes[name]
+            fill, hatch = self._look(word)
+            filled = filled if self.lined else _joined(filled)
+            edge = fill if len(filled) > 200 else style.INK
+            drawing.boxes(filled, fill, hatch, edge=edge, dashed=fill == style.WHITE)
+        for cell, (x, y, wide, high) in boxes:
             if cell.frame:
-                colour = style.meaning(cell.frame)[0]
+                colour = self._look(cell.frame)[0]
                 corners = [(x, y), (x + wide, y), (x + wide, y + high), (x, y + high), (x, y)]
                 drawing.line(corners, colour, 2.5)
-            dots = [_middle(_slot(boxes[name], cell, slot)) for slot in cell.dots]
+            dots = [_middle(_slot((x, y, wide, high), cell, slot)) for slot in cell.dots]
             if dots:
-                colour = style.meaning(cell.dot)[0]
+                colour = self._look(cell.dot)[0]
                 drawing.boxes([(a - 2, b - 2, 4, 4) for a, b in dots], colour, edge=colour)
-            if cell.text:
-                inside = cell.filled.get(0) if cell.slots == 1 and not self.below else None
-                ink = style.on(style.meaning(inside)[0]) if inside else style.INK
-                base = y + high + 9 if self.below else y + high / 2 + 3.3
-                size = 9 if width_pt(cell.text, 9) <= wide + 4 else 7.5
-                drawing.write(x + wide / 2, base, cell.text, size, "center", ink, cell.bold)
 
-    def _arrows(
-        self, drawing: Drawing, x: Mapping[str, float], tops: Mapping[str, float], width: float
-    ) -> None:
-        lines = []
-        for (row, start), (end_row, end) in self.arrows:
+    def _draw_texts(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
+        looks: dict[tuple[float, str, bool], list[tuple[float, float, str]]] = {}
+        for cell, box in boxes:
+            x, y, wide, high = box
+            if cell.text and self.below:
+                size = _size(cell.text, wide + self.gap) or 6.5
+                place = (x + wide / 2, y + high + 9, cell.text)
+                looks.setdefault((size, style.INK, cell.bold), []).append(place)
+            elif cell.text:
+                size = _size(cell.text, wide) or 6.5
+                ink = self._ground(drawing, cell, box, width_pt(cell.text, size))
+                place = (x + wide / 2, y + high / 2 + 0.37 * size, cell.text)
+                looks.setdefault((size, ink, cell.bold), []).append(place)
+            for slot, text in cell.texts.items():
+                a, b, w, h = _slot(box, cell, slot)
+                words = _several(cell.filled.get(slot, ()))
+                look = self._look(words[0]) if len(words) == 1 else (style.WHITE, None)
+                if (size := _size(text, w + 2)) and h >= 11:
+                    base = b + (h - (_STRIPE if len(words) > 1 else 0)) / 2 + 0.37 * size
+                    key = (size, style.on(look[0]), cell.bold or bool(look[1]))
+                    looks.setdefault(key, []).append((a + w / 2, base, text))
+        for (size, ink, bold), texts in looks.items():
+            drawing.write_all(texts, size, "center", ink, bold)
+
+    def _look(self, word: str) -> style.Look:
+        return self.looks.get(word) or style.meaning(word)
+
+    def _ground(self, drawing: Drawing, cell: Cell, box: Box, wide: float) -> str:
+        """The colour of a text in the cell's middle, with a plain ground where it needs one."""
+        words = {cell.filled.get(slot, "") for slot in range(cell.slots)}
+        word = words.pop()
+        fill, hatch = self._look(word) if isinstance(word, str) and word else (style.WHITE, None)
+        fill = style.WHITE if words else fill
+        if words or hatch:
+            x, y = _middle(box)
+            high = min(13.0, box[3] - 2)
+            drawing.boxes([(x - wide / 2, y - high / 2, wide, high)], fill, edge=fill)
+        return style.on(fill)
+
+    def _lines(
+        self, arrows: Sequence[tuple[Place, Place]], tops: Mapping[str, float]
+    ) -> list[list[Point]]:
+        lines: list[list[Point]] = []
+        for (row, start), (end_row, end) in arrows:
             a, b = (tops[name] + self.high[name] / 2 for name in (row, end_row))
-            if x[end] > x[start]:
-                lines += arrow_lines((x[start] + width + 3, a), (x[end] - 3, b))
-            elif row == end_row:  # round the edge
-                lines.append([(x[start] + width + 3, a), (WIDTH_PT, a)])
-                lines += arrow_lines((self.left - 4, a), (x[end] - 3, a))
-            elif x[end] < x[start]:
-                lines += arrow_lines((x[start] - 3, a), (x[end] + width + 3, b))
-            else:
+            right = self.x[start] + self.width[start] + 3
+            if row != end_row:  # from middle to middle
                 sign = 1 if b > a else -1
-                middle = x[start] + width / 2
-                half, end_half = self.high[row] / 2 + 2, self.high[end_row] / 2 + 2
-                lines += arrow_lines((middle, a + sign * half), (middle, b - sign * end_half))
-        drawing.lines(lines, style.MESSAGES, 2.5)
+                half, end_half = self.high[row] / 2 + 1, self.high[end_row] / 2 + 1
+                first = self.x[start] + self.width[start] / 2, a + sign * half
+                last = self.x[end] + self.width[end] / 2, b - sign * end_half
+                lines += arrow_lines(first, last)
+            elif self.x[end] > self.x[start]:
+                lines += arrow_lines((right, a), (self.x[end] - 3, a))
+            else:  # round the edge
+                lines.append([(right, a), (WIDTH_PT, a)])
+                lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
+        return lines
 
 
 def cells(grid: Grid, title: str = "", *, notes: Sequence[str] = (), **more: object) -> Drawing:
@@ -174,31 +334,73 @@ def cells(grid: Grid, title: str = "", *, notes: Sequence[str] = (), **more: obj
     return page(title, Cells(grid, **more), notes=notes)  # type: ignore[arg-type]
 
 
+def matrix(values: Sequence[Sequence[float]], word: str, held: Collection[int] = ()) -> Cell:
+    """A matrix as a cell: its numbers, of which `held` (all, unless told) are filled and shown."""
+    numbers = [f"{value:g}".replace("-", "−") for row in values for value in row]
+    held = held or range(len(numbers))
+    filled, texts = dict.fromkeys(held, word), {slot: numbers[slot] for slot in held}
+    return Cell("", filled, len(numbers), len(values[0]), texts, bold=True)
+
+
+def _several(words: Words) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else words
+
+
+def _flat(name: str) -> str:
+    return name.replace("\n", ", ")
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > 4:
+        return f"{names[0]}, {names[1]}, …, {names[-1]}"
+    return ", ".join(dict.fromkeys(names))
+
+
 def _content(cell: Cell) -> str:
-    kinds = dict.fromkeys(cell.filled.values())
+    kinds = dict.fromkeys("+".join(_several(words)) for words in cell.filled.values())
     full = len(cell.filled) == cell.slots
-    parts = "" if cell.slots == 1 or full else f"{len(cell.filled)} of {cell.slots} parts of "
-    return " ".join(filter(None, [parts + " and ".join(kinds), cell.text])) or "nothing"
+    parts = "" if cell.slots < 2 or full else f"{len(cell.filled)} of {cell.slots} parts of "
+    words = parts + " and ".join(kinds) if kinds else ""
+    return " ".join(filter(None, [words, cell.text, *cell.texts.values()])) or "nothing"
+
+
+def _size(text: str, wide: float) -> float:
+    """The largest size at which the text fits; 0 if none."""
+    return next((size for size in _SIZES if width_pt(text, size) <= wide + 4), 0.0)
 
 
 def _slot(box: Box, cell: Cell, slot: int) -> Box:
     x, y, wide, high = box
-    if cell.upright:
-        return x, y + high * slot / cell.slots, wide, high / cell.slots
-    return x + wide * slot / cell.slots, y, wide / cell.slots, high
+    rows, across = cell.sizes
+    row, column = divmod(slot, across)
+    thick = max(high / rows, 1.2)
+    top = y + (high - thick) * row / max(1, rows - 1)
+    return x + wide * column / across, top, wide / across, thick
+
+
+def _stripe(box: Box, number: int, count: int) -> Box:
+    x, y, wide, high = box
+    thick = min(_STRIPE, high / 3)
+    return x + wide * number / count, y + high - thick, wide / count, thick
 
 
 def _joined(boxes: Sequence[Box]) -> list[Box]:
-    """Neighbours in a row in one piece."""
+    """Neighbours in one piece: first those of a row, then rows of the same width."""
     found: list[Box] = []
-    for box in boxes:
-        if found and found[-1][1::2] == box[1::2]:
-            x, y, wide, high = found[-1]
-            if abs(x + wide - box[0]) < 0.01:
-                found[-1] = (x, y, wide + box[2], high)
-                continue
-        found.append(box)
-    return found
+    for x, y, wide, high in boxes:
+        last = found[-1] if found else (0.0, 0.0, 0.0, 0.0)
+        if last[1::2] == (y, high) and abs(last[0] + last[2] - x) < 0.01:
+            found[-1] = (*last[:2], last[2] + wide, high)
+        else:
+            found.append((x, y, wide, high))
+    pieces: list[Box] = []
+    for x, y, wide, high in found:
+        last = pieces[-1] if pieces else (0.0, 0.0, 0.0, 0.0)
+        if (x, wide) == last[::2] and abs(last[1] + last[3] - y) < 0.01:
+            pieces[-1] = (x, last[1], wide, last[3] + high)
+        else:
+            pieces.append((x, y, wide, high))
+    return pieces
 
 
 def _middle(box: Box) -> tuple[float, float]:

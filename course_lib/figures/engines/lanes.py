@@ -1,27 +1,44 @@
 """Rows of spans on one scale: who did what when. And what was held meanwhile, below them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
 
-from course_lib.figures.engines.page import LEFT, RIGHT, Block, page
+from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.picture import Box, Point
 from course_lib.figures.paper.text import width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
 
-_NAME, _FOOT, _NUMBER = 18.0, 16.0, 7.5
-_SAID = 6  # spans of a row that the sentence names
+_NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
+_NAME_ROOM = 11.0  # rows that are lower share a name
+_NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
+_APART = 6.0  # between links
+_NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
+_SAID = 6  # rows, and spans of a row, that the sentence names
 Rows = Mapping[str, Sequence[Event]]
+Span = Event | tuple[str, float, float] | tuple[str, float, float, str]
 Told = Callable[[float], str]
+Place = tuple[str, float]  # row, time
 
 
-class Lanes:
+class _Bar(NamedTuple):
+    box: Box
+    label: str
+
+
+class Lanes(Timed):
     """{row: events} as a block: a box for each event from `at` to `until`, coloured by `what`.
 
     `over`: the times of the left and the right edge. `now`: what begins later is an outline, and
-    a line marks it. An event's `label` stands in its box where there is room.
+    a line marks it. Events of one row with the same times share its height. An event's `label`
+    stands in its box where there is room; numbers stand in all boxes of a kind, or in every
+    fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
+    lines through all rows. `links`: thin lines from one row and time to another, below it.
     """
 
     def __init__(
@@ -32,20 +49,25 @@ class Lanes:
         over: tuple[float, float] | None = None,
         now: float | None = None,
         high: float = 22.0,
+        label_pt: float = 9.0,
         told: Told = format_duration,
-        left: float | None = None,
+        ground: bool = False,
+        marks: Mapping[str, float] | None = None,
+        links: Sequence[tuple[Place, Place]] = (),
         foot: bool = True,
     ) -> None:
-        self.rows, self.name, self.now, self.high = rows, name, now, high
-        self.over, self.told, self.foot = over or span(rows), told, foot
         names = max((width_pt(row, 9) for row in rows), default=0.0) + 8
-        self.left = max(left or 0.0, names)
-        self.scale = (RIGHT - self.left) / max(self.over[1] - self.over[0], 1e-12)
+        super().__init__(over or span(rows), now, max(LEFT, names))
+        self.rows, self.name, self.high, self.told = rows, name, high, told
+        self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
+        self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
+        self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
 
     @property
     def height_pt(self) -> float:
-        """Its name, its rows, and the scale."""
-        return _NAME * bool(self.name) + self.high * len(self.rows) + _FOOT * self.foot
+        """Its name, its rows, the scale, and the words of marks."""
+        head = _NAME * bool(self.name) + _MARK * len(self.marks)
+        return head + self.high * len(self.rows) + _FOOT * self.foot
 
     @property
     def words(self) -> Iterable[str]:
@@ -54,70 +76,143 @@ class Lanes:
 
     @property
     def sentence(self) -> str:
-        """The first spans of each row, in words."""
-        return "; ".join(
-            f"{' '.join(filter(None, (self.name, row)))}: " + self._said(its)
-            for row, its in self.rows.items()
-        )
+        """The first spans of each row, in words; of many rows or spans only their sums."""
+        rows, first = list(self.rows.items()), self.over[0]
+        said = [f"{row}: {self._said(its)}" for row, its in rows[:_SAID]]
+        said += [f"and {len(rows) - _SAID} more rows"] * (len(rows) > _SAID)
+        said += [f"{words} at {self.told(at - first)}" for words, at in self.marks.items()]
+        return f"{self.name or 'in all'}, {self.told(self.end - first)}: {'; '.join(said)}"
 
     def _said(self, its: Sequence[Event]) -> str:
-        first = self.over[0]
-        told = [
-            f"{' '.join(filter(None, (event.what, event.label)))} "
-            f"{self.told(event.at - first)} to {self.told(event.until - first)}"
-            for event in its[:_SAID]
-        ]
-        more = len(its) - _SAID
-        return ", ".join(told + [f"and {more} more"] * (more > 0)) or "nothing"
+        if len(its) <= _SAID:
+            told = [
+                f"{' '.join(filter(None, (event.what, event.label)))} "
+                f"{self.told(event.at - self.over[0])} to {self.told(event.until - self.over[0])}"
+                for event in its
+            ]
+            return ", ".join(told) or "nothing"
+        sums: dict[str, list[float]] = {}
+        for event in its:
+            sums.setdefault(event.what, []).append(event.until - event.at)
+        return ", ".join(f"{len(all_)} {what} in {self.told(sum(all_))}"
+                         for what, all_ in sums.items())  # fmt: skip
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Rows from top to bottom; spans of one look at once."""
         if self.name:
             drawing.write(0, top + 12, self.name, style.TITLE_PT, bold=True)
             top += _NAME
-        looks: dict[tuple[str, bool], list[Box]] = {}
-        texts: dict[str, list[tuple[float, float, str]]] = {}
-        y = top
-        for row, its in self.rows.items():
-            drawing.write(self.left - 6, y + self.high / 2 + 3.3, row, 9, "right")
-            for event in its:
-                later = self.now is not None and event.at >= self.now
-                box = self._box(event, y)
-                looks.setdefault((event.what, later), []).append(box)
-                size = 9 if self.high > 14 else _NUMBER
-                if event.label and box[2] >= width_pt(event.label, size) + 2 <= 1e6:
-                    ink = style.INK if later else style.on(style.meaning(event.what)[0])
-                    place = (box[0] + box[2] / 2, y + self.high / 2 + 0.36 * size, event.label)
-                    texts.setdefault(ink, []).append(place)
-            y += self.high
-        drawing.lines([[(self.left, y), (RIGHT, y)]], style.GREY, 0.7)
-        for (word, later), boxes in looks.items():
-            fill, hatch = (style.WHITE, None) if later else style.meaning(word)
-            narrow = max(box[2] for box in boxes) < 4
-            edge = style.GREY if later else fill if narrow else style.INK
-            drawing.boxes(boxes, fill, hatch, edge, dashed=later)
-        for ink, written in texts.items():
-            size = 9 if self.high > 14 else _NUMBER
-            drawing.write_all(written, size, "center", ink)
+        top = self._marks(drawing, top)
+        y = {row: top + place * self.high for place, row in enumerate(self.rows)}
+        bottom = top + self.high * len(y)
+        named = list(y.items())[:: math.ceil(_NAME_ROOM / self.high)]
+        names = [(self.left - 6, at + self.high / 2 + 3.3, row) for row, at in named]
+        drawing.write_all(names, 9, "right")
+        if self.ground:
+            whole = (self.left, top, self.x(self.end) - self.left, bottom - top)
+            drawing.boxes([whole], style.IDLE, edge=style.GREY)
+        else:
+            drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
+        for (word, later), bars in self._looks(y).items():
+            self._bars(drawing, word, later, bars)
+        drawing.lines(self._links(y), style.GREY, 0.7)
         if self.foot:
-            drawing.write(self.left, y + 12, self.told(0), 9, colour=style.GREY)
-            whole = self.told(self.over[1] - self.over[0])
-            drawing.write(RIGHT, y + 12, whole, 9, "right", style.GREY)
-        mark(drawing, self, top, y)
+            self._foot(drawing, bottom + 12)
+        self.cursor(drawing, top, bottom)
 
-    def x(self, time: float) -> float:
-        """Where a time lies."""
-        return self.left + (time - self.over[0]) * self.scale
+    def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
+        """The bars of each look: a word, and whether they are still to come."""
+        looks: dict[tuple[str, bool], list[_Bar]] = {}
+        pad = 1 if self.ground or self.high < 12 else 2
+        for row, its in self.rows.items():
+            together: dict[tuple[float, float], list[Event]] = {}
+            for event in its:
+                together.setdefault((event.at, event.until), []).append(event)
+            for (start, end), events in together.items():
+                wide, high = (end - start) * self.scale, (self.high - 2 * pad) / len(events)
+                for place, event in enumerate(events):
+                    box = self.x(start), y[row] + pad + place * high, max(0.5, wide), high
+                    bars = looks.setdefault((event.what, self.later(start)), [])
+                    bars.append(_Bar(box, event.label))
+        return looks
 
-    def _box(self, event: Event, y: float) -> Box:
-        wide = max(0.5, (event.until - event.at) * self.scale)
-        return self.x(event.at), y + 2, wide, self.high - 4
+    def _bars(self, drawing: Drawing, word: str, later: bool, bars: Sequence[_Bar]) -> None:
+        fill, hatch = (style.WHITE, None) if later else style.meaning(word)
+        boxes = [bar.box for bar in bars]
+        if median(box[2] for box in boxes) < _NARROW:
+            edge = style.GREY if later else fill
+            boxes = list(joined(boxes))
+        else:
+            edge = style.GREY if later else style.INK
+        drawing.boxes(boxes, fill, hatch, edge, dashed=later)
+        texts = [
+            (box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.36 * self.size, label)
+            for box, label in self._labelled(bars)
+        ]
+        if texts:
+            ink = style.GREY if later else style.on(fill)
+            drawing.write_all(texts, self.size, "center", ink)
+
+    def _links(self, y: Mapping[str, float]) -> Iterator[list[Point]]:
+        """From a row's lower edge to another's upper one; only those that stand apart."""
+        last = -math.inf
+        for (row, start), (to, end) in self.links:
+            if self.x(start) >= last + _APART:
+                last = self.x(start)
+                yield [(last, y[row] + self.high - 2), (self.x(end), y[to] + 2)]
+
+    def _labelled(self, bars: Sequence[_Bar]) -> Iterable[_Bar]:
+        """Words where they fit; numbers in all boxes or in every fourth, if most have room."""
+        bars = [bar for bar in bars if bar.label and bar.box[3] > self.size]
+        if not all(bar.label.isdigit() for bar in bars):
+            return [bar for bar in bars if bar.box[2] >= width_pt(bar.label, self.size) + 2]
+        text = max((_number_pt(bar.label, self.size) for bar in bars), default=0.0)
+        wide = median([bar.box[2] for bar in bars] or [0.0])
+        if wide < text - _NUMBER_GAP:
+            return []
+        every = 1 if wide >= text + _NUMBER_GAP else 4
+        return [
+            bar
+            for bar in bars
+            if int(bar.label) % every == 0
+            and bar.box[2] >= _number_pt(bar.label, self.size) - _NUMBER_GAP
+        ]
+
+    def _marks(self, drawing: Drawing, top: float) -> float:
+        """Dashed lines with their words above the rows, one below the other; where rows begin."""
+        below = top + _MARK * len(self.marks)
+        for place, (words, at) in enumerate(self.marks.items()):
+            x, y = self.x(at), top + _MARK * place
+            bottom = below + self.high * len(self.rows)
+            drawing.line([(x, y + 2), (x, bottom + 3)], style.INK, dashed=True)
+            side, shift = ("right", -4) if x > (LEFT + RIGHT) / 2 else ("left", 4)
+            drawing.write(x + shift, y + 9, words, 9, side)
+        return below
+
+    def _foot(self, drawing: Drawing, y: float) -> None:
+        """0, the end and, in bold, now: what would lie on it is left out."""
+        texts = {"left": (self.left, self.told(0.0)), "right": (self.x(self.end), "")}
+        end = self.told(self.end - self.over[0])
+        least = self.left + width_pt(end, 9) + width_pt(texts["left"][1], 9)
+        texts["right"] = (max(self.x(self.end), least + 8), end)
+        taken = (math.inf, -math.inf)
+        if self.now is not None:
+            text, x = self.told(self.now - self.over[0]), self.x(self.now)
+            half = width_pt(text, 9) / 2
+            x = min(max(x, self.left + half), RIGHT - half)
+            taken = (x - half - 4, x + half + 4)
+            drawing.write(x, y, text, 9, "center", bold=True)
+        for side, (x, text) in texts.items():
+            wide = width_pt(text, 9)
+            start = x - wide * (side == "right")
+            if start > taken[1] or start + wide < taken[0]:
+                drawing.write(x, y, text, 9, side, style.GREY)
 
 
-class Levels:
-    """{what: [(time, bytes from then on), …]} as a block: levels stacked on one another.
+class Levels(Timed):
+    """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
 
-    After `now` they are pale. `most`: the height of the block, in bytes, if not the peak.
+    After `now` they are pale. `most`: what the whole height means, if not the peak.
     """
 
     def __init__(
@@ -128,15 +223,13 @@ class Levels:
         name: str = "",
         now: float | None = None,
         high: float = 64.0,
-        left: float = LEFT,
         most: float | None = None,
-        told: Callable[[float], str] = format_bytes,
+        told: Told = format_bytes,
     ) -> None:
-        self.levels, self.over, self.name, self.now = levels, over, name, now
-        self.high, self.left, self.told = high, left, told
-        self.scale = (RIGHT - left) / max(over[1] - over[0], 1e-12)
+        super().__init__(over, now, max(LEFT, width_pt(name, 9) + 8))
+        self.levels, self.name, self.high, self.told = levels, name, high, told
         times = {time for its in levels.values() for time, _ in its}
-        times |= {over[0], over[1]} | ({now} if now is not None else set())
+        times |= {*over, *([now] if now is not None else [])}
         self.times = sorted(time for time in times if over[0] <= time <= over[1])
         self.sizes = {
             what: [_level(its, time) for time in self.times] for what, its in levels.items()
@@ -157,15 +250,10 @@ class Levels:
     @property
     def sentence(self) -> str:
         """The peak, and what it is now."""
-        end = "" if self.now is None else f", now {self.told(self._sum(self.now))}"
+        now = self.now
+        sizes = [] if now is None else [_level(its, now) for its in self.levels.values()]
+        end = "" if now is None else f", now {self.told(sum(sizes))}"
         return f"{self.name or 'held'}: at most {self.told(self.peak)}{end}"
-
-    def _sum(self, time: float) -> float:
-        return sum(_level(its, time) for its in self.levels.values())
-
-    def x(self, time: float) -> float:
-        """Where a time lies."""
-        return self.left + (time - self.over[0]) * self.scale
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Boxes from the bottom up, from change to change."""
@@ -187,55 +275,67 @@ class Levels:
             fill, hatch = style.meaning(what)
             drawing.boxes(boxes, fill, hatch, edge=fill)
         drawing.boxes(later, style.PALE, edge=style.PALE)
-        mark(drawing, self, top, bottom)
-
-
-def mark(drawing: Drawing, block: Lanes | Levels, top: float, bottom: float) -> None:
-    """The line of now, through a block."""
-    if block.now is not None:
-        x = block.x(block.now)
-        drawing.line([(x, top - 4), (x, bottom + 3)], style.INK, 1.6)
+        self.cursor(drawing, top, bottom)
 
 
 def span(rows: Rows) -> tuple[float, float]:
     """From the first start to the last end. Raises ValueError without any event."""
     events = [event for its in rows.values() for event in its]
     if not events:
-        raise ValueError('rows hold nothing: give {"rank 0": [Event(0, 0, "forward", end=1)]}')
+        raise ValueError('rows hold no span of time: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return min(event.at for event in events), max(event.until for event in events)
 
 
 def lanes(
-    charts: Mapping[str, Rows],
+    charts: Mapping[str, Any],
     title: str = "",
     *,
-    now: float | None = None,
-    high: float = 22.0,
     told: Told = format_duration,
     notes: Sequence[str] = (),
 ) -> Drawing:
-    """{chart: {row: events}} below one another on one scale, each from its own beginning.
+    """{row: spans}, or {chart: {row: spans}}, below one another on one scale of time.
 
-    Raises ValueError for a chart without events.
+    A span is an Event or (what, from, to), with the words in its box if there are any. Each chart
+    begins at its own first span. Raises ValueError without a span, and for an end before its start.
     """
-    spans = {name: span(rows) for name, rows in charts.items()}
-    if not spans:
-        raise ValueError('charts is empty: give {"": {"rank 0": [Event(0, 0, "forward", end=1)]}}')
-    whole = max(last - first for first, last in spans.values())
-    left = max(width_pt(row, 9) for rows in charts.values() for row in rows) + 8
-    blocks: list[Block] = [
+    several = all(isinstance(rows, Mapping) for rows in charts.values())
+    by_name: Mapping[str, Mapping[str, Sequence[Span]]] = charts if several else {"": charts}
+    blocks = [
         Lanes(
-            rows,
-            name=name,
-            over=(spans[name][0], spans[name][0] + whole),
-            now=now,
-            high=high,
-            told=told,
-            left=left,
+            {row: [_event(one) for one in its] for row, its in rows.items()}, name=name, told=told
         )
-        for name, rows in charts.items()
+        for name, rows in by_name.items()
     ]
+    if not blocks:
+        raise ValueError('charts is empty: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return page(title, *blocks, notes=notes)
+
+
+def _event(one: Span) -> Event:
+    if isinstance(one, Event):
+        return one
+    what, start, end, *label = one
+    if end < start:
+        raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
+    return Event(start, 0, what, end=end, label="".join(label))
+
+
+def joined(boxes: Iterable[Box]) -> Iterator[Box]:
+    """Neighbours in a row that touch, in one piece."""
+    last: Box | None = None
+    for box in boxes:
+        if last and last[1::2] == box[1::2] and abs(last[0] + last[2] - box[0]) < 0.3:
+            last = (last[0], last[1], box[0] + box[2] - last[0], last[3])
+        else:
+            if last:
+                yield last
+            last = box
+    if last:
+        yield last
+
+
+def _number_pt(number: str, size: float) -> float:
+    return 0.64 * size * len(number)
 
 
 def _level(its: Sequence[tuple[float, float]], time: float) -> float:

@@ -1,17 +1,15 @@
 """Blocks below one another with one title, one key and one sentence: what every picture is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.style import Look
 from course_lib.figures.paper.text import width_pt
 
-LEFT, RIGHT = (
-    66.0,
-    WIDTH_PT - 8.0,
-)  # what all blocks with a scale share, unless their names are long
+LEFT, RIGHT = 66.0, WIDTH_PT - 8.0  # of a scale, unless names of rows need more room
 _TITLE, _GAP, _NOTE, _KEY_LINE, _SMALL = 22.0, 10.0, 15.0, 16.0, 9.0
 
 
@@ -27,6 +25,38 @@ class Block(Protocol):
     def draw(self, drawing: Drawing, top: float) -> None: ...
 
 
+class Timed:
+    """A block on a scale of time, from over[0] to over[1]; a line marks `now`.
+
+    A page gives all its timed blocks the left edge of the widest names and the scale of the
+    longest: what stands below one another is at one time if they begin at one time.
+    """
+
+    def __init__(
+        self, over: tuple[float, float], now: float | None = None, left: float = LEFT
+    ) -> None:
+        self.over, self.now, self.left = over, now, left
+
+    @property
+    def scale(self) -> float:
+        """Points for each unit of time."""
+        return (RIGHT - self.left) / max(self.over[1] - self.over[0], 1e-12)
+
+    def x(self, time: float) -> float:
+        """Where a time lies."""
+        return self.left + (time - self.over[0]) * self.scale
+
+    def later(self, time: float) -> bool:
+        """Whether what begins then is still to come."""
+        return self.now is not None and time > self.now + 1e-9 * (self.over[1] - self.over[0])
+
+    def cursor(self, drawing: Drawing, top: float, bottom: float) -> None:
+        """The line of now, through the block."""
+        if self.now is not None:
+            x = self.x(self.now)
+            drawing.line([(x, top - 4), (x, bottom + 3)], style.INK, 1.6)
+
+
 def page(
     title: str,
     *blocks: Block,
@@ -37,16 +67,22 @@ def page(
     """The blocks, then the key, then `notes` in grey.
 
     `key`: words to explain, for stories whose steps must be equally high; by default those that
-    occur, if there are two or more. `sentence`: said before what the blocks say of themselves.
+    occur, if they have two looks or more. Words of one look share a box: "backward, or input's
+    gradient". `sentence`: said before what the blocks say of themselves, instead of the title.
     """
-    words = list(dict.fromkeys(word for block in blocks for word in block.words))
-    looks = style.meanings(words if key is None else key)
+    timed = [block for block in blocks if isinstance(block, Timed)]
+    left = max((block.left for block in timed), default=LEFT)
+    whole = max((block.over[1] - block.over[0] for block in timed), default=0.0)
+    for block in timed:
+        block.left, block.over = left, (block.over[0], block.over[0] + whole)
+    words = dict.fromkeys(word for block in blocks for word in block.words)
+    own = {word: look for block in blocks for word, look in getattr(block, "looks", {}).items()}
+    looks = _looks(words if key is None else key, own)
     if key is None and len(looks) < 2:
         looks = {}
-    head = _TITLE if title else 4.0
-    tops = [head]
-    for block in blocks:
-        tops.append(tops[-1] + block.height_pt + _GAP)
+    tops = [_TITLE if title else 4.0]
+    for each in blocks:
+        tops.append(tops[-1] + each.height_pt + _GAP)
     places = _places(looks)
     key_height = places[-1][1] + _KEY_LINE + 4 if places else 0.0
     said = [sentence or title, *(block.sentence for block in blocks)]
@@ -54,15 +90,24 @@ def page(
     drawing = Drawing(height, " ".join(f"{one.rstrip('.')}." for one in said if one))
     if title:
         drawing.title(title)
-    for block, top in zip(blocks, tops[:-1], strict=True):
-        block.draw(drawing, top)
+    for each, top in zip(blocks, tops[:-1], strict=True):
+        each.draw(drawing, top)
     for (word, (fill, hatch)), (x, y) in zip(looks.items(), places, strict=True):
-        drawing.boxes([(x, tops[-1] + y, 11, 11)], fill, hatch)
+        box = (x, tops[-1] + y, 11, 11)
+        drawing.boxes([box], fill, hatch, dashed=fill == style.WHITE)
         drawing.write(x + 16, tops[-1] + y + 9.5, word, _SMALL)
     for place, note in enumerate(notes):
         y = tops[-1] + key_height + _NOTE * place + 9
         drawing.write(0, y, note, _SMALL, colour=style.GREY)
     return drawing
+
+
+def _looks(words: Iterable[str], own: Mapping[str, Look]) -> Mapping[str, Look]:
+    """The look of each word, that of its block or its meaning; words of one look in one entry."""
+    alike: dict[Look, list[str]] = {}
+    for word in words:
+        alike.setdefault(own.get(word) or style.meaning(word), []).append(word)
+    return {", or ".join(several): look for look, several in alike.items()}
 
 
 def _places(words: Iterable[str]) -> list[tuple[float, float]]:

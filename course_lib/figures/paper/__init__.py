@@ -1,1 +1,1 @@
-"""What figures are drawn with: two kinds of paper, colours, words, arrows."""
+"""What figures are drawn with: one painter, colours, words, arrows."""

@@ -1,12 +1,12 @@
-"""A picture that writes its own SVG: for figures with hundreds of boxes and texts."""
+"""A figure that writes its own SVG: boxes, lines, areas, dots and words."""
 
 import html
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from course_lib.figures.paper import style, svg
 from course_lib.figures.paper.picture import WIDTH_PT, Box, Picture, Point
-from course_lib.figures.paper.sheet import Sheet
 
 # Lines of each hatch inside a square of 6 points.
 _HATCHES = {
@@ -20,18 +20,56 @@ _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
 _numbers = itertools.count()
 
 
-class Drawing(Picture):
-    """A Picture drawn without matplotlib: over ten times as quick where there is much text.
+class Shapes(NamedTuple):
+    """What was drawn at once and looks alike; `places` are what `kind` needs to be drawn."""
 
-    Only its PNG comes from matplotlib, by the same calls on a Sheet.
+    kind: str  # "box", "line", "area" or "dot"
+    places: Sequence[Any]
+    fill: str
+    edge: str = "none"
+    width: float = style.OUTLINE_PT
+    hatch: str | None = None
+    dashed: bool = False
+
+    def path(self) -> str:
+        """All places as one SVG path: its cost hardly grows with their number."""
+        if self.kind == "box":
+            return "".join(
+                f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z" for x, y, w, h in self.places
+            )
+        if self.kind == "dot":
+            return "".join(
+                f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z"
+                for x, y, r in self.places
+            )
+        end = "z" if self.kind == "area" else ""
+        return "".join(
+            f"M{'L'.join(f'{x:.1f} {y:.1f}' for x, y in points)}{end}" for points in self.places
+        )
+
+
+class Words(NamedTuple):
+    """One text: where its baseline is, and its look."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    align: str
+    colour: str
+    bold: bool
+
+
+class Drawing(Picture):
+    """A figure of WIDTH_PT × `height_pt` points; x runs right and y runs down from the top left.
+
+    Around it lies a padding, so that a word at 0 does not touch the edge.
+    `sentence` says in words, with its numbers, what the figure shows.
     """
 
     def __init__(self, height_pt: float, sentence: str) -> None:
         self.sentence, self.height_pt = sentence, height_pt
-        self._prefix = f"d{next(_numbers)}-"
-        self._svg: list[str] = []
-        self._hatches: dict[tuple[str, str], str] = {}  # by hatch and its colour
-        self._marks: list[Callable[[Sheet], None]] = []  # what was drawn, for `to_sheet`
+        self.marks: list[Shapes | Words] = []  # in the order in which they are drawn
 
     def boxes(
         self,
@@ -42,21 +80,7 @@ class Drawing(Picture):
         dashed: bool = False,
     ) -> None:
         """Draw rectangles of one look; `hatch` is "/", "\\\\", "-", "x" or none."""
-        boxes = list(boxes)
-        if not boxes:
-            return
-        dense = 2 * hatch if hatch else None  # matplotlib's own lines lie further apart
-        self._marks.append(lambda sheet: sheet.boxes(boxes, fill, dense, edge, dashed))
-        path = "".join(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z" for x, y, w, h in boxes)
-        dashes = ' stroke-dasharray="3 1.3"' if dashed else ""
-        self._svg.append(
-            f'<path d="{path}" fill="{fill}" stroke="{edge}" '
-            f'stroke-width="{style.OUTLINE_PT}"{dashes}/>'
-        )
-        if hatch:
-            look = hatch, style.on(fill)
-            name = self._hatches.setdefault(look, f"{self._prefix}h{len(self._hatches)}")
-            self._svg.append(f'<path d="{path}" fill="url(#{name})"/>')
+        self._draw(Shapes("box", list(boxes), fill, edge, hatch=hatch, dashed=dashed))
 
     def line(
         self,
@@ -76,27 +100,18 @@ class Drawing(Picture):
         dashed: bool = False,
     ) -> None:
         """Draw several lines of one look."""
-        several = [list(points) for points in lines]
-        if not several:
-            return
+        places = [list(points) for points in lines]
+        self._draw(Shapes("line", places, "none", colour, width, dashed=dashed))
 
-        def mark(sheet: Sheet) -> None:
-            for points in several:
-                sheet.line(points, colour, width, dashed)
+    def area(
+        self, points: Sequence[Point], fill: str, hatch: str | None = None, edge: str = "none"
+    ) -> None:
+        """Fill the area that `points` enclose."""
+        self._draw(Shapes("area", [list(points)], fill, edge, hatch=hatch))
 
-        self._marks.append(mark)
-        path = "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line) for line in several)
-        dashes = ' stroke-dasharray="3 1.3"' if dashed else ""
-        self._svg.append(
-            f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}/>'
-        )
-
-    def area(self, points: Sequence[Point], fill: str) -> None:
-        """Fill the area that `points` enclose, without an outline."""
-        points = list(points)
-        self._marks.append(lambda sheet: sheet.area(points, fill))
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        self._svg.append(f'<path d="M{path}z" fill="{fill}"/>')
+    def dot(self, x: float, y: float, colour: str = style.VERMILION, radius: float = 5) -> None:
+        """Draw a filled circle."""
+        self._draw(Shapes("dot", [(x, y, radius)], colour, style.INK))
 
     def write(
         self,
@@ -109,51 +124,87 @@ class Drawing(Picture):
         bold: bool = False,
     ) -> None:
         """Write `text` with its baseline at `y`; `align` "left", "center" or "right" of `x`."""
-        self.write_all([(x, y, text)], size, align, colour, bold)
+        self.marks.append(Words(x, y, text, size, align, colour, bold))
 
     def write_all(
         self,
-        texts: Sequence[tuple[float, float, str]],
+        texts: Iterable[tuple[float, float, str]],
         size: float = style.TEXT_PT,
         align: str = "left",
         colour: str = style.INK,
         bold: bool = False,
     ) -> None:
         """Write several texts (x, baseline, text) of one look."""
-        texts = list(texts)
+        self.marks += [Words(x, y, text, size, align, colour, bold) for x, y, text in texts]
 
-        def mark(sheet: Sheet) -> None:
-            for x, y, text in texts:
-                sheet.write(x, y, text, size, align, colour, bold)
+    def title(self, text: str) -> None:
+        """Write the heading: bold, at the top left."""
+        self.write(0, 13, text, style.TITLE_PT, bold=True)
 
-        self._marks.append(mark)
-        weight = ' font-weight="bold"' if bold else ""
-        self._svg.append(
-            f'<g text-anchor="{_ANCHOR[align]}" font-size="{size:g}" fill="{colour}"{weight}>'
+    def to_svg(self, themed: bool = True) -> str:
+        """SVG text to stand inside HTML, in the page's colours; not `themed`: to stand alone."""
+        ids = _Hatches(f"d{next(_numbers)}-", {})
+        drawn = "".join(
+            _words(list(marks)) if look else "".join(_shapes(mark, ids) for mark in marks)
+            for look, marks in itertools.groupby(self.marks, _look)
         )
-        self._svg += [
-            f'<text x="{x:.1f}" y="{y:.1f}">{html.escape(text)}</text>' for x, y, text in texts
-        ]
-        self._svg.append("</g>")
+        opening = svg.opening(WIDTH_PT, self.height_pt, self.sentence, themed)
+        body = f"<defs>{ids.patterns()}</defs>{drawn}"
+        return f"{opening}{svg.themed(body) if themed else body}</svg>"
 
-    def to_svg(self) -> str:
-        """The figure as SVG text that can stand inside HTML."""
-        opening = svg.opening(WIDTH_PT, self.height_pt, self.sentence)
-        patterns = "".join(
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """What a notebook stores: SVG in the page, SVG as a picture, and words."""
+        return {
+            "text/html": self.to_svg(),
+            "image/svg+xml": self.to_svg(themed=False),
+            "text/plain": self.sentence,
+        }
+
+    def _draw(self, shapes: Shapes) -> None:
+        if shapes.places:
+            hatch = shapes.hatch[0] if shapes.hatch else None
+            self.marks.append(shapes._replace(hatch=hatch))
+
+
+class _Hatches(NamedTuple):
+    """The patterns of one SVG: ids are of their own, so that figures in one page share none."""
+
+    prefix: str
+    names: dict[tuple[str, str], str]  # by hatch and the colour of its lines
+
+    def name(self, hatch: str, ink: str) -> str:
+        return self.names.setdefault((hatch, ink), f"{self.prefix}h{len(self.names)}")
+
+    def patterns(self) -> str:
+        return "".join(
             f'<pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
             f'<path d="{_HATCHES[hatch]}" stroke="{ink}" stroke-width="0.5"/></pattern>'
-            for (hatch, ink), name in self._hatches.items()
+            for (hatch, ink), name in self.names.items()
         )
-        drawn = svg.themed(f"<defs>{patterns}</defs>{''.join(self._svg)}")
-        return f"{opening}{drawn}</svg>"
 
-    def to_png(self) -> bytes:
-        """The figure as a PNG picture."""
-        return self.to_sheet().to_png()
 
-    def to_sheet(self) -> Sheet:
-        """The same figure, drawn by matplotlib."""
-        sheet = Sheet(self.height_pt, self.sentence)
-        for mark in self._marks:
-            mark(sheet)
-        return sheet
+def _look(mark: Shapes | Words) -> tuple[object, ...]:
+    """What texts have to share to stand in one group; nothing for shapes."""
+    return mark[3:] if isinstance(mark, Words) else ()
+
+
+def _shapes(mark: Any, ids: _Hatches) -> str:
+    path, wide = mark.path(), max(1.0, mark.width)
+    dashes = f' stroke-dasharray="{3 * wide:g} {1.3 * wide:g}"' if mark.dashed else ""
+    outline = f' stroke="{mark.edge}" stroke-width="{mark.width:g}"' * (mark.edge != "none")
+    drawn = f'<path d="{path}" fill="{mark.fill}"{outline}{dashes}/>'
+    if mark.hatch:
+        drawn += f'<path d="{path}" fill="url(#{ids.name(mark.hatch, style.on(mark.fill))})"/>'
+    return drawn
+
+
+def _words(marks: Sequence[Any]) -> str:
+    first = marks[0]
+    weight = ' font-weight="bold"' if first.bold else ""
+    texts = "".join(
+        f'<text x="{mark.x:.1f}" y="{mark.y:.1f}">{html.escape(mark.text)}</text>' for mark in marks
+    )
+    return (
+        f'<g text-anchor="{_ANCHOR[first.align]}" font-size="{first.size:g}" '
+        f'fill="{first.colour}"{weight}>{texts}</g>'
+    )

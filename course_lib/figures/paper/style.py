@@ -17,6 +17,7 @@ Text is INK or GREY on WHITE, INK on PALE, WARNING_TEXT where it warns; on a fil
 BLUE ON_DARK_FILL. These keep a contrast of 4.5 to 1 in the light and in the dark theme.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 # Okabe and Ito's palette, told apart by colour-blind readers (jfly.uni-koeln.de/color).
@@ -88,13 +89,26 @@ MEANINGS: dict[str, Look] = {
     "update": (UPDATE, None),
     **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart"), (IDLE, None)),
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
+    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
+    **{axis: (colour, None) for axis, colour in AXES.items()},
 }
 
 
 def meaning(word: str) -> Look:
-    """The look of a word of MEANINGS; of any other word a look of SERIES, always the same."""
+    """The look of a word of MEANINGS; of any other word a look of SERIES, always the same.
+
+    "later forward" is lighter than "forward": a second thing of the same meaning. A word that ends
+    with a number ("rank 2") takes the look of that place.
+    """
+    if word.startswith("later "):
+        fill, hatch = meaning(word.removeprefix("later "))
+        return lighter(fill), hatch
     known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
-    return known or SERIES[sum(map(ord, word)) % len(SERIES)]
+    number = re.search(r"\d+$", word)
+    place = int(number[0]) if number else sum(map(ord, word))
+    fill, hatch = known or SERIES[place % len(SERIES)]
+    return fill, hatch and hatch[0]
 
 
 def meanings(words: Sequence[str]) -> dict[str, Look]:

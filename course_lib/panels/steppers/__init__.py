@@ -1,22 +1,37 @@
 """Stories to walk through, step by step. Each function returns a stepper to name last in a cell.
 
-`steppers.ring` is the function `ring` of `ring.py`: found by the name of its file when it is first
-used, and listed nowhere.
+Several stories share a module: for each of them a class, its `Story`, and a function that returns
+a `Stepper` of it. `steppers.ring` is such a function: found in whichever module it is, and listed
+nowhere. Their traces are told in `theory.stories`.
 """
 
 from collections.abc import Callable
-from typing import cast
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
-from course_lib.panels.finding import names, one
 from course_lib.panels.stepper import Stepper as Stepper
 
 
-def __getattr__(name: str) -> Callable[..., Stepper]:
-    """The function that builds stepper `name`."""
-    function = cast(Callable[..., Stepper], one(__name__, __path__, name))
-    globals()[name] = function  # the import has left the module of that name there
-    return function
+def _found() -> dict[str, Callable[..., Stepper]]:
+    """The functions of all modules here that return a Stepper, by name."""
+    found: dict[str, Callable[..., Stepper]] = {}
+    for name in [f"{__name__}.{module.name}" for module in iter_modules(__path__)]:
+        for each, it in vars(import_module(name)).items():
+            returns = getattr(it, "__annotations__", {}).get("return")
+            if returns is Stepper and it.__module__ == name and not each.startswith("_"):
+                found[each] = it
+    return dict(sorted(found.items()))
+
+
+_STEPPERS = _found()
+globals().update(_STEPPERS)  # in the place of modules of the same name
+
+
+def __getattr__(name: str) -> Any:
+    """Only what is not found comes here."""
+    raise AttributeError(f"no stepper {name!r}; the steppers are {', '.join(_STEPPERS)}")
 
 
 def __dir__() -> list[str]:
-    return ["Stepper", *names(__path__)]
+    return ["Stepper", *_STEPPERS]
