@@ -125,7 +125,8 @@ def unchanged(kept: Mapping[str, bool], whose: str) -> Iterator[Never]:
 
 
 Row: TypeAlias = Must | Never | Sends
-Rows: TypeAlias = Iterable[Row | None]  # None keeps the rows of ranks beside each other
+# None keeps the rows of ranks beside each other; a generator is read to its end in one go.
+Rows: TypeAlias = Iterable["Row | Iterator[Any] | None"]
 
 
 def _told(where: str, words: str) -> str:
@@ -137,7 +138,9 @@ def expect(*sides: tuple[str, Rows]) -> None:
     """Raise Wrong at the first row that fails, of (where, rows) that are read side by side."""
     for rows in zip_longest(*(rows for _, rows in sides)):
         for (where, _), row in zip(sides, rows, strict=True):
-            if row is not None:
+            if isinstance(row, Iterator):
+                expect((where, row))
+            elif row is not None:
                 row.check(where)
 
 
@@ -244,5 +247,15 @@ def compare_here(
     def check(parts: SimpleNamespace) -> None:
         for each in rows:
             expect(("", each(parts)))
+
+    return Step(title, needs, check)
+
+
+def in_turn(title: str, needs: tuple[str, ...], *steps: Step) -> Step:
+    """One step of several, each of which has a launch of its own."""
+
+    def check(parts: SimpleNamespace) -> None:
+        for step in steps:
+            step.check(parts)
 
     return Step(title, needs, check)
