@@ -212,10 +212,10 @@ def compare(
 
     def _expect_group(found: list[Any], case: Any, line: list[int]) -> None:
         more = f", {words}" if (words := case.words(line)) else ""
-        sides = (
-            (f"rank {rank} of {case.ranks}{more}", rows(found[n], Place(n, len(line), case, found)))
-            for n, rank in enumerate(line)
-        )
+        sides = []
+        for n, rank in enumerate(line):
+            where = f"rank {rank} of {case.ranks}{more}" if case.ranks > 1 else words
+            sides.append((where, rows(found[n], Place(n, len(line), case, found))))
         expect(*sides)
         if last:
             expect((f"on {len(line)} ranks{more}", last(found, case)))
