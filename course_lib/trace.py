@@ -63,7 +63,7 @@ class Total(NamedTuple):
     size_bytes: int
 
 
-Holdings = Mapping[Who, Mapping[Hashable, Held]]
+Holdings = Mapping[Who, Mapping[Any, Held]]
 
 
 class Trace(tuple[Event, ...]):

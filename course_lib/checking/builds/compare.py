@@ -167,6 +167,11 @@ class Case:
         """The case in words, in one of its groups."""
         return f"in the group of ranks {line}" if self.in_group else ""
 
+    def who(self, rank: int, line: Sequence[int]) -> str:
+        """The case in words, on one of its ranks."""
+        words = self.words(line)
+        return f"rank {rank} of {self.ranks}" + (f", {words}" if words else "")
+
 
 class Place(NamedTuple):
     """Where a rank stands: its number in its group, the group's size, the case, what all found."""
@@ -211,13 +216,13 @@ def compare(
                     _expect_group(found, case, line)
 
     def _expect_group(found: list[Any], case: Any, line: list[int]) -> None:
-        more = f", {words}" if (words := case.words(line)) else ""
-        sides = []
-        for n, rank in enumerate(line):
-            where = f"rank {rank} of {case.ranks}{more}" if case.ranks > 1 else words
-            sides.append((where, rows(found[n], Place(n, len(line), case, found))))
+        sides = (
+            (case.who(rank, line), rows(found[n], Place(n, len(line), case, found)))
+            for n, rank in enumerate(line)
+        )
         expect(*sides)
         if last:
+            more = f", {words}" if (words := case.words(line)) else ""
             expect((f"on {len(line)} ranks{more}", last(found, case)))
 
     return Step(title, needs, check)
@@ -240,7 +245,7 @@ def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any
 
 
 def compare_here(
-    title: str, needs: tuple[str, ...], *rows: Callable[[SimpleNamespace], Iterator[Row | None]]
+    title: str, needs: tuple[str, ...], *rows: Callable[[SimpleNamespace], Rows]
 ) -> Step:
     """A step that runs in this process: rows(parts), one function of them after the other."""
 

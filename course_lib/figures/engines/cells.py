@@ -11,7 +11,7 @@ from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
 from course_lib.figures.paper.text import width_pt
 
-_LINE, _BETWEEN, _BELOW, _STRIPE, _APART = 13.0, 5.0, 11.0, 5.0, 12.0
+_LINE, _BELOW, _STRIPE, _APART = 13.0, 11.0, 5.0, 12.0
 _SIZES = (9.0, 7.5, 6.5)
 _MOST_TOLD, _LONGEST = 8, 900  # different cells of one row, and letters, in the sentence
 Place = tuple[str, str]  # row, column
@@ -52,14 +52,14 @@ Grid = Mapping[str, Mapping[str, Cell]]
 class Cells:
     """{row: {column: Cell}} as a block; a row without cells is a heading of those that follow.
 
-    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first line of
-    a column's name stands once above all neighbours that share it, and these lie together.
-    `arrows` go from cell to cell; one to an earlier column of the same row goes round the edge.
+    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first lines
+    of a column's name stand once above all neighbours that share them, and these lie together.
+    `arrows` go from cell to cell; one to a column far before, in the same row, goes round the edge.
     `past`: those of before, thin and grey. `said`: what the sentence says instead of all cells.
     `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
-    has its outline, as squares have by default. `below`: texts stand below their cells. `bold`:
-    rows and columns that are at work. `note`: a grey line above them. `looks`: of words that mean
-    nothing to `style.meaning`.
+    has its outline, as squares have by default. `between`: the gap of two rows. `below`: texts
+    stand below their cells. `bold`: rows and columns that are at work. `note`: a grey line above
+    them. `looks`: of words that mean nothing to `style.meaning`.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Cells:
         bold: Collection[str] = (),
         heads: bool = True,
         gap: float | None = None,
+        between: float = 5.0,
         note: str = "",
         looks: Mapping[str, style.Look] = {},
     ) -> None:
@@ -89,6 +90,7 @@ class Cells:
         )
         lines = [line for row in grid if grid[row] for line in row.split("\n")]
         self.left = max((width_pt(line, 9) for line in lines), default=0.0) + 14
+        self.between = between
         self.gap = gap if gap is not None else 30.0 if arrows else 6.0
         self.high = {
             row: self._high(its, high if isinstance(high, int | float) else high.get(row, 20.0))
@@ -112,6 +114,7 @@ class Cells:
         if self.square:
             width = {name: self.square * self._most(name) for name in self.columns}
             gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
+        self.apart = gaps  # columns
         x, at = {}, self.left + (0.0 if self.square else gaps / 2)
         for name, begins in zip(self.columns, new, strict=True):
             at += _APART * begins
@@ -149,14 +152,15 @@ class Cells:
         told = list(accumulate(map(len, said)))
         most = max(1, sum(length < _LONGEST for length in told))
         more = f"and {len(said) - most} more" if len(said) > most else ""
-        return "; ".join(filter(None, [self.note, *said[:most], more]))
+        return "; ".join(filter(None, [self.note.rstrip("."), *said[:most], more]))
 
     def _said(self, its: Mapping[str, Cell]) -> str:
         """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
         told: dict[str, list[str]] = {}
         for column, cell in its.items():
             if cell.slots or cell.text:
-                name = _flat(column) if self.heads else ""
+                lines = column.split("\n")
+                name = " ".join(dict.fromkeys((lines[0], lines[-1]))) if self.heads else ""
                 told.setdefault(_content(cell), []).append(name)
         parts = [
             f"{_listed(names)} {content}".strip()
@@ -168,7 +172,7 @@ class Cells:
         if not self.grid[row]:
             return 18.0
         high = max(self.high[row], 26.0 if "\n" in row else 0.0)
-        return high + (_BELOW if self.below else 0.0) + _BETWEEN
+        return high + (_BELOW if self.below else 0.0) + self.between
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Heads, names and outlines; what is in the cells; what is written in them; arrows."""
@@ -207,10 +211,13 @@ class Cells:
                 over.setdefault(name.rpartition("\n")[0], []).append(name)
             for group, names in over.items():
                 left, right = self.x[names[0]], self.x[names[-1]] + self.width[names[-1]]
-                drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
+                for line, text in enumerate(group.split("\n")):
+                    middle, y = (left + right) / 2, top + 9 + _LINE * line
+                    ink = style.GREY if line else style.INK
+                    drawing.write(middle, y, text, 9, "center", ink, not line)
         lowest = [name.rpartition("\n")[2] for name in self.columns]
         size = min(
-            _size(text, self.width[name] + 4) or 6.5
+            _size(text, self.width[name] + self.apart - 2) or 6.5
             for text, name in zip(lowest, self.x, strict=True)
         )
         y = top + 9 + _LINE * (self.heads - 1)
@@ -298,7 +305,7 @@ class Cells:
 
     def _ground(self, drawing: Drawing, cell: Cell, box: Box, wide: float) -> str:
         """The colour of a text in the cell's middle, with a plain ground where it needs one."""
-        words = {cell.filled.get(slot, "") for slot in range(cell.slots)}
+        words = {cell.filled.get(slot, "") for slot in range(max(1, cell.slots))}
         word = words.pop()
         fill, hatch = self._look(word) if isinstance(word, str) and word else (style.WHITE, None)
         fill = style.WHITE if words else fill
@@ -323,6 +330,9 @@ class Cells:
                 lines += arrow_lines(first, last)
             elif self.x[end] > self.x[start]:
                 lines += arrow_lines((right, a), (self.x[end] - 3, a))
+            elif self.columns.index(start) - self.columns.index(end) == 1 < len(self.columns) - 1:
+                left = self.x[end] + self.width[end] + 3
+                lines += arrow_lines((self.x[start] - 3, a), (left, a))
             else:  # round the edge
                 lines.append([(right, a), (WIDTH_PT, a)])
                 lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
@@ -351,7 +361,7 @@ def _flat(name: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    if len(names) > 4:
+    if len(names) > 4 and all(names):
         return f"{names[0]}, {names[1]}, …, {names[-1]}"
     return ", ".join(dict.fromkeys(names))
 
@@ -387,14 +397,14 @@ def _stripe(box: Box, number: int, count: int) -> Box:
 def _joined(boxes: Sequence[Box]) -> list[Box]:
     """Neighbours in one piece: first those of a row, then rows of the same width."""
     found: list[Box] = []
-    for x, y, wide, high in boxes:
+    for x, y, wide, high in sorted(boxes, key=lambda box: (round(box[1], 3), box[0])):
         last = found[-1] if found else (0.0, 0.0, 0.0, 0.0)
         if last[1::2] == (y, high) and abs(last[0] + last[2] - x) < 0.01:
             found[-1] = (*last[:2], last[2] + wide, high)
         else:
             found.append((x, y, wide, high))
     pieces: list[Box] = []
-    for x, y, wide, high in found:
+    for x, y, wide, high in sorted(found):
         last = pieces[-1] if pieces else (0.0, 0.0, 0.0, 0.0)
         if (x, wide) == last[::2] and abs(last[1] + last[3] - y) < 0.01:
             pieces[-1] = (x, last[1], wide, last[3] + high)

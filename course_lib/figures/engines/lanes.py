@@ -1,23 +1,23 @@
 """Rows of spans on one scale: who did what when. And what was held meanwhile, below them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Box, Point
-from course_lib.figures.paper.text import width_pt
+from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.text import counted, width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
 
 _NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
 _NAME_ROOM = 11.0  # rows that are lower share a name
 _NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
-_APART = 6.0  # between links
 _NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
 _SAID = 6  # rows, and spans of a row, that the sentence names
 Rows = Mapping[str, Sequence[Event]]
@@ -38,7 +38,9 @@ class Lanes(Timed):
     a line marks it. Events of one row with the same times share its height. An event's `label`
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
-    lines through all rows. `links`: thin lines from one row and time to another, below it.
+    lines through all rows. `gap`: of two rows, where not as little as looks well. `arrows`: from
+    row and time to row and time, behind the boxes, in the colour of a word. `sentence`: instead of
+    that which names spans.
     """
 
     def __init__(
@@ -53,14 +55,19 @@ class Lanes(Timed):
         told: Told = format_duration,
         ground: bool = False,
         marks: Mapping[str, float] | None = None,
-        links: Sequence[tuple[Place, Place]] = (),
+        arrows: Sequence[tuple[Place, Place, str]] = (),
+        gap: float | None = None,
         foot: bool = True,
+        sentence: str = "",
     ) -> None:
         names = max((width_pt(row, 9) for row in rows), default=0.0) + 8
         super().__init__(over or span(rows), now, max(LEFT, names))
         self.rows, self.name, self.high, self.told = rows, name, high, told
-        self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
+        self.ground, self.marks, self.foot = ground, marks or {}, foot
+        self.arrows = arrows
+        self.pad = (2 if ground or high < 12 else 4) / 2 if gap is None else gap / 2
         self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
+        self.told_in_short = sentence
         self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
 
     @property
@@ -70,6 +77,12 @@ class Lanes(Timed):
         return head + self.high * len(self.rows) + _FOOT * self.foot
 
     @property
+    def numbered(self) -> bool:
+        """Whether a label stands in any box."""
+        looks = self._looks(dict.fromkeys(self.rows, 0.0)).values()
+        return any(self._labelled(bars, _widest(looks)) for bars in looks)
+
+    @property
     def words(self) -> Iterable[str]:
         """What is done."""
         return dict.fromkeys(event.what for its in self.rows.values() for event in its)
@@ -77,9 +90,11 @@ class Lanes(Timed):
     @property
     def sentence(self) -> str:
         """The first spans of each row, in words; of many rows or spans only their sums."""
+        if self.told_in_short:
+            return self.told_in_short
         rows, first = list(self.rows.items()), self.over[0]
         said = [f"{row}: {self._said(its)}" for row, its in rows[:_SAID]]
-        said += [f"and {len(rows) - _SAID} more rows"] * (len(rows) > _SAID)
+        said += [f"and {counted(len(rows) - _SAID, 'more row')}"] * (len(rows) > _SAID)
         said += [f"{words} at {self.told(at - first)}" for words, at in self.marks.items()]
         return f"{self.name or 'in all'}, {self.told(self.end - first)}: {'; '.join(said)}"
 
@@ -113,9 +128,23 @@ class Lanes(Timed):
             drawing.boxes([whole], style.IDLE, edge=style.GREY)
         else:
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
-        for (word, later), bars in self._looks(y).items():
+        for (row, start), (to, end), word in self.arrows:
+            down = y[to] > y[row]
+            side = 2.5 if down else -2.5  # one of each at one time lie beside each other
+            edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
+            first, last = self.x(start) + side, self.x(end) + side
+            ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
+            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1.6)
+        looks = self._looks(y)
+        for (word, later), bars in looks.items():
             self._bars(drawing, word, later, bars)
-        drawing.lines(self._links(y), style.GREY, 0.7)
+            texts = [
+                (box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.36 * self.size, label)
+                for box, label in self._labelled(bars, _widest(looks.values()))
+            ]
+            if texts:
+                ink = style.GREY if later else style.on(style.meaning(word)[0])
+                drawing.write_all(texts, self.size, "center", ink)
         if self.foot:
             self._foot(drawing, bottom + 12)
         self.cursor(drawing, top, bottom)
@@ -123,15 +152,14 @@ class Lanes(Timed):
     def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
         """The bars of each look: a word, and whether they are still to come."""
         looks: dict[tuple[str, bool], list[_Bar]] = {}
-        pad = 1 if self.ground or self.high < 12 else 2
         for row, its in self.rows.items():
             together: dict[tuple[float, float], list[Event]] = {}
             for event in its:
                 together.setdefault((event.at, event.until), []).append(event)
             for (start, end), events in together.items():
-                wide, high = (end - start) * self.scale, (self.high - 2 * pad) / len(events)
+                wide, high = (end - start) * self.scale, (self.high - 2 * self.pad) / len(events)
                 for place, event in enumerate(events):
-                    box = self.x(start), y[row] + pad + place * high, max(0.5, wide), high
+                    box = self.x(start), y[row] + self.pad + place * high, max(0.5, wide), high
                     bars = looks.setdefault((event.what, self.later(start)), [])
                     bars.append(_Bar(box, event.label))
         return looks
@@ -139,36 +167,21 @@ class Lanes(Timed):
     def _bars(self, drawing: Drawing, word: str, later: bool, bars: Sequence[_Bar]) -> None:
         fill, hatch = (style.WHITE, None) if later else style.meaning(word)
         boxes = [bar.box for bar in bars]
-        if median(box[2] for box in boxes) < _NARROW:
+        if _width(bars) < _NARROW:
             edge = style.GREY if later else fill
             boxes = list(joined(boxes))
         else:
             edge = style.GREY if later else style.INK
-        drawing.boxes(boxes, fill, hatch, edge, dashed=later)
-        texts = [
-            (box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.36 * self.size, label)
-            for box, label in self._labelled(bars)
-        ]
-        if texts:
-            ink = style.GREY if later else style.on(fill)
-            drawing.write_all(texts, self.size, "center", ink)
+        drawing.boxes(boxes, fill, hatch, edge, dashed=later or fill == style.WHITE)
 
-    def _links(self, y: Mapping[str, float]) -> Iterator[list[Point]]:
-        """From a row's lower edge to another's upper one; only those that stand apart."""
-        last = -math.inf
-        for (row, start), (to, end) in self.links:
-            if self.x(start) >= last + _APART:
-                last = self.x(start)
-                yield [(last, y[row] + self.high - 2), (self.x(end), y[to] + 2)]
-
-    def _labelled(self, bars: Sequence[_Bar]) -> Iterable[_Bar]:
-        """Words where they fit; numbers in all boxes or in every fourth, if most have room."""
+    def _labelled(self, bars: Sequence[_Bar], widest: float) -> list[_Bar]:
+        """Words where they fit; numbers in all boxes, or in every fourth of the widest kind."""
         bars = [bar for bar in bars if bar.label and bar.box[3] > self.size]
         if not all(bar.label.isdigit() for bar in bars):
             return [bar for bar in bars if bar.box[2] >= width_pt(bar.label, self.size) + 2]
         text = max((_number_pt(bar.label, self.size) for bar in bars), default=0.0)
-        wide = median([bar.box[2] for bar in bars] or [0.0])
-        if wide < text - _NUMBER_GAP:
+        wide = _width(bars)
+        if wide < text + (-_NUMBER_GAP if wide == widest else _NUMBER_GAP):
             return []
         every = 1 if wide >= text + _NUMBER_GAP else 4
         return [
@@ -212,7 +225,9 @@ class Lanes(Timed):
 class Levels(Timed):
     """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
 
-    After `now` they are pale. `most`: what the whole height means, if not the peak.
+    `head`: a line above. After `now` they are pale. `most`: what the whole height means, if not
+    the peak. `outlined`: each box on its own. `looks`: of words that mean nothing to
+    `style.meaning`.
     """
 
     def __init__(
@@ -221,13 +236,17 @@ class Levels(Timed):
         *,
         over: tuple[float, float],
         name: str = "",
+        head: str = "",
         now: float | None = None,
         high: float = 64.0,
         most: float | None = None,
         told: Told = format_bytes,
+        outlined: bool = False,
+        looks: Mapping[str, style.Look] = {},
     ) -> None:
         super().__init__(over, now, max(LEFT, width_pt(name, 9) + 8))
         self.levels, self.name, self.high, self.told = levels, name, high, told
+        self.head, self.outlined, self.looks = head, outlined, looks
         times = {time for its in levels.values() for time, _ in its}
         times |= {*over, *([now] if now is not None else [])}
         self.times = sorted(time for time in times if over[0] <= time <= over[1])
@@ -239,8 +258,8 @@ class Levels(Timed):
 
     @property
     def height_pt(self) -> float:
-        """The levels; their name stands beside them."""
-        return self.high + 4
+        """The head and the levels; their name stands beside them."""
+        return self.high + 4 + _NAME * bool(self.head)
 
     @property
     def words(self) -> Iterable[str]:
@@ -253,10 +272,14 @@ class Levels(Timed):
         now = self.now
         sizes = [] if now is None else [_level(its, now) for its in self.levels.values()]
         end = "" if now is None else f", now {self.told(sum(sizes))}"
-        return f"{self.name or 'held'}: at most {self.told(self.peak)}{end}"
+        name = " ".join(filter(None, (self.head, self.name))) or "held"
+        return f"{name}: at most {self.told(self.peak)}{end}"
 
     def draw(self, drawing: Drawing, top: float) -> None:
         """Boxes from the bottom up, from change to change."""
+        if self.head:
+            drawing.write(0, top + 12, self.head, style.TITLE_PT, bold=True)
+            top += _NAME
         bottom = top + self.high
         drawing.write(self.left - 6, top + 10, self.name, 9, "right")
         drawing.write(self.left - 6, top + 22, self.told(self.peak), 9, "right", style.GREY)
@@ -272,8 +295,9 @@ class Levels(Timed):
                 box = (self.x(time), bottom - low - high, self.x(following) - self.x(time), high)
                 if high > 0:
                     (later if self.now is not None and time >= self.now else boxes).append(box)
-            fill, hatch = style.meaning(what)
-            drawing.boxes(boxes, fill, hatch, edge=fill)
+            fill, hatch = self.looks.get(what) or style.meaning(what)
+            edge = style.INK if self.outlined else fill
+            drawing.boxes(boxes if self.outlined else joined(boxes), fill, hatch, edge)
         drawing.boxes(later, style.PALE, edge=style.PALE)
         self.cursor(drawing, top, bottom)
 
@@ -332,6 +356,14 @@ def joined(boxes: Iterable[Box]) -> Iterator[Box]:
             last = box
     if last:
         yield last
+
+
+def _width(bars: Sequence[_Bar]) -> float:
+    return median([bar.box[2] for bar in bars] or [0.0])
+
+
+def _widest(looks: Collection[Sequence[_Bar]]) -> float:
+    return max(map(_width, looks), default=0.0)
 
 
 def _number_pt(number: str, size: float) -> float:

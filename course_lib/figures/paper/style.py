@@ -75,22 +75,44 @@ Look = tuple[str, str | None]  # colour, hatch
 # What the words of a trace look like. A word that is not here is looked up by its first part
 # ("weights of layer 1"), and else takes a colour of SERIES.
 MEANINGS: dict[str, Look] = {
-    **dict.fromkeys(("weights", "rows"), (WEIGHTS, None)),
-    **dict.fromkeys(("gradients", "gradient", "summed"), (GRADIENTS, None)),
+    **dict.fromkeys(("weights", "rows", "shard"), (WEIGHTS, None)),
+    **dict.fromkeys(("gradients", "gradient", "summed", "mean"), (GRADIENTS, None)),
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
     "activations": (ACTIVATIONS, None),
+    "unfinished activations": (ACTIVATIONS, "/"),  # to be summed over ranks
+    "unfinished gradients": (GRADIENTS, "/"),
     **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
     **dict.fromkeys(("messages", "all-gather", "gather", "all-reduce", "link"), (MESSAGES, None)),
+    **dict.fromkeys(("message", "communication", "copying"), (MESSAGES, None)),
+    **dict.fromkeys(("torch.distributed", "alike"), (MESSAGES, None)),
+    "scatter": (MESSAGES, "/"),
     **dict.fromkeys(("computing", "training", "runs", "work", "forward"), (FORWARD, None)),
+    **dict.fromkeys(("computation", "product", "your program"), (FORWARD, None)),
+    "prepare": (TEMPORARY, "x"),
     **dict.fromkeys(("backward", "input's gradient"), (BACKWARD, None)),
     **dict.fromkeys(("reduce-scatter", "reduce"), (lighter(MESSAGES), None)),
     "weights' gradient": (WEIGHT_GRADIENT, None),
-    "update": (UPDATE, None),
-    **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart"), (IDLE, None)),
+    **dict.fromkeys(("update", "updating"), (UPDATE, None)),
+    **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart", "torch"), (IDLE, None)),
+    "done": (PALE, None),
+    "now": (INK, None),  # a frame round what is at work
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
-    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
-    **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
+    **dict.fromkeys(("exposed", "differs", "slow"), (WARNING, None)),
+    **{"fast": (MESSAGES, None), "copy": (WARNING, "/")},
+    "standing": (INK, None),
+    **dict.fromkeys(("others", "zero", "again", "after", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("padding", "elsewhere", "expected", "not tested", "not used"), (WHITE, None)),
+    "framework overhead": (GREY, None),
+    "intermediate results": (ACTIVATIONS, None),
+    "inputs and labels": (PALE, None),
+    "new work": (FORWARD, None),
+    "done again": (FORWARD, "/"),
+    "lost work": (WARNING, "x"),
+    "nobody has noticed": (IDLE, None),
+    "in the queue": (TEMPORARY, None),
+    "starting": (MESSAGES, "-"),
+    **dict.fromkeys(("computes", "own node"), (INK, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
 
@@ -104,7 +126,7 @@ def meaning(word: str) -> Look:
     if word.startswith("later "):
         fill, hatch = meaning(word.removeprefix("later "))
         return lighter(fill), hatch
-    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
+    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0].strip(":") if word else "")
     number = re.search(r"\d+$", word)
     place = int(number[0]) if number else sum(map(ord, word))
     fill, hatch = known or SERIES[place % len(SERIES)]
