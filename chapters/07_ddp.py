@@ -72,7 +72,16 @@ step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 # $$g = \frac{1}{n} \sum_{i=1}^{n} g_i .$$
 
 # %%
-figures.replicas([0.2, 0.6], samples=4, title="One update of one weight on two GPUs")
+own = {"rank 0": "0.2", "rank 1": "0.6"}
+cell = figures.Cell
+grid = {
+    "samples": {"rank 0": cell("0 … 3"), "rank 1": cell("4 … 7")},
+    "gradient": {rank: cell(g, {0: "own gradients"}) for rank, g in own.items()},
+    "all-reduce": {"rank 0": cell("", {0: "messages"}, wide=2)},
+    "mean": {rank: cell("0.4", {0: "gradients"}) for rank in own},
+    "update": {rank: cell("the same", {0: "update"}) for rank in own},
+}
+figures.cells(grid, "One update of one weight on two GPUs")
 
 # %% [markdown]
 # That is all of data parallelism. Test it: the two halves of a batch, one after the other, on one replica.
@@ -912,10 +921,15 @@ def which_came(users):
 rows = {}
 for case, users in {"no rank": [], "only rank 0": [0]}.items():
     for number, came in enumerate(launch.run(which_came, users, ranks=2)):
-        rows[f"{case}, on rank {number}"] = {
-            name.replace("sometimes", "some"): there for name, there in came.items()
+        end = "full: is sent" if all(came.values()) else "never full"
+        rows[f"{case}, on rank {number}\n{end}"] = {
+            name: figures.Cell(
+                name.replace("sometimes", "some"), {0: "own gradients"} if there else {}
+            )
+            for name, there in came.items()
         }
-figures.full_buckets(rows, "Who uses the second layer, and the bucket on each rank")
+title = "Who uses the second layer, and the bucket on each rank"
+figures.cells(rows, title, heads=False, lined=True, gap=0)
 
 # %% [markdown]
 # First case: *no* rank uses the second layer. Nobody sends anything, and `backward()` returns

@@ -17,6 +17,8 @@
 # Time: about three hours, half of them for the exercises. You need chapters 4 to 6.
 
 # %%
+from itertools import pairwise
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -70,13 +72,35 @@ faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
 # **By columns** (列并行, column-parallel). GPU 0 holds the column $(1, 3)$, GPU 1 the column $(-2, 4)$. Each needs all of $X$, and has a finished *part* of the result:
 
 # %%
-figures.cut_product([1, 2], [[1, -2], [3, 4]], by="columns")
+matrix = figures.matrix
+x, a, b = [[1, 2]], [[1, -2], [3, 4]], [[1, 0], [2, 1]]
+by_columns = {
+    f"rank {rank}\na finished part": {
+        "X": matrix(x, "activations"),
+        "A": matrix(a, "weights", (rank, rank + 2)),
+        "X·A": matrix([[7, 6]], "activations", [rank]),
+    }
+    for rank in range(2)
+}
+by_columns["all-gather\nput them side by side"] = {
+    "X·A": matrix([[7, 6]], "activations")
+}
+figures.cells(by_columns, "Cut by columns", square=28, between=14)
 
 # %% [markdown]
 # **By rows** (行并行, row-parallel). GPU 0 holds the row $(1, -2)$, GPU 1 the row $(3, 4)$. Each needs only one feature of $X$, and has an unfinished result of *full size*:
 
 # %%
-figures.cut_product([1, 2], [[1, -2], [3, 4]], by="rows")
+by_rows = {
+    f"rank {rank}\nfull size, unfinished": {
+        "X": matrix(x, "activations", [rank]),
+        "A": matrix(a, "weights", (2 * rank, 2 * rank + 1)),
+        "X·A": matrix([result], "unfinished activations"),
+    }
+    for rank, result in enumerate([[1, -2], [6, 8]])
+}
+by_rows["all-reduce\nadd them up"] = {"X·A": matrix([[7, 6]], "activations")}
+figures.cells(by_rows, "Cut by rows", square=28, between=14)
 
 # %% [markdown]
 # The same in PyTorch:
@@ -114,7 +138,21 @@ assert torch.cat(columns, dim=1).tolist() == sum(rows).tolist() == [[7, 6]]
 # Z = (7,\ 6)\, B = (7 \cdot 1 + 6 \cdot 2,\ \ 6 \cdot 1) = (19,\ 6).$$
 
 # %%
-figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]])
+pair = {
+    f"rank {rank}": {
+        "X": matrix(x, "activations"),
+        "A": matrix(a, "weights", (rank, rank + 2)),
+        "ReLU(X·A)": matrix([[7, 6]], "activations", [rank]),
+        "B": matrix(b, "weights", (2 * rank, 2 * rank + 1)),
+        "Z": matrix([result], "unfinished activations"),
+    }
+    for rank, result in enumerate([[7, 0], [12, 6]])
+}
+ways = [
+    ((row, one), (row, two)) for row, its in pair.items() for one, two in pairwise(its)
+]
+pair["g, all-reduce\nboth get the sum"] = {"Z": matrix([[19, 6]], "activations")}
+figures.cells(pair, "Forward", square=28, between=14, past=ways)
 
 # %% [markdown]
 # Between the two matrices nobody sends anything; at the end there is one sum.
@@ -159,7 +197,21 @@ assert too_early.tolist() == [[7, 8]]
 # know $Z$. Each can go back through its own row of $B$, the ReLU, and its own column of $A$. Read from right to left; ∂ is the gradient:
 
 # %%
-figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]], gradient=[1, 1])
+back = {
+    f"rank {rank}": {
+        "∂X": matrix([part], "unfinished gradients"),
+        "A": matrix(a, "weights", (rank, rank + 2)),
+        "∂(X·A)": matrix([[1, 3]], "gradients", [rank]),
+        "B": matrix(b, "weights", (2 * rank, 2 * rank + 1)),
+        "∂Z": matrix([[1, 1]], "gradients"),
+    }
+    for rank, part in enumerate([[1, 3], [-6, 12]])
+}
+ways = [
+    ((row, two), (row, one)) for row, its in back.items() for one, two in pairwise(its)
+]
+back["f, all-reduce\nboth get the sum"] = {"∂X": matrix([[-5, 15]], "gradients")}
+figures.cells(back, "Backward", square=28, between=14, past=ways)
 
 # %% [markdown]
 # Each knows only how the loss depends on $X$ *through its own half*. The true gradient is the sum, $(-5, 15)$. What was copied on the
@@ -323,8 +375,21 @@ assert library == ours
 # %%
 rows_of = [tensor_parallel.qkv_rows(4, 4, 2, tp=2, rank=rank) for rank in range(2)]
 in_half = [list(range(12)), list(range(12, 24))]
-strips = {"part by part": rows_of, "in one piece": in_half}
-figures.fused_rows(strips, parts=[8, 8, 8])
+
+
+def strip(of_ranks):
+    """The 8 rows of each part, in the colour of the rank that has them."""
+    owner = {row: f"rank {rank}" for rank, rows in enumerate(of_ranks) for row in rows}
+    return {
+        f"8 rows: {part}": figures.Cell(
+            "", {row: owner[start + row] for row in range(8)}, 8
+        )
+        for part, start in {"queries": 0, "keys": 8, "values": 16}.items()
+    }
+
+
+strips = {"part by part": strip(rows_of), "in one piece": strip(in_half)}
+figures.cells(strips, lined=True)
 
 # %% [markdown]
 # Try both, with one process that plays two ranks. Each rank computes its two heads and multiplies them with its columns of the output

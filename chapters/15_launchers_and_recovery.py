@@ -889,8 +889,25 @@ figures.stacked_bars(checkpoints, "A checkpoint", units.format_bytes, colours=lo
 #
 # After a failure you may have fewer GPUs than before. Then fewer ranks read than wrote. Dividing the state anew is called **resharding** (重新切分), and it is arithmetic on indices. Here are ten columns of a state, written by four ranks and read by three:
 
+
 # %%
-figures.resharded(total=10, writers=4, readers=3)
+def rank_columns(rank, ranks):
+    return range(*scratch.recovery.checkpoint.columns(10, rank, ranks))
+
+
+files = {
+    str(column): f"file {rank}" for rank in range(4) for column in rank_columns(rank, 4)
+}
+read = {
+    f"read by rank {rank}": {
+        str(column): figures.Cell("", {0: files[str(column)]})
+        for column in rank_columns(rank, 3)
+    }
+    for rank in range(3)
+}
+written = {column: figures.Cell("", {0: file}) for column, file in files.items()}
+title = "10 columns: written by 4 ranks, read by 3"
+figures.cells({"written": written} | read, title, gap=2)
 
 # %% [markdown]
 # Rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$ of all $C$. So the middle reader takes one part of file 1 and one of file 2. Each part is an intersection of two intervals:

@@ -80,10 +80,18 @@ torch.set_num_threads(1)
 slower = predict("16.factor", "Times as long?", yours=None)
 
 # %% [markdown]
-# A cluster has many parts, and each command looks at one of them. Before you type anything, ask which part you suspect. This is the map of the chapter. We start with PyTorch and work our way down.
-
-# %%
-figures.command_map(tables.PARTS)
+# A cluster has many parts, and each command looks at one of them. Before you type anything, ask which part you suspect. This is the map of the chapter, from your program down to the cable. We start with PyTorch and work our way down.
+#
+# | part | what to ask | with |
+# |---|---|---|
+# | **your program** | Where does each rank stand? | `course diagnose`, `py-spy dump` |
+# | **PyTorch** | Does it see GPUs? Can ranks talk? | `is_available()`, `device_count()` |
+# | **container, pod** | Devices, /dev/shm, locked memory? | `df -h /dev/shm`, `ulimit -l` |
+# | **NCCL** | Which network does it use? How fast? | `NCCL_DEBUG=INFO`, `all_reduce_perf` |
+# | **GPU** | Who uses it? Is it well? | `nvidia-smi pmon`, `dmon`, `-q`; `dmesg` |
+# | **inside the node** | By which way to GPU and port? | `nvidia-smi topo -m`, `nvlink -s` |
+# | **port** | Is it up? At which rate? | `ibstat`, `ibstatus`, `ibv_devinfo` |
+# | **cable, switch** | How much goes over it? Errors? | counters, `mlnx_perf` |
 
 # %% [markdown]
 # ## 16.1 Three questions to begin with
@@ -218,10 +226,10 @@ by_switch = [port for port, way in found if way in ("PIX", "PXB")]
 expect(4, len(by_switch), label="GPUs", yours=near)
 
 # %% [markdown]
-# Both tables again, as a picture. Follow the path from a GPU to its nearest port: green goes through a switch, red through the CPU.
+# Both tables again, as a picture. Each device stands on what it hangs on. Green is a switch that joins a GPU with its nearest port, red what lies between them where they have no switch in common.
 
 # %%
-figures.node_ways({"the first server": first.ways, "the second server": second.ways})
+figures.node_ways({"the first server": first, "the second server": second})
 
 # %% [markdown]
 # **Explain.** Four: in the first server each GPU has a port behind the same switch. In the second, every byte for the network crosses the CPU. Both servers are healthy, and no NVIDIA command will ever complain about the second. But its
@@ -528,10 +536,15 @@ print(f"{per_gb:.2f} s of a processor for 1 GB: at 25 GB/s, {cores:.0f} cores")
 # %%
 expect(3 + 1 + 3, label="moves", yours=moved)
 
-# %%
-figures.rdma_paths(per_gb)
-
 # %% [markdown]
+# From the memory of one GPU to that of a GPU in another node. A thick arrow (⇛) is a copy that a processor makes; at all others a GPU or a card moves the bytes by itself (DMA):
+#
+# | | sending node | receiving node | moves | by a processor |
+# |---|---|---|---|---|
+# | **TCP** | GPU memory → program's buffer ⇛ kernel's buffer → network card | → network card → kernel's buffer ⇛ program's buffer → GPU memory | 7 | 2 |
+# | **RDMA** | GPU memory → program's buffer → network card | → network card → program's buffer → GPU memory | 5 | none |
+# | **RDMA straight to the GPU** (GPUDirect) | GPU memory → network card | → network card → GPU memory | 3 | none |
+#
 # **Explain.** Seven: three on each side and the wire. At 25 GB/s, one port of 200 Gb/s, several cores would do nothing but copy, and eight ports would take eight times as many. (A real network costs more: your machine had no card to serve.)
 #
 # With **RDMA** (chapter 13) the program registers its buffer with the network card once. From then on the card reads and writes
@@ -893,12 +906,15 @@ for sign in container.memory_signs(shm, locked):
 print(POD)
 
 # %% [markdown]
-# The node has four things that a container lacks until you pass them in. Docker's option stands above each arrow, the pod's field below it:
-
-# %%
-figures.container_wall(tables.GATES, "What a container gets only if you say so")
-
-# %% [markdown]
+# The node has four things that a container lacks until you pass them in:
+#
+# | the node has | docker's option | a pod's field | a container without it |
+# |---|---|---|---|
+# | **GPUs** | `--gpus all` | `limits: nvidia.com/gpu: 8` | no GPU |
+# | **RDMA ports** | `--device=/dev/infiniband` | `limits: rdma/rdma_shared_device_a: 1` | NCCL takes TCP, silently |
+# | **locked memory** | `--ulimit memlock=-1` | `capabilities: add: [IPC_LOCK]` | `ibv_create_cq` failed |
+# | **shared memory** | `--shm-size=16G` | `emptyDir: {medium: Memory}` at `/dev/shm` | 64 MB, then Bus error |
+#
 # `requests` is what the scheduler looks for on a node; `limits` is the most that the container gets. For processors and memory the two may differ. A device cannot be promised twice, so for devices they must be equal: **limits** (资源限额) alone are enough, and `requests` alone are refused (Kubernetes, *Extended resources*). The name after `rdma/` is
 # not standard; whoever set up the device plug-in chose it. If you misspell it, the pod waits indefinitely, and the end of `kubectl describe pod` says why:
 
@@ -972,9 +988,18 @@ choices = {setting: nccl_choice.chosen(setting, twelve) for setting in settings}
 expect(3, len(choices["mlx5_1"]), label="devices", yours=chosen)
 
 # %%
-figures.chosen_ports(
-    choices, twelve, "NCCL_IB_HCA, and the devices mlx5_… that it chooses"
-)
+rows = {
+    f"{setting}\n{len(its)} of 12": {
+        port: figures.Cell(
+            port.removeprefix("mlx5_"),
+            {0: "messages by this port" if port in its else "not chosen"},
+        )
+        for port in twelve
+    }
+    for setting, its in choices.items()
+}
+title = "NCCL_IB_HCA, and the devices mlx5_… that it chooses"
+figures.cells(rows, title, heads=False)
 
 # %% [markdown]
 # **Explain.** Three: names are *prefixes*, and `mlx5_10` and `mlx5_11` match as well. A leading `=` means exactly these names, `^` all others, and `^=` all but exactly these. (NCCL's page of environment variables; `NCCL_SOCKET_IFNAME` follows the same rules.) So the node of section 16.4 can work on with `NCCL_IB_HCA=^=mlx5_3`, set on *all* nodes, since rings need
@@ -1912,9 +1937,25 @@ figures.lines(
 # ## 16.11 The clinic's first page
 #
 # Begin with what you see, and ask one question. The section says how to read the answer.
-
-# %%
-figures.first_page(tables.SYMPTOMS, "From what you see to what to ask first")
+#
+# | | you see | ask first | section |
+# |---|---|---|---|
+# | **won't start** | `is_available()` is False | `nvidia-smi` inside the container; `--gpus` | 16.1, 16.5 |
+# | | out of memory on an empty GPU | `nvidia-smi pmon -s um -c 1` | 16.2 |
+# | | `ibv_create_cq` failed | `ulimit -l`; `IPC_LOCK` | 16.5 |
+# | | the pod is Pending | `kubectl describe pod`, its last lines | 16.5 |
+# | | the rendezvous times out | `--net=host`, `NCCL_SOCKET_IFNAME` | 15.2, 16.5 |
+# | **dies** | a GPU is gone, “uncorrectable” | the lines with Xid in `dmesg -T` | 16.2 |
+# | | Bus error, No space left on device | `df -h /dev/shm` | 16.5 |
+# | **hangs** | all show 100 %, nothing moves | who shows less in `pmon`; `py-spy dump` | 16.3, 16.7 |
+# | | in the first all-reduce | `DETAIL`; `monitored_barrier`; interface | 16.7 |
+# | | after hours | `course diagnose`: the stack that differs | 16.7 |
+# | | “Watchdog caught collective …” | `SeqNum`, `OpType`, `NumelIn` of all ranks | 16.7 |
+# | **is slow** | all ranks, since yesterday | `ibstat` everywhere; symbol errors; `dmon` | 16.4, 16.2 |
+# | | many times slower than planned | `NCCL_DEBUG=INFO`: `Using network` | 16.6 |
+# | | some percent longer | time in the collective, by rank; pairs | 16.9 |
+# | | two nodes slower than one | bytes of a step over the link | 16.10 |
+# | **is wrong** | another loss than on one GPU | `course compare` | 16.8 |
 
 # %% [markdown]
 # ## What to remember

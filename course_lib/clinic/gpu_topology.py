@@ -4,13 +4,15 @@ Format: the legend that the command prints; https://docs.nvidia.com/deploy/nvidi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from course_lib.clinic.sign import Sign, unreadable
 
 # From near to far: at most one PCIe switch, several, the CPU, its other bridges, the other CPU.
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_BY_SWITCH, _BY_CPU = WAYS[:2], WAYS[:4]
 _MEANING = {
     "PIX": "one PCIe switch",
     "PXB": "several PCIe switches",
@@ -38,6 +40,35 @@ class Topology:
         ports = [name for name in self.devices if name not in self.gpus]
         known = [(port, self.ways[gpu, port]) for port in ports]
         return min(known, key=lambda pair: WAYS.index(pair[1]), default=None)
+
+    @property
+    def near(self) -> frozenset[str]:
+        """The GPUs that reach a network port by PCIe switches alone."""
+        nearest = {gpu: self.nearest_port(gpu) for gpu in self.gpus}
+        return frozenset(gpu for gpu, port in nearest.items() if port and port[1] in _BY_SWITCH)
+
+    @property
+    def cpus(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """By CPU, and within it by PCIe switch, the devices that hang on it."""
+        switches = self._joined(_BY_SWITCH)
+        return tuple(
+            tuple(switch for switch in switches if switch[0] in cpu)
+            for cpu in self._joined(_BY_CPU)
+        )
+
+    def nvlink(self, device: str) -> str:
+        """The NVLinks of a GPU as printed, such as NV18; "" without."""
+        ways = (self.ways[device, other] for other in self.devices)
+        return ", ".join(sorted({way for way in ways if way.startswith("NV")}))
+
+    def _joined(self, ways: Sequence[str]) -> list[tuple[str, ...]]:
+        """Groups of devices that chains of these paths join, by their first device."""
+        found: list[tuple[str, ...]] = []
+        for device in self.devices:
+            near = [its for its in found if any(self.ways[device, one] in ways for one in its)]
+            found = [its for its in found if its not in near]
+            found.append((*chain(*near), device))
+        return sorted(found, key=lambda its: self.devices.index(its[0]))
 
 
 def topology(text: str) -> Topology:

@@ -31,17 +31,12 @@ from course_lib.figures.charts.spans import who_did_what
 from course_lib.figures.charts.stacked_bars import stacked_bars
 from course_lib.figures.charts.trace import overlap
 from course_lib.figures.cluster.agents import nodes_and_ranks
-from course_lib.figures.cluster.chosen_ports import chosen_ports
-from course_lib.figures.cluster.command_map import command_map
-from course_lib.figures.cluster.container_wall import container_wall
-from course_lib.figures.cluster.first_page import first_page
 from course_lib.figures.cluster.flight_records import flight_records
 from course_lib.figures.cluster.meters import meters
 from course_lib.figures.cluster.node_ways import node_ways
 from course_lib.figures.cluster.pair_rates import pair_rates
 from course_lib.figures.cluster.rank_stacks import rank_stacks
 from course_lib.figures.cluster.recovery import requeue_timeline
-from course_lib.figures.cluster.resharding import resharded
 from course_lib.figures.cluster.saving import wasted_time
 from course_lib.figures.cluster.tensor_by_tensor import tensor_by_tensor
 from course_lib.figures.compute.audited import audited
@@ -63,28 +58,17 @@ from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
-from course_lib.figures.data_parallel.cut_rows import cut_rows
-from course_lib.figures.data_parallel.cut_unit import cut_unit
-from course_lib.figures.data_parallel.full_buckets import full_buckets
 from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
-from course_lib.figures.data_parallel.halves import halves
 from course_lib.figures.data_parallel.lanes import two_lanes
-from course_lib.figures.data_parallel.replicas import replicas
-from course_lib.figures.data_parallel.shard_groups import shard_groups
+from course_lib.figures.data_parallel.shares import cut_rows, cut_unit, halves, shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
-from course_lib.figures.layers.cut_pair import cut_pair
-from course_lib.figures.layers.cut_product import cut_product
+from course_lib.figures.engines.cells import Cell, cells, matrix
 from course_lib.figures.layers.experts import expert_bars
-from course_lib.figures.layers.fused_rows import fused_rows
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
-from course_lib.figures.layouts.four_families import families
-from course_lib.figures.layouts.meshes import rank_mesh
 from course_lib.figures.layouts.plans import ranked_layouts
-from course_lib.figures.layouts.rank_block import rank_block
-from course_lib.figures.layouts.rank_groups import rank_groups
-from course_lib.figures.layouts.same_samples import same_samples
+from course_lib.figures.layouts.ranks import families, rank_groups, rank_mesh, same_samples
 from course_lib.figures.memory.activations import activation_terms
 from course_lib.figures.memory.memory import consumer_bars, consumers
 from course_lib.figures.memory.memory_over_time import memory_over_time
@@ -92,7 +76,6 @@ from course_lib.figures.memory.recomputed import recomputed_layers
 from course_lib.figures.memory.snapshot import snapshot
 from course_lib.figures.network.collective_grid import collective_grid
 from course_lib.figures.network.one_slow_link import slow_ring
-from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.network.who_sends import who_sends
 from course_lib.figures.paper.picture import Picture
@@ -122,6 +105,7 @@ from course_lib.figures.steps.unit_life import unit_life_step
 from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
+    "Cell",
     "Picture",
     "Sheet",
     "activation_terms",
@@ -135,17 +119,13 @@ __all__ = [
     "bucket_timeline",
     "buffer_turns_step",
     "built",
-    "chosen_ports",
+    "cells",
     "clipped",
     "collective_grid",
     "collective_times",
-    "command_map",
     "consumer_bars",
     "consumers",
-    "container_wall",
     "course_map",
-    "cut_pair",
-    "cut_product",
     "cut_rows",
     "cut_unit",
     "event_order",
@@ -153,10 +133,7 @@ __all__ = [
     "experts_step",
     "failing_job_step",
     "families",
-    "first_page",
     "flight_records",
-    "full_buckets",
-    "fused_rows",
     "gather_memory",
     "grouped_bars",
     "guesses",
@@ -167,6 +144,7 @@ __all__ = [
     "layer_step",
     "lines",
     "loss",
+    "matrix",
     "matrix_products",
     "measured_memory",
     "memory_of_passes",
@@ -185,16 +163,12 @@ __all__ = [
     "pair_rates",
     "pair_step",
     "pipeline_step",
-    "rank_block",
     "rank_groups",
     "rank_mesh",
     "rank_stacks",
     "ranked_layouts",
-    "rdma_paths",
     "recomputed_layers",
-    "replicas",
     "requeue_timeline",
-    "resharded",
     "ring_attention_step",
     "ring_step",
     "routing",

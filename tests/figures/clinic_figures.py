@@ -4,22 +4,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from course_lib import figures
-from course_lib.clinic.gpu_topology import topology
+from course_lib.clinic.gpu_topology import Topology, topology
 from course_lib.clinic.recorded import output
-from course_lib.clinic.tables import GATES, SYMPTOMS
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.network.pairwise import PairTest, SlowPart, name_slow, rounds
 
-NEAR = topology(output("nvidia-smi_topo").text).ways
-FAR = topology(output("nvidia-smi_topo_far").text).ways
+NEAR = topology(output("nvidia-smi_topo").text)
+FAR = topology(output("nvidia-smi_topo_far").text)
 SIX = {
     (f"GPU{a}", f"GPU{b}"): "NV12" if a // 2 == b // 2 else "SYS"
     for a in range(6)
     for b in range(6)
 }
 PHB = {(a, b): "PHB" for a in ("GPU0", "mlx5_0") for b in ("GPU0", "mlx5_0")}
-PORTS = [f"mlx5_{number}" for number in range(16)]
 DEEP = [("<module>", "yours"), *[("a_function_with_a_long_name", "torch")] * 40]
+
+
+def node(ways: dict[tuple[str, str], str]) -> Topology:
+    return Topology(tuple(dict.fromkeys(name for name, _ in ways)), ways)
 
 
 class Tensor(NamedTuple):
@@ -53,9 +55,9 @@ RIGHT = tensors(*[0.0] * 30, *[0.01, 0.3, 3.9, 0.2] * 16)
 BROKEN = tensors(*[0.0] * 30, *[0.3] * 22, *[86_349.1, 0.1, 12.0, 44_000.0] * 11)
 CLINIC: dict[str, Callable[[], Drawing]] = {
     "node ways": lambda: figures.node_ways({"near": NEAR, "far": FAR}),
-    "node ways, six GPUs": lambda: figures.node_ways({"six GPUs": SIX}),
-    "node ways, one GPU": lambda: figures.node_ways({"one GPU": {("GPU0", "GPU0"): "X"}}),
-    "node ways, no switch": lambda: figures.node_ways({"no switch": PHB}),
+    "node ways, six GPUs": lambda: figures.node_ways({"six GPUs": node(SIX)}),
+    "node ways, one GPU": lambda: figures.node_ways({"one GPU": node({("GPU0", "GPU0"): "X"})}),
+    "node ways, no switch": lambda: figures.node_ways({"no switch": node(PHB)}),
     "rank stacks": lambda: figures.rank_stacks(
         {
             "rank 0": [("train", "yours"), ("unshard", "torch"), ("gather", "communication")],
@@ -72,33 +74,17 @@ CLINIC: dict[str, Callable[[], Drawing]] = {
     "pair rates": lambda: pairs(4, "halving", 2),
     "pair rates, eight": lambda: pairs(8, "all", 0),
     "pair rates, two": lambda: figures.pair_rates([PairTest(0, 1, 1e6)], SlowPart("nothing")),
-    "container wall": lambda: figures.container_wall(GATES, "What a container is given"),
-    "container wall, one": lambda: figures.container_wall(GATES[:1]),
-    "chosen ports": lambda: figures.chosen_ports(
-        {"=mlx5_1": ["mlx5_1"], "^=mlx5_3,mlx5_4": [], "all": PORTS}, PORTS, "NCCL_IB_HCA"
-    ),
-    "chosen ports, one": lambda: figures.chosen_ports({"": ["ib0"]}, ["ib0"]),
     "flight records": lambda: figures.flight_records(
         {"rank 0": ["3 × 4", "4 × 5", "3 × 4"], "rank 1": ["3 × 4", "3 × 4"]}, "Calls"
     ),
     "flight records, alike": lambda: figures.flight_records(
         {f"rank {rank}": ["1024"] * 10 for rank in range(8)}
     ),
-    "first page": lambda: figures.first_page(SYMPTOMS, "From what you see to what to ask"),
-    "first page, one": lambda: figures.first_page({"is wrong": SYMPTOMS["is wrong"]}),
 }
 BAD_CLINIC: list[Callable[[], object]] = [
-    lambda: figures.node_ways({}),
-    lambda: figures.node_ways({"a": {("NIC0", "NIC0"): "X"}}),
     lambda: figures.rank_stacks({"rank 0": []}),
     lambda: figures.rank_stacks({"rank 0": [("train", "mine")]}),
     lambda: figures.tensor_by_tensor({"a": []}),
-    lambda: figures.pair_rates([], SlowPart("nothing")),
-    lambda: figures.pair_rates([PairTest(0, 8, 1.0)], SlowPart("nothing")),
-    lambda: figures.first_page({"is slow": []}),
     lambda: figures.flight_records({}),
     lambda: figures.flight_records({"rank 0": ["an all-reduce of 4 × 4 numbers"] * 10}),
-    lambda: figures.container_wall([]),
-    lambda: figures.chosen_ports({}, ["ib0"]),
-    lambda: figures.chosen_ports({"=ib1": ["ib1"]}, ["ib0"]),
 ]

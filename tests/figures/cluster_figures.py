@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from course_lib import figures
-from course_lib.clinic.tables import PARTS as LAYERS
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
 from course_lib.theory.network.all_reduce_ways import all_reduce_ways
@@ -64,10 +63,6 @@ CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     ),
     "slow ring": lambda: figures.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
     "slow ring, nothing slow": lambda: figures.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
-    "rdma paths": lambda: figures.rdma_paths(0.33),
-    "rdma paths, not measured": lambda: figures.rdma_paths(),
-    "command map": lambda: figures.command_map(LAYERS),
-    "command map, one": lambda: figures.command_map(LAYERS[:1], TITLE),
     "meters": lambda: figures.meters(
         {f"GPU {n}": {"busy, %": 100 - n, "power, W": None} for n in range(16)},
         {"busy, %": 100, "power, W": 1400},
@@ -89,9 +84,6 @@ CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "nodes and ranks": lambda: figures.nodes_and_ranks(2, 8, killed=9),
     "nodes and ranks, many": lambda: figures.nodes_and_ranks(4, 4),
     "nodes and ranks, one": lambda: figures.nodes_and_ranks(1, 1, killed=0),
-    "resharded": lambda: figures.resharded(10, 4, 3),
-    "resharded, large": lambda: figures.resharded(99, 3, 4),
-    "resharded, alone": lambda: figures.resharded(1, 1, 1),
     "wasted time": lambda: figures.wasted_time(Saving(3600, 60, 11_135, 600), TITLE),
     "wasted time, measured": lambda: figures.wasted_time(
         Saving(1156, 60, 11_135, 600), measured={"simulated, 54 days each": [(1156, 0.17)]}
@@ -107,7 +99,6 @@ CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
 BAD_CLUSTER: list[Callable[[], object]] = [
     lambda: figures.who_sends({}, "MB"),
     lambda: figures.who_sends(all_reduce_ways(13), "MB"),
-    lambda: figures.used_rows([0], []),
     lambda: figures.who_asks_whom([], []),
     lambda: figures.who_asks_whom([{"a": ""}] * 4, []),
     lambda: figures.who_asks_whom([{"a": ""}], [("a", "nobody", "rows")]),

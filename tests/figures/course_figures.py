@@ -123,10 +123,6 @@ COURSE: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "ladder, large": lambda: figures.batch_ladder(Batching(10**9, 256, 256, 128, 8)),
 }
 BAD_COURSE: list[Callable[[], object]] = [
-    lambda: figures.matrix_products([]),
-    lambda: figures.matrix_products(linear_products(2, 3, 5)),
-    lambda: figures.samples_by_rank([]),
-    lambda: figures.samples_by_rank([[]]),
     lambda: figures.tried_batches([], 1),
     lambda: figures.number_ranges({}, "t"),
     lambda: figures.number_ranges({"falling": (1.0, 0.5, 2.0)}, "t"),

@@ -60,18 +60,7 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "clipped": lambda: figures.clipped((3, 4), 1, (0.6, 0.8), (1, 1)),
     "clipped, large": lambda: figures.clipped((30, 40), 5, (3, 4), (5, 5)),
     "halves": lambda: figures.halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
-    "halves, many": lambda: figures.halves({"stage 3": 12 * ["weights", "weights", "gradients"]}),
-    "full buckets": lambda: figures.full_buckets(
-        {
-            "no rank uses it, rank 0": {f"sometimes.{n}": n > 1 for n in range(4)},
-            "rank 1": {"weight": True, "bias": True},
-        },
-        TITLE,
-    ),
-    "full buckets, one": lambda: figures.full_buckets({"rank 0": {"a": False}}),
-    "full buckets, six": lambda: figures.full_buckets({"0": {f"bias {n}": True for n in range(6)}}),
-    "replicas": lambda: figures.replicas([0.2, 0.6], 4, TITLE),
-    "replicas, six": lambda: figures.replicas([0.123456, -2 / 3, 1, 2, 3, 400], 100),
+    "halves, many": lambda: figures.halves({"stage 3": 4 * ["weights", "weights", "gradients"]}),
     "zero": lambda: figures.who_stores_what(
         zero_stages(7_500_000_000, 64, RECIPES["mixed-16"]), 2, 80 * 10**9, "7.5B on 64 GPUs"
     ),
@@ -145,12 +134,6 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "layer paths, many": lambda: figures.layer_paths({"a": [*range(12)], "b": 12 * [0], "c": [1]}),
     "two lanes": lambda: figures.two_lanes({"predicted": LIFE.tasks, "measured": LIFE.tasks[:9]}),
     "two lanes, long": lambda: figures.two_lanes({"predicted": LONG_LIFE.tasks}),
-    "cut by columns": lambda: figures.cut_product([1, 2], [[1, -2], [3, 4]], "columns"),
-    "cut by rows": lambda: figures.cut_product([1, 2, 3], [[10, -20, 30]] * 3, "rows"),
-    "cut pair": lambda: figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]]),
-    "cut pair, back": lambda: figures.cut_pair(
-        [10, 20], [[10, -20], [30, -40]], [[100, 0], [-200, 1]], [1, 1]
-    ),
     "heads": lambda: figures.heads_by_gpu(
         {
             "t = 4": [(range(8), (2 * gpu, 2 * gpu + 1)) for gpu in range(4)],
@@ -158,19 +141,8 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
         }
     ),
     "heads, one": lambda: figures.heads_by_gpu({"one GPU": [(range(64), range(8))]}),
-    "fused rows": lambda: figures.fused_rows(
-        {"part by part": [[0, 1, 4, 5], [2, 3, 6, 7]], "in one piece": [[0, 1, 2], [3, 4, 5]]},
-        [4, 2, 2],
-    ),
     "shard groups": lambda: figures.shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
     "shard groups, one": lambda: figures.shard_groups({"DDP": 1}, 1, 1),
-    "rank block": lambda: figures.rank_block(
-        [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(2) for c in range(2)]
-    ),
-    "rank block, flat": lambda: figures.rank_block(
-        [{"pp": a, "dp": b, "tp": 0} for a in range(2) for b in range(2)]
-    ),
-    "rank block, one": lambda: figures.rank_block([{"pp": 0, "dp": 0, "tp": 0}]),
     "rank groups": lambda: figures.rank_groups({"tp": [12, 13], "dp": [9, 13]}, 32, 8),
     "rank groups, one": lambda: figures.rank_groups({"tp": [0]}, 1, 1),
     "experts, all alike": lambda: figures.expert_bars(
@@ -186,22 +158,6 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "same samples, one": lambda: figures.same_samples({"dp 128": Batching(10**5, 4, 8, 16, 8)}),
 }
 BAD_PARALLEL: list[Callable[[], object]] = [
-    lambda: figures.full_buckets({}),
-    lambda: figures.full_buckets({"rank 0": {str(n): True for n in range(7)}}),
-    lambda: figures.same_samples({}),
-    lambda: figures.same_samples({"large": Batching(10**5, 1, 1, 32, 8)}),
-    lambda: figures.cut_product([1], [[1, 2], [3, 4]], "rows"),
-    lambda: figures.cut_product([1], [[1]], "tiles"),
-    lambda: figures.cut_pair([1], [[1]], [[1]]),
-    lambda: figures.heads_by_gpu({}),
-    lambda: figures.heads_by_gpu({"t = 1": [((), (0,))]}),
-    lambda: figures.heads_by_gpu({"t = 17": [((0,), (0,))] * 17}),
-    lambda: figures.fused_rows({}, [99]),
-    lambda: figures.shard_groups({"a": 3}, 2, 4),
-    lambda: figures.shard_groups({}, 5, 8),
-    lambda: figures.rank_block([]),
-    lambda: figures.rank_block(MESH),
-    lambda: figures.rank_groups({"tp": [1], "dp": [2]}, 4, 2),
     lambda: figures.layer_paths({}),
     lambda: figures.layer_paths({"a": 13 * [0]}),
     lambda: figures.two_lanes({}),
@@ -209,17 +165,8 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.measured_memory({}),
     lambda: figures.measured_memory({"a": []}),
     lambda: figures.stored_by_version({}, {}),
-    lambda: figures.cut_rows({}, 2),
-    lambda: figures.cut_rows({"a": (9, 1)}, 2),
-    lambda: figures.cut_unit({}, 2),
-    lambda: figures.cut_unit({"a": 0}, 2),
-    lambda: figures.cut_unit({"a": 25}, 1),
-    lambda: figures.cut_unit({"a": 9}, 9),
     lambda: figures.two_buffers([]),
     lambda: figures.two_buffers(buffered(13)),
     lambda: figures.beside({}),
     lambda: figures.beside({"a": ([(0, 1)], [])}),
-    lambda: figures.halves({"stage 1": ["states"]}),
-    lambda: figures.replicas([1.0], 4),
-    lambda: figures.replicas([1.0] * 7, 4),
 ]

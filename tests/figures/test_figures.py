@@ -254,7 +254,7 @@ def test_sentences() -> None:
 
 
 def test_same_order_is_pointed_out() -> None:
-    assert FIGURES["samples"]().to_svg().count("the same order as the epoch before") == 2
+    assert FIGURES["samples"]().to_svg().count("the epoch before</text>") == 2
     other = figures.samples_by_rank([[[0, 1]], [[1, 0]]])
     assert "the same order" not in other.to_svg()
 
@@ -272,7 +272,7 @@ def test_samples_are_shared_as_the_mesh_stands() -> None:
     svg = figures.same_samples({"split": SPLIT}).to_svg()
     layout = Layout(tp=8, dp=2, pp=4)
     first = [rank for rank in range(64) if place(layout, rank)["dp"] == 0]
-    assert svg.count(">0</text>") == len(first) == 32
+    assert svg.count(">0</text>") - 1 == len(first) == 32  # 1 is a column's head
 
 
 def test_a_ladder_counts_as_an_epoch_does() -> None:

@@ -6,8 +6,8 @@ from textwrap import wrap
 from typing import Protocol
 
 from course_lib.figures.paper import style
-from course_lib.figures.paper.picture import Point
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import Box, Point
 
 # Column and row of each chapter, so that lines run downwards and cross as little as possible.
 _PLACES: Mapping[int, tuple[int, int]] = {
@@ -49,7 +49,7 @@ class Part(Protocol):
 
 def course_map(
     chapters: Iterable[Chapter], steps: Sequence[tuple[int, int]], parts: Iterable[Part]
-) -> Sheet:
+) -> Drawing:
     """A box for each chapter, with a square for each part that is built in it.
 
     `steps` are pairs (from, to). Raises ValueError for a chapter that has no place on the map.
@@ -59,27 +59,28 @@ def course_map(
     unknown = (set(titles) | {number for step in steps for number in step}) - set(_PLACES)
     if unknown:
         raise ValueError(f"chapter {min(unknown)} has no place: give it one in course_map._PLACES")
+    needs = {number: [str(start) for start, end in steps if end == number] for number in titles}
+    told = "; ".join(
+        f"{number} {name}" + (f", after {' and '.join(its)}" if (its := needs[number]) else "")
+        for number, name in titles.items()
+    )
+    words = f"{len(titles)} chapters with {sum(builds.values())} parts to build. {told}."
     bottom = _TOP + _ROW * (1 + max(row for _, row in _PLACES.values())) - 14
-    sheet = Sheet(bottom + 40, sentence(titles, steps, builds))
-    title = "The chapters, with arrows from each of them to those that need it"
-    sheet.title(title)
+    drawing = Drawing(bottom + 40, words)
+    drawing.title("The chapters, with arrows from each of them to those that need it")
     for start, end in steps:
-        _arrow(sheet, start, end)
+        _arrow(drawing, _corner(start), _corner(end))
     for number, name in titles.items():
-        _box(sheet, number, name, builds[number])
-    _key(sheet, bottom)
-    return sheet
-
-
-def sentence(
-    titles: Mapping[int, str], steps: Sequence[tuple[int, int]], builds: Mapping[int, int]
-) -> str:
-    """The map in words."""
-    words = []
-    for number, name in titles.items():
-        needs = " and ".join(str(start) for start, end in steps if end == number)
-        words.append(f"{number} {name}{f', after {needs}' if needs else ''}")
-    return f"{len(titles)} chapters with {sum(builds.values())} parts to build. {'; '.join(words)}."
+        _box(drawing, number, name, builds[number])
+    x = _LEFT
+    for topic, (_, fill) in _TOPICS.items():
+        drawing.boxes([(x, bottom, 12, 12)], fill)
+        drawing.write(x + 17, bottom + 10, topic, size=9)
+        x += 32 + 4.8 * len(topic)
+    drawing.boxes([(_LEFT + 3, bottom + 24, _SQUARE, _SQUARE)], style.BLUE)
+    told = "one part of a training library that you build"
+    drawing.write(_LEFT + 17, bottom + 31, told, size=9)
+    return drawing
 
 
 def _corner(number: int) -> Point:
@@ -87,40 +88,32 @@ def _corner(number: int) -> Point:
     return _LEFT + column * _COLUMN, _TOP + row * _ROW
 
 
-def _arrow(sheet: Sheet, start: int, end: int) -> None:
+def _arrow(drawing: Drawing, start: Point, end: Point) -> None:
     """From box to box: sideways in a row, else from the foot of one to the head of the other."""
-    (x, y), (to_x, to_y) = _corner(start), _corner(end)
+    (x, y), (to_x, to_y) = start, end
     if y == to_y:
         middle = y + _HEIGHT / 2
-        sheet.line([(x + _WIDTH, middle), (to_x - _HEAD, middle)], width=1.4)
+        drawing.line([(x + _WIDTH, middle), (to_x - _HEAD, middle)], width=1.4)
         back = to_x - 2 * _HEAD
         head = [(to_x, middle), (back, middle - _HEAD), (back, middle + _HEAD)]
     else:
         shift = 18 * (to_x > x) - 18 * (to_x < x)  # arrows to one box end apart
         tip = to_x + _WIDTH / 2 - shift
-        sheet.line([(x + _WIDTH / 2 + shift, y + _HEIGHT), (tip, to_y - _HEAD)], width=1.4)
+        drawing.line([(x + _WIDTH / 2 + shift, y + _HEIGHT), (tip, to_y - _HEAD)], width=1.4)
         back = to_y - 2 * _HEAD
         head = [(tip, to_y), (tip - _HEAD, back), (tip + _HEAD, back)]
-    sheet.area(head, style.INK)
+    drawing.area(head, style.INK)
 
 
-def _box(sheet: Sheet, number: int, name: str, builds: int) -> None:
+def _box(drawing: Drawing, number: int, name: str, builds: int) -> None:
     x, y = _corner(number)
     fill = next(colour for chapters, colour in _TOPICS.values() if number in chapters)
-    sheet.boxes([(x, y, _WIDTH, _HEIGHT)], fill)
+    drawing.boxes([(x, y, _WIDTH, _HEIGHT)], fill)
     ink = style.on(fill)
-    sheet.write(x + 6, y + 17, str(number), colour=ink, bold=True)
+    drawing.write(x + 6, y + 17, str(number), colour=ink, bold=True)
     for row, line in enumerate(wrap(name, _LETTERS)):
-        sheet.write(x + 25, y + 17 + 13 * row, line, size=9, colour=ink)
-    squares = [(x + 6 + 9 * place, y + _HEIGHT - 11, _SQUARE, _SQUARE) for place in range(builds)]
-    sheet.boxes(squares, style.BLUE)
-
-
-def _key(sheet: Sheet, y: float) -> None:
-    x = _LEFT
-    for name, (_, fill) in _TOPICS.items():
-        sheet.boxes([(x, y, 12, 12)], fill)
-        sheet.write(x + 17, y + 10, name, size=9)
-        x += 32 + 4.8 * len(name)
-    sheet.boxes([(_LEFT + 3, y + 24, _SQUARE, _SQUARE)], style.BLUE)
-    sheet.write(_LEFT + 17, y + 31, "one part of a training library that you build", size=9)
+        drawing.write(x + 25, y + 17 + 13 * row, line, size=9, colour=ink)
+    squares: list[Box] = [
+        (x + 6 + 9 * place, y + _HEIGHT - 11, _SQUARE, _SQUARE) for place in range(builds)
+    ]
+    drawing.boxes(squares, style.BLUE)
