@@ -11,7 +11,7 @@ from course_lib.checking.exercises import Exercise, find
 from course_lib.problem import Problem
 
 if TYPE_CHECKING:
-    from course_lib.measure.wire import Total
+    from course_lib.trace import Total
 
 _ROUNDS, _LIMIT_S = 7, 60.0
 
