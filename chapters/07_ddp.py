@@ -283,7 +283,7 @@ for name, at in ready:
     last[" ".join(part[:2]) if part[0] == "blocks" else part[0]] = at
 begins = dict(zip(last, [start, *last.values()], strict=False))
 rows = {part: [("computing", begins[part], at)] for part, at in last.items()}
-figures.who_did_what(rows, "Backward, from the loss to the input")
+figures.lanes(rows, "Backward, from the loss to the input")
 
 # %% [markdown]
 # **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may swap
@@ -350,7 +350,7 @@ steppers.buckets(bucket_mb=20, ranks=8)
 
 # %%
 walked, _ = steppers.buckets(bucket_mb=20, ranks=8).result
-expect(1000 * walked.timeline.exposed_s, label="exposed", unit="ms", yours=tail_ms)
+expect(1000 * walked.exposed_s, label="exposed", unit="ms", yours=tail_ms)
 
 # %% [markdown]
 # **Explain.** The link has its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try three settings, and look at the two bars at the bottom of the last step:
@@ -515,15 +515,19 @@ figures.grouped_bars(rows, "A backward pass", lambda s: f"{1000 * s:.0f} ms", co
 
 
 # %%
-def predicted_lanes(plan):
-    """Intervals of backward and of the link."""
-    backward = [(0.020 * place, 0.020 * (place + 1)) for place in range(6)]
-    return backward, [(sent.start_s, sent.end_s) for sent in plan.exchanges]
+def numbered(backward, link):
+    """Both rows, with the number of each interval in its box."""
+    return {
+        what: [(what, *span, str(number)) for number, span in enumerate(spans, 1)]
+        for what, spans in (("backward", backward), ("link", link))
+    }
 
 
-_, *measured_lanes = fastest(passes)[0.25]
-figures.beside(
-    {"predicted": predicted_lanes(plans[0.25]), "measured": measured_lanes},
+naps = [(0.020 * place, 0.020 * (place + 1)) for place in range(6)]
+planned = [(sent.start_s, sent.end_s) for sent in plans[0.25].exchanges]
+_, *measured = fastest(passes)[0.25]
+figures.lanes(
+    {"predicted": numbered(naps, planned), "measured": numbered(*measured)},
     "Six layers, a bucket for each, two ranks",
 )
 
@@ -535,8 +539,11 @@ figures.beside(
 
 # %%
 assert [len(sent) for _, _, sent in passes[0.25][:4]] == [1, 6, 6, 6]
-first_two = {f"pass {number}": passes[0.25][number - 1][1:] for number in (1, 2)}
-figures.beside(first_two, "The first two passes, measured")
+first_two = {
+    f"pass {number}": numbered(*spans)
+    for number, (_, *spans) in enumerate(passes[0.25][:2], 1)
+}
+figures.lanes(first_two, "The first two passes, measured")
 
 # %% [markdown]
 # The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
@@ -1427,7 +1434,8 @@ figures.bucket_timeline(
 
 # %%
 traces = demos.run("overlap", ranks=2, stream=False)
-figures.overlap({t.title: (t.computation, t.communication) for t in traces.lanes})
+title = "One backward pass of one rank"
+figures.lanes({run.title: run.rows for run in traces.lanes}, title)
 
 # %%
 one_bucket = [lanes for lanes in traces.lanes if lanes.buckets == 1]

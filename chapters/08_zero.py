@@ -186,11 +186,9 @@ from course_lib.panels import steppers
 steppers.zero(stage=2, ranks=4)
 
 # %%
-walk, held = steppers.zero(stage=2, ranks=4), []
-for place in range(walk.count):
-    walk.step.value = place
-    held.append(walk.result.total_bytes / 1e9)
-expect(10.8, max(held), within=1e-6, label="at most", unit="GB", yours=at_most)
+trace, _ = steppers.zero(stage=2, ranks=4).result
+most = trace.peak(0) / 1e9  # of rank 0
+expect(10.8, most, within=1e-6, label="at most", unit="GB", yours=at_most)
 
 # %% [markdown]
 # **Explain.** $9.0 + 2 \cdot 0.3 + 1.2$: the layer at work has its whole gradient, and of the two before it the rank has kept its quarter. Now look at the other stages:
@@ -916,7 +914,7 @@ assert round(one.bus_seconds(), 2) == 0.95
 computing_s = 6 * 7.5e9 * 4096 / 150e12
 bus_s, update_s = one.bus_seconds() / 2, 28 * 7.5e9 / 200e9
 starts = [0, computing_s, computing_s + bus_s, computing_s + bus_s + update_s]
-figures.who_did_what(
+figures.lanes(
     {
         "GPU": [("computing", 0, starts[1])],
         "PCIe": [

@@ -39,7 +39,7 @@ from course_lib.scratch.pipeline import stashing
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network import collectives, local_sgd, served, sparse
-from course_lib.theory.network.served_steps import served_steps
+from course_lib.theory.stories.copies import served_steps
 from course_lib.theory.pipelines import simulation, versions
 from course_lib.theory.step.swapping import Swapping
 
@@ -171,7 +171,8 @@ for rank, ids in LOOKED_UP.items():
     looking[trainer] = f"looks up {ids}"
     calls.append((trainer, "server", f"numbers, gradients: {rows.pushed_bytes} B"))
     calls.append(("server", trainer, f"rows: {rows.pulled_bytes} B"))
-figures.who_asks_whom([looking, {"server": "a table of 10 rows"}], calls, "One update")
+looking["server"] = "a table of 10 rows"
+figures.who_asks_whom(looking, calls, "One update")
 
 # %% [markdown]
 # And the table? Each trainer sent a gradient of 1 for every look-up. The learning rate was 0.5, so the table has changed by half of what the server summed up:
@@ -342,7 +343,7 @@ expect(busy.saturating_trainers, label="trainers", yours=most)
 pulled_s = 8 * exchange.pulled_bytes / busy.bytes_per_s
 computed_s, end_s = pulled_s + busy.compute_s, busy.in_step_s
 assert abs(computed_s + 8 * pushed_s - end_s) < 1e-9
-figures.who_did_what(
+figures.lanes(
     {
         "8 trainers": [
             ("waiting for the link", 0, pulled_s),
@@ -463,10 +464,10 @@ steppers.served(rule="nobody waits", slow_ms=125)
 
 # %%
 stories = [served_steps((0.030, 0.036, 0.125), 0.16, bound) for bound in (None, 1)]
-pushes = [[it for it in story.events if it.what == "push"] for story in stories]
-firsts = [next(push for push in story if push.trainer == 2) for story in pushes]
-assert [push.late for push in firsts] == [7, 4]
-assert len({push.at_s for push in pushes[0]}) == len(pushes[0])  # no two at one time
+pushes = [[it for it in story if it.what == "push"] for story in stories]
+firsts = [next(push for push in story if push.who == 2) for story in pushes]
+assert [push.part.late for push in firsts] == [7, 4]
+assert len({push.at for push in pushes[0]}) == len(pushes[0])  # no two at one time
 
 # %% [markdown]
 # Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: the first gradient of trainer 2 is 4 late instead of 7, because trainers 0 and 1 wait for it after two updates each.
@@ -793,12 +794,10 @@ expect(serial.serial_s, in_turn.seconds, label="one by one", **timed)
 expect(overlapped.overlapped_s, hiding.seconds, label="meanwhile", **timed)
 
 # %%
-LANES = "computing", "copying"
 runs = {"one by one": in_turn, "meanwhile": hiding}
-figures.overlap(
-    {f"{name}, {run.seconds:.2f} s": run.in_ms(*LANES) for name, run in runs.items()},
+figures.lanes(
+    {f"{name}, {run.seconds:.2f} s": run.rows for name, run in runs.items()},
     "Eight layers from the host's memory",
-    LANES,
 )
 
 # %% [markdown]
@@ -901,15 +900,16 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 # ## 14.7 Demo: all of it in one model
 #
 # Note 002 describes a model in two parts and four processes. A **master** (主进程) makes the table on the server and tells the trainers to train. Each trainer has a dense part; the note's is a single fully connected layer
-# (全连接层), `nn.Linear`. Horizontal arrows are RPC, the vertical one is DDP:
+# (全连接层), `nn.Linear`. The arrow with two heads is DDP, the others are RPC:
 
 # %%
 figures.who_asks_whom(
-    [
-        {"master": "control"},
-        {"trainer0": "a dense part", "trainer1": "a dense part"},
-        {"server": "the table"},
-    ],
+    {
+        "master": "control",
+        "trainer0": "a dense part",
+        "trainer1": "a dense part",
+        "server": "the table",
+    },
     [
         ("master", "trainer0", "train"),
         ("master", "trainer1", "train"),
@@ -952,7 +952,11 @@ assert len(hybrid.events) == 22
 expect(0, count, label="events in the master", yours=by_master)
 
 # %%
-figures.event_order(hybrid.events, ("master", "server", "trainer0", "trainer1"))
+processes = ("master", "server", "trainer0", "trainer1")
+print("    ms  ", *(f"{process:9}" for process in processes))
+for event in hybrid.events:
+    indent = " " * 10 * processes.index(event.process)
+    print(f"{1000 * event.at_s:6.1f}  {indent} {event.what}")
 
 # %% [markdown]
 # **Explain.** None. At the beginning the master called each trainer once, "train", and it waits for the answer: a master controls the job, not each step. Now read one trainer's column from top to bottom:

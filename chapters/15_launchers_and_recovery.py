@@ -132,7 +132,7 @@ show_source(scratch.launcher.launch_ranks, scratch.launcher.end_ranks)
 
 # %%
 figures.who_asks_whom(
-    [{"rank 1": "at 10.0.0.7", "rank 2": "at 10.0.0.8"}, {"rank 0": "keeps the store"}],
+    {"rank 1": "at 10.0.0.7", "rank 0": "keeps the store", "rank 2": "at 10.0.0.8"},
     [
         ("rank 1", "rank 0", "set: rank 1 is at 10.0.0.7"),
         ("rank 0", "rank 1", "get: rank 2 is at 10.0.0.8"),
@@ -223,11 +223,15 @@ processes = predict("15.processes", "Python processes?", yours=None)
 # %%
 expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 
-# %%
-figures.nodes_and_ranks(nodes=2, processes=8)
-
 # %% [markdown]
-# Here it is option by option. The last two are not in the script; a job that can resume needs them as well.
+# The agents meet at the rendezvous on node 0. Each starts its eight ranks, and numbers them: rank = 8 × node + local rank.
+#
+# | `LOCAL_RANK` | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+# |---|---|---|---|---|---|---|---|---|
+# | `RANK` on node 0, started by its agent | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+# | `RANK` on node 1, started by its agent | 8 | 9 | 10 | 11 | 12 | 13 | 14 | 15 |
+#
+# The script, option by option. The last two are not in the script; a job that can resume needs them as well.
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
@@ -982,7 +986,7 @@ for rank, (seconds, error) in enumerate(told):
 
 # %%
 rows = {"rank 0": [("waits", 0, told[0][0])], "rank 1": [("hangs", 0, 2)]}
-figures.who_did_what(rows, "The group's timeout is one second")
+figures.lanes(rows, "The group's timeout is one second")
 
 # %% [markdown]
 # **Explain.** One. Rank 0 waited for a second, gave up and closed its connections. When rank 1 came, nobody was there. So the innocent rank says "timed out", and the rank that is to blame says "connection closed" and suspects the other one of a crash. Of many errors, read the one with the *earliest* time first.
@@ -1155,7 +1159,7 @@ waste = predict("15.waste", "Lost, in %?", yours=None, unit="%")
 # %%
 machine = {"save_s": 60, "mtbf_s": mtbf_s, "restart_s": 600}
 spans = failures.run(5 * 3600, interval_s=young_s, seed=3, **machine)
-figures.who_did_what({"the machine": spans}, "Five hours of new work")
+figures.lanes({"the machine": spans}, "Five hours of new work")
 
 # %%
 show_source(failures.run)

@@ -411,7 +411,7 @@ print(f"and rank 1, while rank 0 waits as NCCL does: {spins[1][1]:.0f} %")
 # %%
 (rank_0, _), (rank_1, _) = spins
 meter = [("busy, says the meter", rank_0[0][1], rank_0[-1][2])]
-figures.who_did_what(
+figures.lanes(
     {"rank 0": rank_0, "its meter": meter, "rank 1": rank_1},
     "Rank 0 is busy all the time, and waits for three quarters of it",
 )
@@ -1600,7 +1600,7 @@ longer_by = lagging[0][0] / alike[0][0]
 expect(stragglers.straggler_factor(0.5), longer_by, within=None, label="factor")
 
 # %%
-figures.who_did_what(
+figures.lanes(
     {f"rank {rank}": did for rank, (_, did) in enumerate(lagging)},
     "Six updates, with a straggler",
 )

@@ -1,6 +1,6 @@
 """How large models are trained on many accelerators: predict, measure, explain the gap.
 
-`import course_lib` is light: torch, matplotlib and ipywidgets load when they are first used.
+`import course_lib` is light: torch and ipywidgets load when they are first used.
 """
 
 import os

@@ -21,7 +21,7 @@ from course_lib.demos.shared.batch import mean_loss, own_rows
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import device_name
 from course_lib.demos.shared.training import Training
-from course_lib.measure.overlap import Interval, record, timeline
+from course_lib.measure.overlap import Timeline, record, timeline
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.inputs.units import MIB
 from course_lib.validation import number
@@ -45,15 +45,11 @@ class Options(BatchOptions):
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """One backward pass of rank 0, in milliseconds."""
+class Lanes(Timeline):
+    """One backward pass of rank 0."""
 
     name: str
     buckets: int
-    computation: list[Interval]
-    communication: list[Interval]
-    communication_ms: float
-    overlapped_ms: float
 
     @property
     def title(self) -> str:
@@ -123,11 +119,4 @@ def _profiled(
 def _lanes(name: str, trace: dict[str, Any]) -> Lanes:
     found = timeline(trace)
     sends = [event for event in trace["traceEvents"] if event.get("name") == "c10d::allreduce_"]
-    return Lanes(
-        name,
-        len(sends),
-        found.computation,
-        found.communication,
-        found.communication_ms,
-        found.overlapped_ms,
-    )
+    return Lanes(found.computation, found.communication, name, len(sends))

@@ -1,10 +1,10 @@
-"""Results of theory and of demos in, pictures out; no pyplot, no shared state.
+"""Results of theory and of demos in, pictures out, as SVG.
 
 | room | what it shows |
 |---|---|
-| `paper` | what figures are drawn with: two kinds of paper, colours, words, arrows |
-| `engines` | what draws: cells (who holds what), lanes (who did what when), on a page |
-| `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
+| `paper` | what figures are drawn with: a drawing, colours, words, arrows |
+| `engines` | what draws: cells (who holds what), lanes (who did what when), bars, lines |
+| `charts` | any names and numbers: a number line, stretches of time, events |
 | `compute` | how fast a chip works, what slows it down, and what it costs |
 | `data` | samples, micro-batches, batches and epochs |
 | `memory` | what is in the memory of one GPU, and when |
@@ -22,15 +22,7 @@ A room imports from the rooms above it in this table, never from those below. Re
 `figures.bars`: every figure is imported here, whichever room it is in.
 """
 
-from course_lib.figures.charts.bars import bars, grouped_bars
-from course_lib.figures.charts.curves import loss
-from course_lib.figures.charts.event_order import event_order
-from course_lib.figures.charts.lines import lines
 from course_lib.figures.charts.number_line import number_line
-from course_lib.figures.charts.spans import who_did_what
-from course_lib.figures.charts.stacked_bars import stacked_bars
-from course_lib.figures.charts.trace import overlap
-from course_lib.figures.cluster.agents import nodes_and_ranks
 from course_lib.figures.cluster.flight_records import flight_records
 from course_lib.figures.cluster.meters import meters
 from course_lib.figures.cluster.node_ways import node_ways
@@ -54,7 +46,6 @@ from course_lib.figures.data.batch_ladder import batch_ladder
 from course_lib.figures.data.batches import one_batch
 from course_lib.figures.data.samples import samples_by_rank
 from course_lib.figures.data.search import tried_batches
-from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
@@ -62,7 +53,10 @@ from course_lib.figures.data_parallel.gathering import gather_memory, measured_m
 from course_lib.figures.data_parallel.lanes import two_lanes
 from course_lib.figures.data_parallel.shares import cut_rows, cut_unit, halves, shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.engines.bars import bars, grouped_bars, stacked_bars
 from course_lib.figures.engines.cells import Cell, cells, matrix
+from course_lib.figures.engines.lanes import lanes
+from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
@@ -78,8 +72,7 @@ from course_lib.figures.network.collective_grid import collective_grid
 from course_lib.figures.network.one_slow_link import slow_ring
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.network.who_sends import who_sends
-from course_lib.figures.paper.picture import Picture
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.pipelines.layer_paths import layer_paths
 from course_lib.figures.pipelines.passes import memory_of_passes
 from course_lib.figures.pipelines.timeline import timeline
@@ -88,34 +81,23 @@ from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
 from course_lib.figures.servers.who_asks_whom import who_asks_whom
 from course_lib.figures.steps.block_step import block_step
-from course_lib.figures.steps.bucket_step import bucket_step
 from course_lib.figures.steps.buffer_turns import buffer_turns_step
-from course_lib.figures.steps.experts import experts_step
 from course_lib.figures.steps.failing_job import failing_job_step
 from course_lib.figures.steps.layer import layer_step
 from course_lib.figures.steps.memory import memory_step
 from course_lib.figures.steps.mesh_step import mesh_step
-from course_lib.figures.steps.pair import pair_step
 from course_lib.figures.steps.pipeline_step import pipeline_step
-from course_lib.figures.steps.ring import ring_step
-from course_lib.figures.steps.ring_attention import ring_attention_step
-from course_lib.figures.steps.served_step import served_step
-from course_lib.figures.steps.tree import tree_step
 from course_lib.figures.steps.unit_life import unit_life_step
-from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
     "Cell",
-    "Picture",
-    "Sheet",
+    "Drawing",
     "activation_terms",
     "audited",
     "bars",
     "batch_cost",
     "batch_ladder",
-    "beside",
     "block_step",
-    "bucket_step",
     "bucket_timeline",
     "buffer_turns_step",
     "built",
@@ -128,9 +110,7 @@ __all__ = [
     "course_map",
     "cut_rows",
     "cut_unit",
-    "event_order",
     "expert_bars",
-    "experts_step",
     "failing_job_step",
     "families",
     "flight_records",
@@ -139,6 +119,7 @@ __all__ = [
     "guesses",
     "halves",
     "heads_by_gpu",
+    "lanes",
     "late_gradients",
     "layer_paths",
     "layer_step",
@@ -153,15 +134,12 @@ __all__ = [
     "mesh_step",
     "meters",
     "node_ways",
-    "nodes_and_ranks",
     "number_line",
     "number_ranges",
     "on_roofline",
     "one_batch",
-    "overlap",
     "paid_time",
     "pair_rates",
-    "pair_step",
     "pipeline_step",
     "rank_groups",
     "rank_mesh",
@@ -169,12 +147,9 @@ __all__ = [
     "ranked_layouts",
     "recomputed_layers",
     "requeue_timeline",
-    "ring_attention_step",
-    "ring_step",
     "routing",
     "same_samples",
     "samples_by_rank",
-    "served_step",
     "served_updates",
     "shard_groups",
     "shared_rates",
@@ -186,7 +161,6 @@ __all__ = [
     "timeline",
     "token_costs",
     "tp_reach",
-    "tree_step",
     "tried_batches",
     "two_buffers",
     "two_lanes",
@@ -194,9 +168,7 @@ __all__ = [
     "used_rows",
     "wasted_time",
     "who_asks_whom",
-    "who_did_what",
     "who_sends",
     "who_stores_what",
     "window",
-    "zero_step",
 ]

@@ -14,39 +14,44 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-Interval = tuple[float, float]  # start, end
+from course_lib.trace import Event
+
 _NODE = "autograd::engine::evaluate_function: "  # one step of backward
 _WIRES = ("gloo:", "nccl")
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When one rank computed and when it communicated, in ms from the first.
+    """When one rank computed and when it communicated, in seconds.
 
-    The intervals of a lane are in order and do not touch one another.
+    Time begins with the first event. Those of a row are in order and do not
+    touch one another.
     """
 
-    computation: list[Interval]
-    communication: list[Interval]
+    computation: tuple[Event, ...]
+    communication: tuple[Event, ...]
+
+    @property
+    def rows(self) -> dict[str, tuple[Event, ...]]:
+        """Both, as figures and traces take them."""
+        return {
+            "computation": self.computation,
+            "communication": self.communication,
+        }
 
     @property
     def communication_ms(self) -> float:
         """Time during which at least one collective was under way."""
-        return sum(end - start for start, end in self.communication)
+        return 1000 * sum(e.until - e.at for e in self.communication)
 
     @property
     def overlapped_ms(self) -> float:
         """The part of it during which backward computed as well."""
-        return sum(
-            max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
+        return 1000 * sum(
+            max(0.0, min(a.until, b.until) - max(a.at, b.at))
             for a in self.communication
             for b in self.computation
         )
-
-    @property
-    def end_ms(self) -> float:
-        """When the last of all these intervals ended."""
-        return max(end for _, end in self.computation + self.communication)
 
 
 def record(backward: Callable[[], object]) -> dict[str, Any]:
@@ -92,17 +97,21 @@ def timeline(trace: dict[str, Any]) -> Timeline:
             "trace has no computation: record a whole backward pass"
         )
     start = min(e["ts"] for e in work + wire)
-    return Timeline(_lane(work, start), _lane(wire, start))
+    return Timeline(
+        _row("computation", work, start), _row("communication", wire, start)
+    )
 
 
-def _lane(events: Iterable[dict[str, Any]], start: float) -> list[Interval]:
-    """The events' intervals in ms, with those that touch merged."""
-    lane: list[Interval] = []
-    for e in sorted(events, key=lambda event: event["ts"]):
-        first = (e["ts"] - start) / 1000
-        end = first + e["dur"] / 1000
-        if lane and first <= lane[-1][1]:
-            first, last_end = lane.pop()
-            end = max(end, last_end)
-        lane.append((first, end))
-    return lane
+def _row(
+    what: str, found: Iterable[dict[str, Any]], start: float
+) -> tuple[Event, ...]:
+    """What was found as events, with those that touch merged."""
+    row: list[Event] = []
+    for e in sorted(found, key=lambda one: one["ts"]):
+        first = (e["ts"] - start) / 1e6
+        end = first + e["dur"] / 1e6
+        if row and first <= row[-1].until:
+            before = row.pop()
+            first, end = before.at, max(end, before.until)
+        row.append(Event(first, 0, what, end=end))
+    return tuple(row)

@@ -1,4 +1,4 @@
-"""Finds a panel or a stepper by the name of its file."""
+"""Finds a panel by the name of its file."""
 
 import sys
 from collections.abc import Sequence
@@ -7,20 +7,18 @@ from pkgutil import iter_modules
 from typing import Any
 
 
-def names(path: Sequence[str], ending: str = "") -> list[str]:
+def names(path: Sequence[str], ending: str) -> list[str]:
     """The names of the files in a package that end with `ending`, without it."""
     files = [module.name for module in iter_modules(path) if not module.ispkg]
     return [name.removesuffix(ending) for name in files if name.endswith(ending)]
 
 
-def one(package: str, path: Sequence[str], name: str, ending: str = "") -> Any:
+def one(package: str, path: Sequence[str], name: str, ending: str) -> Any:
     """The function `name` of the file of that name. Raises AttributeError for another name."""
     known = names(path, ending)
     if name not in known:
         kind = package.rpartition(".")[2]
         raise AttributeError(f"no {kind[:-1]} {name!r}; the {kind} are {', '.join(known)}")
     function = getattr(import_module(f"{package}.{name}{ending}"), name)
-    # The import has left the module in the package under the name of its file: put the function in
-    # its place, or `steppers.ring` would be a function once and a module from then on.
     setattr(sys.modules[package], name, function)
     return function

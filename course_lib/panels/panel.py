@@ -1,6 +1,5 @@
 """What all panels share: controls above a figure and its numbers, redrawn when they change."""
 
-import base64
 import html
 import re
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.notebook import browser_code
 from course_lib.panels.controls import Control
 
@@ -28,7 +27,7 @@ class View:
 
     result: Any  # of course_lib.theory
     rows: Rows  # the table: what, and its value with units
-    draw: Callable[[], Picture]
+    draw: Callable[[], Drawing]
     caption: str = ""  # one sentence above the figure
 
 
@@ -185,10 +184,8 @@ class Panel(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live panel; a picture and a sentence where no kernel runs."""
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        still = {"text/plain": self.sentence}
-        if not self.problem:
-            still["image/png"] = base64.b64encode(self._sheet.to_png()).decode()
-        return {**data, **still}, {**metadata, "image/png": {"width": self._sheet.width_px}}
+        picture = {} if self.problem else {"image/svg+xml": self._sheet.to_svg(themed=False)}
+        return {**data, **picture, "text/plain": self.sentence}, metadata
 
 
 def _table(rows: Rows) -> str:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.panel import Rows, View
 from course_lib.trace import Event, Trace
 
@@ -33,7 +33,7 @@ class Story(ABC):
         return self.trace.at(self.times[step])
 
     @abstractmethod
-    def picture(self, step: int) -> Picture:
+    def picture(self, step: int) -> Drawing:
         """What is seen; equally high at each step."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.reporting import capstone_sections, learner_sections
 from course_lib.reporting.checks import checks
 from course_lib.reporting.facts import Facts
@@ -27,7 +27,7 @@ def _cell(part: Part) -> Any:
 
     if isinstance(part, str):
         return v4.new_markdown_cell(part)
-    data = {"text/html": part.to_svg() if isinstance(part, Picture) else part[1]}
+    data = {"text/html": part.to_svg() if isinstance(part, Drawing) else part[1]}
     return v4.new_code_cell(outputs=[v4.new_output("display_data", data)])
 
 

@@ -5,10 +5,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from course_lib.checking.gaps import in_words
-from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.drawing import Drawing
 
 # Markdown, a figure, or ("html", a table).
-Part = str | Picture | tuple[str, str]
+Part = str | Drawing | tuple[str, str]
 _NUMBER = ' class="number"'
 
 

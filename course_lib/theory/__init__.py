@@ -8,6 +8,7 @@
 | `memory` | what is in the memory of one GPU |
 | `network` | what is sent between GPUs, and how long it takes |
 | `step` | how long a step takes; batches and epochs; what a failure costs |
+| `stories` | what happens one after another, told as a trace, for figures and steppers |
 | `audits` | what published claims come to, on their own terms and on the right ones |
 | `planner` | which of all layouts is best; the only room that uses numpy |
 

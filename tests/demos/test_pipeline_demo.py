@@ -167,7 +167,7 @@ def test_the_measured_timeline_has_the_form_of_the_predicted_one(asleep):
                 assert before.end <= after.start
     charts = {"predicted": asleep["1f1b"].predicted, "measured": asleep["1f1b"].measured}
     sentence = figures.timeline(charts).sentence
-    assert sentence.startswith("predicted: 3 stages, 6 micro-batches, from 0 to 480 ms; measured:")
+    assert sentence.startswith("predicted: 3 stages, 6 micro-batches, from 0 to 480 ms. measured:")
 
 
 def test_stages_share_one_clock(asleep):

@@ -1,7 +1,6 @@
 """Charts: extremes included, and what is refused."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from course_lib import figures
 from course_lib.checking.gaps import in_words
@@ -17,21 +16,7 @@ def line(**values: float) -> Drawing:
     return figures.number_line(values, lambda value: in_words(value, "B"))
 
 
-class Event(NamedTuple):
-    process: str
-    what: str
-    at_s: float
-
-
-EVENTS = [
-    Event(process, what, number / 3)
-    for number, (process, what) in enumerate(
-        [("a", "gradient of the rows: leaves for the server"), ("d", "the end"), ("b", "begins")]
-    )
-]
-
-
-CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+CHARTS: dict[str, Callable[[], figures.Drawing]] = {
     "bars": lambda: figures.bars({"a": 3, "b": 0}, {"a": "3 rows", "b": "0 rows"}, TITLE),
     "bars by tens": lambda: figures.bars(
         {"all-reduced, the dense part": 4e11, "b": 52.0},
@@ -65,19 +50,27 @@ CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "lines, doubling": lambda: figures.lines(
         {"a": [(3, 1e-3), (5, 1e6)]}, "x", "y", TITLE, doubling=(True, True)
     ),
-    "events": lambda: figures.event_order(EVENTS, ["a", "b", "c", "d"]),
-    "one event": lambda: figures.event_order(EVENTS[:1], ["a"]),
     "loss": lambda: figures.loss({"two ranks": [3.0, 2.5, 2.0], "one process": [3.0, 2.4]}),
-    "overlap": lambda: figures.overlap(
+    "lanes": lambda: figures.lanes(
         {
-            "1 bucket: 0.0 of 9.0 ms": ([(0, 12.5), (13, 20)], [(20, 29)]),
-            "9 buckets: 7.5 of 9.0 ms": ([(n, n + 0.9) for n in range(20)], [(5, 12), (19, 21)]),
-        }
+            "a cluster": [("runs", 0, 14), ("waits", 14, 32), ("runs", 32, 60, "again")],
+            "node n2": [("training", 3, 12), ("dead", 12, 30), ("training", 36, 60)],
+        },
+        "A node dies",
     ),
-    "overlap of copies": lambda: figures.overlap(
-        {"one by one, 5 ms": ([(3, 5)], [(0, 3)])}, "Layers", ("computing", "copying")
+    "lanes, long": lambda: figures.lanes(
+        {"one": failures.run(1e5, interval_s=1e3, save_s=60, mtbf_s=1e4, restart_s=600)}
     ),
-    "overlap without communication": lambda: figures.overlap({"1 rank": ([(0, 3)], [])}),
+    "lanes of two charts": lambda: figures.lanes(
+        {
+            "predicted": {"backward": [("backward", 0.0, 0.02, "1")], "link": []},
+            "measured": {
+                "backward": [("backward", n / 100, n / 100 + 0.01, str(n)) for n in range(60)],
+                "link": [("link", 0.59, 0.61)],
+            },
+        },
+        TITLE,
+    ),
     "one loss": lambda: figures.loss({"a": [3.0]}),
     "number line": lambda: line(you=43, theory=100, measured=103),
     "number line, one value": lambda: line(theory=0),
@@ -87,16 +80,6 @@ CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "number line, tiny": lambda: line(you=2e-7, theory=1.25e-6, measured=1.1e-6),
     "number line, below 0": lambda: line(you=2.5, theory=-4, measured=-3.75),
     "number line, huge": lambda: line(you=1e21, theory=3.14e24, measured=3.15e24),
-    "who did what": lambda: figures.who_did_what(
-        {
-            "a cluster": [("runs", 0, 14), ("waits", 14, 32), ("runs", 32, 60)],
-            "node n2": [("training", 3, 12), ("dead", 12, 30), ("training", 36, 60)],
-        },
-        "A node dies",
-    ),
-    "who did what, long": lambda: figures.who_did_what(
-        {"one": failures.run(1e5, interval_s=1e3, save_s=60, mtbf_s=1e4, restart_s=600)}
-    ),
     "bars over a limit": lambda: figures.stacked_bars(
         {"a card": {"weights": 16.0, "gradients": 4.0}, "all": {"weights": 100.0, "gradients": 0}},
         "A title",
@@ -138,8 +121,9 @@ BAD_CHARTS: list[Callable[[], object]] = [
     lambda: figures.grouped_bars({"a": {}}, "t", str, {}),
     lambda: figures.loss({}),
     lambda: figures.loss({"a": []}),
-    lambda: figures.overlap({}),
-    lambda: figures.overlap({"a": ([], [(0, 1)])}),
+    lambda: figures.lanes({}),
+    lambda: figures.lanes({"a": []}),
+    lambda: figures.lanes({"a": [("runs", 2, 1)]}),
     lambda: figures.bars({}, str, "t"),
     lambda: figures.bars({"a": 0}, str, "t", tens=True),
     lambda: figures.bars({"a": 1}, str, "t", tens=True, marks={"b": 0}),
@@ -149,9 +133,6 @@ BAD_CHARTS: list[Callable[[], object]] = [
     lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", ""),
     lambda: figures.lines({"a": [(1, 2)]}, "x", "y", "t"),
     lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", "t", doubling=(True, False)),
-    lambda: figures.event_order([], ["a"]),
-    lambda: figures.event_order(EVENTS, ["a", "b"]),
-    lambda: figures.event_order(EVENTS, list("abcde")),
     lambda: figures.number_line({}, str),
     lambda: figures.number_line({"they": 1}, str),
     lambda: figures.number_line({"you": float("nan")}, str),

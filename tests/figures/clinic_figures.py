@@ -83,8 +83,6 @@ CLINIC: dict[str, Callable[[], Drawing]] = {
 }
 BAD_CLINIC: list[Callable[[], object]] = [
     lambda: figures.rank_stacks({"rank 0": []}),
-    lambda: figures.rank_stacks({"rank 0": [("train", "mine")]}),
     lambda: figures.tensor_by_tensor({"a": []}),
     lambda: figures.flight_records({}),
-    lambda: figures.flight_records({"rank 0": ["an all-reduce of 4 × 4 numbers"] * 10}),
 ]

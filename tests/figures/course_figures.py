@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from course_lib import figures, outline
-from course_lib.figures import Sheet
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.mine.parts import PARTS
 from course_lib.theory.audits import whole_run
@@ -47,19 +46,19 @@ def _parts(yours: set[str], measured: bool) -> list[dict[str, object]]:
     return rows
 
 
-def window(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> Sheet:
+def window(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> Drawing:
     plan = Batching(10**6, micro_batch, accumulation, gpus_per_node=dp)
     return figures.window(plan, {False: accumulation, True: 1}, no_sync)
 
 
-def cost(critical_batch: float, batch: float) -> Sheet:
+def cost(critical_batch: float, batch: float) -> Drawing:
     return figures.batch_cost(batch_cost(batch, critical_batch), critical_batch, batch)
 
 
 SPLIT = Batching(10**5, 4, 8, 8, 8, tp=8, pp=4)
 
 
-COURSE: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+COURSE: dict[str, Callable[[], figures.Drawing]] = {
     "built, none": lambda: figures.built(_parts(set(), measured=False)),
     "built, some": lambda: figures.built(_parts({"ring", "mesh"}, measured=True)),
     "built, all": lambda: figures.built(_parts(set(FILES), measured=True)),

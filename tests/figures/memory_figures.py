@@ -75,7 +75,7 @@ LEAKING = Curve(
 )
 
 
-MEMORY: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+MEMORY: dict[str, Callable[[], figures.Drawing]] = {
     "memory": lambda: figures.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
     "memory, small": lambda: figures.consumers(SMALL, "GB", 141 * 10**9, TITLE),
     "memory, no GPU": lambda: figures.consumers(SMALL),
@@ -118,9 +118,6 @@ MEMORY: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "snapshot, one block": lambda: written([("alloc", 0, 512, ())]),
     "recomputed": lambda: figures.recomputed_layers(
         {"one input in all": runs_again(16, 16), "one for each layer": runs_again(16, 1)}
-    ),
-    "recomputed, two": lambda: figures.recomputed_layers(
-        {"one input in all": runs_again(2, 2), "one for each layer": runs_again(2, 1)}
     ),
 }
 BAD_MEMORY: list[Callable[[], object]] = [

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from course_lib import figures
-from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.hardware import PCIE4, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -43,20 +42,13 @@ def buffered(layers: int) -> list[Moment]:
 
 SPLIT = Batching(10**5, 4, 8, 8, 8, tp=8, pp=4)
 
-PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+PARALLEL: dict[str, Callable[[], figures.Drawing]] = {
     "cut rows": lambda: figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
     "cut rows, one rank": lambda: figures.cut_rows({"weight": (8, 4)}, 1),
     "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),
     "cut unit, one rank": lambda: figures.cut_unit({"weight": 1}, 1),
     "cut unit, mostly zeros": lambda: figures.cut_unit({"weight": 1, "bias": 1}, 8),
     "buffers": lambda: figures.two_buffers(buffered(12), TITLE),
-    "buffers, one moment": lambda: figures.two_buffers(buffered(1)[:1]),
-    "beside": lambda: figures.beside(
-        {"predicted": ([(0, 0.02)], [(0.02, 0.05)]), "measured": ([(0, 0.021)], [(0.022, 0.06)])}
-    ),
-    "beside, many": lambda: figures.beside(
-        {"predicted": ([(n / 100, n / 100 + 0.01) for n in range(60)], [(0.59, 0.61)])}, TITLE
-    ),
     "clipped": lambda: figures.clipped((3, 4), 1, (0.6, 0.8), (1, 1)),
     "clipped, large": lambda: figures.clipped((30, 40), 5, (3, 4), (5, 5)),
     "halves": lambda: figures.halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
@@ -130,8 +122,6 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
             "a V": [min(n, 7 - n) for n in range(8)],
         }
     ),
-    "layer paths, one": lambda: figures.layer_paths({"one device": [0]}),
-    "layer paths, many": lambda: figures.layer_paths({"a": [*range(12)], "b": 12 * [0], "c": [1]}),
     "two lanes": lambda: figures.two_lanes({"predicted": LIFE.tasks, "measured": LIFE.tasks[:9]}),
     "two lanes, long": lambda: figures.two_lanes({"predicted": LONG_LIFE.tasks}),
     "heads": lambda: figures.heads_by_gpu(
@@ -158,15 +148,12 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "same samples, one": lambda: figures.same_samples({"dp 128": Batching(10**5, 4, 8, 16, 8)}),
 }
 BAD_PARALLEL: list[Callable[[], object]] = [
-    lambda: figures.layer_paths({}),
-    lambda: figures.layer_paths({"a": 13 * [0]}),
     lambda: figures.two_lanes({}),
     lambda: figures.two_lanes({"a": []}),
     lambda: figures.measured_memory({}),
     lambda: figures.measured_memory({"a": []}),
     lambda: figures.stored_by_version({}, {}),
     lambda: figures.two_buffers([]),
-    lambda: figures.two_buffers(buffered(13)),
-    lambda: figures.beside({}),
-    lambda: figures.beside({"a": ([(0, 1)], [])}),
+    lambda: figures.timeline({}),
+    lambda: figures.timeline({"a": []}),
 ]

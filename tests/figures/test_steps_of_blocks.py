@@ -35,7 +35,7 @@ SETTINGS = {
 }
 
 
-def frames(stepper: Stepper) -> Iterator[tuple[int, figures.Picture]]:
+def frames(stepper: Stepper) -> Iterator[tuple[int, figures.Drawing]]:
     """Six steps with the first and the last; all of them in a short story."""
     for step in sorted({round(part * (stepper.count - 1) / 5) for part in range(6)}):
         stepper.step.value = step

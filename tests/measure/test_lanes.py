@@ -12,7 +12,7 @@ def test_a_watched_function_returns_what_it_returned():
     lanes = Lanes()
     assert lanes.watched("a", divmod)(7, 3) == (2, 1)
     assert lanes.watched("a", int)("11", base=2) == 3
-    assert len(lanes.intervals["a"]) == 2
+    assert len(lanes.rows["a"]) == 2
 
 
 def test_lanes_share_one_clock_across_threads():
@@ -23,14 +23,14 @@ def test_lanes_share_one_clock_across_threads():
         time.sleep(0.01)
         rest(0.01)
         asleep.result()
-    (first,), (second,) = lanes.in_ms("sleep", "rest")
-    assert first[0] == 0 < second[0] < second[1] and first[1] >= 50
-    assert lanes.lengths_s("sleep")[0] == pytest.approx(first[1] / 1000)
-    assert lanes.seconds == pytest.approx(max(first[1], second[1]) / 1000)
+    (first,), (second,) = lanes.rows["sleep"], lanes.rows["rest"]
+    assert first.at < second.at < second.until and first.until - first.at >= 0.05
+    assert lanes.lengths_s("sleep")[0] == first.until - first.at
+    assert lanes.seconds == pytest.approx(max(first.until, second.until) - first.at)
 
 
 def test_a_call_that_raises_leaves_no_interval():
     lanes = Lanes()
     with pytest.raises(ZeroDivisionError):
         lanes.watched("a", divmod)(1, 0)
-    assert lanes.intervals == {"a": []}
+    assert lanes.rows == {"a": []}

@@ -166,7 +166,7 @@ def clusters(draw, world):
 POLICIES = st.builds(
     CommunicationPolicy,
     bucket_bytes=st.integers(10**3, 10**9),
-    algorithm=st.sampled_from(collectives.ALGORITHMS),
+    algorithm=st.sampled_from(list(collectives.ALGORITHMS)),
 )
 AXIS_PARTS = st.dictionaries(st.sampled_from(["tp", "cp", "ep", "dp", "pp"]), PARTS)
 ASSUMPTIONS = st.builds(
@@ -520,7 +520,7 @@ def test_random_steps_have_the_properties_of_a_step():
 
 @given(
     st.sampled_from(collectives.OPERATIONS),
-    st.sampled_from(collectives.ALGORITHMS),
+    st.sampled_from(list(collectives.ALGORITHMS)),
     st.integers(1, 5000),
     st.floats(0, 1e15),
     st.floats(0, 1),

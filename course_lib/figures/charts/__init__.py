@@ -1,1 +1,1 @@
-"""Charts of any names and numbers: bars, curves, a number line, stretches of time."""
+"""Charts of any names and numbers: a number line, stretches of time, events."""

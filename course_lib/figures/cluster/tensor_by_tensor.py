@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
 
+from course_lib.figures.engines.axis import Axis
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
@@ -13,7 +15,8 @@ from course_lib.theory.compute.rounding import MORE_FROM, ROUNDING_UP_TO
 from course_lib.theory.inputs.units import format_number
 
 _LEFT, _RIGHT, _TOP, _PANEL, _GAP = 76.0, WIDTH_PT - 8, 40.0, 96.0, 46.0
-_LOWEST = -2  # decade of the lowest tick; equal to the last bit stands below it
+_LOWEST = -2  # decade of the lowest tick; equal to the last bit stands one below it
+_EQUAL = 10.0 ** (_LOWEST - 1)
 _NAMED = 62.0  # width that a kind's name needs
 _TOLD = f"difference over the typical rounding; dashed: {ROUNDING_UP_TO:g} and {MORE_FROM:g} times"
 _SHORT = {
@@ -47,7 +50,9 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
         raise ValueError("runs must hold tensors: give {name: compare(…).tensors}")
     ratios = {name: [one.measured / one.typical for one in run] for name, run in runs.items()}
     most = max(MORE_FROM, *(max(each) for each in ratios.values()))
-    highest = math.ceil(math.log10(most))
+    decades = range(_LOWEST, math.ceil(math.log10(most)) + 1)
+    ticks = [_EQUAL, *(10.0**power for power in decades[::2])]
+    up = Axis(ticks, _told, log=True, ends=(_EQUAL, 10.0 ** decades[-1]))
     sentence = "; ".join(_sentence(name, run, ratios[name]) for name, run in runs.items())
     drawing = Drawing(_TOP + (_PANEL + _GAP) * len(runs) + 14, f"{sentence}.")
     drawing.write(0, 13, title, style.TITLE_PT, bold=True)
@@ -55,7 +60,7 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
     for row, (name, run) in enumerate(runs.items()):
         top = _TOP + row * (_PANEL + _GAP)
         drawing.write(0, top + 12, name, bold=True)
-        _panel(drawing, run, ratios[name], top + 32, highest)
+        _panel(drawing, run, ratios[name], top + 32, up)
     kinds = _kinds(next(iter(runs.values())))
     y, step = _TOP + (_PANEL + _GAP) * len(runs) + 2, _step(next(iter(runs.values())))
     for kind, start, end in kinds:
@@ -66,43 +71,42 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
 
 
 def _panel(
-    drawing: Drawing, run: Sequence[Tensor], ratios: Sequence[float], top: float, highest: int
+    drawing: Drawing, run: Sequence[Tensor], ratios: Sequence[float], top: float, up: Axis
 ) -> None:
-    bottom, step = top + _PANEL, _step(run)
-
-    def height(ratio: float) -> float:
-        if ratio <= 0:
-            return bottom
-        part = (max(math.log10(ratio), _LOWEST) - _LOWEST + 1) / (highest - _LOWEST + 1)
-        return bottom - part * _PANEL
-
-    ticks = [0.0, *(10.0**power for power in range(_LOWEST, highest + 1, 2))]
-    for tick in ticks:
-        y = height(tick)
-        drawing.line([(_LEFT, y), (_RIGHT, y)], style.PALE)
-        told = "equal" if tick == 0 else format_number(tick, 6)
-        drawing.write(_LEFT - 6, y + 3.3, told, 9, "right", style.GREY)
+    """One run: a square for each tensor, at the height of its ratio; equal ones stand below."""
+    kinds = [_LEFT + start * _step(run) for _, start, _ in _kinds(run)[1:]]
+    across = Axis((), ends=(0, len(run)))
+    frame = Frame(drawing, across, up, _LEFT, top, _RIGHT, top + _PANEL)
+    frame.axes()
     for limit in (ROUNDING_UP_TO, MORE_FROM):
-        drawing.line([(_LEFT, height(limit)), (_RIGHT, height(limit))], style.INK, dashed=True)
-    for _, start, _ in _kinds(run)[1:]:
-        drawing.line([(_LEFT + start * step, top), (_LEFT + start * step, bottom)], style.GREY, 0.5)
+        frame.level(limit)
+    drawing.lines([[(x, top), (x, frame.bottom)] for x in kinds], style.GREY, 0.5)
     for fill, least, up_to in (
         (style.MESSAGES, -1.0, ROUNDING_UP_TO),
         (style.YELLOW, ROUNDING_UP_TO, MORE_FROM),
         (style.WARNING, MORE_FROM, math.inf),
     ):
         marks = [
-            (_LEFT + (place + 0.5) * step - 2, height(ratio) - 2, 4.0, 4.0)
+            (
+                frame.x(place + 0.5) - 2,
+                frame.y(max(ratio, 10.0**_LOWEST) if ratio > 0 else frame.up.ticks[0]) - 2,
+                4.0,
+                4.0,
+            )
             for place, ratio in enumerate(ratios)
             if least < ratio <= up_to
         ]
         drawing.boxes(marks, fill)
     first = _first(ratios)
     if first is not None:
-        x = _LEFT + (first + 0.5) * step
-        drawing.line([(x, top - 6), (x, bottom)], style.WARNING, 1.5)
+        x = frame.x(first + 0.5)
+        drawing.line([(x, top - 6), (x, frame.bottom)], style.WARNING, 1.5)
         align = "left" if x < WIDTH_PT / 2 else "right"
         drawing.write(x, top - 9, f"first: {run[first].title}", 9, align)
+
+
+def _told(ratio: float) -> str:
+    return "equal" if ratio == _EQUAL else format_number(ratio, 6)
 
 
 def _first(ratios: Sequence[float]) -> int | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from course_lib.figures.engines.axis import Axis
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
@@ -21,7 +22,7 @@ def audited(audit: Audit, title: str) -> Drawing:
 
     The pale box is what counts as the same number. A 0 that is not said stands at the left end.
     """
-    power = _power(audit.claims)
+    axis = _axis(audit.claims)
     drawing = Drawing(_TOP + _CLAIM * len(audit.claims) + 16, _sentence(audit, title))
     drawing.write(0, 13, title, size=style.TITLE_PT, bold=True)
     _key(drawing)
@@ -32,11 +33,11 @@ def audited(audit: Audit, title: str) -> Drawing:
         colour = style.INK if right else style.WARNING_TEXT
         drawing.write(WIDTH_PT, top + 9, claim.verdict, 9, "right", colour)
         drawing.write(0, top + 22, _numbers(claim), size=9)
-        _line(drawing, claim, top + 19, power)
+        _line(drawing, claim, top + 19, axis)
         drawing.write(0, top + 35, claim.because, size=9, colour=style.GREY)
     bottom = _TOP + _CLAIM * len(audit.claims) + 8
-    for factor in _ticks(power):
-        drawing.write(_place(factor, power), bottom, _told(factor), 9, "center", style.GREY)
+    for factor in axis.ticks:
+        drawing.write(_place(factor, axis), bottom, _told(factor), 9, "center", style.GREY)
     return drawing
 
 
@@ -50,20 +51,20 @@ def _key(drawing: Drawing) -> None:
     drawing.write(346, 34, "found on the right terms", size=9)
 
 
-def _line(drawing: Drawing, claim: Claim, y: float, power: float) -> None:
+def _line(drawing: Drawing, claim: Claim, y: float, axis: Axis) -> None:
     """The scale of one claim with its three marks, around the height `y`."""
-    low, high = (_place(1 + side * claim.within, power) for side in (-1, 1))
+    low, high = (_place(1 + side * claim.within, axis) for side in (-1, 1))
     drawing.boxes([(low, y - 7, high - low, 14)], style.PALE, edge=style.PALE)
     drawing.line([(_LEFT, y), (_RIGHT, y)], style.GREY, 0.5)
-    for tick in _ticks(power):
-        x = _place(tick, power)
+    for tick in axis.ticks:
+        x = _place(tick, axis)
         drawing.line([(x, y - 3), (x, y + 3)], style.GREY, 0.5)
-    middle, found = _place(1, power), _place(_factor(claim, claim.found), power)
+    middle, found = _place(1, axis), _place(_factor(claim, claim.found), axis)
     if found < low or found > high:
         drawing.line([(middle, y), (found, y)], style.WARNING, 2)
     drawing.line([(middle, y - 8), (middle, y + 8)], style.INK, 1.5)
     if claim.own_terms is not None:
-        own = _place(_factor(claim, claim.own_terms), power)
+        own = _place(_factor(claim, claim.own_terms), axis)
         drawing.boxes([(own - _OUTER / 2, y - _OUTER / 2, _OUTER, _OUTER)], style.WHITE)
     drawing.boxes([(found - _INNER / 2, y - _INNER / 2, _INNER, _INNER)], style.THEORY)
 
@@ -73,20 +74,15 @@ def _factor(claim: Claim, value: float) -> float:
     return value / claim.said if claim.said else float(value == claim.said)
 
 
-def _power(claims: Sequence[Claim]) -> float:
-    """The powers of ten on either side of "as said"; half a one for small gaps."""
+def _axis(claims: Sequence[Claim]) -> Axis:
+    """Powers of ten on either side of "as said"; half a one, and powers of two, for small gaps."""
     values = [(claim, claim.found) for claim in claims]
     values += [(claim, claim.own_terms) for claim in claims if claim.own_terms is not None]
     factors = [_factor(claim, value) for claim, value in values]
     widest = max((abs(math.log10(factor)) for factor in factors if factor > 0), default=0.0)
-    return min(max(0.5, 1.1 * widest), _MOST_POWER)
-
-
-def _ticks(power: float) -> list[float]:
-    """Powers of ten on both sides, or of two where there is no room for these."""
-    if power < 1:
-        return [0.5, 1.0, 2.0]
-    return [10.0**tick for tick in range(-int(power), int(power) + 1)]
+    power = min(max(0.5, 1.1 * widest), _MOST_POWER)
+    tens = [10.0**tick for tick in range(-int(power), int(power) + 1)]
+    return Axis(tens if power >= 1 else [0.5, 1.0, 2.0], _told, "", True, (10**-power, 10**power))
 
 
 def _told(factor: float) -> str:
@@ -95,10 +91,10 @@ def _told(factor: float) -> str:
     return "as said" if factor > 0.99 else f"÷ {1 / factor:,.0f}"
 
 
-def _place(factor: float, power: float) -> float:
+def _place(factor: float, axis: Axis) -> float:
     """Where a factor lies, in points from the left; what is too far lies at the end."""
-    part = math.log10(factor) / power if factor > 0 else -1.0
-    return (_LEFT + _RIGHT) / 2 + (_RIGHT - _LEFT) / 2 * min(max(part, -1.0), 1.0)
+    part = axis.part(factor) if factor > 0 else 0.0
+    return _LEFT + (_RIGHT - _LEFT) * min(max(part, 0.0), 1.0)
 
 
 def _numbers(claim: Claim) -> str:

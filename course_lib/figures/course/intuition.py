@@ -1,12 +1,14 @@
 """Where guesses lay beside what came: a row for each topic, a square for each guess."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from course_lib.figures.engines.axis import Axis
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key
 from course_lib.figures.paper.picture import Box
-from course_lib.figures.paper.sheet import Sheet
 from course_lib.theory.inputs.units import format_number
 
 _LEFT, _WIDTH, _TOP, _SQUARE = 74.0, 300.0, 62.0, 7.0
@@ -14,12 +16,13 @@ _LEAST_ROW, _MOST_STACKED = 34.0, 64.0
 _BINS = 40  # of the whole width; squares that share one are stacked
 _RIGHT = 0.01  # a guess so near is right
 _LOOKS = {"too low": style.SKY, "right": style.GREEN, "too high": style.ORANGE}
-_MARKS = {-2: "1/100", -1: "1/10", 0: "1", 1: "10", 2: "100"}
+_MARKS = {0.01: "1/100", 0.1: "1/10", 1: "1", 10: "10", 100: "100"}
+_AXIS = Axis(list(_MARKS), _MARKS.__getitem__, "your number over what came (logarithmic)", log=True)
 
 Factors = Mapping[str, Sequence[float]]
 
 
-def guesses(factors: Factors, title: str = "Where my intuition was off") -> Sheet:
+def guesses(factors: Factors, title: str = "Where my intuition was off") -> Drawing:
     """`factors`: your number over what came, by topic; all above 0.
 
     Beyond 100 a square stands at the edge. Raises ValueError for a topic without a factor, for no
@@ -34,15 +37,17 @@ def guesses(factors: Factors, title: str = "Where my intuition was off") -> Shee
         raise ValueError("factors must be above 0: leave out guesses without a factor")
     heights = {topic: _row_height(its) for topic, its in factors.items()}
     bottom = _TOP + sum(heights.values())
-    sheet = Sheet(bottom + 34, sentence(factors))
-    sheet.title(title)
-    _legend(sheet)
-    _scale(sheet, bottom)
+    drawing = Drawing(bottom + 34, sentence(factors))
+    drawing.title(title)
+    key(drawing, _LOOKS, _LEFT, 24)
+    drawing.line([(_LEFT + 250, 22), (_LEFT + 250, 36)], width=2)
+    drawing.write(_LEFT + 258, 33, "median of the topic", 9)
+    Frame(drawing, _AXIS, _AXIS, _LEFT, _TOP - 8, _LEFT + _WIDTH, bottom).ticks_across()
     y = _TOP
     for topic, its in factors.items():
         y += heights[topic]
-        _row(sheet, topic, its, y)
-    return sheet
+        _row(drawing, topic, its, y)
+    return drawing
 
 
 def sentence(factors: Factors) -> str:
@@ -51,16 +56,16 @@ def sentence(factors: Factors) -> str:
     return f"Your number over what came. {'; '.join(words)}."
 
 
-def _row(sheet: Sheet, topic: str, factors: Sequence[float], bottom: float) -> None:
+def _row(drawing: Drawing, topic: str, factors: Sequence[float], bottom: float) -> None:
     """The squares of one topic upon their line, its median, and both in words."""
-    sheet.line([(_LEFT, bottom), (_LEFT + _WIDTH, bottom)], style.PALE)
-    sheet.write(0, bottom - 8, topic, bold=True)
+    drawing.line([(_LEFT, bottom), (_LEFT + _WIDTH, bottom)], style.PALE)
+    drawing.write(0, bottom - 8, topic, bold=True)
     for look, boxes in _squares(factors, bottom).items():
-        sheet.boxes(boxes, _LOOKS[look])
+        drawing.boxes(boxes, _LOOKS[look])
     x = _place(statistics.median(factors))
-    sheet.line([(x, bottom + 4), (x, bottom - 20)], width=2)
-    sheet.write(_LEFT + _WIDTH + 12, bottom - 14, _middle(factors))
-    sheet.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
+    drawing.line([(x, bottom + 4), (x, bottom - 20)], width=2)
+    drawing.write(_LEFT + _WIDTH + 12, bottom - 14, _middle(factors))
+    drawing.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
 
 
 def _squares(factors: Sequence[float], bottom: float) -> dict[str, list[Box]]:
@@ -95,7 +100,7 @@ def _bin(factor: float) -> int:
 
 def _place(factor: float) -> float:
     """Where a factor lies; what is beyond 1/100 or 100 lies on the edge."""
-    return _LEFT + _WIDTH * min(max((math.log10(factor) + 2) / 4, 0), 1)
+    return _LEFT + _WIDTH * min(max(_AXIS.part(factor), 0), 1)
 
 
 def _look(factor: float) -> str:
@@ -120,23 +125,3 @@ def _guesses(factors: Sequence[float]) -> str:
 
 def _right(factors: Sequence[float]) -> int:
     return sum(_look(factor) == "right" for factor in factors)
-
-
-def _legend(sheet: Sheet) -> None:
-    for place, (look, fill) in enumerate(_LOOKS.items()):
-        x = _LEFT + 90 * place
-        sheet.boxes([(x, 24, _SQUARE, _SQUARE)], fill)
-        sheet.write(x + 12, 31, look)
-    x = _LEFT + 90 * len(_LOOKS)
-    sheet.line([(x, 22), (x, 34)], width=2)
-    sheet.write(x + 8, 31, "median of the topic")
-
-
-def _scale(sheet: Sheet, bottom: float) -> None:
-    for power, words in _MARKS.items():
-        x = _place(10.0**power)
-        colour = style.GREY if power == 0 else style.PALE
-        sheet.line([(x, _TOP - 8), (x, bottom)], colour)
-        sheet.write(x, bottom + 15, words, align="center", colour=style.GREY, size=9)
-    words = "your number over what came (logarithmic)"
-    sheet.write(_LEFT + _WIDTH / 2, bottom + 29, words, align="center", colour=style.GREY, size=9)

@@ -1,41 +1,57 @@
 """How micro-batches make the global batch, and how updates make an epoch."""
 
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.picture import Box
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted, elide
 from course_lib.theory.step.batching import Batching, Epoch
 
-_HEIGHT_PT = 265
-_MARGIN = 2
-_LEFT = 74  # where the grid starts, to the right of the ranks' names
-_RIGHT = 440
-_TOP = 62
-_GRID_HEIGHT = 114
-_ROW = 22
-_GAP = 3
-_ROWS, _COLUMNS = 6, 8  # more ranks or micro-steps than this are elided
-_STRIP_TOP = 206
-_UPDATE_WIDTH = 34
-_UPDATES_SHOWN = 9
+_ROWS, _COLUMNS, _UPDATES = 6, 8, 9  # of more than these the middle is left out
+_STRIP_PT = 22.0
+_LOOKS: dict[str, style.Look] = {
+    "full": (style.COMPUTING, None),
+    "short": (style.PALE, None),
+    "repeated": (style.PALE, "/"),
+    "dropped": (style.WARNING, None),
+}
 
 
-def one_batch(batching: Batching) -> Sheet:
+def one_batch(batching: Batching) -> Drawing:
     """The first update as a grid of ranks × micro-steps, and below it the epoch as a strip."""
     epoch = batching.epoch()
-    sheet = Sheet(_HEIGHT_PT, _sentence(batching, epoch))
-    _grid(sheet, batching, epoch)
-    _strip(sheet, batching, epoch)
-    return sheet
-
-
-def _sentence(batching: Batching, epoch: Epoch) -> str:
-    return (
-        f"One update: micro-batch {batching.micro_batch} × accumulation {batching.accumulation} × "
-        f"dp {batching.dp} = global batch of {counted(batching.global_batch, 'sample')}. "
-        f"One epoch of {counted(batching.samples, 'sample')}: "
-        f"{counted(epoch.micro_steps, 'micro-step')} on each rank and "
-        f"{counted(epoch.updates, 'update')}; {_tail(epoch)}."
+    sizes = (
+        f"micro-batch {batching.micro_batch} × accumulation {batching.accumulation} × "
+        f"dp {batching.dp}"
+    )
+    samples = counted(batching.global_batch, "sample")
+    tokens = counted(batching.tokens_per_batch, "token")
+    of_epoch, updates = counted(batching.samples, "sample"), counted(epoch.updates, "update")
+    steps, tail = counted(epoch.micro_steps, "micro-step"), _tail(epoch)
+    last = (
+        f"Last update: {epoch.last_window} of {counted(batching.accumulation, 'micro-step')}, the "
+        f"last micro-batch {epoch.last_micro_batch} of {counted(batching.micro_batch, 'sample')}; "
+    )
+    whole = epoch.last_window == batching.accumulation
+    whole = whole and epoch.last_micro_batch == batching.micro_batch
+    note = f"Each cell: the samples of one forward + backward, by micro-step; {tokens} in all."
+    strip = f"One epoch of {of_epoch}: {updates}"
+    return page(
+        f"One update: {sizes} = {samples}",
+        Cells(
+            _grid(batching, epoch),
+            high=_high(batching),
+            looks=_LOOKS,
+            gap=3,
+            note=note,
+        ),
+        Cells({"update": _strip(batching, epoch)}, high=_STRIP_PT, looks=_LOOKS, gap=3, note=strip),
+        notes=[f"{'' if whole else last}{tail}."],
+        key=("full", "short", "all-reduce", "update", "repeated", "dropped"),
+        sentence=(
+            f"One update: {sizes} = global batch of {samples}. One epoch of {of_epoch}: {steps} on "
+            f"each rank and {updates}; {tail}"
+        ),
     )
 
 
@@ -47,113 +63,50 @@ def _tail(epoch: Epoch) -> str:
     return "no sample repeated or dropped"
 
 
-def _grid(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
-    ranks, steps = elide(batching.dp, _ROWS), elide(batching.accumulation, _COLUMNS)
-    width = min(90.0, (_RIGHT - _LEFT) / len(steps))
-    height = min(48.0, _GRID_HEIGHT / len(ranks))
-    title = (
-        f"One update: micro-batch {batching.micro_batch} × accumulation {batching.accumulation}"
-        f" × dp {batching.dp} = {counted(batching.global_batch, 'sample')}"
-    )
-    caption = (
-        "Each cell: the samples of one forward + backward; "
-        f"{counted(batching.tokens_per_batch, 'token')} in all."
-    )
-    sheet.title(title)
-    sheet.write(0, 34, caption, colour=style.GREY)
-    sheet.write(_LEFT - 8, 54, "micro-step", align="right", colour=style.GREY)
-    for column, step in enumerate(steps):
-        name = "…" if step is None else str(step + 1)
-        sheet.write(_LEFT + (column + 0.5) * width, 54, name, align="center", colour=style.GREY)
-    for row, rank in enumerate(ranks):
-        name = "…" if rank is None else f"dp rank {rank}"
-        sheet.write(_LEFT - 8, _TOP + (row + 0.5) * height + 3, name, align="right")
-    cells = [
-        (step, (_LEFT + column * width, _TOP + row * height, width - _GAP, height - _GAP))
-        for row, rank in enumerate(ranks)
-        for column, step in enumerate(steps)
-        if rank is not None and step is not None
-    ]
-    _cells(sheet, batching, epoch, cells)
-    _update_bar(sheet, _LEFT + len(steps) * width, len(ranks) * height - _GAP, batching.dp)
+def _high(batching: Batching) -> float:
+    """All ranks together are equally high, however many there are."""
+    return 140 / len(elide(batching.dp, _ROWS)) - 5
 
 
-def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int, Box]]) -> None:
+def _grid(batching: Batching, epoch: Epoch) -> dict[str, dict[str, Cell]]:
     """Full cells, the short last micro-batch, and empty cells if the data end early."""
     ends_here = epoch.updates == 1
     filled = epoch.last_window if ends_here else batching.accumulation
     ragged = ends_here and epoch.last_micro_batch < batching.micro_batch
-    short = [box for step, box in cells if ragged and step == filled - 1]
-    whole = [box for step, box in cells if step < filled and box not in short]
-    empty = [box for step, box in cells if step >= filled]
-    sheet.boxes(empty, style.WHITE, edge=style.GREY, dashed=True)
-    for boxes, fill, samples in (
-        (whole, style.COMPUTING, batching.micro_batch),
-        (short, style.PALE, epoch.last_micro_batch),
-    ):
-        sheet.boxes(boxes, fill)
-        for x, y, width, height in boxes:
-            middle = x + width / 2, y + height / 2 + 4
-            sheet.write(*middle, str(samples), align="center", colour=style.on(fill))
+    row: dict[str, Cell] = {}
+    for step in elide(batching.accumulation, _COLUMNS):
+        if step is None:
+            row["…"] = Cell("…")
+        elif step >= filled:
+            row[str(step + 1)] = Cell(filled={0: "not used"})
+        elif ragged and step == filled - 1:
+            row[str(step + 1)] = Cell(str(epoch.last_micro_batch), {0: "short"})
+        else:
+            row[str(step + 1)] = Cell(str(batching.micro_batch), {0: "full"})
+    end = {0: "all-reduce", 1: "update"} if batching.dp > 1 else {0: "update"}
+    row["update"] = Cell(filled=end, slots=len(end))
+    ranks = elide(batching.dp, _ROWS)
+    left_out = {name: Cell("…") for name in row}
+    return {
+        "…" if rank is None else f"dp rank {rank}": left_out if rank is None else row
+        for rank in ranks
+    }
 
 
-def _update_bar(sheet: Sheet, x: float, height: float, dp: int) -> None:
-    middle = _TOP + height / 2
-    if dp == 1:  # no other rank to exchange gradients with
-        sheet.boxes([(x + 3, _TOP, 12, height)], style.UPDATE)
-        sheet.write(x + 20, middle + 4, "update")
-        return
-    sheet.boxes([(x + 3, _TOP, 6, height)], style.MESSAGES)
-    sheet.boxes([(x + 9, _TOP, 6, height)], style.UPDATE)
-    sheet.write(x + 20, middle - 2, "all-reduce")
-    sheet.write(x + 20, middle + 11, "+ update")
-
-
-def _strip(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
-    """The updates of the epoch; the last one as wide as it is full, then what is dropped."""
-    sheet.write(
-        0,
-        _STRIP_TOP - 10,
-        f"One epoch of {counted(batching.samples, 'sample')}: {counted(epoch.updates, 'update')}",
-        size=style.TITLE_PT,
-        bold=True,
-    )
-    updates, fulls, x = elide(epoch.updates, _UPDATES_SHOWN), [], float(_MARGIN)
-    for update in updates:
-        name = "…" if update is None else f"{update + 1:,}"
-        centre = x + (_UPDATE_WIDTH - _GAP) / 2
-        sheet.write(centre, _STRIP_TOP + 32, name, align="center", colour=style.GREY)
-        if update is not None and update < epoch.updates - 1:
-            fulls.append((x, _STRIP_TOP, _UPDATE_WIDTH - _GAP, _ROW - _GAP))
-        x += _UPDATE_WIDTH
-    sheet.boxes(fulls, style.COMPUTING)
-    _last_update(sheet, batching, epoch, x - _UPDATE_WIDTH)
-    _tail_box(sheet, epoch, x)
-
-
-def _last_update(sheet: Sheet, batching: Batching, epoch: Epoch, x: float) -> None:
-    width, height = _UPDATE_WIDTH - _GAP, _ROW - _GAP
-    share = epoch.last_window / batching.accumulation
-    short = epoch.last_micro_batch < batching.micro_batch
-    if share < 1:
-        sheet.boxes([(x, _STRIP_TOP, width, height)], style.WHITE, edge=style.GREY, dashed=True)
-    ragged = short or share < 1
-    fill = style.PALE if ragged else style.COMPUTING
-    sheet.boxes([(x, _STRIP_TOP, width * share, height)], fill)
-    if ragged:
-        sheet.write(
-            0,
-            _STRIP_TOP + 49,
-            f"Last update: {epoch.last_window} of {counted(batching.accumulation, 'micro-step')},"
-            f" the last micro-batch {epoch.last_micro_batch} of"
-            f" {counted(batching.micro_batch, 'sample')}.",
+def _strip(batching: Batching, epoch: Epoch) -> dict[str, Cell]:
+    """The updates of the epoch; the last one as full as it is, then what is dropped or repeated."""
+    row: dict[str, Cell] = {}
+    for update in elide(epoch.updates, _UPDATES):
+        row["…" if update is None else f"{update + 1:,}"] = Cell(
+            "…" if update is None else "", {} if update is None else {0: "full"}
         )
-
-
-def _tail_box(sheet: Sheet, epoch: Epoch, x: float) -> None:
-    """A box with its number for samples that are dropped or seen twice."""
-    if not (epoch.dropped or epoch.repeated):
-        return
-    fill = style.WARNING if epoch.dropped else style.PALE
-    sheet.boxes([(x + 8, _STRIP_TOP, 16, _ROW - _GAP)], fill, None if epoch.dropped else "//")
-    sheet.write(x + 30, _STRIP_TOP + 14, _tail(epoch))
+    share = round(10 * epoch.last_window / batching.accumulation)
+    if epoch.last_window < batching.accumulation or epoch.last_micro_batch < batching.micro_batch:
+        row[f"{epoch.updates:,}"] = Cell(
+            filled=dict.fromkeys(range(max(1, share)), "short"), slots=10
+        )
+    if epoch.dropped:
+        row["dropped"] = Cell(f"{epoch.dropped:,}", {0: "dropped"})
+    elif epoch.repeated:
+        row["repeated"] = Cell(f"{epoch.repeated:,}", {0: "repeated"})
+    return row

@@ -1,1 +1,1 @@
-"""What draws: who holds what (`cells`), who did what when (`lanes`), on a `page` of blocks."""
+"""What draws: `cells` (who holds what), `lanes` (who did what when), `bars`, `lines` on axes."""

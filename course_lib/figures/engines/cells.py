@@ -264,7 +264,8 @@ class Cells:
         for word, filled in looks.items():
             fill, hatch = self._look(word)
             filled = filled if self.lined else _joined(filled)
-            edge = fill if len(filled) > 200 else style.INK
+            thin = min(min(box[2:]) for box in filled) < 3  # an outline would hide its colour
+            edge = fill if thin or len(filled) > 200 else style.INK
             drawing.boxes(filled, fill, hatch, edge=edge, dashed=fill == style.WHITE)
         for cell, (x, y, wide, high) in boxes:
             if cell.frame:

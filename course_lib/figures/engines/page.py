@@ -5,12 +5,13 @@ from typing import Protocol
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key as key_of
+from course_lib.figures.paper.key import key_height
 from course_lib.figures.paper.picture import WIDTH_PT
 from course_lib.figures.paper.style import Look
-from course_lib.figures.paper.text import width_pt
 
 LEFT, RIGHT = 66.0, WIDTH_PT - 8.0  # of a scale, unless names of rows need more room
-_TITLE, _GAP, _NOTE, _KEY_LINE, _SMALL = 22.0, 10.0, 15.0, 16.0, 9.0
+_TITLE, _GAP, _NOTE, _SMALL = 22.0, 10.0, 15.0, 9.0
 
 
 class Block(Protocol):
@@ -83,21 +84,17 @@ def page(
     tops = [_TITLE if title else 4.0]
     for each in blocks:
         tops.append(tops[-1] + each.height_pt + _GAP)
-    places = _places(looks)
-    key_height = places[-1][1] + _KEY_LINE + 4 if places else 0.0
+    room = key_height(looks, 0.0)
     said = [sentence or title, *(block.sentence for block in blocks)]
-    height = tops[-1] + key_height + _NOTE * len(notes)
+    height = tops[-1] + room + _NOTE * len(notes)
     drawing = Drawing(height, " ".join(f"{one.rstrip('.')}." for one in said if one))
     if title:
         drawing.title(title)
     for each, top in zip(blocks, tops[:-1], strict=True):
         each.draw(drawing, top)
-    for (word, (fill, hatch)), (x, y) in zip(looks.items(), places, strict=True):
-        box = (x, tops[-1] + y, 11, 11)
-        drawing.boxes([box], fill, hatch, dashed=fill == style.WHITE)
-        drawing.write(x + 16, tops[-1] + y + 9.5, word, _SMALL)
+    key_of(drawing, looks, 0.0, tops[-1])
     for place, note in enumerate(notes):
-        y = tops[-1] + key_height + _NOTE * place + 9
+        y = tops[-1] + room + _NOTE * place + 9
         drawing.write(0, y, note, _SMALL, colour=style.GREY)
     return drawing
 
@@ -108,16 +105,3 @@ def _looks(words: Iterable[str], own: Mapping[str, Look]) -> Mapping[str, Look]:
     for word in words:
         alike.setdefault(own.get(word) or style.meaning(word), []).append(word)
     return {", or ".join(several): look for look, several in alike.items()}
-
-
-def _places(words: Iterable[str]) -> list[tuple[float, float]]:
-    """Where each box of the key begins; in as many lines as needed."""
-    places: list[tuple[float, float]] = []
-    x = y = 0.0
-    for word in words:
-        width = width_pt(word, _SMALL) + 30
-        if places and x + width - 14 > WIDTH_PT:
-            x, y = 0.0, y + _KEY_LINE
-        places.append((x, y))
-        x += width
-    return places

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT, Picture
+from course_lib.figures.paper.key import key
+from course_lib.figures.paper.picture import WIDTH_PT
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.planner import NEAR_THE_TOP, Judged, Plan, PlannedLayout, fastest, sturdy
 from course_lib.theory.step.step_time import StepTime
@@ -23,7 +24,7 @@ _STURDY = "◆"
 
 def ranked_layouts(
     plan: Plan, title: str = "", count: int = 5, *, careful: Plan | None = None
-) -> Picture:
+) -> Drawing:
     """The `count` fastest layouts, one of each tp × pp × ep, and below them why others fail.
 
     `careful`, the same plan under cautious assumptions: a line leads from each time to that one,
@@ -36,27 +37,27 @@ def ranked_layouts(
     words = sentence(plan, list(zip(options, steps, strict=True)), title, notes)
     top = _TOP + _SECOND_LEGEND * (careful is not None)
     below = top + _ROW * max(1, len(options))
-    sheet = Drawing(below + _AXES + 16 * len(notes), words)
-    sheet.title(title)
-    _legend(sheet, plan, top - 18)
+    drawing = Drawing(below + _AXES + 16 * len(notes), words)
+    drawing.title(title)
+    _legend(drawing, plan, top - 18)
     width = _TIME_WIDTH if careful is None else _TIME_WIDTH_OF_TWO
     slowest = max((max(one.steps_s) for one in options), default=1.0)
     least = min((one.regret for one in options), default=0.0)
     for row, (one, step) in enumerate(zip(options, steps, strict=True)):
         y = top + _ROW * row
         marked = careful is not None and (one.sturdy or one.regret == least)
-        sheet.write(0, y + 4, f"{_STURDY} " * marked + layout_words(plan, one.option))
-        _time(sheet, plan, (one, step), (width / slowest, y + 10))
-        _memory(sheet, plan, one.option, y)
+        drawing.write(0, y + 4, f"{_STURDY} " * marked + layout_words(plan, one.option))
+        _time(drawing, plan, (one, step), (width / slowest, y + 10))
+        _memory(drawing, plan, one.option, y)
     if options:
-        _axis(sheet, (0, width, below), format_number(slowest), "seconds of a step")
+        _axis(drawing, (0, width, below), format_number(slowest), "seconds of a step")
         capacity = f"{plan.capacity_bytes / 1e9:.0f}"
-        _axis(sheet, (_MEMORY_LEFT, _MEMORY_WIDTH, below), capacity, "GB")
+        _axis(drawing, (_MEMORY_LEFT, _MEMORY_WIDTH, below), capacity, "GB")
     else:
-        _smallest(sheet, plan, top)
+        _smallest(drawing, plan, top)
     for row, note in enumerate(notes):
-        sheet.write(0, below + _AXES - 4 + 16 * row, note, colour=style.GREY)
-    return sheet
+        drawing.write(0, below + _AXES - 4 + 16 * row, note, colour=style.GREY)
+    return drawing
 
 
 def _shown(plans: Sequence[Plan], count: int) -> list[Judged]:
@@ -120,71 +121,65 @@ def _from_to(numbers: Sequence[str]) -> str:
 
 
 def _time(
-    sheet: Picture, plan: Plan, found: tuple[Judged, StepTime], place: tuple[float, float]
+    drawing: Drawing, plan: Plan, found: tuple[Judged, StepTime], place: tuple[float, float]
 ) -> None:
     """A bar of the parts of the first time, a line to the second, and both in numbers."""
     (one, step), (scale, y), x = found, place, 0.0
     sizes = (step.working_s, step.communication_s, step.bubble_s)
     for (_, fill), seconds in zip(_PARTS, sizes, strict=True):
-        sheet.boxes([(x, y, scale * seconds, _BAR)], fill)
+        drawing.boxes([(x, y, scale * seconds, _BAR)], fill)
         x += scale * seconds
     text = _seconds(one)
     if len(one.steps_s) > 1:
         end = scale * one.steps_s[1]
-        _whisker(sheet, x, end, y + _BAR / 2)
+        _whisker(drawing, x, end, y + _BAR / 2)
         rates = [f"{100 * plan.mfu(seconds):.0f}" for seconds in one.steps_s]
         x, text = max(x, end), f"{text}, MFU {_from_to(rates)} %"
-    sheet.write(x + 5, y + 11, text, size=9)
+    drawing.write(x + 5, y + 11, text, size=9)
 
 
-def _whisker(sheet: Picture, x: float, end: float, y: float) -> None:
+def _whisker(drawing: Drawing, x: float, end: float, y: float) -> None:
     """A line with a stop at its end."""
-    sheet.line([(x, y), (end, y)], style.INK, 1.5)
-    sheet.line([(end, y - 5), (end, y + 5)], style.INK, 1.5)
+    drawing.line([(x, y), (end, y)], style.INK, 1.5)
+    drawing.line([(end, y - 5), (end, y + 5)], style.INK, 1.5)
 
 
-def _axis(sheet: Picture, place: tuple[float, float, float], most: str, unit: str) -> None:
+def _axis(drawing: Drawing, place: tuple[float, float, float], most: str, unit: str) -> None:
     """A scale from 0 to `most` below the bars."""
     left, width, y = place
-    sheet.line([(left, y), (left + width, y)], style.GREY)
+    drawing.line([(left, y), (left + width, y)], style.GREY)
     for x, text, align in ((left, "0", "left"), (left + width, most, "right")):
-        sheet.line([(x, y), (x, y + 3)], style.GREY)
-        sheet.write(x, y + 13, text, align=align, colour=style.GREY)
-    sheet.write(left + width / 2, y + 13, unit, align="center", colour=style.GREY)
+        drawing.line([(x, y), (x, y + 3)], style.GREY)
+        drawing.write(x, y + 13, text, align=align, colour=style.GREY)
+    drawing.write(left + width / 2, y + 13, unit, align="center", colour=style.GREY)
 
 
-def _memory(sheet: Picture, plan: Plan, option: PlannedLayout, y: float) -> None:
+def _memory(drawing: Drawing, plan: Plan, option: PlannedLayout, y: float) -> None:
     share = option.memory_bytes / plan.capacity_bytes
-    sheet.boxes([(_MEMORY_LEFT, y + 10, _MEMORY_WIDTH, _BAR)], style.WHITE)
-    sheet.boxes([(_MEMORY_LEFT, y + 10, _MEMORY_WIDTH * share, _BAR)], style.STATES)
+    drawing.boxes([(_MEMORY_LEFT, y + 10, _MEMORY_WIDTH, _BAR)], style.WHITE)
+    drawing.boxes([(_MEMORY_LEFT, y + 10, _MEMORY_WIDTH * share, _BAR)], style.STATES)
     text = f"{format_bytes(option.memory_bytes, digits=1)}"
-    sheet.write(_MEMORY_LEFT + _MEMORY_WIDTH, y + 4, text, align="right")
+    drawing.write(_MEMORY_LEFT + _MEMORY_WIDTH, y + 4, text, align="right")
 
 
-def _smallest(sheet: Picture, plan: Plan, top: float) -> None:
+def _smallest(drawing: Drawing, plan: Plan, top: float) -> None:
     """What comes closest, if nothing fits."""
     option, _ = next(plan.rejected())
     size = format_bytes(option.memory_bytes, digits=1)
-    sheet.write(0, top + 4, f"No layout fits. The smallest needs {size}:", bold=True)
-    sheet.write(0, top + 21, layout_words(plan, option))
+    drawing.write(0, top + 4, f"No layout fits. The smallest needs {size}:", bold=True)
+    drawing.write(0, top + 21, layout_words(plan, option))
 
 
-def _legend(sheet: Picture, plan: Plan, bottom: float) -> None:
+def _legend(drawing: Drawing, plan: Plan, bottom: float) -> None:
     """What colours mean; in a second line, if there is room for one, lines and marks."""
-    x = 0.0
-    for (name, fill), width in zip(_PARTS, (74, 118, 60), strict=True):
-        sheet.boxes([(x, 24, 12, 10)], fill)
-        sheet.write(x + 16, 33, name, colour=style.GREY)
-        x += width + 12
-    sheet.boxes([(_MEMORY_LEFT, 24, 12, 10)], style.STATES)
-    text = f"of {format_bytes(plan.capacity_bytes, digits=0)} memory"
-    sheet.write(_MEMORY_LEFT + 16, 33, text, colour=style.GREY)
+    memory = f"of {format_bytes(plan.capacity_bytes, digits=0)} memory"
+    key(drawing, {**dict(_PARTS), memory: style.STATES}, 0, 22)
     if bottom > _TOP - _SECOND_LEGEND:
-        _whisker(sheet, 0, 20, 47)
-        sheet.write(26, 51, "to the time under cautious assumptions", colour=style.GREY)
+        _whisker(drawing, 0, 20, 47)
+        drawing.write(26, 51, "to the time under cautious assumptions", colour=style.GREY)
         text = f"{_STURDY} sturdiest, or within {NEAR_THE_TOP:.0%} under both"
-        sheet.write(WIDTH_PT - 14, 51, text, align="right", colour=style.GREY)
-    sheet.line([(0, bottom), (WIDTH_PT - 14, bottom)], style.PALE)
+        drawing.write(WIDTH_PT - 14, 51, text, align="right", colour=style.GREY)
+    drawing.line([(0, bottom), (WIDTH_PT - 14, bottom)], style.PALE)
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -1,13 +1,15 @@
 """What is in the memory at each moment of a step, stacked by what it is for."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
+from course_lib.figures.engines.axis import Axis, even
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key
 from course_lib.figures.paper.picture import WIDTH_PT
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
 
@@ -17,21 +19,20 @@ _COLUMNS = 90  # more cannot be told apart
 _MOST_PHASES = 36  # with a place of their own
 _LETTER_PT = 6.1  # the widest average of a line of text
 _LINE_PT = 11.5
-_TICKS = 4
 # From the bottom: what is always there, what grows by mistake, what comes and goes.
 _LOOKS = {
-    "framework overhead": (style.GREY, style.ON_DARK_FILL),
-    "weights": (style.WEIGHTS, style.ON_DARK_FILL),
-    "optimizer": (style.STATES, style.ON_FILL),
-    "left over": (style.WARNING, style.ON_FILL),
-    "leak": (style.WARNING, style.ON_FILL),
-    "not known": (style.IDLE, style.INK),
-    "gradients": (style.GRADIENTS, style.ON_FILL),
-    "inputs and labels": (style.PALE, style.INK),
-    "intermediate results": (style.ACTIVATIONS, style.ON_FILL),
-    "temporary buffers": (style.TEMPORARY, style.ON_FILL),
+    "framework overhead": style.GREY,
+    "weights": style.WEIGHTS,
+    "optimizer": style.STATES,
+    "left over": style.WARNING,
+    "leak": style.WARNING,
+    "not known": style.IDLE,
+    "gradients": style.GRADIENTS,
+    "inputs and labels": style.PALE,
+    "intermediate results": style.ACTIVATIONS,
+    "temporary buffers": style.TEMPORARY,
 }
-_PHASES = {"forward": style.FORWARD, "backward": style.BACKWARD, "update": style.UPDATE}
+_UNITS = ((GB, "GB"), (MB, "MB"), (KB, "kB"), (1, "B"))
 # Parts of the width, so that the same phase has the same place in every panel.
 _WIDE = {"forward": 4.0, "backward": 5.0, "update": 2.0}
 
@@ -146,30 +147,50 @@ class Panel:
 
     def draw(self, drawing: Drawing, top: float, most_bytes: int, until: int | None = None) -> None:
         """Axes, areas, labels, phases and peak; with `until` only the areas up to that moment."""
-        scale = _Scale(top + 20, most_bytes)
+        unit, name = next(it for it in _UNITS if most_bytes >= it[0])
+        ticks = even([0, 1.02 * most_bytes], most=5).ticks
+        up = Axis(ticks, lambda it: f"{it / unit:g}{f' {name}' * (it == ticks[-1])}")
+        across = Axis((), ends=(LEFT, _RIGHT))
+        frame = Frame(drawing, across, up, LEFT, top + 20, _RIGHT, top + 20 + _HEIGHT)
         columns = self.columns()
         drawn = [it for it in columns if until is None or it.moment <= until]
-        _axes(drawing, scale)
-        _areas(drawing, scale, self.shown, drawn)
-        if until is not None:
-            _outline(drawing, scale, columns)
+        frame.axes()
+        named = list(self.shown)
+        _areas(frame, self.shown, drawn)
+        if until is not None:  # no name in an area, which would move from step to step
+            tops = [(x, frame.y(it.stack[-1])) for it in columns for x in (it.left, it.right)]
+            drawing.line(tops, style.GREY)
             x = drawn[-1].right
-            drawing.line([(x, scale.top - 4), (x, scale.top + _HEIGHT)], style.INK, 1.6)
-            named = list(self.shown)  # a name in an area would move from step to step
+            drawing.line([(x, frame.top - 4), (x, frame.bottom)], style.INK, 1.6)
         else:
-            named = _labels(drawing, scale, self.shown, drawn)
-        _phases(drawing, scale, self.run.phases)
-        self._peak(drawing, scale, columns)
-        _key(drawing, scale, named)
+            named = _labels(frame, self.shown, drawn)
+        self._phases(frame)
+        self._peak(frame, columns)
+        key(drawing, {one: _LOOKS[one] for one in named}, LEFT, frame.bottom + 21)
 
-    def _peak(self, drawing: Drawing, scale: "_Scale", columns: Sequence[Column]) -> None:
+    def _peak(self, frame: Frame, columns: Sequence[Column]) -> None:
         column = next(it for it in columns if self.totals[it.moment] == self.peak_bytes)
-        x, y = (column.left + column.right) / 2, scale.y(self.peak_bytes)
+        x, y = (column.left + column.right) / 2, frame.y(self.peak_bytes)
+        drawing, over = frame.drawing, frame.top - 8
         drawing.line([(LEFT, y), (_RIGHT, y)], style.WARNING, dashed=True)
         drawing.boxes([(x - 3, y - 3, 6, 6)], style.WARNING)
-        drawing.write(LEFT, scale.top - 8, self.name, bold=True)
+        drawing.write(LEFT, over, self.name, bold=True)
         words = f"peak {format_bytes(self.peak_bytes)}: {self.where(self.peak)}"
-        drawing.write(_RIGHT, scale.top - 8, words, align="right", bold=True)
+        drawing.write(_RIGHT, over, words, align="right", bold=True)
+
+    def _phases(self, frame: Frame) -> None:
+        """A strip under the axis: which phase it is."""
+        spans = phase_spans(self.run.phases)
+        wide = (_RIGHT - LEFT) / sum(_WIDE.get(phase, 1.0) for phase, _, _ in spans)
+        x, y = LEFT, frame.bottom + 4
+        for phase, _, _ in spans:
+            width = wide * _WIDE.get(phase, 1.0)
+            fill = style.MEANINGS.get(phase, (style.IDLE, None))[0]
+            frame.drawing.boxes([(x, y, width, 13)], fill)
+            if len(phase) * _LETTER_PT < width:
+                middle = x + width / 2
+                frame.drawing.write(middle, y + 10, phase, align="center", colour=style.on(fill))
+            x += width
 
 
 def phase_spans(phases: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -187,55 +208,19 @@ def phase_spans(phases: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-class _Scale:
-    """Where a number of bytes lies."""
-
-    def __init__(self, top: float, most_bytes: int) -> None:
-        self.top = top
-        rough = 1.02 * most_bytes / _TICKS
-        power = 10.0 ** math.floor(math.log10(rough))
-        self.tick = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
-        self.ticks = math.ceil(1.02 * most_bytes / self.tick)
-        units = ((GB, "GB"), (MB, "MB"), (KB, "kB"), (1, "B"))
-        self.unit, self.unit_name = next(it for it in units if most_bytes >= it[0])
-
-    def y(self, size_bytes: float) -> float:
-        return self.top + _HEIGHT * (1 - size_bytes / (self.tick * self.ticks))
-
-
-def _axes(drawing: Drawing, scale: _Scale) -> None:
-    for number in range(scale.ticks + 1):
-        y = scale.y(number * scale.tick)
-        drawing.line([(LEFT, y), (_RIGHT, y)], style.PALE)
-        text = f"{number * scale.tick / scale.unit:g}"
-        text += f" {scale.unit_name}" if number == scale.ticks else ""
-        drawing.write(LEFT - 4, y + 4, text, size=9, align="right", colour=style.GREY)
-
-
-def _areas(
-    drawing: Drawing, scale: _Scale, shown: Sequence[str], columns: Sequence[Column]
-) -> None:
-    bottom = scale.y(0)
+def _areas(frame: Frame, shown: Sequence[str], columns: Sequence[Column]) -> None:
+    """What is there, from the bottom up, as far as it is drawn."""
     for level in reversed(range(len(shown))):  # the highest first, the lower ones cover it
-        points = [(columns[0].left, bottom)]
+        points = [(columns[0].left, frame.bottom)]
         for column in columns:
-            y = scale.y(column.stack[level])
+            y = frame.y(column.stack[level])
             if y != points[-1][1]:
                 points += [(column.left, points[-1][1]), (column.left, y)]
-        points += [(columns[-1].right, points[-1][1]), (columns[-1].right, bottom)]
-        drawing.area(points, _LOOKS[shown[level]][0])
+        points += [(columns[-1].right, points[-1][1]), (columns[-1].right, frame.bottom)]
+        frame.drawing.area(points, _LOOKS[shown[level]])
 
 
-def _outline(drawing: Drawing, scale: _Scale, columns: Sequence[Column]) -> None:
-    points = [
-        (x, scale.y(column.stack[-1])) for column in columns for x in (column.left, column.right)
-    ]
-    drawing.line(points, style.GREY)
-
-
-def _labels(
-    drawing: Drawing, scale: _Scale, shown: Sequence[str], columns: Sequence[Column]
-) -> list[str]:
+def _labels(frame: Frame, shown: Sequence[str], columns: Sequence[Column]) -> list[str]:
     """Write each category's name where its area has most room; those without room are returned."""
     thin = []
     for level, name in enumerate(shown):
@@ -245,39 +230,14 @@ def _labels(
             window = [it for it in columns[first:] if it.left < end]
             if window[-1].right < end:
                 break
-            low = scale.y(max(it.stack[level - 1] for it in window) if level else 0)
-            high = scale.y(min(it.stack[level] for it in window))
+            low = frame.y(max(it.stack[level - 1] for it in window) if level else 0)
+            high = frame.y(min(it.stack[level] for it in window))
             if low - high > room:
                 room, x, y = low - high, column.left, (low + high) / 2
         if room >= _LINE_PT:
             middle = x + _LETTER_PT * len(name) / 2
-            drawing.write(middle, y + 3.5, name, align="center", colour=_LOOKS[name][1])
+            ink = style.on(_LOOKS[name])
+            frame.drawing.write(middle, y + 3.5, name, align="center", colour=ink)
         else:
             thin.append(name)
     return thin
-
-
-def _key(drawing: Drawing, scale: _Scale, names: Sequence[str]) -> None:
-    """What has no name in its area, with its colour, in a line below."""
-    x, y = LEFT, scale.top + _HEIGHT + 23
-    for name in names:
-        width = 13 + 0.9 * _LETTER_PT * len(name)
-        if x + width > WIDTH_PT:
-            x, y = LEFT, y + 13
-        drawing.boxes([(x, y, 9, 9)], _LOOKS[name][0])
-        drawing.write(x + 13, y + 8, name, size=9)
-        x += width + 32  # so that no word stands between two colours
-
-
-def _phases(drawing: Drawing, scale: _Scale, phases: Sequence[str]) -> None:
-    """A strip under the axis: which phase it is."""
-    spans = phase_spans(phases)
-    wide = (_RIGHT - LEFT) / sum(_WIDE.get(phase, 1.0) for phase, _, _ in spans)
-    x, y = LEFT, scale.top + _HEIGHT + 4
-    for phase, _, _ in spans:
-        width = wide * _WIDE.get(phase, 1.0)
-        drawing.boxes([(x, y, width, 13)], _PHASES.get(phase, style.IDLE))
-        if len(phase) * _LETTER_PT < width:
-            ink = style.ON_FILL if phase in _PHASES else style.INK
-            drawing.write(x + width / 2, y + 10, phase, align="center", colour=ink)
-        x += width

@@ -1,82 +1,61 @@
 """A ring with one slow link, and what it does to the time of an all-reduce."""
 
-import math
-
-from course_lib.figures.paper import style
-from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.network.one_slow_link import OneSlowLink
+from course_lib.trace import Event
 
-_CENTRE, _RADIUS, _MOST_DRAWN = (88.0, 128.0), 64.0, 16
-_LEFT, _TOP, _ROW, _WIDTH = 210.0, 56.0, 52.0, 190.0
-
-
-def slow_ring(result: OneSlowLink, title: str = "") -> Sheet:
-    """On the left the ring, its slow link thick; on the right the times, on one scale."""
-    sheet = Sheet(_TOP + 3 * _ROW + 14, sentence(result))
-    heading = f"{counted(result.ranks, 'rank')}, {counted(result.rings, 'ring')}"
-    sheet.title(title or heading)
-    told = "time and bus bandwidth of an all-reduce: every piece passes over every link of its ring"
-    sheet.write(0, 30, told, colour=style.GREY)
-    _ring(sheet, result)
-    times = _times(result)
-    scale = _WIDTH / max(time_s for time_s, *_ in times.values())
-    for row, (name, (time_s, bus_bytes_per_s, look)) in enumerate(times.items()):
-        y = _TOP + row * _ROW
-        sheet.write(_LEFT, y + 10, name)
-        sheet.boxes([(_LEFT, y + 16, max(1.0, time_s * scale), 16)], look)
-        told = f"{format_seconds(time_s)}, {format_number(bus_bytes_per_s / 1e9)} GB/s"
-        sheet.write(_LEFT + max(1.0, time_s * scale) + 6, y + 28, told)
-    return sheet
+_MOST_DRAWN = 8
 
 
-def sentence(result: OneSlowLink) -> str:
-    """The times, in words."""
-    words = [
-        f"{name} {format_seconds(time_s)} at a bus bandwidth of {format_number(bus / 1e9)} GB/s"
-        for name, (time_s, bus, _) in _times(result).items()
-    ]
-    return (
-        f"An all-reduce of {counted(result.ranks, 'rank')} over {counted(result.rings, 'ring')}: "
-        f"{'; '.join(words)}. It takes {format_number(result.factor)} times as long for every rank."
+def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
+    """The ring, with the ends of its slow link framed; below it the times, on one scale."""
+    bus = result.healthy_bus_bytes_per_s
+    times = {
+        "all links alike": (result.healthy_s, bus, "all-reduce"),
+        "one link slow": (result.slow_s, result.slow_bus_bytes_per_s, "slow"),
+    }
+    if result.without_s is not None:
+        without = bus * result.healthy_s / result.without_s
+        times["its ring left out"] = (result.without_s, without, "all-reduce")
+    rows: dict[str, list[Event]] = {
+        f"{name}: {format_seconds(time_s)}, {format_number(bus / 1e9)} GB/s": [
+            Event(0, 0, word, end=time_s)
+        ]
+        for name, (time_s, bus, word) in times.items()
+    }
+    if result.without_s is None:
+        rows["no other ring"] = []  # equally high, whatever a slider says
+    sizes = f"{counted(result.ranks, 'rank')}, {counted(result.rings, 'ring')}"
+    times_as_long = f"{format_number(result.factor)} times as long for every rank"
+    note = "time and bus bandwidth of an all-reduce: every piece passes over every link of its ring"
+    return page(
+        title or sizes,
+        _ring(result),
+        Lanes(rows, sentence=f"{'; '.join(rows)}: {times_as_long}"),
+        key=(),
+        notes=[note],
     )
 
 
-def _times(result: OneSlowLink) -> dict[str, tuple[float, float, str]]:
-    """By name: seconds, bus bandwidth, and the colour of the bar."""
-    rows = {
-        "all links alike": (result.healthy_s, result.healthy_bus_bytes_per_s, style.MESSAGES),
-        "one link slow": (result.slow_s, result.slow_bus_bytes_per_s, style.WARNING),
-    }
-    if result.without_s is not None:
-        bus = result.healthy_bus_bytes_per_s * result.healthy_s / result.without_s
-        rows["its ring left out"] = (result.without_s, bus, style.MESSAGES)
-    return rows
-
-
-def _ring(sheet: Sheet, result: OneSlowLink) -> None:
+def _ring(result: OneSlowLink) -> Cells:
     drawn = min(result.ranks, _MOST_DRAWN)
-    angles = [2 * math.pi * place / drawn - math.pi / 2 for place in range(drawn)]
-    places = [
-        (_CENTRE[0] + _RADIUS * math.cos(angle), _CENTRE[1] + _RADIUS * math.sin(angle))
-        for angle in angles
-    ]
     slow = result.factor > 1
-    for place, start in enumerate(places):
-        end = places[(place + 1) % drawn]
-        if slow and place == 0:
-            sheet.line([start, end], style.WARNING, 5)
-        else:
-            sheet.line([start, end], style.MESSAGES, 1.5)
-    for x, y in places:
-        sheet.dot(x, y, style.COMPUTING, radius=4)
-    # A ring of two is a vertical line: the words stand beside it.
-    x, align = (_CENTRE[0] + 10, "left") if drawn == 2 else (_CENTRE[0], "center")
-    sheet.write(x, _CENTRE[1] - 2, counted(result.ranks, "rank"), align=align)
-    lines = [f"one link at {format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"]
-    if drawn < result.ranks:
-        lines.insert(0, f"{drawn} of them drawn")
-    for row, line in enumerate(lines):
-        y = _CENTRE[1] + 14 + 13 * row
-        sheet.write(x, y, line, align=align, colour=style.GREY, size=9)
+    names = [str(rank) for rank in range(drawn)]
+    ring = {
+        name: Cell(name, frame="slow" if slow and place < 2 else "")
+        for place, name in enumerate(names)
+    }
+    links = [
+        (("ring", name), ("ring", following))
+        for name, following in zip(names, [*names[1:], names[0]], strict=True)
+    ]
+    rate = f"{format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"
+    note = f"{drawn} of {counted(result.ranks, 'rank')}; the link of the two in frames: {rate}"
+    if not slow:
+        note = f"{drawn} of {counted(result.ranks, 'rank')}; no link is slower than the others"
+    return Cells({"ring": ring}, arrows=links, heads=False, note=note, said="a ring")

@@ -3,13 +3,14 @@
 import math
 
 from course_lib.figures.paper import style
-from course_lib.figures.paper.picture import Picture, Point
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import Point
 
 _HEAD, _SPREAD = 5.0, 0.45  # length in points, half of the angle in radians
 
 
 def arrow(
-    picture: Picture, start: Point, end: Point, colour: str = style.INK, width: float = 1
+    picture: Drawing, start: Point, end: Point, colour: str = style.INK, width: float = 1
 ) -> None:
     """Draw a straight line with a head at `end`."""
     for points in arrow_lines(start, end):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from course_lib.figures.paper import style, svg
-from course_lib.figures.paper.picture import WIDTH_PT, Box, Picture, Point
+from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
 
 # Lines of each hatch inside a square of 6 points.
 _HATCHES = {
@@ -60,7 +60,7 @@ class Words(NamedTuple):
     bold: bool
 
 
-class Drawing(Picture):
+class Drawing:
     """A figure of WIDTH_PT × `height_pt` points; x runs right and y runs down from the top left.
 
     Around it lies a padding, so that a word at 0 does not touch the edge.

@@ -2,26 +2,29 @@
 
 from collections.abc import Mapping
 
+from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.style import Look
 from course_lib.figures.paper.text import width_pt
 
 _LINE, _SIZE = 16.0, 9.0
 
 
-def key_height(fills: Mapping[str, str], left: float) -> float:
+def key_height(fills: Mapping[str, str | Look], left: float) -> float:
     """How much room `key` needs below its top."""
-    return _places(fills, left)[-1][1] + _LINE + 6 if fills else 0.0
+    return _places(fills, left)[-1][1] + _LINE + 4 if fills else 0.0
 
 
-def key(drawing: Drawing, fills: Mapping[str, str], left: float, top: float) -> None:
+def key(drawing: Drawing, fills: Mapping[str, str | Look], left: float, top: float) -> None:
     """A box of its colour and its name for each, from `left` on and in as many lines as needed."""
     for (name, fill), (x, y) in zip(fills.items(), _places(fills, left), strict=True):
-        drawing.boxes([(x, top + y, 11, 11)], fill)
-        drawing.write(x + 16, top + y + 9, name, size=_SIZE)
+        look, hatch = (fill, None) if isinstance(fill, str) else fill
+        drawing.boxes([(x, top + y, 11, 11)], look, hatch, dashed=look == style.WHITE)
+        drawing.write(x + 16, top + y + 9.5, name, size=_SIZE)
 
 
-def _places(names: Mapping[str, str], left: float) -> list[tuple[float, float]]:
+def _places(names: Mapping[str, str | Look], left: float) -> list[tuple[float, float]]:
     """Where each box begins; y counts from the key's top."""
     places: list[tuple[float, float]] = []
     x, y = left, 0.0

@@ -80,6 +80,8 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
     "activations": (ACTIVATIONS, None),
+    "gradient of the input": (INPUT_GRADIENT, None),
+    "gradient of the weights": (WEIGHT_GRADIENT, None),
     "unfinished activations": (ACTIVATIONS, "/"),  # to be summed over ranks
     "unfinished gradients": (GRADIENTS, "/"),
     **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
@@ -142,7 +144,7 @@ def on(fill: str) -> str:
     """The colour of text on a box filled with `fill`."""
     if fill in (WHITE, PALE):
         return INK
-    return ON_DARK_FILL if fill == BLUE else ON_FILL
+    return ON_DARK_FILL if fill in (BLUE, GREY) else ON_FILL
 
 
 # Hatches tell apart what is equally light, so that a grey print-out can be read as well.
@@ -155,8 +157,8 @@ SERIES: tuple[Look, ...] = (
     (BLUE, None),
     (VERMILION, "xx"),
 )
-# Colour and dashes of lines that mean nothing by themselves; 3 to 1 against the page and more.
-LINES = ((INK, "-"), (BLUE, "--"), (GREEN, ":"), (PINK, "-."))
+# Colours of lines that mean nothing by themselves, and whether dashed; 3 to 1 against the page.
+LINES = ((INK, False), (BLUE, True), (GREEN, False), (PINK, True))
 
 
 def looks(names: Sequence[str], known: Mapping[str, Look]) -> dict[str, Look]:

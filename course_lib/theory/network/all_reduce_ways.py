@@ -1,9 +1,7 @@
 """Who sends how much to whom in an all-reduce, for four ways of doing it."""
 
-from collections import Counter
 from dataclasses import dataclass
 
-from course_lib.theory.network.all_reduce_steps import AllReduceSteps, ring_steps, tree_steps
 from course_lib.validation import whole
 
 SWITCH = -1  # stands where another rank's number would: a switch that adds
@@ -39,21 +37,19 @@ def all_reduce_ways(ranks: int) -> dict[str, Way]:
 
     One rank adds: all send to rank 0, which sends the sum to all. A switch: each rank sends its
     tensor and, of its own n-th, the sum, which the switch copies to all: (n+1)/n. Raises
-    ValueError for fewer than 2 or more than 64 ranks. Sources: ring_steps and tree_steps; for the
-    switch github.com/NVIDIA/nccl-tests, issue 212.
+    ValueError for fewer than 2 or more than 64 ranks. Sources: those of `ring_steps` and
+    `tree_steps`; for the switch github.com/NVIDIA/nccl-tests, issue 212.
     """
     whole("ranks", ranks, least=2, most=_MOST_RANKS)
     star = {pair: 1.0 for rank in range(1, ranks) for pair in ((rank, 0), (0, rank))}
+    # A rank's parent in the binomial tree: without its lowest bit.
+    edges = [(rank, rank & rank - 1) for rank in range(1, ranks)]
+    tree = {pair: 1.0 for a, b in edges for pair in ((a, b), (b, a))}
     up = {(rank, SWITCH): (ranks + 1) / ranks for rank in range(ranks)}
     down = {(SWITCH, rank): (ranks + 1) / ranks for rank in range(ranks)}
     return {
         "one rank adds": Way(ranks, star),
-        "tree": _of(tree_steps(ranks)),
-        "ring": _of(ring_steps(ranks)),
+        "tree": Way(ranks, tree),
+        "ring": Way(ranks, {(rank, (rank + 1) % ranks): 2 - 2 / ranks for rank in range(ranks)}),
         "a switch adds": Way(ranks, up | down),
     }
-
-
-def _of(steps: AllReduceSteps) -> Way:
-    sent = Counter((one.sender, one.receiver) for moment in steps.moments for one in moment.sent)
-    return Way(steps.ranks, {pair: count / steps.parts for pair, count in sent.items()})

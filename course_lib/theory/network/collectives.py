@@ -6,7 +6,9 @@ what all-reduce, broadcast and send/recv carry, the result of all-gather, the in
 reduce-scatter, all n pieces of one GPU in all-to-all.
 """
 
-from math import ceil, inf, log2
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link, ridge
@@ -21,15 +23,40 @@ OPERATIONS = (
     "reduce",
     "send-recv",
 )
-# "tree" sends the whole tensor up and down one binary tree, level by level; "double-tree" cuts it
-# into pieces that follow each other through two trees (Sanders, Speck, Träff 2009; NCCL 2.4).
-ALGORITHMS = ("ring", "tree", "double-tree")
 # The share of the link that NCCL expects a tree to reach (nccl, src/graph/tuning.cc: busBw * .92).
 TREE_EFFICIENCY = 0.92
-TREES = ALGORITHMS[1:]
-TREE_SHARES = {"tree": 1.0, "double-tree": TREE_EFFICIENCY}  # of the link's bandwidth
-# What trees can do; every other operation has a ring only.
-WITH_TREES = ("all-reduce", "broadcast", "reduce")
+
+
+@dataclass(frozen=True)
+class _Algorithm:
+    """How a collective goes: steps up or round, of all-reduce as many again, and what they carry.
+
+    `steps` for so many ranks. `trees`: how many trees, 0 for a ring. `whole_tensor`: each step
+    carries all of it, instead of all steps together what one GPU sends. `share` of the link's
+    bandwidth that it reaches. `operations` that it can do.
+    """
+
+    steps: Callable[[int], int]
+    trees: int
+    operations: tuple[str, ...]
+    whole_tensor: bool = False
+    share: float = 1.0
+
+
+def _levels(ranks: int) -> int:
+    """ceil(log2 n)."""
+    return (ranks - 1).bit_length()
+
+
+_OF_TREES = ("all-reduce", "broadcast", "reduce")
+# "tree" sends the whole tensor up and down one binary tree, level by level; "double-tree" cuts it
+# into pieces that follow each other through two trees (Sanders, Speck, Träff 2009; NCCL 2.4).
+ALGORITHMS = {
+    "ring": _Algorithm(lambda ranks: ranks - 1, 0, OPERATIONS),
+    "tree": _Algorithm(_levels, 1, _OF_TREES, whole_tensor=True),
+    "double-tree": _Algorithm(_levels, 2, _OF_TREES, share=TREE_EFFICIENCY),
+}
+TREES = tuple(name for name, its in ALGORITHMS.items() if its.trees)
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -68,7 +95,7 @@ def steps(operation: str, ranks: int, algorithm: str = "ring") -> int:
         return 0
     if operation == "send-recv":
         return 1
-    each = ranks - 1 if algorithm == "ring" else ceil(log2(ranks))
+    each = ALGORITHMS[algorithm].steps(ranks)
     return 2 * each if operation == "all-reduce" else each
 
 
@@ -81,9 +108,9 @@ def messages(operation: str, ranks: int, algorithm: str = "ring") -> int:
     count = steps(operation, ranks, algorithm)
     if count == 0 or operation == "send-recv":
         return count
-    if algorithm == "ring":
+    trees = ALGORITHMS[algorithm].trees
+    if not trees:
         return ranks - 1 if operation in ("broadcast", "reduce") else ranks * count
-    trees = 1 if algorithm == "tree" else 2
     return trees * (ranks - 1) * (2 if operation == "all-reduce" else 1)
 
 
@@ -109,7 +136,7 @@ def moved_bytes(operation: str, size_bytes: float, ranks: int, algorithm: str = 
     before the one below has ended.
     """
     _check(operation, ranks, algorithm)
-    if algorithm == "tree":
+    if ALGORITHMS[algorithm].whole_tensor:
         number("size_bytes", size_bytes, least=0)
         return steps(operation, ranks, algorithm) * size_bytes
     return sent_bytes(operation, size_bytes, ranks)
@@ -129,10 +156,10 @@ def crossover_bytes(
     For an all-reduce: α (2(n-1) - 2 ceil(log2 n)) = size/β (f/efficiency - 2(n-1)/n), with
     f = 2 ceil(log2 n) for the plain tree and 2(n-1)/n for the double one. Infinite where the tree
     never loses, 0 where it saves no step. `efficiency`: the share of the bandwidth that the tree
-    reaches; None: TREE_SHARES.
+    reaches; None: that of ALGORITHMS.
     """
     choice("tree", tree, TREES)
-    share = TREE_SHARES[tree] if efficiency is None else efficiency
+    share = ALGORITHMS[tree].share if efficiency is None else efficiency
     number("efficiency", share, above=0)
     saved = steps(operation, ranks) - steps(operation, ranks, tree)
     if saved == 0:
@@ -260,7 +287,7 @@ def _check(operation: str, ranks: int, algorithm: str = "ring") -> None:
     choice("operation", operation, OPERATIONS)
     whole("ranks", ranks)
     choice("algorithm", algorithm, ALGORITHMS)
-    if algorithm != "ring" and operation not in WITH_TREES:
+    if operation not in ALGORITHMS[algorithm].operations:
         raise ValueError(
             f"algorithm {algorithm!r} does not do {operation}: take 'ring', or all-reduce, "
             "broadcast or reduce"

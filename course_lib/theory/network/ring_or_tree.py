@@ -98,9 +98,9 @@ def ring_or_tree(
     """
     choice("tree", tree, collectives.TREES)
     ring_s = collectives.seconds(operation, size_bytes, ranks, link)
-    if operation not in collectives.WITH_TREES:
+    if operation not in collectives.ALGORITHMS[tree].operations:
         return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, None, None)
-    slower = replace(link, bytes_per_s=link.bytes_per_s * collectives.TREE_SHARES[tree])
+    slower = replace(link, bytes_per_s=link.bytes_per_s * collectives.ALGORITHMS[tree].share)
     tree_s = collectives.seconds(operation, size_bytes, ranks, slower, algorithm=tree)
     crossover = collectives.crossover_bytes(operation, ranks, link, tree=tree)
     return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, tree_s, crossover)

@@ -1,0 +1,308 @@
+"""Curves over one another: one engine for all figures with two axes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import NamedTuple
+
+from course_lib.figures.engines.axis import Axis, even, powers, short
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT, Point
+from course_lib.figures.paper.text import width_pt
+
+_LEFT, _HEAD, _MARK, _HIGH, _FOOT, _LINE = 62.0, 44.0, 14.0, 172.0, 38.0, 17.0
+_NAMES = 128.0  # room for names at the ends of curves
+_COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PINK, style.SKY, style.ORANGE)
+_APART = 12.5
+_SIZE = 9.0
+
+
+class Curve(NamedTuple):
+    """Points from left to right; what the key says of it; dots on it. Without points: only dots.
+
+    `fill`: an area instead. Each value holds up to the next place; areas lie upon one another.
+    """
+
+    points: Sequence[Point]
+    colour: str = style.INK
+    told: str = ""
+    dashed: bool = False
+    dots: Sequence[Point] = ()
+    width: float = 2.0
+    fill: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where two axes stand in a drawing."""
+
+    drawing: Drawing
+    across: Axis
+    up: Axis
+    left: float
+    top: float
+    right: float
+    bottom: float
+    head: float = 30.0  # of the name of the axis that runs up
+
+    def x(self, value: float) -> float:
+        """Where a value lies across; what is outside lies on the edge."""
+        return self.left + min(max(self.across.part(value), 0), 1) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Where a value lies up and down."""
+        return self.bottom - min(max(self.up.part(value), 0), 1) * (self.bottom - self.top)
+
+    def axes(self) -> None:
+        """Both axes with their ticks and names."""
+        draw, sides = self.drawing, [(self.y(tick), tick) for tick in self._seen(self.up)]
+        draw.lines([[(self.left, y), (self.right, y)] for y, _ in sides], style.PALE)
+        names = [(self.left - 5, y + 3.3, self.up.told(tick)) for y, tick in sides]
+        draw.write_all(names, _SIZE, "right", style.GREY)
+        self.ticks_across()
+        draw.line([(self.left, self.top), (self.left, self.bottom)], style.GREY)
+        draw.write(0, self.head, self.up.label, _SIZE, colour=style.GREY)
+
+    def ticks_across(self) -> None:
+        """The lower axis: its ticks, upright lines, and its name."""
+        draw, feet = self.drawing, [(self.x(tick), tick) for tick in self._seen(self.across)]
+        draw.lines([[(x, self.top), (x, self.bottom + 3)] for x, _ in feet], style.PALE)
+        for x, tick in feet:
+            told = self.across.told(tick)
+            x = min(x, WIDTH_PT - width_pt(told, _SIZE) / 2)
+            draw.write(x, self.bottom + 14, told, _SIZE, "center", style.GREY)
+        draw.line([(self.left, self.bottom), (self.right, self.bottom)], style.GREY)
+        if self.across.label:
+            middle = (self.left + self.right) / 2
+            draw.write(middle, self.bottom + 29, self.across.label, _SIZE, "center", style.GREY)
+
+    @staticmethod
+    def _seen(axis: Axis) -> list[float]:
+        return [tick for tick in axis.ticks if axis.holds(tick)]
+
+    def curve(self, curve: Curve) -> None:
+        """The part of a curve inside of the frame, and its dots."""
+        inside = [(x, y) for x, y in curve.points if self.across.holds(x) and self.up.holds(y)]
+        if len(inside) > 1:
+            places = [(self.x(x), self.y(y)) for x, y in inside]
+            self.drawing.line(places, curve.colour, curve.width, curve.dashed)
+        for x, y in curve.dots:
+            self.drawing.dot(self.x(x), self.y(y), curve.colour, 4)
+
+    def stack(self, curves: Sequence[Curve], gaps: bool = False) -> None:
+        """Areas upon one another, in steps; the highest first, since the lower ones cover it.
+
+        `gaps`: each step stands for itself, with some room to the next.
+        """
+        tops = [0.0] * len(curves[0].points)
+        for fill, tops in reversed(
+            [
+                (one.fill, tops := [low + y for low, (_, y) in zip(tops, one.points, strict=True)])
+                for one in curves
+            ]
+        ):
+            points = [(self.x(curves[0].points[0][0]), self.bottom)]
+            for (x, _), y in zip(curves[0].points, map(self.y, tops), strict=True):
+                if y != points[-1][1]:
+                    points += [(self.x(x), points[-1][1]), (self.x(x), y)]
+            points += [(self.right, points[-1][1]), (self.right, self.bottom)]
+            self.drawing.area(points, fill)
+        if gaps:
+            edges = [self.x(x) for x, _ in curves[0].points[1:]]
+            wide = min(3.0, (self.right - self.left) / (5 * len(edges) + 5))
+            ends = [[(x, self.top), (x, self.bottom - 0.5)] for x in edges]
+            self.drawing.lines(ends, style.WHITE, wide)
+
+    def level(self, value: float) -> None:
+        """A dashed line across."""
+        y = self.y(value)
+        self.drawing.line([(self.left, y), (self.right, y)], dashed=True)
+
+    def marks(self, marks: Mapping[str, float], through: str = "") -> None:
+        """Upright lines with their names above the frame; one of them is drawn through."""
+        # The name of the rightmost is the lowest, so that no line crosses the name of another.
+        ranked = sorted(marks.items(), key=lambda mark: mark[1])
+        for row, (name, value) in enumerate(ranked):
+            x, y = self.x(value), self.top - 6 - _MARK * (len(marks) - 1 - row)
+            self.drawing.line([(x, y + 3), (x, self.bottom)], dashed=name != through)
+            self.drawing.write(min(x - 3, WIDTH_PT - width_pt(name, _SIZE)), y, name, _SIZE)
+
+
+def graph(
+    curves: Mapping[str, Curve],
+    title: str,
+    across: Axis,
+    up: Axis,
+    *,
+    marks: Mapping[str, float] | None = None,
+    levels: Mapping[str, float] | None = None,
+    notes: Sequence[str] = (),
+    high: float = _HIGH,
+    gaps: bool = False,
+    more: float = 0.0,
+) -> Frame:
+    """Curves on two axes and a key with what is told of each; `marks` are upright, `levels` lie.
+
+    `gaps`: between the steps of areas. `more`: room below for what the caller draws.
+    """
+    marks = marks or {}
+    edges = across.ends or (across.ticks[0], across.ticks[-1])
+    for place, (name, value) in enumerate((levels or {}).items()):
+        flat = Curve([(edge, value) for edge in edges], dashed=not place, width=1.6)
+        curves = {**curves, name: flat}
+    told = {name: curve.told for name, curve in curves.items() if name}
+    head = _HEAD + _MARK * len(marks) - (0 if title else 18)
+    foot = _FOOT + _LINE * (len(told) + len(notes)) + 4
+    words = [f"{name}: {said}" if said else name for name, said in told.items()]
+    heading = " against ".join(filter(None, (up.label, across.label)))
+    sentence = ". ".join(filter(None, (title, heading, "; ".join([*words, *marks, *notes]))))
+    drawing = Drawing(head + high + foot + more, f"{sentence}.")
+    drawing.title(title)
+    left = max(_LEFT, max(width_pt(up.told(tick), _SIZE) for tick in up.ticks) + 8)
+    frame = Frame(
+        drawing, across, up, left, head, WIDTH_PT - 14, head + high, 30.0 if title else 12.0
+    )
+    frame.axes()
+    if stacked := [curve for curve in curves.values() if curve.fill]:
+        frame.stack(stacked, gaps)
+    frame.marks(marks, next(iter(marks), ""))
+    for curve in curves.values():
+        if not curve.fill:
+            frame.curve(curve)
+    y = frame.bottom + _FOOT + 10
+    for name, said in told.items():
+        curve = curves[name]
+        if curve.fill:
+            drawing.boxes([(_LEFT + 9, y - 9, 12, 11)], curve.fill)
+        elif curve.points:
+            drawing.line(
+                [(_LEFT, y - 3), (_LEFT + 30, y - 3)], curve.colour, curve.width, curve.dashed
+            )
+        else:
+            drawing.dot(_LEFT + 15, y - 3, curve.colour, 4)
+        drawing.write(_LEFT + 38, y, name)
+        drawing.write(frame.right, y, said, align="right")
+        y += _LINE
+    for note in notes:
+        drawing.write(_LEFT, y, note, _SIZE, colour=style.GREY)
+        y += _LINE
+    return frame
+
+
+def lines(
+    curves: Mapping[str, Sequence[Point]],
+    across: str,
+    up: str,
+    title: str,
+    *,
+    doubling: tuple[bool, bool] = (False, False),
+    level: Mapping[str, float] | None = None,
+    mark: Mapping[str, float] | None = None,
+) -> Drawing:
+    """{"stage 1": [(x, y), …]} with what is measured `across` and `up`, units included.
+
+    The names stand beside the ends. `doubling`: whether equal steps double the value, across and
+    up. `level` and `mark` name values with a dashed line, horizontal or vertical. Raises ValueError
+    for no curve, for one without two points, for an empty title, and for a value that is not above
+    0 where steps double.
+    """
+    if not title:
+        raise ValueError("title is empty: say what the curves show")
+    if not curves or not all(len(points) > 1 for points in curves.values()):
+        raise ValueError("curves must hold at least one with two points: give {name: [(x, y), …]}")
+    levels, marks = dict(level or {}), dict(mark or {})
+    every = [point for points in curves.values() for point in points]
+    wide, high = (
+        [x for x, _ in every] + [*marks.values()],
+        [y for _, y in every] + [*levels.values()],
+    )
+    x_axis = (
+        powers(wide, base=2, label=across, most=7)
+        if doubling[0]
+        else even(wide, label=across, most=7)
+    )
+    y_axis = (
+        powers(high, base=2, label=up, most=7)
+        if doubling[1]
+        else even(high, label=up, zero=True, most=7)
+    )
+    ends = "; ".join(
+        f"{name}: {short(points[0][1])} at {short(points[0][0])}, "
+        f"{short(points[-1][1])} at {short(points[-1][0])}"
+        for name, points in curves.items()
+    )
+    named = "".join(f"; {name} at {short(value)}" for name, value in (levels | marks).items())
+    top = _HEAD + _MARK * max(0, len(marks) - 1)
+    drawing = Drawing(top + _HIGH + 38, f"{up} against {across}. {ends}{named}.")
+    drawing.title(title)
+    frame = Frame(drawing, x_axis, y_axis, _LEFT, top, WIDTH_PT - _NAMES, top + _HIGH)
+    frame.axes()
+    frame.marks(marks)
+    names = []
+    for name, value in levels.items():
+        frame.level(value)
+        names.append((frame.y(value), name, style.INK))
+    for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
+        frame.curve(Curve(points, colour))
+        x, y = frame.x(points[-1][0]), frame.y(points[-1][1])
+        drawing.line([(x, y), (frame.right, y)], colour, 0.5)
+        names.append((y, name, colour))
+    _names(frame, sorted(names))
+    return drawing
+
+
+def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
+    """One line per name, told apart by colour and dashes; update 1 is the first value.
+
+    Of curves that the eye can't tell apart one is drawn, and for the others the key has the largest
+    difference. `what` the values are: the loss, unless it is said.
+    Raises ValueError when there is no curve or one without values.
+    """
+    if not curves or not all(len(values) for values in curves.values()):
+        raise ValueError("curves must hold at least one value each: give {name: [loss, …]}")
+    every = [value for values in curves.values() for value in values]
+    hidden = _hidden(curves, 0.005 * (max(every) - min(every)))  # less than half a line's width
+    looks, drawn = cycle(style.LINES), dict[str, Curve]()
+    for name, values in curves.items():
+        colour, dashed = next(looks) if name not in hidden else (style.WHITE, False)
+        points = [] if name in hidden else list(enumerate(values, 1))
+        ends = f"{short(values[0])} at update 1, {short(values[-1])} at update {len(values)}"
+        told, alone = hidden.get(name, f"{what} {ends}"), points if len(points) == 1 else []
+        drawn[name] = Curve(points, colour, told, dashed, alone)
+    longest = max(map(len, curves.values()))
+    across = replace(
+        even([0, max(2, longest)], label="update", whole=True), ends=(1, max(2, longest))
+    )
+    return graph(drawn, "", across, even(every, label=what)).drawing
+
+
+def _hidden(curves: Mapping[str, Sequence[float]], seen: float) -> dict[str, str]:
+    """The curves that would lie on one before them, and how far they are from it at most."""
+    hidden: dict[str, str] = {}
+    for name, values in curves.items():
+        for before, others in curves.items():
+            if before == name:
+                break
+            if before in hidden or len(others) != len(values):
+                continue
+            apart = max(abs(one - other) for one, other in zip(values, others, strict=True))
+            if apart <= seen:
+                far = f"at most {short(apart)} away from" if apart else "the same numbers as"
+                hidden[name] = f"{far} {before}"
+                break
+    return hidden
+
+
+def _names(frame: Frame, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Beside the end of each line its name, moved up or down where two would touch."""
+    places: list[float] = []
+    for at, _, _ in ends:
+        places.append(max(at, places[-1] + _APART) if places else at)
+    limit = frame.bottom + 6
+    for index in reversed(range(len(places))):
+        places[index] = min(places[index], limit)
+        limit = places[index] - _APART
+    for y, (at, name, colour) in zip(places, ends, strict=True):
+        frame.drawing.line([(frame.right, at), (frame.right + 10, y)], colour, 0.8)
+        frame.drawing.write(frame.right + 14, y + 3.3, name, _SIZE)

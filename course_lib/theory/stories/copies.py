@@ -1,0 +1,235 @@
+"""Copies of a model that train together: ZeRO, DDP's buckets, a parameter server."""
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import accumulate, product
+from typing import NamedTuple
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.recipe import MIXED_16
+from course_lib.theory.network.bucket_timeline import BucketTimeline
+from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
+from course_lib.validation import flag, number, whole
+
+MOST_RANKS, _LAYERS = 32, 100
+KINDS = ("weights", "gradients", "states")
+
+
+def layer_bytes(layer_parameters: int) -> dict[str, int]:
+    """A whole layer's weights, gradients and states: 2, 2 and 12 bytes per parameter."""
+    whole("layer_parameters", layer_parameters)
+    each = MIXED_16.weight_bytes, MIXED_16.gradient_bytes
+    rest = MIXED_16.bytes_per_parameter - sum(each)
+    return {kind: layer_parameters * size for kind, size in zip(KINDS, (*each, rest), strict=True)}
+
+
+def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Trace:
+    """One training step under ZeRO: forward, backward and update, with one micro-batch.
+
+    Parts are (kind, layer, slice): a layer is cut into a slice for each rank. "gathered" are whole
+    weights that are there for a moment, beside the own slice. Each rank sends slices straight to
+    those who need them, and `label` names the collective; the sums of an all-reduce come back at
+    half past. Weights with a label are those of after the update. This is the shortest form, as
+    `scratch.zero` has it: nothing is gathered ahead.
+    Raises ValueError where `layer_parameters` is not a multiple of `ranks`: nothing is padded.
+    Source: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
+    """
+    whole("layers", layers, most=_LAYERS)
+    whole("ranks", ranks, most=MOST_RANKS)
+    whole("stage", stage, least=0, most=3)
+    sizes = layer_bytes(layer_parameters)
+    if layer_parameters % ranks:
+        raise ValueError(
+            f"layer_parameters {layer_parameters} can't be cut into {ranks} equal parts: "
+            "take a multiple of ranks"
+        )
+    slices = {kind: size // ranks for kind, size in sizes.items()}
+    moments = _Zero(slices, range(layers), range(ranks), stage).moments()
+    return Trace(event for at, its in enumerate(moments) for event in _timed(at, its))
+
+
+def _timed(at: float, events: Sequence[Event]) -> Iterator[Event]:
+    """Events whose times count from 0, at their place in the story."""
+    return (event._replace(at=event.at + at) for event in events)
+
+
+class _Zero(NamedTuple):
+    """The events of each moment, with times from 0 on."""
+
+    slices: dict[str, int]
+    layers: range
+    ranks: range
+    stage: int
+
+    def moments(self) -> Iterator[list[Event]]:
+        cut = {"weights": self.stage == 3, "states": self.stage > 0}
+        yield [
+            event
+            for (kind, own), layer in product(cut.items(), self.layers)
+            for event in self.take(kind, layer, own)
+        ]
+        for layer in self.layers:
+            if self.stage == 3:
+                yield self.gather(layer)
+            yield [Event(0, rank, "forward", layer) for rank in self.ranks]
+            if self.stage == 3:
+                yield self.free("gathered", layer)
+        for layer in reversed(self.layers):
+            if self.stage == 3:
+                yield self.gather(layer)
+            computing = [Event(0, rank, "backward", layer) for rank in self.ranks]
+            yield computing + self.take("gradients", layer)
+            if self.stage >= 2:
+                yield self.reduce(layer)
+        if self.stage < 2:
+            yield from map(self.reduce, self.layers)
+        yield self.update()
+        if self.stage in (1, 2):
+            for layer in self.layers:
+                yield self.spread("weights", layer)
+
+    def take(self, kind: str, layer: int, own: bool = False, label: str = "") -> list[Event]:
+        """Every rank takes all slices of a layer, or its `own` one."""
+        return [
+            Event(0, rank, TAKE, (kind, layer, part), bytes=self.size(kind), label=label)
+            for rank in self.ranks
+            for part in ([rank] if own else self.ranks)
+        ]
+
+    def free(self, kind: str, layer: int, own: bool = True, others: bool = True) -> list[Event]:
+        return [
+            Event(0, rank, FREE, (kind, layer, part))
+            for rank, part in product(self.ranks, self.ranks)
+            if (own if part == rank else others)
+        ]
+
+    def spread(self, kind: str, layer: int, call: str = "all-gather") -> list[Event]:
+        """Every rank sends its slice to all others."""
+        return [
+            Event(0, rank, COPY, (kind, layer, rank), to, self.size(kind), label=call)
+            for rank, to in product(self.ranks, self.ranks)
+            if to != rank
+        ]
+
+    def gather(self, layer: int) -> list[Event]:
+        return self.spread("gathered", layer) + self.take("gathered", layer, own=True)
+
+    def reduce(self, layer: int) -> list[Event]:
+        """The gradient's sum over ranks: all of it, or each rank's part; whole weights may go."""
+        call = "reduce-scatter" if self.stage else "all-reduce"
+        added = [
+            one._replace(what=ADD, part=("gradients", layer, one.to))
+            for one in self.spread("gradients", layer, call)
+        ]
+        if not self.stage:  # the sums come back
+            return added + list(_timed(0.5, self.spread("gradients", layer, call)))
+        gone = self.free("gathered", layer) if self.stage == 3 else []
+        return added + self.free("gradients", layer, own=False) + gone
+
+    def update(self) -> list[Event]:
+        updated = [Event(0, rank, "update") for rank in self.ranks]
+        for layer in self.layers:
+            updated += self.free("gradients", layer, others=self.stage == 0)
+            updated += self.take("weights", layer, own=self.stage > 0, label="new")
+        return updated
+
+    def size(self, kind: str) -> int:
+        return self.slices["weights" if kind == "gathered" else kind]
+
+
+# --- DDP's buckets --------------------------------------------------------------------------------
+
+
+@checked
+def bucket_steps(timeline: BucketTimeline) -> Trace:
+    """The backward pass of one rank, which a `BucketTimeline` prices: "backward" and "all-reduce".
+
+    A gradient (bucket, place) is there when its "backward" ends; `label` is its name. The parts of
+    "all-reduce" are the numbers of buckets. Source: Li et al. 2020, PyTorch Distributed,
+    arXiv:2006.15704, section 3.2.
+    """
+    there = accumulate(gradient.size_bytes for gradient in timeline.gradients)
+    full = list(accumulate(exchange.size_bytes for exchange in timeline.exchanges))
+    start_s, events = 0.0, []
+    for place, (gradient, size) in enumerate(zip(timeline.gradients, there, strict=True)):
+        part, end_s = (sum(limit < size for limit in full), place), start_s + gradient.backward_s
+        events.append(Event(start_s, 0, "backward", part, end=end_s, label=gradient.name))
+        start_s = end_s
+    for bucket, its in enumerate(timeline.exchanges):
+        sent = Event(its.start_s, 0, "all-reduce", bucket, bytes=its.size_bytes, end=its.end_s)
+        events.append(sent)
+    return Trace(events)
+
+
+# --- a parameter server ---------------------------------------------------------------------------
+
+PULL, WAIT, PUSH, UPDATE = "pull", "wait", "push", "update"
+_MOST_EVENTS = 10_000
+
+
+class Rows(NamedTuple):
+    """`version`: updates that the table has seen when the event is over. `late`: those that it has
+    seen between the pull of these rows and the push of their gradient."""
+
+    version: int
+    late: int = 0
+
+
+@checked
+def served_steps(
+    compute_s: Sequence[float], until_s: float, bound: int | None = None, together: bool = False
+) -> Trace:
+    """What a server and its trainers do in the first `until_s` seconds; messages take no time.
+
+    A trainer pulls `Rows`, computes, pushes their gradient and asks at once for the next. With
+    `together` all gradients of a round are summed into one "update", told of the trainer that came
+    last, and only then are rows served again; else each push is an update. `bound`: no trainer
+    gets rows for an update that is more than so many ahead of the slowest; None: nobody waits. Of
+    two that come at one time the trainer with the lower number is first. Raises ValueError for
+    more than some thousand events. Sources: Dean et al. 2012, "Large Scale Distributed Deep
+    Networks", section 4.1; Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
+    Parallel Parameter Server", NeurIPS.
+    """
+    for place, each in enumerate(compute_s):
+        number(f"compute_s[{place}]", each, above=0)
+    whole("trainers", len(compute_s))
+    number("until_s", until_s, least=0)
+    flag("together", together)
+    if bound is not None:
+        whole("bound", bound, least=0)
+        if together:
+            raise ValueError("bound is for trainers that do not go together: leave one of them out")
+    if until_s / min(compute_s) * len(compute_s) > _MOST_EVENTS:
+        raise ValueError(f"until_s {until_s:g} has too many updates to show: take fewer seconds")
+    return Trace(_served(compute_s, until_s, 0 if together else bound, together))
+
+
+def _served(
+    compute_s: Sequence[float], until_s: float, bound: int | None, together: bool
+) -> Iterator[Event]:
+    trainers, version = range(len(compute_s)), 0
+    done = [0 for _ in trainers]  # gradients of each trainer
+    pulled: dict[int, int] = {}  # by trainer: the version of its rows
+    waiting: list[int] = []
+    requests = [(0.0, trainer) for trainer in trainers]
+    while requests and requests[0][0] <= until_s:
+        at_s, trainer = heappop(requests)
+        if trainer in pulled:
+            late = version - pulled.pop(trainer)
+            done[trainer] += 1
+            version += not together
+            yield Event(at_s, trainer, PUSH, Rows(version, late))
+            if together and min(done) == max(done):
+                version += 1
+                yield Event(at_s, trainer, UPDATE, Rows(version))
+            heappush(requests, (at_s, trainer))
+        else:
+            waiting.append(trainer)
+            if bound is not None and done[trainer] - min(done) > bound:
+                yield Event(at_s, trainer, WAIT, Rows(version))
+        for each in list(waiting):
+            if bound is None or done[each] - min(done) <= bound:
+                waiting.remove(each)
+                pulled[each] = version
+                yield Event(at_s, each, PULL, Rows(version))
+                heappush(requests, (at_s + compute_s[each], each))

@@ -1,0 +1,375 @@
+"""Every story keeps what a trace must keep, and real ranks send what it tells.
+
+A story is in STORIES with what must be so at its end, and in RECORDED with a run of the course's
+own code on ranks, which `measure.wire` writes down.
+"""
+
+from collections.abc import Callable
+from itertools import combinations_with_replacement, pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib import launch, mine
+from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.wire import log_wire
+from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
+from course_lib.scratch.context.slices import SequenceRing
+from course_lib.scratch.experts.mixture import MoE
+from course_lib.scratch.gpt import Block
+from course_lib.scratch.tensor.layers import cut_block
+from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.sequence import SequenceParallel
+from course_lib.scratch.zero.stage3 import Zero3
+from course_lib.scratch.zero.stages import Zero
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
+from course_lib.theory.network.collectives import sent_bytes
+from course_lib.theory.stories.copies import bucket_steps, served_steps, zero_steps
+from course_lib.theory.stories.messages import (
+    ATTENTION,
+    MLP,
+    expert_exchange,
+    expert_steps,
+    pair_steps,
+    ring_attention_steps,
+    ring_steps,
+    skewed_exchange,
+    tree_steps,
+)
+from course_lib.trace import ADD, COPY, FREE, TAKE, Trace, steps
+
+END = float("inf")
+
+
+def all_summed(trace: Trace) -> bool:
+    """Everybody has every part, with the numbers of all in it."""
+    parts = {event.part for event in trace}
+    held = trace.held(END)
+    return all(set(its) == parts for its in held.values()) and all(
+        part.of == trace.who for its in held.values() for part in its.values()
+    )
+
+
+def all_met(trace: Trace) -> bool:
+    """Each pair of chunks that the mask lets meet has met once; each rank has one rank's keys."""
+    met = sorted(event.part for event in trace if event.what == "work")
+    chunks = range(1 + max(queries for queries, _ in met))
+    pairs = sorted((q, k) for k, q in combinations_with_replacement(chunks, 2))
+    return met == pairs and all(len(its) == 1 for its in trace.held(END).values())
+
+
+def all_back(trace: Trace) -> bool:
+    """A rank has as many bytes of results as it has sent rows."""
+    held = trace.held(END)
+    pairs = [(rank, owner) for rank in trace.who for owner in trace.who]
+    rows = [held[owner].get(("rows", rank, owner)) for rank, owner in pairs]
+    results = [held[rank].get(("results", rank, owner)) for rank, owner in pairs]
+    return all(a and b and a.bytes == b.bytes for a, b in zip(rows, results, strict=True))
+
+
+def all_new(trace: Trace) -> bool:
+    """All weights that a rank keeps are new, gradients and gathered weights are gone."""
+    parts = [item for its in trace.held(END).values() for item in its.items()]
+    kinds = {kind for (kind, _, _), _ in parts}
+    return kinds == {"weights", "states"} and all(
+        held.label for (kind, _, _), held in parts if kind == "weights"
+    )
+
+
+def all_sent(trace: Trace) -> bool:
+    """Each bucket leaves once, when its last gradient is there, with the bytes of them all."""
+    ready: dict[int, float] = {}
+    for event in trace:
+        if event.what == "backward":
+            ready[event.part[0]] = event.until
+    left = {event.part: event.at for event in trace if event.what == "all-reduce"}
+    return set(left) == set(ready) and all(left[one] >= ready[one] for one in ready)
+
+
+def all_made(trace: Trace) -> bool:
+    """The last thing made is the gradient of the first, and of its shape."""
+    made = [event.part for event in trace if event.what == TAKE and event.who == 0]
+    return made[-1] == made[0]._replace(name="dX")
+
+
+def in_turns(trace: Trace) -> bool:
+    """A trainer pulls, then pushes, then pulls, and no gradient is later than others' pushes."""
+    for trainer in trace.who:
+        own = [one.what for one in trace if one.who == trainer and one.what in ("pull", "push")]
+        if own != [("pull", "push")[place % 2] for place in range(len(own))]:
+            return False
+    return True
+
+
+FAST = Link("nearly no time", 1e15, 0.0)
+SLOW = Link("one byte a second", 1.0, 0.0)
+THREE = [Gradient(name, 10, 5.0) for name in "cba"]
+
+# By name: the trace, and what must be so at its end.
+STORIES: dict[str, tuple[Trace, Callable[[Trace], bool]]] = {
+    **{f"ring of {n}": (ring_steps(n, 8), all_summed) for n in (2, 3, 5, 8, 32)},
+    **{f"tree of {n}": (tree_steps(n, 8), all_summed) for n in (2, 3, 5, 8, 32)},
+    **{f"zero, stage {n}": (zero_steps(36, 3, 3, n), all_new) for n in range(4)},
+    **{
+        f"ring attention, {order}": (
+            ring_attention_steps(64, 4, zigzag=order == "zig-zag"),
+            all_met,
+        )
+        for order in ("in order", "zig-zag")
+    },
+    "experts": (
+        expert_steps(skewed_exchange(64, 8, 2, 4, skew=1.0, factor=1.25), 16),
+        all_back,
+    ),
+    "a pair": (pair_steps(MLP, 8, 4, 2), all_made),
+    "a pair, by tokens": (pair_steps(ATTENTION, 8, 4, 2, sequence_parallel=True), all_made),
+    "buckets": (bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10)), all_sent),
+    "a server": (served_steps((1.0, 1.5, 4.0), 20.0, 1), in_turns),
+}
+stories = pytest.mark.parametrize("name", STORIES)
+
+
+@stories
+def test_it_ends_as_it_should(name: str) -> None:
+    trace, is_right = STORIES[name]
+    assert is_right(trace)
+    assert not is_right(Trace(trace[: 2 * len(trace) // 3])) or name == "a server"
+
+
+@stories
+def test_nobody_sends_or_frees_what_is_not_there(name: str) -> None:
+    trace, _ = STORIES[name]
+    before: dict[object, object] = {who: {} for who in trace.who}
+    for time, now in steps(trace):
+        there = {(who, part) for who, its in before.items() for part in its}
+        there |= {(one.who, one.part) for one in now if one.what == TAKE}
+        there |= {(one.to, one.part) for one in now if one.to is not None}
+        for event in now:
+            if event.what in (ADD, COPY, FREE):
+                assert (event.who, event.part) in there, event
+        before = trace.held(time)
+
+
+@stories
+def test_what_is_sent_is_received_whole_and_nothing_is_added_twice(name: str) -> None:
+    trace, _ = STORIES[name]
+    for time, now in steps(trace):
+        held, freed = trace.held(time), {(e.who, e.part) for e in now if e.what == FREE}
+        for event in now:
+            if event.to is not None and (event.to, event.part) not in freed:
+                assert held[event.to][event.part].bytes == event.bytes
+        for its in held.values():
+            assert all(len(set(part.of)) == len(part.of) for part in its.values())
+
+
+# --- what was told is what happens ----------------------------------------------------------------
+
+
+def recorded(run: Callable[..., object], *given: object) -> tuple[object, object]:
+    """What this rank sends while it runs, and what the run returns."""
+    rank = launch.init().rank
+    torch.manual_seed(0)
+    with log_wire() as log:
+        result = run(*given)
+    return log.trace.messages(rank), result
+
+
+def messages(run: Callable[..., object], *given: object, ranks: int) -> list[object]:
+    """By rank: what it sends."""
+    return [sent for sent, _ in launch.run(recorded, run, *given, ranks=ranks)]
+
+
+def ring_of(rows: int) -> None:
+    ring_all_reduce(torch.ones(rows, dtype=torch.float64), Peers())
+
+
+def ring_as_built(rows: int) -> None:
+    part = mine.ring_reduce_scatter(torch.ones(rows, dtype=torch.float64), Peers())
+    mine.ring_all_gather(part, Peers())
+
+
+def tree_as_built(rows: int) -> None:
+    mine.tree_all_reduce(torch.ones(rows, dtype=torch.float64), Peers())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("run", [ring_of, ring_as_built])
+def test_a_ring(run: Callable[..., object], ranks: int) -> None:
+    told = ring_steps(ranks, 16)
+    assert messages(run, 2 * ranks, ranks=ranks) == [told.messages(r) for r in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_a_tree(ranks: int) -> None:
+    told = tree_steps(ranks, 80)
+    assert messages(tree_as_built, 10, ranks=ranks) == [told.messages(r) for r in range(ranks)]
+
+
+def visits(zigzag: bool) -> list[tuple[int, int]]:
+    """The pairs of chunks that this rank works on, in order."""
+    ring, met = SequenceRing(dist.group.WORLD, zigzag), []
+    for owner, _ in ring.visits(torch.ones(16, 4)):
+        mine_, theirs = ring.chunks(ring.rank), ring.chunks(owner)
+        met += [(mine_[i], theirs[j]) for i, j, _ in ring.pairs(owner)]
+    return met
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_ring_attention(zigzag: bool) -> None:
+    told = ring_attention_steps(64, 4, zigzag=zigzag, token_bytes=16)
+    for rank, (sent, met) in enumerate(launch.run(recorded, visits, zigzag, ranks=4)):
+        assert sent == told.messages(rank)
+        assert met == [one.part for one in told if one.who == rank and one.what == "work"]
+
+
+def mixture(factor: float | None) -> object:
+    moe = MoE(hidden=8, experts=8, top_k=2, capacity_factor=factor)
+    moe.spread(dist.group.WORLD)
+    torch.manual_seed(dist.get_rank())
+    moe(torch.randn(32, 8) + 0.5)
+    return moe.counts.tolist(), moe.kept.tolist()
+
+
+@pytest.mark.parametrize("factor", [None, 1.0])
+def test_experts(factor: float | None) -> None:
+    """torch sends all of a dispatch in one call: the rows of all turns."""
+    found = launch.run(recorded, mixture, factor, ranks=4)
+    counts, kept = found[0][1]
+    table = expert_exchange(counts, 256 if factor is None else 256 // 8)
+    assert [list(row) for row in table.kept] == kept and (table.dropped > 0) == bool(factor)
+    told = expert_steps(table, row_bytes=32)
+    for rank, (sent, _) in enumerate(found):
+        by_kind = {
+            kind: sum(e.bytes for e in told if e.who == rank and e.part and e.what in (COPY, "stay")
+                      and e.part[0] == kind)
+            for kind in ("rows", "results")
+        }  # fmt: skip
+        calls = [size for what, _, size in sent if what == "all-to-all"]
+        assert calls == [by_kind["rows"], by_kind["results"]]
+
+
+def exchange() -> None:
+    all_to_all(torch.ones(4), Peers())
+
+
+def test_turns_of_an_exchange() -> None:
+    """One row from each rank to each other: who sends to whom in which turn."""
+    told = expert_steps(expert_exchange([[1] * 4] * 4, 100), row_bytes=4)
+    for rank, sent in enumerate(messages(exchange, ranks=4)):
+        dispatch, combine = (
+            tuple(("send-recv", e.to, e.bytes) for e in told
+                  if e.who == rank and e.to is not None and e.part[0] == kind)
+            for kind in ("rows", "results")
+        )  # fmt: skip
+        assert sent == dispatch == combine
+
+
+WIDTH, LAYERS = 12, 3
+
+
+def held_by(trainer: Zero) -> int:
+    """Bytes of weights, gradients and states on this rank; of a sharded unit what is whole now."""
+    size = 0
+    for unit in trainer.units.values():
+        tensors = [unit.whole, unit.own, unit.master, unit.gradient]
+        tensors += [parameter.grad for parameter in unit.parameters]
+        states = trainer.optimizer.state[unit.master]
+        tensors += [value for name, value in states.items() if name != "step"]
+        size += tensor_bytes([one for one in tensors if one is not None])
+    return size
+
+
+def zero_step(stage: int) -> tuple[list[int], list[tuple[str, int]]]:
+    """Bytes held before a second step, behind its backward pass and at its end; its calls."""
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16) for _ in range(LAYERS)]
+    model = nn.Sequential(*layers)
+    trainer = (
+        Zero3(model, model, torch.optim.AdamW)
+        if stage == 3
+        else mine.Zero(model, model, torch.optim.AdamW, stage)
+    )
+    inputs = torch.ones(2, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    model(inputs).sum().backward()
+    trainer.step()
+    held = [held_by(trainer)]
+    with log_wire() as log:
+        model(inputs).sum().backward()
+        held.append(held_by(trainer))
+        trainer.step()
+    return [*held, held_by(trainer)], [(call.what, call.bytes) for call in log.calls]
+
+
+@pytest.mark.parametrize(("stage", "ranks"), [(0, 2), (1, 3), (2, 2), (3, 3)])
+def test_zero(stage: int, ranks: int) -> None:
+    """A call of torch is all messages of one moment; told and recorded bytes are those sent."""
+    told = zero_steps(WIDTH * WIDTH, LAYERS, ranks, stage)
+    update = min(event.at for event in told if event.what == "update")
+    back = max(e.at for e in told if e.at < update and (stage > 1 or e.what == "backward"))
+    for rank, (_, (held, calls)) in enumerate(launch.run(recorded, zero_step, stage, ranks=ranks)):
+        assert held == [sum(p.bytes for p in told.held(at)[rank].values()) for at in (0, back, END)]
+        sums: dict[tuple[int, str], int] = {}
+        for event in told:
+            if event.who == rank and event.to is not None:
+                moment = int(event.at), event.label
+                sums[moment] = sums.get(moment, 0) + event.bytes
+        sent = [(what, sent_bytes(what, size, ranks)) for what, size in calls]
+        assert sent == [(what, size) for (_, what), size in sums.items()]
+
+
+SIZES = [40, 8, 8, 24, 8, 16, 8]  # of a chain of layers
+
+
+def chain() -> nn.Module:
+    pairs = pairwise(SIZES)
+    return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairs))
+
+
+def ddp() -> None:
+    model = mine.DDP(chain(), cap_bytes=1000, first_bytes=1000)
+    model(torch.ones(2, SIZES[0])).sum().backward()
+
+
+def test_buckets() -> None:
+    sizes = [(name, weights.nbytes) for name, weights in chain().named_parameters()]
+    backward = [Gradient(name, size, 1.0) for name, size in reversed(sizes)]
+    told = bucket_steps(ddp_timeline(backward, 2, FAST, cap_bytes=1000, first_bytes=1000))
+    for sent in messages(ddp, ranks=2):
+        assert tuple(one for one in sent if one[0] == "all-reduce") == told.messages(0)
+
+
+def cut(kind: str, by_tokens: bool) -> dict[str, tuple[int, int]]:
+    """What a rank really makes, forward and backward: shapes by place."""
+    region = SequenceParallel() if by_tokens else TensorParallel()
+    block = cut_block(Block(16, 4), region)
+    pair = block.mlp if kind == MLP else block.attention
+    first, second = (block.mlp[0], block.mlp[2]) if kind == MLP else (pair.qkv, pair.out)
+    shapes: dict[str, tuple[int, int]] = {}
+
+    def rows(tensor: torch.Tensor) -> tuple[int, int]:
+        return tensor.shape[0] * tensor.shape[1], tensor.shape[2]
+
+    def note(name: str, tensor: torch.Tensor) -> None:
+        shapes[name] = rows(tensor)
+        tensor.register_hook(lambda gradient: shapes.update({f"d{name}": rows(gradient)}))
+
+    first.register_forward_hook(lambda _, inputs, output: note("XA", output))
+    second.register_forward_pre_hook(lambda _, inputs: note("Y", inputs[0]))
+    x = torch.randn(2, len(region.own_tokens(torch.arange(8))), 16, requires_grad=True)
+    z = pair(x)
+    z.sum().backward()
+    return shapes | {"X": rows(x), "Z": rows(z), "dX": rows(x.grad)}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("by_tokens", [False, True])
+@pytest.mark.parametrize("kind", [MLP, ATTENTION])
+def test_a_cut_pair(kind: str, by_tokens: bool, ranks: int) -> None:
+    told = pair_steps(kind, 16, 16, ranks, element_bytes=4, sequence_parallel=by_tokens)
+    made = {e.part.name: e.part[1:] for e in told if e.what == TAKE and e.who == 0}
+    for rank, (sent, shapes) in enumerate(launch.run(recorded, cut, kind, by_tokens, ranks=ranks)):
+        assert sent == told.messages(rank)
+        assert shapes == {name: made[name] for name in shapes}
