@@ -42,22 +42,6 @@ def expect_tensor(
     raise Wrong(f"{what} {_kind(found, expected, scale * tolerance, factors or {}, others or {})}")
 
 
-def expect_none_of(found: Any, mistakes: Mapping[str, Any], what: str) -> None:
-    """Raise Wrong if `found` is one of these tensors, by name: "{what} is {name}".
-
-    For mistakes that are not a constant factor: {"the mean of the means": …}.
-    """
-    import torch
-
-    if not isinstance(found, torch.Tensor):
-        return
-    for name, mistake in mistakes.items():
-        if found.shape == mistake.shape:
-            limit = TOLERANCE * mistake.detach().abs().max().item()
-            if _near(found.detach().double(), mistake.detach().double(), limit):
-                raise Wrong(f"{what} is {name}")
-
-
 def _kind(
     found: Any, expected: Any, limit: float, factors: Mapping[float, str], others: Mapping[str, Any]
 ) -> str:

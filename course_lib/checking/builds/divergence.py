@@ -2,12 +2,13 @@
 
 import copy
 import json
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
+from course_lib.checking.builds.compare import Never, Row, compare_here, dist, expect, torch
 from course_lib.checking.builds.ranks import on_ranks
-from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 from course_lib.diagnosing import divergence
 from course_lib.diagnosing.divergence import flights
@@ -30,111 +31,117 @@ def entry(
     } | more
 
 
-def _compare(parts: SimpleNamespace, records: _Records, what: str) -> None:
-    """Raise Wrong unless number and ranks are those of the course's own version."""
+def _found(parts: SimpleNamespace, records: _Records, what: str) -> Iterator[Row]:
+    """Number and ranks are those of the course's own version."""
     right = divergence.first_divergence(records)
     given = parts.first_divergence(copy.deepcopy(records))
     if right is None:
-        if given is not None:
-            raise Wrong(f"{what}: found {_told(given)}, where all ranks agree: expected None")
+        told = f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
+        agree = f"{what}: found {told}, where all ranks agree: expected None"
+        yield Never(given is not None, agree)
         return
-    if given is None:
-        raise Wrong(f"{what}: returns None, and the ranks differ")
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise Wrong(f"{what}: wants a number and the odd ranks, got {described(given)}")
+    yield Never(given is None, f"{what}: returns None, and the ranks differ")
+    two = isinstance(given, list | tuple) and len(given) == 2
+    yield Never(not two, f"{what}: wants a number and the odd ranks, got {described(given)}")
     number, ranks = given
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise Wrong(f"{what}: the number wants to be an int, got {described(number)}")
-    if number != right[0]:
-        way = "later" if number > right[0] else "earlier"
-        raise Wrong(f"{what}: found collective {number}, {way} than the first that differs")
-    _compare_ranks(ranks, right[1], f"{what}: at the right collective")
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    yield Never(not whole, f"{what}: the number wants to be an int, got {described(number)}")
+    way = f"{'later' if number > right[0] else 'earlier'} than the first that differs"
+    yield Never(number != right[0], f"{what}: found collective {number}, {way}")
+    what = f"{what}: at the right collective, "
+    good = isinstance(ranks, list | tuple | set) and all(isinstance(r, int) for r in ranks)
+    yield Never(
+        not good, f"{what}the odd ranks want to be a tuple of ranks, got {described(ranks)}"
+    )
+    names, other = ", ".join(map(str, sorted(ranks))), set(ranks) != set(right[1])
+    accused = f"{what}ranks {names} are accused, though as many ranks stand on either side"
+    yield Never(other and not right[1], accused)
+    yield Never(other, f"{what}the odd ranks are {names or 'none'}, expected others")
 
 
-def _compare_ranks(ranks: Any, right: tuple[int, ...], what: str) -> None:
-    if not isinstance(ranks, list | tuple | set) or any(not isinstance(r, int) for r in ranks):
-        raise Wrong(f"{what}, the odd ranks want to be a tuple of ranks, got {described(ranks)}")
-    if set(ranks) == set(right):
-        return
-    if not right:
-        raise Wrong(
-            f"{what}, ranks {_named(ranks)} are accused, though as many ranks stand on either side"
-        )
-    raise Wrong(f"{what}, the odd ranks are {_named(ranks) or 'none'}, expected others")
+def _step(title: str, records: Callable[[], Mapping[str, _Records]]) -> Step:
+    """The records, by what they are."""
+
+    def rows(parts: SimpleNamespace) -> Iterator[Row]:
+        for what, each in records().items():
+            yield from _found(parts, each, what)
+
+    return compare_here(title, ("first_divergence",), rows)
 
 
-def _told(given: Any) -> str:
-    return f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
-
-
-def _named(ranks: Any) -> str:
-    return ", ".join(map(str, sorted(ranks)))
-
-
-def _another(parts: SimpleNamespace) -> None:
-    _compare(parts, flights("none"), "a recorded launch without a fault")
-    _compare(parts, flights("collective"), "a recorded broadcast among all_reduces")
-    _compare(parts, flights("order"), "two recorded collectives in another order")
-    _compare(parts, flights("twice"), "a recorded all_reduce too many")
-    _compare(parts, flights("extra"), "a recorded barrier too many")
+def _another() -> dict[str, _Records]:
     again = {rank: [entry(n) for n in range(1, 6)] for rank in range(3)}
     again[1][1], again[1][3] = entry(2, "barrier"), entry(4, "broadcast")
-    _compare(parts, again, "a rank that differs twice")
-
-
-def _sizes(parts: SimpleNamespace) -> None:
-    sizes = {rank: [entry(1), entry(2, size=4000 if rank == 2 else 4)] for rank in range(4)}
-    _compare(parts, sizes, "an all_reduce of another size")
-    types = {
-        rank: [entry(1), entry(2, dtype="Double" if not rank else "Float")] for rank in (0, 1, 2)
+    return {
+        "a recorded launch without a fault": flights("none"),
+        "a recorded broadcast among all_reduces": flights("collective"),
+        "two recorded collectives in another order": flights("order"),
+        "a recorded all_reduce too many": flights("twice"),
+        "a recorded barrier too many": flights("extra"),
+        "a rank that differs twice": again,
     }
-    _compare(parts, types, "an all_reduce of another type")
-    for name in divergence.ANY_SIZE:
-        uneven = {rank: [entry(1), entry(2, name, size=4 + rank)] for rank in range(3)}
-        _compare(parts, uneven, f"rows of {name} that do not divide, which is allowed")
-    nccl = {
-        rank: [
-            entry(1, "all_gather", size=4 + rank) | {"profiling_name": "nccl:all_gather"},
-            entry(2, "barrier" if rank == 3 else "all_reduce"),
-        ]
-        for rank in range(4)
+
+
+def _sizes() -> dict[str, _Records]:
+    types = ["Double", "Float", "Float"]
+    uneven = {
+        f"rows of {name} that do not divide, which is allowed": {
+            rank: [entry(1), entry(2, name, size=4 + rank)] for rank in range(3)
+        }
+        for name in divergence.ANY_SIZE
     }
-    _compare(parts, nccl, "an all_gather of nccl, then a barrier too many")
+    gathered = {"profiling_name": "nccl:all_gather"}
+    return {
+        "an all_reduce of another size": {
+            rank: [entry(1), entry(2, size=4000 if rank == 2 else 4)] for rank in range(4)
+        },
+        "an all_reduce of another type": {
+            rank: [entry(1), entry(2, dtype=kind)] for rank, kind in enumerate(types)
+        },
+        **uneven,
+        "an all_gather of nccl, then a barrier too many": {
+            rank: [
+                entry(1, "all_gather", size=4 + rank) | gathered,
+                entry(2, "barrier" if rank == 3 else "all_reduce"),
+            ]
+            for rank in range(4)
+        },
+    }
 
 
-def _absent(parts: SimpleNamespace) -> None:
-    _compare(parts, flights("hang"), "a recorded rank that did not come")
-    _compare(parts, flights("short"), "a recorded rank that had finished")
-    two = {rank: [entry(1)] + [entry(2)] * (rank < 2) for rank in range(5)}
-    _compare(parts, two, "two ranks that have called more than the other three")
+def _absent() -> dict[str, _Records]:
+    return {
+        "a recorded rank that did not come": flights("hang"),
+        "a recorded rank that had finished": flights("short"),
+        "two ranks that have called more than the other three": {
+            rank: [entry(1)] + [entry(2)] * (rank < 2) for rank in range(5)
+        },
+    }
 
 
-def _careful(parts: SimpleNamespace) -> None:
-    _compare(parts, flights("shape"), "a recorded launch whose rank 0 left an empty record")
-    tie = {rank: [entry(1, "broadcast" if rank % 2 else "all_reduce")] for rank in range(4)}
-    _compare(parts, tie, "two ranks against two")
+def _careful() -> dict[str, _Records]:
     camps = ("all_reduce", "barrier", "broadcast", "all_reduce", "barrier")
-    three = {rank: [entry(1, name)] for rank, name in enumerate(camps)}
-    _compare(parts, three, "two against two, and one against both")
     ring = {rank: [entry(n) for n in range(1 + rank, 8)] for rank in range(3)}
     ring[2][-1] = entry(7, "barrier")
-    _compare(parts, ring, "records that keep the last few calls, and begin at different ones")
-    messages = {
-        rank: [entry(1), *[entry(1, "send 0->1", is_p2p=True)] * (2 * rank), entry(2)]
-        for rank in range(3)
+    sent = entry(1, "send 0->1", is_p2p=True)
+    return {
+        "a recorded launch whose rank 0 left an empty record": flights("shape"),
+        "two ranks against two": {
+            rank: [entry(1, "broadcast" if rank % 2 else "all_reduce")] for rank in range(4)
+        },
+        "two against two, and one against both": {
+            rank: [entry(1, name)] for rank, name in enumerate(camps)
+        },
+        "records that keep the last few calls, and begin at different ones": ring,
+        "messages between pairs of ranks, and collectives that fit": {
+            rank: [entry(1), *[sent] * (2 * rank), entry(2)] for rank in range(3)
+        },
+        "no entries at all": {0: [], 1: []},
     }
-    _compare(parts, messages, "messages between pairs of ranks, and collectives that fit")
-    _compare(parts, {0: [], 1: []}, "no entries at all")
-
-
-# --- on real ranks ------------------------------------------------------------------------------
 
 
 def _recorded(odd: int) -> list[dict[str, Any]]:
     """On a rank: three collectives that fit and one that does not; what its recorder has."""
-    import torch
-    import torch.distributed as dist
-
     from course_lib.launch import flight
 
     flight.switch_on()
@@ -150,7 +157,8 @@ def _real(parts: SimpleNamespace) -> None:
     outcomes = on_ranks(_recorded, 2, ranks=3)
     records = {rank: json.loads(json.dumps(one.value)) for rank, one in enumerate(outcomes)}
     if all(records.values()):  # a torch without a recorder leaves nothing to compare
-        _compare(parts, records, "three real ranks, just now, whose last all_reduce mixed types")
+        what = "three real ranks, just now, whose last all_reduce mixed types"
+        expect(("", _found(parts, records, what)))
 
 
 DIVERGENCE = build(
@@ -167,10 +175,10 @@ DIVERGENCE = build(
         "The largest group is right if no other is as large; otherwise nobody is odd: ().",
     ),
     steps=(
-        Step("another collective", ("first_divergence",), _another),
-        Step("another size or type", ("first_divergence",), _sizes),
-        Step("a rank that did not come", ("first_divergence",), _absent),
-        Step("accuse nobody without reason", ("first_divergence",), _careful),
+        _step("another collective", _another),
+        _step("another size or type", _sizes),
+        _step("a rank that did not come", _absent),
+        _step("accuse nobody without reason", _careful),
         Step("on real ranks", ("first_divergence",), _real),
     ),
 )

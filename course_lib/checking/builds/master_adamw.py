@@ -1,16 +1,15 @@
 """Build 3.11: AdamW written out, with an fp32 master copy of bf16 weights."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_none_of, expect_tensor
-from course_lib.checking.exercises import Wrong
-from course_lib.checking.races import Race
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import Must, Never, Row, compare_here, later, nn, torch
+from course_lib.checking.builds.torch_races import RACES
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+_peak, _storages = later("course_lib.measure.peak"), later("course_lib.measure.storages")
 
 _LR, _BETAS, _EPS, _DECAY = 0.1, (0.8, 0.95), 0.05, 0.3
 _RATES: dict[str, Any] = {"lr": _LR, "betas": _BETAS, "eps": _EPS, "weight_decay": _DECAY}
@@ -22,7 +21,9 @@ _SMALL_LR = 1e-3
 _KEPT = ("master_copy", "momentum", "variance")
 
 
-def _update(weight: "Tensor", gradient: "Tensor", step: int, old: Any, mistake: str = "") -> Any:
+def _update(
+    weight: "torch.Tensor", gradient: "torch.Tensor", step: int, old: Any, mistake: str = ""
+) -> Any:
     """Weight, momentum and variance after one update, with at most one mistake in it."""
     momentum, variance = old
     if mistake == "decay in the gradient":
@@ -49,60 +50,49 @@ _MISTAKES = {
 }
 
 
-def _arithmetic(parts: SimpleNamespace) -> None:
+def _arithmetic(parts: SimpleNamespace) -> Iterator[Row]:
     """Three updates of one tensor, each from right numbers, against a second version of AdamW."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(4, 3, generator=generator).double()
     old = torch.zeros_like(weight), torch.zeros_like(weight)
     for step in range(1, 1 + _UPDATES):
         gradient = torch.randn(4, 3, generator=generator).double()
-        found = [tensor.float() for tensor in (weight, gradient, *old)]
+        before = [tensor.float() for tensor in (weight, gradient, *old)]
+        found = [tensor.clone() for tensor in before]
         parts.adamw_update(*found, step=step, **_RATES)
-        _expect_update(found, weight, gradient, step, old)
+        others = {key: _update(weight, gradient, step, old, key) for key in _MISTAKES}
         weight, *old = _update(weight, gradient, step, old)
-
-
-def _expect_update(found: "list[Tensor]", weight: Any, gradient: Any, step: int, old: Any) -> None:
-    right = _update(weight, gradient, step, old)
-    wrong = {words: _update(weight, gradient, step, old, key) for key, words in _MISTAKES.items()}
-    in_l2 = wrong[_MISTAKES["decay in the gradient"]]
-    named = f"after update {step}"
-    if not found[1].double().allclose(gradient, atol=1e-6):
-        raise Wrong(f"{named} the gradient has changed, which others may still need")
-    for place, name, beta in ((1, "momentum", _BETAS[0]), (2, "variance", _BETAS[1])):
-        mistakes = {_MISTAKES["decay in the gradient"]: in_l2[place]}
-        what = f"{name} {named}"
-        expect_none_of(found[1 + place], mistakes, what)
-        if found[1 + place].equal(old[place - 1].float()):
-            raise Wrong(f"{what} is the one before: change it in place")
-        factors = {}
-        if step == 1:
-            factors[1 / (1 - beta)] = "all of what is new, not its share"
-            factors[beta / (1 - beta)] = "β in place of 1 - β"
-        expect_tensor(found[1 + place], right[place], what, factors=factors)
-    what = f"the weight {named}"
-    if found[0].equal(weight.float()):
-        raise Wrong(f"{what} is the one before: change it in place")
-    expect_none_of(found[0], {words: one[0] for words, one in wrong.items()}, what)
-    expect_tensor(found[0], right[0], what)
+        changed = not found[1].double().allclose(gradient, atol=1e-6)
+        yield Never(
+            changed, f"after update {step} the gradient has changed, which others may still need"
+        )
+        for place, name in ((2, "momentum"), (3, "variance"), (0, "the weight")):
+            what = f"{name} after update {step}"
+            stays = found[place].equal(before[place])
+            yield Never(stays, f"{what} is the one before: change it in place")
+            if place:
+                right, beta = old[place - 2], _BETAS[place - 2]
+                l2 = "decay in the gradient"
+                mistakes = {_MISTAKES[l2]: others[l2][place - 1]}
+                factors = {
+                    1 / (1 - beta): "all of what is new, not its share",
+                    beta / (1 - beta): "β in place of 1 - β",
+                }
+            else:
+                right, factors = weight, {}
+                mistakes = {_MISTAKES[key]: one[0] for key, one in others.items()}
+            yield Must(what, found[place], right, mistakes, factors if step == 1 else {})
 
 
 def _weights() -> "list[nn.Parameter]":
     """bf16 weights near 1, and one that gets no gradient."""
-    import torch
-    from torch import nn
-
     generator = torch.Generator().manual_seed(1)
     numbers = [1 + 0.1 * torch.randn(shape, generator=generator) for shape in (*_SHAPES, (2,))]
     return [nn.Parameter(one.bfloat16()) for one in numbers]
 
 
-def _master_copy(parts: SimpleNamespace) -> None:
+def _master_copy(parts: SimpleNamespace) -> Iterator[Row]:
     """20 small updates of bf16 weights beside torch's AdamW in fp32."""
-    import torch
-
     weights = _weights()
     start = [weight.detach().clone() for weight in weights]
     reference = [one.float().requires_grad_() for one in start]
@@ -116,53 +106,47 @@ def _master_copy(parts: SimpleNamespace) -> None:
         ours.step()
         fp32.step()
         if step in (1, 20):
-            _expect_weights(weights, reference, start, ours, step)
+            yield from _updated(weights, reference, start, ours, step)
 
 
-def _expect_weights(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> None:
-    import torch
-
+def _updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> Iterator[Row]:
     for weight, right, first in zip(weights, reference, start, strict=True):
         what = f"after update {step} the weight of shape {tuple(weight.shape)}"
-        if weight.dtype != torch.bfloat16:
-            raise Wrong(f"{what} is {_kind(weight)}, expected bfloat16: round into the weight")
+        other = weight.dtype != torch.bfloat16
+        yield Never(other, f"{what} is {_kind(weight)}, expected bfloat16: round into the weight")
+        stays = weight.equal(first)
         if weight.grad is None:
-            if not weight.equal(first):
-                raise Wrong(f"{what} has changed without a gradient")
+            yield Never(not stays, f"{what} has changed without a gradient")
             continue
-        master, *_ = (_kept(ours, weight, name) for name in _KEPT)
-        if step == 20 and weight.numel() and weight.equal(first):
-            moved = not master.bfloat16().equal(first)
-            why = "its master copy has moved" if moved else "each update was too small for bf16"
-            raise Wrong(f"{what} is where it began: {why}")
-        expect_tensor(master, right, f"{what}: its master copy")
-        expect_tensor(weight, master.bfloat16(), f"{what}, beside its master copy,")
+        for name in _KEPT:
+            yield from _keeps(ours, weight, name)
+        master = ours.state[weight]["master_copy"]
+        moved = not master.bfloat16().equal(first)
+        why = "its master copy has moved" if moved else "each update was too small for bf16"
+        never = step == 20 and weight.numel() and stays
+        yield Never(never, f"{what} is where it began: {why}")
+        yield Must(f"{what}: its master copy", master, right)
+        yield Must(f"{what}, beside its master copy,", weight, master.bfloat16())
 
 
-def _kept(ours: Any, weight: Any, name: str) -> Any:
+def _keeps(ours: Any, weight: Any, name: str) -> Iterator[Row]:
     """What an optimizer keeps for a weight, in fp32."""
-    import torch
-
     state = getattr(ours, "state", None)
-    if not isinstance(state, dict) or not isinstance(state.get(weight), dict):
-        raise Wrong("`state` wants a dict for each parameter, as the class says")
-    found = state[weight].get(name)
-    if not isinstance(found, torch.Tensor):
-        raise Wrong(f"`state` of a parameter has no tensor {name!r}")
-    if found.dtype != torch.float32:
-        raise Wrong(f"{name} is {_kind(found)}, expected float32")
-    return found
+    kept = state.get(weight) if isinstance(state, dict) else None
+    no_dict = not isinstance(kept, dict)
+    yield Never(no_dict, "`state` wants a dict for each parameter, as the class says")
+    found: Any = kept.get(name) if isinstance(kept, dict) else None
+    nothing = not isinstance(found, torch.Tensor)
+    yield Never(nothing, f"`state` of a parameter has no tensor {name!r}")
+    yield Never(found.dtype != torch.float32, f"{name} is {_kind(found)}, expected float32")
 
 
 def _kind(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _bytes(parts: SimpleNamespace) -> None:
+def _bytes(parts: SimpleNamespace) -> Iterator[Row]:
     """What stays after an update: 4 bytes of master copy, and AdamW's 8."""
-    from course_lib.measure.peak import log_memory
-    from course_lib.measure.storages import tensor_bytes
-
     weights = _weights()
     ours = parts.MasterAdamW(weights, lr=_SMALL_LR)
     for weight in weights:
@@ -170,43 +154,25 @@ def _bytes(parts: SimpleNamespace) -> None:
     ours.step()
     for weight in weights:
         for name in _KEPT:
-            _kept(ours, weight, name)
+            yield from _keeps(ours, weight, name)
     count = sum(weight.numel() for weight in weights)
     states = [value for kept in ours.state.values() for value in kept.values()]
-    found = tensor_bytes(value for value in states if hasattr(value, "dtype"))
+    found = _storages.tensor_bytes(value for value in states if hasattr(value, "dtype"))
     expected = (4 + OPTIMIZER_STATE_BYTES["adamw"]) * count
-    if found != expected:
-        more = "more" if found > expected else "fewer"
-        raise Wrong(f"`state` keeps {found / count:g} bytes for each weight, {more} than expected")
-    with log_memory() as log:
+    more = "more" if found > expected else "fewer"
+    keeps = f"`state` keeps {found / count:g} bytes for each weight, {more} than expected"
+    yield Never(found != expected, keeps)
+    with _peak.log_memory() as log:
         ours.step()
-    if stays := log.timeline[-1]:
-        raise Wrong(
-            f"an update leaves {stays:,} bytes that were not there before it, for {count} weights: "
-            "its temporaries do not end with it"
-        )
+    stays = log.timeline[-1]
+    yield Never(
+        stays,
+        f"an update leaves {stays:,} bytes that were not there before it, for {count} weights: its "
+        "temporaries do not end with it",
+    )
 
 
-def _prepared(parts: SimpleNamespace) -> Any:
-    """One update of a million weights."""
-    import torch
-    from torch import nn
-
-    weights = [nn.Parameter(torch.ones(1000, 1000, dtype=torch.bfloat16))]
-    weights[0].grad = torch.ones_like(weights[0])
-    optimizer = parts.MasterAdamW(weights, lr=_SMALL_LR)
-    return optimizer.step
-
-
-def _by_torch() -> Any:
-    """torch's AdamW on fp32 weights: it keeps no master copy."""
-    import torch
-    from torch import nn
-
-    weight = nn.Parameter(torch.ones(1000, 1000))
-    weight.grad = torch.ones_like(weight)
-    return torch.optim.AdamW([weight], lr=_SMALL_LR, fused=True).step
-
+_CLASS = ("MasterAdamW.__init__", "MasterAdamW.step")
 
 MASTER_ADAMW = build(
     "master_adamw",
@@ -221,9 +187,9 @@ MASTER_ADAMW = build(
         "`@torch.no_grad()`: update it with the gradient in fp32, then `weight.copy_(…)` rounds.",
     ),
     steps=(
-        Step("the arithmetic", ("adamw_update",), _arithmetic),
-        Step("the master copy", ("MasterAdamW.__init__", "MasterAdamW.step"), _master_copy),
-        Step("twelve bytes", ("MasterAdamW.__init__", "MasterAdamW.step"), _bytes),
+        compare_here("the arithmetic", ("adamw_update",), _arithmetic),
+        compare_here("the master copy", _CLASS, _master_copy),
+        compare_here("twelve bytes", _CLASS, _bytes),
     ),
-    race=Race("one update of a million bf16 weights (torch's: of fp32)", _prepared, _by_torch, 1),
+    race=RACES["master_adamw"],
 )

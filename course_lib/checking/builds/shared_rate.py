@@ -1,17 +1,17 @@
 """Build 17.11: streams that share a processor, and a timeline of what runs when and how fast."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.ranks import on_ranks
+from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn
+from course_lib.checking.builds.torch_races import RACES
 from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described, is_number
-from course_lib.checking.races import Race
 from course_lib.theory.step import streams
 from course_lib.theory.step.streams import SharedTimeline, Span, Task
 
@@ -19,34 +19,48 @@ _NEAR = 1e-6
 _PROCESSOR, _NETWORK = {"processor": 1.0}, {"network": 1.0}
 
 
+@dataclass(frozen=True)
+class _Tasks(Case):
+    """Tasks, and why their rates or ends are so; tried on a rank, so that any loop has an end."""
+
+    tasks: tuple[Task, ...]
+    because: str
+    ranks: int = field(default=1, kw_only=True)
+
+    def who(self, *_: Any) -> str:
+        return ""
+
+
 def _task(name: str, demands: dict[str, float], weight: float = 1.0, **more: Any) -> Task:
     """10 ms of work in a stream of its own, unless told otherwise."""
     return Task(name, **{"stream": name, "alone_s": 10e-3, **more}, demands=demands, weight=weight)
 
 
-# Tasks that run at once, and why their rates are what they are.
-_Case = tuple[tuple[Task, ...], str]
-_EQUAL: tuple[_Case, ...] = (
-    ((), "nothing runs"),
-    ((_task("a", _PROCESSOR),), "alone it runs at full speed"),
-    ((_task("a", _PROCESSOR), _task("b", _PROCESSOR)), "two equals get a half each"),
-    (tuple(_task(name, _PROCESSOR) for name in "abc"), "three equals get a third each"),
-    ((_task("a", _PROCESSOR), _task("b", _NETWORK)), "they use different things"),
-    ((_task("a", {"processor": 0.5}), _task("b", {"processor": 0.3})), "there is enough for both"),
-    (
+_EQUAL: tuple[_Tasks, ...] = (
+    _Tasks((), "nothing runs"),
+    _Tasks((_task("a", _PROCESSOR),), "alone it runs at full speed"),
+    _Tasks((_task("a", _PROCESSOR), _task("b", _PROCESSOR)), "two equals get a half each"),
+    _Tasks(tuple(_task(name, _PROCESSOR) for name in "abc"), "three equals get a third each"),
+    _Tasks((_task("a", _PROCESSOR), _task("b", _NETWORK)), "they use different things"),
+    _Tasks(
+        (_task("a", {"processor": 0.5}), _task("b", {"processor": 0.3})), "there is enough for both"
+    ),
+    _Tasks(
         (_task("a", {"processor": 0.9}), _task("b", {"processor": 0.6})),
         "equal rates until 0.9 + 0.6 parts of it are used up",
     ),
-    ((_task("a", {}), _task("b", _PROCESSOR)), "what uses nothing takes nothing"),
+    _Tasks((_task("a", {}), _task("b", _PROCESSOR)), "what uses nothing takes nothing"),
 )
-_WEIGHTED: tuple[_Case, ...] = (
-    ((_task("large", _PROCESSOR, 9), _task("small", _PROCESSOR)), "9 parts and 1 part of 10"),
-    ((_task("large", {"processor": 0.2}, 9), _task("small", _PROCESSOR)), "at rate 1 it is full"),
-    (
+_WEIGHTED: tuple[_Tasks, ...] = (
+    _Tasks((_task("large", _PROCESSOR, 9), _task("small", _PROCESSOR)), "9 parts and 1 part of 10"),
+    _Tasks(
+        (_task("large", {"processor": 0.2}, 9), _task("small", _PROCESSOR)), "at rate 1 it is full"
+    ),
+    _Tasks(
         (_task("a", _PROCESSOR, 2), _task("b", _PROCESSOR), _task("c", {"processor": 0.1}, 5)),
         "c reaches full speed first, and the others share what it leaves as 2 to 1",
     ),
-    (
+    _Tasks(
         (_task("a", _PROCESSOR | _NETWORK), _task("b", _PROCESSOR, 3), _task("c", _NETWORK)),
         "the processor is used up first; c goes on with the network that a leaves",
     ),
@@ -62,48 +76,33 @@ def _said(tasks: Sequence[Task]) -> str:
     return " and ".join(words) or "no tasks"
 
 
-def _on_rank(function: Any, cases: Sequence[Sequence[Task]]) -> list[Any]:
-    """What the function says of all cases; on a rank of its own, so that an endless loop ends."""
-    return [function(list(tasks)) for tasks in cases]
-
-
-def _asked(function: Any, cases: Sequence[_Case]) -> list[Any]:
-    (outcome,) = on_ranks(_on_rank, function, [tasks for tasks, _ in cases], ranks=1)
-    found: list[Any] = outcome.value
-    return found
-
-
-def _expect_rates(rates: Any, cases: Sequence[_Case]) -> None:
-    for (tasks, because), given in zip(cases, _asked(rates, cases), strict=True):
-        _expect_these_rates(given, tasks, because)
-
-
-def _expect_these_rates(given: Any, tasks: Sequence[Task], because: str) -> None:
+def _rates(given: Any, at: Place) -> Iterator[Row]:
+    tasks = at.case.tasks
     what = f"rates of {_said(tasks)}"
     if given is None:
         raise Unanswered(f"{what} are None")
-    if not isinstance(given, list | tuple) or not all(map(is_number, given)):
-        raise Wrong(f"{what} want a list of numbers, got {described(given)}")
-    if len(given) != len(tasks):
-        raise Wrong(f"{what} want {len(tasks)} numbers, one for each task, got {len(given)}")
+    numbers = isinstance(given, list | tuple) and all(map(is_number, given))
+    yield Never(not numbers, f"{what} want a list of numbers, got {described(given)}")
+    several = f"{what} want {len(tasks)} numbers, one for each task, got {len(given)}"
+    yield Never(len(given) != len(tasks), several)
     for task, rate in zip(tasks, given, strict=True):
-        if not -_NEAR <= rate <= 1 + _NEAR:
-            raise Wrong(f"{what}: {task.name} runs at {rate:.3g}; 1 is its speed alone, 0 stands")
+        runs = f"{what}: {task.name} runs at {rate:.3g}; 1 is its speed alone, 0 stands"
+        yield Never(not -_NEAR <= rate <= 1 + _NEAR, runs)
     used = _used(tasks, given)
     for resource, part in used.items():
-        if part > 1 + _NEAR:
-            raise Wrong(f"{what}: together they use {part:.3g} of the {resource}; there is only 1")
+        over = f"{what}: together they use {part:.3g} of the {resource}; there is only 1"
+        yield Never(part > 1 + _NEAR, over)
     for task, rate in zip(tasks, given, strict=True):
         full = [name for name, part in task.demands.items() if part and used[name] > 1 - 1e-4]
-        if rate < 1 - 1e-4 and not full:
-            raise Wrong(
-                f"{what}: {task.name} runs at {rate:.3g}, and nothing that it uses is used up: "
-                "it can run faster"
-            )
+        yield Never(
+            rate < 1 - 1e-4 and not full,
+            f"{what}: {task.name} runs at {rate:.3g}, and nothing that it uses is used up: it can "
+            "run faster",
+        )
     for task, rate, right in zip(tasks, given, streams.rates(list(tasks)), strict=True):
         if abs(rate - right) > _NEAR:
-            kind = kind_of_wrong(rate, right)
-            raise Wrong(f"{what}: {task.name} runs at {rate:.3g}, {kind}; {because}")
+            kind = f"{kind_of_wrong(rate, right)}; {at.case.because}"
+            yield Never(True, f"{what}: {task.name} runs at {rate:.3g}, {kind}")
 
 
 def _used(tasks: Sequence[Task], rates: Sequence[float]) -> dict[str, float]:
@@ -115,18 +114,11 @@ def _used(tasks: Sequence[Task], rates: Sequence[float]) -> dict[str, float]:
     return used
 
 
-def _equal(parts: SimpleNamespace) -> None:
-    _expect_rates(parts.rates, _EQUAL)
-
-
-def _weighted(parts: SimpleNamespace) -> None:
-    dice = random.Random(17)
-    because = "all grow together, by their weights, until one is stopped"
-    more = [
-        (tuple(_any_task(dice, name, 1e-2) for name in "abcd"[: dice.randint(2, 4)]), because)
-        for _ in range(30)
-    ]
-    _expect_rates(parts.rates, [*_WEIGHTED, *more])
+def _random_rates() -> Iterator[_Tasks]:
+    dice, because = random.Random(17), "all grow together, by their weights, until one is stopped"
+    for _ in range(30):
+        names = "abcd"[: dice.randint(2, 4)]
+        yield _Tasks(tuple(_any_task(dice, name, 1e-2) for name in names), because)
 
 
 def _any_task(dice: random.Random, name: str, alone_s: float, stream: str = "") -> Task:
@@ -136,7 +128,7 @@ def _any_task(dice: random.Random, name: str, alone_s: float, stream: str = "") 
     return Task(name, stream or name, alone_s, demands, dice.choice((0.5, 1.0, 3.0)))
 
 
-def _backward(layers: int) -> tuple[Task, ...]:
+def backward(layers: int) -> tuple[Task, ...]:
     """Layers that compute, and the copies and messages behind each of them."""
     tasks = [_task(f"layer {n}", _PROCESSOR, 9, stream="computing") for n in range(layers)]
     for n, layer in enumerate(tasks[:layers]):
@@ -146,83 +138,79 @@ def _backward(layers: int) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-_TIMELINES: tuple[_Case, ...] = (
-    ((_task("a", _PROCESSOR),), "alone it takes its time alone"),
-    (
+_TIMELINES: tuple[_Tasks, ...] = (
+    _Tasks((_task("a", _PROCESSOR),), "alone it takes its time alone"),
+    _Tasks(
         (_task("a", _PROCESSOR), _task("b", _PROCESSOR, alone_s=4e-3)),
         "at half speed each, until b has ended; then a has everything",
     ),
-    (
+    _Tasks(
         (_task("large", _PROCESSOR, 9), _task("small", _PROCESSOR, alone_s=1e-3)),
         "small gets a tenth, and large nine tenths until small has ended",
     ),
-    (
+    _Tasks(
         (
             _task("first", _PROCESSOR, stream="one"),
             _task("second", _NETWORK, stream="one"),
         ),
         "in one stream a task starts when the one before it has ended",
     ),
-    (
+    _Tasks(
         (_task("a", _PROCESSOR), _task("b", _NETWORK, after=("a",))),
         "b starts when a has ended",
     ),
-    (_backward(4), "copies of a layer run beside the next one"),
+    _Tasks(backward(4), "copies of a layer run beside the next one"),
 )
 
 
-def _expect_timelines(shared_timeline: Any, cases: Sequence[_Case]) -> None:
-    for (tasks, because), found in zip(cases, _asked(shared_timeline, cases), strict=True):
-        _expect_timeline(found, tasks, because)
-
-
-def _expect_timeline(found: Any, tasks: Sequence[Task], because: str) -> None:
+def _timeline(found: Any, at: Place) -> Iterator[Row]:
+    tasks, because = at.case.tasks, at.case.because
     names = [task.name for task in tasks]
     what = f"the timeline of {', '.join(names[:3])}{' …' if names[3:] else ''}"
     if found is None:
         raise Unanswered(f"{what} is None")
-    if not isinstance(found, SharedTimeline):
-        raise Wrong(f"{what} wants a SharedTimeline, got {described(found)}")
-    if not all(isinstance(span, Span) for span in found.spans):
-        raise Wrong(f"{what} wants spans that are Span(task, stream, start_s, end_s, rate)")
-    if list(found.tasks) != list(tasks):
-        raise Wrong(f"{what} wants the tasks themselves as its `tasks`, in the order given")
+    other = not isinstance(found, SharedTimeline)
+    yield Never(other, f"{what} wants a SharedTimeline, got {described(found)}")
+    own = all(isinstance(span, Span) for span in found.spans)
+    yield Never(not own, f"{what} wants spans that are Span(task, stream, start_s, end_s, rate)")
+    same = list(found.tasks) == list(tasks)
+    yield Never(not same, f"{what} wants the tasks themselves as its `tasks`, in the order given")
     streams_of = {task.name: task.stream for task in tasks}
     for span in found.spans:
-        if streams_of.get(span.task) != span.stream:
-            raise Wrong(f"{what}: a span of {span.task} has the stream {span.stream!r}")
+        elsewhere = streams_of.get(span.task) != span.stream
+        yield Never(elsewhere, f"{what}: a span of {span.task} has the stream {span.stream!r}")
     spans = {name: [span for span in found.spans if span.task == name] for name in names}
     for task in tasks:
-        _expect_work(task, spans[task.name], what)
-    _expect_order(tasks, spans, what)
-    _expect_enough(tasks, found.spans, what)
+        yield from _work(task, spans[task.name], what)
+    yield from _order(tasks, spans, what)
+    yield from _enough(tasks, found.spans, what)
     right = streams.shared_timeline(list(tasks))
+    near = _NEAR * right.total_s
     for name in names:
         end, its = found.end_s(name), right.end_s(name)
-        if abs(end - its) > _NEAR * right.total_s:
-            late = "late" if end > its else "early"
-            raise Wrong(f"{what}: {name} ends at {1000 * end:.4g} ms, too {late}; {because}")
-    if not is_number(found.ideal_s):
-        raise Wrong(f"{what} wants a number of seconds for ideal_s, got {described(found.ideal_s)}")
-    if abs(found.ideal_s - right.ideal_s) > _NEAR * right.total_s:
-        raise Wrong(
-            f"{what}: ideal_s is {1000 * found.ideal_s:.4g} ms, expected the end if every task ran "
-            f"at full speed, but still waited for its stream and for `after`"
-        )
+        late = f"too {'late' if end > its else 'early'}; {because}"
+        yield Never(abs(end - its) > near, f"{what}: {name} ends at {1000 * end:.4g} ms, {late}")
+    ideal = found.ideal_s
+    number = f"{what} wants a number of seconds for ideal_s, got {described(ideal)}"
+    yield Never(not is_number(ideal), number)
+    yield Never(
+        abs(ideal - right.ideal_s) > near,
+        f"{what}: ideal_s is {1000 * ideal:.4g} ms, expected the end if every task ran at full "
+        "speed, but still waited for its stream and for `after`",
+    )
 
 
-def _expect_work(task: Task, spans: Sequence[Span], what: str) -> None:
-    if not spans:
-        raise Wrong(f"{what} has no span of {task.name}")
+def _work(task: Task, spans: Sequence[Span], what: str) -> Iterator[Row]:
+    yield Never(not spans, f"{what} has no span of {task.name}")
     work = sum((span.end_s - span.start_s) * span.rate for span in spans)
-    if abs(work - task.alone_s) > _NEAR * task.alone_s:
-        raise Wrong(
-            f"{what}: the spans of {task.name}, each its length times its rate, add up to "
-            f"{1000 * work:.4g} ms of work, expected its {1000 * task.alone_s:g}"
-        )
+    yield Never(
+        abs(work - task.alone_s) > _NEAR * task.alone_s,
+        f"{what}: the spans of {task.name}, each its length times its rate, add up to "
+        f"{1000 * work:.4g} ms of work, expected its {1000 * task.alone_s:g}",
+    )
 
 
-def _expect_order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str) -> None:
+def _order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str) -> Iterator[Row]:
     """Streams in their order, and `after`."""
     ends = {name: max(span.end_s for span in its) for name, its in spans.items()}
     before: dict[str, str] = {}
@@ -232,34 +220,28 @@ def _expect_order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str
         if task.stream in before:
             waits.append((before[task.stream], "its stream"))
         for other, by in waits:
-            if start < ends[other] - _NEAR * ends[other]:
-                raise Wrong(f"{what}: {task.name} starts before {other} has ended; see {by}")
+            early = start < ends[other] - _NEAR * ends[other]
+            yield Never(early, f"{what}: {task.name} starts before {other} has ended; see {by}")
         before[task.stream] = task.name
 
 
-def _expect_enough(tasks: Sequence[Task], spans: Sequence[Span], what: str) -> None:
+def _enough(tasks: Sequence[Task], spans: Sequence[Span], what: str) -> Iterator[Row]:
     """At no moment more of a resource than there is."""
     by_name = {task.name: task for task in tasks}
-    moments = sorted({span.start_s for span in spans})
-    for moment in moments:
+    for moment in sorted({span.start_s for span in spans}):
         running = [span for span in spans if span.start_s <= moment < span.end_s - 1e-12]
         used = _used([by_name[span.task] for span in running], [span.rate for span in running])
         for resource, part in used.items():
-            if part > 1 + 1e-4:
-                raise Wrong(
-                    f"{what}: at {1000 * moment:.4g} ms the running tasks use {part:.3g} of the "
-                    f"{resource}; there is only 1"
-                )
+            yield Never(
+                part > 1 + 1e-4,
+                f"{what}: at {1000 * moment:.4g} ms the running tasks use {part:.3g} of the "
+                f"{resource}; there is only 1",
+            )
 
 
-def _timelines(parts: SimpleNamespace) -> None:
-    _expect_timelines(parts.shared_timeline, _TIMELINES)
-
-
-def _any_timelines(parts: SimpleNamespace) -> None:
-    """Random tasks, the same in another order, and tasks that wait for each other."""
+def _random_timelines() -> Iterator[_Tasks]:
+    """Random tasks, and the same in another order."""
     dice = random.Random(4)
-    cases = []
     for _ in range(12):
         tasks = [
             _any_task(dice, f"{stream} {n}", dice.choice((1e-3, 4e-3, 7e-3)), stream)
@@ -271,52 +253,68 @@ def _any_timelines(parts: SimpleNamespace) -> None:
             replace(task, after=(first,)) if task.stream != "one" and dice.random() < 0.3 else task
             for task in tasks
         ]
-        cases.append((tuple(tasks), "between two ends of tasks no rate changes"))
+        yield _Tasks(tuple(tasks), "between two ends of tasks no rate changes")
         turned = sorted(tasks, key=lambda task: task.stream)
-        cases.append((tuple(turned), "the order of the streams in the list does not matter"))
-    _expect_timelines(parts.shared_timeline, cases)
+        yield _Tasks(tuple(turned), "the order of the streams in the list does not matter")
+
+
+_CIRCLES = (
+    _Tasks(
+        (_task("a", _PROCESSOR, after=("b",)), _task("b", _NETWORK, after=("a",))),
+        "two tasks",
+    ),
+    _Tasks(
+        (
+            _task("c", _PROCESSOR),
+            _task("a", _PROCESSOR, after=("b", "c")),
+            _task("b", _NETWORK, after=("a",)),
+        ),
+        "two of three tasks",
+    ),
+    _Tasks(
+        (
+            _task("a", _PROCESSOR, stream="one", after=("b",)),
+            _task("b", _NETWORK, stream="one"),
+        ),
+        "a task that waits for the one behind it in its stream",
+    ),
+)
+
+
+def _is_refused(parts: SimpleNamespace, case: _Tasks, _: Any) -> bool:
     try:
-        (outcome,) = on_ranks(_taken, parts.shared_timeline, list(_CIRCLES.values()), ranks=1)
-    except Wrong as wrong:
-        raise Wrong(f"tasks that wait for each other: {wrong}") from None
-    for what, taken in zip(_CIRCLES, outcome.value, strict=True):
-        if taken:
-            raise Wrong(f"{what} can never start: expected a ValueError")
-
-
-_CIRCLES = {
-    "two tasks that wait for each other": (
-        _task("a", _PROCESSOR, after=("b",)),
-        _task("b", _NETWORK, after=("a",)),
-    ),
-    "two of three tasks, which wait for each other,": (
-        _task("c", _PROCESSOR),
-        _task("a", _PROCESSOR, after=("b", "c")),
-        _task("b", _NETWORK, after=("a",)),
-    ),
-    "a task that waits for the one behind it in its stream": (
-        _task("a", _PROCESSOR, stream="one", after=("b",)),
-        _task("b", _NETWORK, stream="one"),
-    ),
-}
-
-
-def _taken(shared_timeline: Any, circles: Sequence[Sequence[Task]]) -> list[bool]:
-    return [not _is_refused(shared_timeline, tasks) for tasks in circles]
-
-
-def _is_refused(shared_timeline: Any, tasks: Sequence[Task]) -> bool:
-    try:
-        shared_timeline(list(tasks))
+        parts.shared_timeline(list(case.tasks))
     except ValueError:
         return True
     return False
 
 
-def _prepared(parts: SimpleNamespace) -> Any:
-    """A backward pass of 40 layers."""
-    tasks = list(_backward(40))
-    return lambda: parts.shared_timeline(tasks)
+def _refused(refused: bool, at: Place) -> Iterator[Row]:
+    yield Never(not refused, f"{at.case.because} can never start: expected a ValueError")
+
+
+def _circles(parts: SimpleNamespace) -> None:
+    try:
+        compare("", (), _is_refused, _refused, _CIRCLES).check(parts)
+    except Wrong as wrong:
+        raise Wrong(f"tasks that wait for each other: {wrong}") from None
+
+
+def _of_rates(title: str, *cases: _Tasks) -> Any:
+    return compare(
+        title, ("rates",), lambda parts, case, _: parts.rates(list(case.tasks)), _rates, cases
+    )
+
+
+def _of_timelines(title: str, *cases: _Tasks) -> Any:
+    name = "shared_timeline"
+    return compare(
+        title,
+        (name,),
+        lambda parts, case, _: getattr(parts, name)(list(case.tasks)),
+        _timeline,
+        cases,
+    )
 
 
 SHARED_RATE = build(
@@ -336,10 +334,15 @@ SHARED_RATE = build(
         "ValueError.",
     ),
     steps=(
-        Step("equal parts", ("rates",), _equal),
-        Step("weights, and full speed", ("rates",), _weighted),
-        Step("a timeline", ("shared_timeline",), _timelines),
-        Step("any tasks, in any order", ("shared_timeline",), _any_timelines),
+        _of_rates("equal parts", *_EQUAL),
+        _of_rates("weights, and full speed", *_WEIGHTED, *_random_rates()),
+        _of_timelines("a timeline", *_TIMELINES),
+        in_turn(
+            "any tasks, in any order",
+            ("shared_timeline",),
+            _of_timelines("", *_random_timelines()),
+            Step("", (), _circles),
+        ),
     ),
-    race=Race("a backward pass of 40 layers and its messages", _prepared, ranks=1),
+    race=RACES["shared_rate"],
 )

@@ -1,144 +1,113 @@
 """Build 10.13: the loss of a vocabulary that is cut over ranks."""
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import (
-    expect_among,
-    expect_calls,
-    expect_kept,
-    expect_tensor,
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Case,
+    Must,
+    Never,
+    Place,
+    Row,
+    Sends,
+    compare,
+    later,
+    nn,
+    torch,
+    unchanged,
 )
-from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
-from course_lib.checking.exercises import Wrong
-from course_lib.checking.races import Race
+from course_lib.checking.builds.torch_races import RACES
 
-if TYPE_CHECKING:
-    from torch import Tensor
+_regions = later("course_lib.scratch.tensor.region")
+_sequences = later("course_lib.scratch.tensor.sequence")
+_wire = later("course_lib.measure.wire")
 
 _NAME = "vocab_parallel_cross_entropy"
 _BATCH, _TOKENS = 2, 5
 
 
-def _given(vocab: int, size: float) -> "tuple[Tensor, Tensor]":
-    """Scores (batch, sequence, vocab) and labels: first the first word, last the last one."""
-    import torch
-
-    generator = torch.Generator().manual_seed(vocab)
-    labels = torch.randint(0, vocab, (_BATCH, _TOKENS), generator=generator)
-    labels[0, 0], labels[-1, -1] = 0, vocab - 1
-    return size * torch.randn(_BATCH, _TOKENS, vocab, generator=generator), labels
-
-
-def _weights() -> "Tensor":
-    """The gradient of each token's loss, as a mean with weights gives it."""
-    import torch
-
-    return torch.linspace(0.1, 1.0, _BATCH * _TOKENS).view(_BATCH, _TOKENS)
-
-
 @dataclass(frozen=True)
-class _Case:
-    """A vocabulary, the size of its scores, and among whom it is cut."""
+class _Cut(Case):
+    """A vocabulary and the size of its scores; in groups, also under sequence parallelism."""
 
     vocab: int
     size: float = 1.0
-    in_lines: bool = False  # in the smaller groups, and under sequence parallelism
 
-    def line(self, rank: int, ranks: int) -> list[int]:
-        return line_of(rank) if self.in_lines else list(range(ranks))
+    def words(self, line: Sequence[int]) -> str:
+        largest = round(self.given()[0].max().item())
+        large = f", scores up to {largest}" if self.size > 1 else ""
+        return f"{self.vocab} words{large}" + f", in the group of ranks {line}" * self.in_group
 
-    @property
-    def name(self) -> str:
-        large = f", scores up to {_largest(self.vocab, self.size)}" if self.size > 1 else ""
-        return f"{self.vocab} words{large}"
+    def given(self) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Scores (batch, sequence, vocab) and labels: first the first word, last the last one."""
+        generator = torch.Generator().manual_seed(self.vocab)
+        labels = torch.randint(0, self.vocab, (_BATCH, _TOKENS), generator=generator)
+        labels[0, 0], labels[-1, -1] = 0, self.vocab - 1
+        scores = torch.randn(_BATCH, _TOKENS, self.vocab, generator=generator)
+        return self.size * scores, labels
 
-
-# Scores that overflow, padding on one rank, and a rank that has nothing else.
-_HARD = (_Case(7, 200.0), _Case(4, 200.0))
-_OTHER = (_Case(7), _Case(4, 200.0), _Case(7, in_lines=True), _Case(2, in_lines=True))
-
-
-def _losses(parts: SimpleNamespace) -> None:
-    _check(parts, _Case(6), ranks=2)
-
-
-def _hard(parts: SimpleNamespace) -> None:
-    _check(parts, *_HARD, ranks=3)
-
-
-def _gradients(parts: SimpleNamespace) -> None:
-    """And the messages of both passes."""
-    _check(parts, *_OTHER, ranks=3, backward=True)
+    def one_process(self) -> Any:
+        """Losses and gradient."""
+        logits, labels = self.given()
+        logits.requires_grad_()
+        losses: Any = nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), reduction="none"
+        ).view(_BATCH, _TOKENS)
+        losses.backward(_weights())
+        return losses.detach(), logits.grad
 
 
-def _expect_sent(log: Any, ranks: int, name: str) -> None:
-    size = 4 * _BATCH * _TOKENS
-    expect_among(log, ranks, name)
-    why = "at most a maximum and two sums, each of one number a token, and none on the way back"
-    sent = {"all-reduce": (3, 3 * size)} if ranks > 1 else {}
-    expect_calls(log, sent, f"{name},", why, at_most=True)
+def _weights() -> "torch.Tensor":
+    """The gradient of each token's loss, as a mean with weights gives it."""
+    return torch.linspace(0.1, 1.0, _BATCH * _TOKENS).view(_BATCH, _TOKENS)
 
 
-def _check(parts: SimpleNamespace, *cases: _Case, ranks: int, backward: bool = False) -> None:
-    function = getattr(parts, _NAME)
-    outcomes = on_ranks(_on_rank, function, cases, backward, ranks=ranks)
-    for number, case in enumerate(cases):
-        losses, gradient = _one_process(case.vocab, case.size)
-        for rank, (name, values) in enumerate(each_rank(outcomes)):
-            line = case.line(rank, ranks)
-            place, among = line.index(rank), len(line)
-            found, own, log, kept = values[number]
-            where = f"{name}, {case.name}" + (f", in the group of ranks {line}" * case.in_lines)
-            if backward:
-                _expect_sent(log, among, where)
-            others = _mistakes(case.vocab, case.size, among, place)
-            expect_tensor(found, losses, f"{where}: the loss of each token", others=others)
-            if backward:
-                _expect_gradient(own, _pieces(gradient, among, 0.0)[place], where, among)
-            expect_kept(kept, f"{where}: it")
-
-
-def _expect_gradient(found: Any, right: "Tensor", where: str, ranks: int) -> None:
-    if found is None:
-        raise Wrong(f"{where}: nothing leads back to the scores: does autograd know each sum?")
-    sums = {float(ranks): "every rank has the gradient of a sum already, whole"}
-    expect_tensor(found, right, f"{where}: the gradient of its scores", factors=sums)
-
-
-def _largest(vocab: int, size: float) -> int:
-    return round(_given(vocab, size)[0].max().item())
-
-
-def _pieces(whole: "Tensor", ranks: int, filler: float) -> "tuple[Tensor, ...]":
+def _pieces(whole: "torch.Tensor", ranks: int, filler: float) -> "tuple[torch.Tensor, ...]":
     """The words of each rank, filled up to equal numbers."""
-    from torch.nn.functional import pad
-
     missing = -whole.shape[-1] % ranks
-    return pad(whole, (0, missing), value=filler).chunk(ranks, -1)
+    return nn.functional.pad(whole, (0, missing), value=filler).chunk(ranks, -1)
 
 
-def _one_process(vocab: int, size: float) -> Any:
-    """Losses and gradient."""
-    from torch.nn.functional import cross_entropy
+def _run(parts: SimpleNamespace, case: _Cut, group: Any, backward: bool = False) -> Any:
+    region = _sequences.SequenceParallel(group) if group else _regions.TensorParallel()
+    logits, labels = case.given()
+    own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
+    given = own.clone(), labels.clone()
+    own.requires_grad_()
+    with _wire.log_wire() as log:
+        losses = getattr(parts, _NAME)(own, labels, region)
+        if backward and getattr(losses, "requires_grad", False):
+            (losses * _weights()).sum().backward()
+    losses = losses.detach() if isinstance(losses, torch.Tensor) else losses
+    same = map(torch.equal, (own, labels), given)
+    return losses, own.grad, log, dict(zip(("the logits", "the labels"), same, strict=True))
 
-    logits, labels = _given(vocab, size)
-    logits.requires_grad_()
-    losses: Any = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    losses = losses.view(_BATCH, _TOKENS)
-    losses.backward(_weights())
-    return losses.detach(), logits.grad
+
+def _rows(found: Any, at: Place, backward: bool = False) -> Iterator[Row]:
+    losses, gradient, log, kept = found
+    right, whole = at.case.one_process()
+    if backward:
+        most = {"all-reduce": (3, 3 * right.nbytes)} if at.ranks > 1 else {}
+        why = "at most a maximum and two sums, each of one number a token, and none on the way back"
+        yield Sends(log, most, why, at_most=True, among=at.ranks)
+    yield Must("the loss of each token", losses, right, _mistakes(at.case, at.ranks, at.rank))
+    if backward:
+        lost = "nothing leads back to the scores: does autograd know each sum?"
+        yield Never(gradient is None, lost)
+        own = _pieces(whole, at.ranks, 0.0)[at.rank]
+        sums = {float(at.ranks): "every rank has the gradient of a sum already, whole"}
+        yield Must("the gradient of its scores", gradient, own, factors=sums)
+    yield from unchanged(kept, "it")
 
 
-def _mistakes(vocab: int, size: float, ranks: int, rank: int) -> "dict[str, Tensor]":
+def _mistakes(case: _Cut, ranks: int, rank: int) -> "dict[str, torch.Tensor]":
     """Losses that a rank might find by mistake."""
-    import math
-
-    import torch
-
-    logits, labels = _given(vocab, size)
+    logits, labels = case.given()
     pieces, top = torch.stack(_pieces(logits, ranks, -math.inf)), logits.amax(-1)
     words, numbers = pieces.shape[-1], torch.arange(ranks).view(-1, 1, 1)
     local = labels - words * numbers  # (ranks, batch, sequence), as what follows
@@ -167,67 +136,15 @@ def _mistakes(vocab: int, size: float, ranks: int, rank: int) -> "dict[str, Tens
     }
 
 
-def _on_rank(function: Any, cases: tuple[_Case, ...], backward: bool) -> Any:
-    import math
-
-    import torch
-    import torch.distributed as dist
-
-    from course_lib.measure.wire import log_wire
-    from course_lib.scratch.tensor.region import TensorParallel
-    from course_lib.scratch.tensor.sequence import SequenceParallel
-    from course_lib.scratch.three_d import own_group
-
-    found = []
-    lines = own_group(LINES) if dist.get_world_size() == 3 else None
-    for case in cases:
-        region = SequenceParallel(lines) if case.in_lines else TensorParallel()
-        logits, labels = _given(case.vocab, case.size)
-        own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
-        given = own.clone(), labels.clone()
-        own.requires_grad_()
-        with log_wire() as log:
-            losses = function(own, labels, region)
-            if backward and getattr(losses, "requires_grad", False):
-                (losses * _weights()).sum().backward()
-        losses = losses.detach() if isinstance(losses, torch.Tensor) else losses
-        kept = {
-            "the logits": torch.equal(own, given[0]),
-            "the labels": torch.equal(labels, given[1]),
-        }
-        found.append((losses, own.grad, log, kept))
-    return found
+def _step(title: str, *cases: _Cut, backward: bool = False) -> Any:
+    """With both passes, and the messages of both, or one."""
+    run, rows = partial(_run, backward=backward), partial(_rows, backward=backward)
+    return compare(title, (_NAME,), run, rows, cases)
 
 
-def _prepared(parts: SimpleNamespace) -> Any:
-    import torch
-
-    from course_lib.scratch.tensor.region import TensorParallel
-
-    region, labels = TensorParallel(), torch.arange(256).view(1, 256)
-    logits = torch.ones(1, 256, 4096, requires_grad=True)
-    function = getattr(parts, _NAME)
-    return lambda: function(logits, labels, region).sum().backward()
-
-
-def _by_torch() -> Any:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Shard
-    from torch.distributed.tensor.parallel import loss_parallel
-    from torch.nn.functional import cross_entropy
-
-    mesh, labels = init_device_mesh("cpu", (dist.get_world_size(),)), torch.arange(256)
-    local = torch.ones(256, 4096, requires_grad=True)
-
-    def once() -> None:
-        with loss_parallel():
-            loss: Any = cross_entropy(DTensor.from_local(local, mesh, [Shard(1)]), labels)
-            loss.backward()
-
-    return once
-
+# Scores that overflow, padding on one rank, and a rank that has nothing else.
+_HARD = (_Cut(7, 200.0, ranks=3), _Cut(4, 200.0, ranks=3))
+_BOTH = _Cut(7, ranks=3), _HARD[1], *(_Cut(vocab, ranks=3, in_group=True) for vocab in (7, 2))
 
 VOCABULARY = build(
     "vocabulary",
@@ -242,9 +159,9 @@ VOCABULARY = build(
         "region.sum((logits - top).exp().sum(-1)).log() - region.sum(the label's score, or 0).",
     ),
     steps=(
-        Step("the losses", (_NAME,), _losses),
-        Step("large scores and padding", (_NAME,), _hard),
-        Step("the gradients", (_NAME,), _gradients),
+        _step("the losses", _Cut(6)),
+        _step("large scores and padding", *_HARD),
+        _step("the gradients", *_BOTH, backward=True),
     ),
-    race=Race("the loss of 256 tokens, 4096 words a rank, both passes", _prepared, _by_torch),
+    race=RACES["vocabulary"],
 )

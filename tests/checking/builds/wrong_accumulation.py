@@ -5,34 +5,14 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 
-from course_lib.scratch.accumulation import (
-    IGNORE,
-    accumulate,
-    accumulate_by_means,
-    accumulate_ddp,
-    count_tokens,
-    loss_sum,
-)
+from course_lib.scratch import accumulation
+from course_lib.scratch.accumulation import IGNORE, count_tokens, loss_sum
+from tests.checking.builds.patches import versions
 
 
-def sums(model, window):
-    for inputs, labels in window:
-        loss_sum(model(inputs), labels).backward()
-    return torch.tensor(0.0)
-
-
-def means(model, window):
-    total = torch.tensor(0.0)
-    for inputs, labels in window:
-        loss = loss_sum(model(inputs), labels) / labels.numel()
-        loss.backward()
-        total += loss.detach() / len(window)
-    return total
-
-
-def counts_padding(model, window):
-    tokens = sum(labels.numel() for _, labels in window)
-    total = torch.tensor(0.0)
+def accumulate(model, window):
+    """Right."""
+    tokens, total = count_tokens(window), torch.tensor(0.0)
     for inputs, labels in window:
         loss = loss_sum(model(inputs), labels) / tokens
         loss.backward()
@@ -40,115 +20,18 @@ def counts_padding(model, window):
     return total
 
 
-def all_at_once(model, window):
-    losses = [loss_sum(model(inputs), labels) for inputs, labels in window]
-    loss = torch.stack(losses).sum() / count_tokens(window)
-    loss.backward()
-    return loss.detach()
-
-
-def the_last_loss(model, window):
-    for inputs, labels in window:
-        loss = loss_sum(model(inputs), labels)
-        (loss / count_tokens(window)).backward()
-    return loss.detach() / count_tokens(window[-1:])
-
-
-def one_batch(model, window):
-    inputs, labels = map(torch.cat, zip(*window, strict=True))
-    return accumulate(model, [(inputs, labels)])
-
-
-def clears_in_between(model, window):
-    tokens = count_tokens(window)
-    for inputs, labels in window:
-        model.zero_grad()
-        (loss_sum(model(inputs), labels) / tokens).backward()
-    return torch.tensor(0.0)
-
-
-def skips_padding_by_mean(model, window):
-    """Right where padding fills a micro-batch, wrong where it fills a part of one."""
-    full = [(x, y) for x, y in window if bool((y != IGNORE).any())]
-    return accumulate_by_means(model, full)
-
-
-def returns_nothing(model, window):
-    accumulate(model, window)
-
-
-def _ddp(
-    model,
-    window,
-    no_sync=True,
-    *,
-    all_tokens=True,
-    times_ranks=True,
-    around_forward=True,
-    sync_at=-1,
-    skips=False,
-    sums_losses=True,
-    counts_in=torch.int64,
-):
-    """accumulate_ddp in which one thing can go wrong."""
-    ranks, tokens = dist.get_world_size(), count_tokens(window).to(counts_in)
-    if all_tokens:
-        dist.all_reduce(tokens)
-    total = torch.zeros(())
-    for number, (inputs, labels) in enumerate(window):
-        if skips and not bool((labels != IGNORE).any()):
-            continue
-        quiet = no_sync and (sync_at is None or number != sync_at % len(window))
-        context = model.no_sync() if quiet else nullcontext()
-        with context if around_forward else nullcontext():
-            loss = loss_sum(model(inputs), labels) / tokens
-            loss = loss * ranks if times_ranks else loss
-            if around_forward:
-                loss.backward()
-        if not around_forward:
-            with context:
-                loss.backward()
+def accumulate_ddp(model, window, no_sync=True):
+    """Right."""
+    ranks, tokens, total = dist.get_world_size(), count_tokens(window), torch.zeros(())
+    dist.all_reduce(tokens)
+    for number, (inputs, labels) in enumerate(window, start=1):
+        quiet = no_sync and number < len(window)
+        with model.no_sync() if quiet else nullcontext():
+            loss = loss_sum(model(inputs), labels) / tokens * ranks
+            loss.backward()
         total += loss.detach()
-    if sums_losses:
-        dist.all_reduce(total)
-    return total / (ranks if times_ranks else 1)
-
-
-def forgets_the_ranks(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, times_ranks=False)
-
-
-def own_tokens(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, all_tokens=False, times_ranks=False)
-
-
-def own_loss(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, sums_losses=False)
-
-
-def around_backward_only(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, around_forward=False)
-
-
-def always_quiet(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, sync_at=None)
-
-
-def exchanges_first(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, sync_at=0)
-
-
-def never_quiet(model, window, no_sync=True):
-    return _ddp(model, window, no_sync=False)
-
-
-def quiet_in_any_case(model, window, no_sync=True):
-    return _ddp(model, window, no_sync=True)
-
-
-def skips_padding(model, window, no_sync=True):
-    """The rank whose last micro-batch is padding never exchanges."""
-    return _ddp(model, window, no_sync, skips=True)
+    dist.all_reduce(total)
+    return total / ranks
 
 
 def divides_at_the_end(model, window):
@@ -180,85 +63,149 @@ def ddp_divides_at_the_end(model, window, no_sync=True):
     return total[0] / total[1]
 
 
-def with_its_graph(model, window):
-    tokens, total = count_tokens(window), 0.0
-    for inputs, labels in window:
-        loss = loss_sum(model(inputs), labels) / tokens
-        loss.backward()
-        total = total + loss
-    return total
-
-
-def changes_labels(model, window):
-    """Padding becomes word 0, with a weight of 0."""
-    total = accumulate(model, window)
-    for _, labels in window:
-        labels[labels == IGNORE] = 0
-    return total
-
-
-def ddp_all_at_once(model, window, no_sync=True):
-    ranks, tokens = dist.get_world_size(), count_tokens(window)
-    dist.all_reduce(tokens)
-    losses = []
-    for number, (inputs, labels) in enumerate(window, start=1):
-        with model.no_sync() if no_sync and number < len(window) else nullcontext():
-            losses.append(loss_sum(model(inputs), labels) * ranks / tokens)
-    total = torch.stack(losses).sum()
-    total.backward()
-    total = total.detach()
-    dist.all_reduce(total)
-    return total / ranks
-
-
-def quiet_windows_of_one(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, sync_at=None if len(window) == 1 else -1)
-
-
-def counts_in_bf16(model, window, no_sync=True):
-    return _ddp(model, window, no_sync, counts_in=torch.bfloat16)
-
-
-def stays_quiet(model, window, no_sync=True):
-    loss = _ddp(model, window, no_sync)
-    model.require_backward_grad_sync = False
-    return loss
-
-
-def left_in_eval_mode(model, window, no_sync=True):
-    return _ddp(model.eval(), window, no_sync)
-
-
-def _with(one=accumulate, ranks=accumulate_ddp):
+def _with(one=accumulation.accumulate, ranks=accumulation.accumulate_ddp):
     one.__name__, ranks.__name__ = "accumulate", "accumulate_ddp"
     return [one, ranks]
 
 
-_FIRST, _SECOND, _THIRD, _FOURTH = (f"step {n} of 4.*" for n in (1, 2, 3, 4))
+_ONES = """
+    adds up sums
+    - loss_sum(model(inputs), labels) / tokens
+    + loss_sum(model(inputs), labels)
+    ? 1 30 times.*a sum of losses
+    adds up means
+    - loss_sum(model(inputs), labels) / tokens
+    + loss_sum(model(inputs), labels) / labels.numel()
+    ? 1 3 times.*as many times as there are micro-batches
+    one backward pass for all
+    - for inputs, labels in window:
+    -     loss = loss_sum(model(inputs), labels) / tokens
+    -     loss.backward()
+    -     total += loss.detach()
+    - return total
+    + losses = [loss_sum(model(inputs), labels) for inputs, labels in window]
+    + loss = torch.stack(losses).sum() / tokens
+    + loss.backward()
+    + return loss.detach()
+    ? 1 activations of several
+    clears .grad in between
+    - for inputs, labels in window:
+    + for inputs, labels in window:
+    +     model.zero_grad()
+    ? 1 of the last micro-batch alone
+    one batch
+    - for inputs, labels in window:
+    + for inputs, labels in [list(map(torch.cat, zip(*window, strict=True)))]:
+    ? 1 the model runs once for 3
+    with its graph
+    - total += loss.detach()
+    + total = total + loss
+    ? 1 still has its graph
+    changes labels
+    - total += loss.detach()
+    + total += loss.detach()
+    + labels[labels == IGNORE] = 0
+    ? 2 labels of the window have changed
+    the last micro-batch's loss
+    - return total
+    + return loss.detach() * tokens / count_tokens(window[-1:])
+    ? 1 returned loss is that of the
+    the mean of the means
+    - tokens, total = count_tokens(window), torch.tensor(0.0)
+    + total, window = torch.tensor(0.0), [(x, y) for x, y in window if (y != IGNORE).any()]
+    - labels) / tokens
+    + labels) / (labels != IGNORE).sum() / len(window)
+    ? 2 mean of the micro-batches'
+    counts padding
+    - tokens, total = count_tokens(window)
+    + tokens, total = sum(labels.numel() for _, labels in window)
+    ? 2 0.6 times.*the padding is counted
+"""
+_DDPS = """
+    all at once on ranks
+    - dist.all_reduce(tokens)
+    + dist.all_reduce(tokens)
+    + losses = []
+    - with model.no_sync() if quiet else nullcontext():
+    -     loss = loss_sum(model(inputs), labels) / tokens * ranks
+    -     loss.backward()
+    - total += loss.detach()
+    + with model.no_sync() if quiet else nullcontext():
+    +     losses.append(loss_sum(model(inputs), labels) / tokens * ranks)
+    - dist.all_reduce(total)
+    + loss = torch.stack(losses).sum()
+    + loss.backward()
+    + dist.all_reduce(total := loss.detach())
+    ? 3 activations of several
+    one is none
+    - quiet = no_sync and number < len(window)
+    + quiet = no_sync and (number < len(window) or len(window) == 1)
+    ? 3 DDP exchanges no gradients
+    one rank too few
+    - / tokens * ranks
+    + / tokens
+    - return total / ranks
+    + return total
+    ? 3 1/2 of.*DDP takes the mean
+    its own tokens only
+    - dist.all_reduce(tokens)
+    + pass
+    - / tokens * ranks
+    + / tokens
+    - return total / ranks
+    + return total
+    ? 3 each divided by its own tokens
+    its own loss only
+    - dist.all_reduce(total)
+    + pass
+    ? 3 the returned loss is this rank's share
+    never exchanges
+    - no_sync and number < len(window)
+    + no_sync
+    ? 3 DDP exchanges no gradients
+    257 tokens are 256
+    - ranks, tokens, total = dist.get_world_size(), count_tokens(window)
+    + ranks, tokens, total = dist.get_world_size(), count_tokens(window).bfloat16()
+    ? 3 a count of tokens in bf16
+    quiet ever after
+    - return total / ranks
+    + model.require_backward_grad_sync = False
+    + return total / ranks
+    ? 3 after the window DDP still does not
+    eval mode
+    - dist.all_reduce(tokens)
+    + dist.all_reduce(tokens)
+    + model.eval()
+    ? 3 after the window the model is in eval
+    exchanges first
+    - number < len(window)
+    + number > 1
+    ? 3 is not that of rank 0
+    skips padding
+    - quiet = no_sync and number < len(window)
+    + quiet = no_sync and number < len(window)
+    + if not bool((labels != IGNORE).any()):
+    +     continue
+    ? 3 another number of bytes
+    around backward only
+    - with model.no_sync() if quiet else nullcontext():
+    -     loss = loss_sum(model(inputs), labels) / tokens * ranks
+    -     loss.backward()
+    + loss = loss_sum(model(inputs), labels) / tokens * ranks
+    + with model.no_sync() if quiet else nullcontext():
+    +     loss.backward()
+    ? 4 no_sync=True.*3 times
+    never quiet
+    - if quiet
+    + if False
+    ? 4 no_sync=True.*3 times
+    quiet without being asked
+    - no_sync and number < len(window)
+    + number < len(window)
+    ? 4 no_sync=False.*once
+"""
 WRONG = [
-    ("adds up sums", _with(sums), _FIRST + "30 times.*a sum of losses"),
-    ("adds up means", _with(means), _FIRST + "3 times.*as many times as there are micro-batches"),
-    ("one backward pass for all", _with(all_at_once), _FIRST + "activations of several"),
-    ("clears .grad in between", _with(clears_in_between), _FIRST + "of the last micro-batch alone"),
-    ("one batch", _with(one_batch), _FIRST + "the model runs once for 3"),
-    ("with its graph", _with(with_its_graph), _FIRST + "still has its graph"),
-    ("changes labels", _with(changes_labels), _SECOND + "labels of the window have changed"),
-    ("all at once on ranks", _with(ranks=ddp_all_at_once), _THIRD + "activations of several"),
-    ("one is none", _with(ranks=quiet_windows_of_one), _THIRD + "DDP exchanges no gradients"),
-    ("the last micro-batch's loss", _with(the_last_loss), _FIRST + "returned loss is that of the"),
-    ("the mean of the means", _with(skips_padding_by_mean), _SECOND + "mean of the micro-batches'"),
-    ("counts padding", _with(counts_padding), _SECOND + "0.6 times.*the padding is counted"),
-    ("one rank too few", _with(ranks=forgets_the_ranks), _THIRD + "1/2 of.*DDP takes the mean"),
-    ("its own tokens only", _with(ranks=own_tokens), _THIRD + "each divided by its own tokens"),
-    ("its own loss only", _with(ranks=own_loss), _THIRD + "the returned loss is this rank's share"),
-    ("never exchanges", _with(ranks=always_quiet), _THIRD + "DDP exchanges no gradients"),
-    ("257 tokens are 256", _with(ranks=counts_in_bf16), _THIRD + "a count of tokens in bf16"),
-    ("quiet ever after", _with(ranks=stays_quiet), _THIRD + "after the window DDP still does not"),
-    ("eval mode", _with(ranks=left_in_eval_mode), _THIRD + "after the window the model is in eval"),
-    ("exchanges first", _with(ranks=exchanges_first), _THIRD + "is not that of rank 0"),
-    ("skips padding", _with(ranks=skips_padding), _THIRD + "another number of bytes"),
-    ("around backward only", _with(ranks=around_backward_only), _FOURTH + "no_sync=True.*3 times"),
-    ("never quiet", _with(ranks=never_quiet), _FOURTH + "no_sync=True.*3 times"),
-    ("quiet without being asked", _with(ranks=quiet_in_any_case), _FOURTH + "no_sync=False.*once"),
+    *versions(accumulate, _with, _ONES),
+    *versions(accumulate_ddp, lambda wrong: _with(ranks=wrong), _DDPS),
 ]
 RIGHT = [("divides at the end", _with(divides_at_the_end, ddp_divides_at_the_end))]

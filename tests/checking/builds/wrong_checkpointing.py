@@ -3,9 +3,11 @@
 import torch
 from torch.autograd import Function, grad
 
+from tests.checking.builds.patches import versions
 
-class _Draws(Function):
-    """Right but for dropout: the second run draws new masks."""
+
+class Checkpoint(Function):
+    """Right."""
 
     @staticmethod
     def forward(ctx, layers, x, *parameters):
@@ -16,132 +18,11 @@ class _Draws(Function):
     @staticmethod
     def backward(ctx, gradient):
         x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layers(x)
-        return None, *grad(y, (x, *ctx.parameters), gradient)
-
-
-class _DrawsAside(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
         with torch.random.fork_rng([]):
-            return _Draws.backward(ctx, gradient)
-
-
-class _SetsTheGeneratorBack(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        torch.set_rng_state(ctx.rng)
-        return _Draws.backward(ctx, gradient)
-
-
-class _SeedsAnew(_Draws):
-    """Its own seed in both runs: the masks are equal, and everybody draws the same after it."""
-
-    @staticmethod
-    def forward(ctx, layers, x, *parameters):
-        torch.manual_seed(0)
-        return _Draws.forward(ctx, layers, x, *parameters)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        with torch.random.fork_rng([]):
-            torch.manual_seed(0)
-            return _Draws.backward(ctx, gradient)
-
-
-class _KeepsTheGraph(Function):
-    @staticmethod
-    def forward(ctx, layers, x, *parameters):
-        ctx.parameters, ctx.x = parameters, x.detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.y = layers(ctx.x)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return None, *grad(ctx.y, (ctx.x, *ctx.parameters), gradient)
-
-
-class _KeepsAnAttribute(Function):
-    @staticmethod
-    def forward(ctx, layers, x, *parameters):
-        ctx.layers, ctx.parameters, ctx.x = layers, parameters, x
-        return layers(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.x.detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layers(x)
+            torch.set_rng_state(ctx.rng)
+            with torch.enable_grad():
+                y = ctx.layers(x)
         return None, *grad(y, (x, *ctx.parameters), gradient)
-
-
-class _RunsTwice(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        with torch.no_grad():
-            ctx.layers(ctx.saved_tensors[0])
-        return _Draws.backward(ctx, gradient)
-
-
-class _ForgetsTheParameters(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        x_gradient = _Draws.backward(ctx, gradient)[1]
-        return None, x_gradient, *[None for _ in ctx.parameters]
-
-
-class _ForgetsX(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        _, _, *others = _Draws.backward(ctx, gradient)
-        return None, None, *others
-
-
-class _Adds(Function):
-    """Adds the parameters' gradients itself, and returns them as well."""
-
-    forward = _Draws.forward
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layers(x)
-        y.backward(gradient)
-        return None, x.grad, *[p.grad.clone() for p in ctx.parameters]
-
-
-class _TooFew(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        return _Draws.backward(ctx, gradient)[:2]
-
-
-class _NoGraph(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0]
-        y = ctx.layers(x)
-        return None, *grad(y, (x, *ctx.parameters), gradient)
-
-
-class _ForgetsTheGradient(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        return _Draws.backward(ctx, torch.ones_like(gradient))
-
-
-class _AddsInside(_Draws):
-    """As torch's own did before there was use_reentrant=False, but for the parameters."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            torch.autograd.backward(ctx.layers(x), gradient)
-        return None, x.grad, *[None for _ in ctx.parameters]
 
 
 class _ByHand(Function):
@@ -168,93 +49,110 @@ class _ByHand(Function):
         return None, *grad([output], [copy, *trained], [gradient])
 
 
-class _ChangesX(_Draws):
-    """Without detach, x itself begins to need a gradient."""
+_ByHand.__name__ = "Checkpoint"
 
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        if x.is_leaf:
-            x.requires_grad_()
-        return _Draws.backward(ctx, gradient)
-
-
-class _OnTheLayers(_Draws):
-    """The input is kept on the module: a second run of it takes its place."""
-
-    @staticmethod
-    def forward(ctx, layers, x, *parameters):
-        layers.kept = ctx.kept = x
-        return _Draws.forward(ctx, layers, x, *parameters)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.layers.kept.detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layers(x)
-        return None, *grad(y, (x, *ctx.parameters), gradient)
-
-
-class _InFp32(_Draws):
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().float().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layers(x)
-        return None, *grad(y, (x, *ctx.parameters), gradient)
-
-
-class _NeedsParameters(_Draws):
-    """Takes the first parameter's word for what is trained."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        assert ctx.parameters[0].requires_grad
-        return _Draws.backward(ctx, gradient)
-
-
-class _KeepsTheSecondRun(_Draws):
-    kept = ()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layers(x)
-        _KeepsTheSecondRun.kept = x, y
-        return None, *grad(y, (x, *ctx.parameters), gradient)
-
-
-def _named(one):
-    one.__name__ = "Checkpoint"
-    return [one]
-
-
-_FIRST, _SECOND, _THIRD, _FOURTH = (f"step {n} of 4.*" for n in (1, 2, 3, 4))
+_PATCHES = """
+    no gradient for parameters
+    - return None, *grad(y, (x, *ctx.parameters), gradient)
+    + return None, grad(y, x, gradient)[0], *[None for _ in ctx.parameters]
+    ? 1 0.weight gets no
+    no gradient for x
+    - return None, *grad(y, (x, *ctx.parameters), gradient)
+    + return None, None, *grad(y, (x, *ctx.parameters), gradient)[1:]
+    ? 1 x gets no gradient
+    adds twice
+    - return None, *grad(y, (x, *ctx.parameters), gradient)
+    + y.backward(gradient)
+    + return None, x.grad, *[p.grad.clone() for p in ctx.parameters]
+    ? 1 0.weight is 2 times.*added twice
+    adds inside
+    - return None, *grad(y, (x, *ctx.parameters), gradient)
+    + y.backward(gradient)
+    + return None, x.grad, *[None for _ in ctx.parameters]
+    ? 1 adds to .grad by itself
+    changes x
+    - x = ctx.saved_tensors[0].detach().requires_grad_()
+    + if ctx.saved_tensors[0].is_leaf:
+    +     ctx.saved_tensors[0].requires_grad_()
+    + x = ctx.saved_tensors[0].detach().requires_grad_()
+    ? 1 x, which needs no gradient, has changed
+    x on the layers
+    - ctx.save_for_backward(x)
+    + layers.kept = ctx.kept = x
+    + ctx.save_for_backward(x)
+    - ctx.saved_tensors[0].detach()
+    + ctx.layers.kept.detach()
+    ? 1 where a segment runs twice
+    in fp32
+    - ctx.saved_tensors[0].detach()
+    + ctx.saved_tensors[0].detach().float()
+    ? 1 raised RuntimeError
+    needs parameters
+    - x = ctx.saved_tensors[0].detach().requires_grad_()
+    + assert ctx.parameters[0].requires_grad
+    + x = ctx.saved_tensors[0].detach().requires_grad_()
+    ? 1 raised IndexError
+    keeps the second run
+    - y = ctx.layers(x)
+    + y = ctx.layers(x)
+    + type(ctx.layers).kept = x, y
+    ? 2 beside the gradients
+    too few gradients
+    - return None, *grad(y, (x, *ctx.parameters), gradient)
+    + return None, grad(y, x, gradient)[0]
+    ? 1 for each argument of forward
+    runs without a graph
+    - with torch.enable_grad():
+    + with torch.no_grad():
+    ? 1 (raised RuntimeError|torch says)
+    starts from ones
+    - return None, *grad(y, (x, *ctx.parameters), gradient)
+    + return None, *grad(y, (x, *ctx.parameters), torch.ones_like(gradient))
+    ? 1 0.weight differs in
+    keeps the graph
+    - ctx.save_for_backward(x)
+    - return layers(x)
+    + ctx.x = x.detach().requires_grad_()
+    + with torch.enable_grad():
+    +     ctx.y = layers(ctx.x)
+    + return ctx.y.detach()
+    - x = ctx.saved_tensors[0].detach().requires_grad_()
+    + return None, *grad(ctx.y, (ctx.x, *ctx.parameters), gradient)
+    ? 2 what the layers have computed is still
+    keeps x as an attribute
+    - ctx.save_for_backward(x)
+    + ctx.x = x
+    - ctx.saved_tensors[0].detach()
+    + ctx.x.detach()
+    ? 2 keeps 0 bytes
+    runs twice
+    - y = ctx.layers(x)
+    + y = ctx.layers(x)
+    + ctx.layers(x)
+    ? 2 run 2 times in backward
+    new masks
+    - with torch.random.fork_rng([]):
+    -     torch.set_rng_state(ctx.rng)
+    + if True:
+    ? 3 0.weight in the second of two.*other masks
+    new masks, put back
+    - torch.set_rng_state(ctx.rng)
+    + pass
+    ? 3 without checkpointing, from the same seed
+    a seed of its own
+    - ctx.save_for_backward(x)
+    + torch.manual_seed(0)
+    + ctx.save_for_backward(x)
+    - torch.set_rng_state(ctx.rng)
+    + torch.manual_seed(0)
+    ? (other masks|after forward the generator)
+    leaves it set back
+    - with torch.random.fork_rng([]):
+    + if True:
+    ? 4 after backward the generator
+"""
 WRONG = [
-    ("no gradient for parameters", _named(_ForgetsTheParameters), _FIRST + "0.weight gets no"),
-    ("no gradient for x", _named(_ForgetsX), _FIRST + "x gets no gradient"),
-    ("adds twice", _named(_Adds), _FIRST + "0.weight is 2 times.*added twice"),
-    ("adds inside", _named(_AddsInside), _FIRST + "adds to .grad by itself"),
-    ("changes x", _named(_ChangesX), _FIRST + "x, which needs no gradient, has changed"),
-    ("x on the layers", _named(_OnTheLayers), _FIRST + "where a segment runs twice"),
-    ("in fp32", _named(_InFp32), _FIRST + "raised RuntimeError"),
-    ("needs parameters", _named(_NeedsParameters), _FIRST + "raised IndexError"),
-    ("keeps the second run", _named(_KeepsTheSecondRun), _SECOND + "beside the gradients"),
-    ("too few gradients", _named(_TooFew), _FIRST + "for each argument of forward"),
-    ("runs without a graph", _named(_NoGraph), _FIRST + "(raised RuntimeError|torch says)"),
-    ("starts from ones", _named(_ForgetsTheGradient), _FIRST + "0.weight differs in"),
-    ("keeps the graph", _named(_KeepsTheGraph), _SECOND + "what the layers have computed is still"),
-    ("keeps x as an attribute", _named(_KeepsAnAttribute), _SECOND + "keeps 0 bytes"),
-    ("runs twice", _named(_RunsTwice), _SECOND + "run 2 times in backward"),
-    ("new masks", _named(_Draws), _THIRD + "0.weight in the second of two.*other masks"),
-    (
-        "new masks, put back",
-        _named(_DrawsAside),
-        _THIRD + "without checkpointing, from the same seed",
-    ),
-    ("a seed of its own", _named(_SeedsAnew), "(other masks|after forward the generator)"),
-    ("leaves it set back", _named(_SetsTheGeneratorBack), _FOURTH + "after backward the generator"),
-    ("a function", _named(type("Checkpoint", (), {"forward": 1, "backward": 2})), "wants an auto"),
+    *versions(Checkpoint, lambda wrong: [wrong], _PATCHES),
+    ("a function", [type("Checkpoint", (), {"forward": 1, "backward": 2})], "wants an auto"),
 ]
-RIGHT = [("by hand", _named(_ByHand))]
+RIGHT = [("by hand", [_ByHand])]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from course_lib.theory.step import streams
 from course_lib.theory.step.streams import SharedTimeline, Span
+from tests.checking.builds.patches import versions
 
 
 def everyone_at_full_speed(tasks):
@@ -81,89 +82,11 @@ def _run(tasks, rates=streams.rates, order=True, waits=True):
     return tuple(spans)
 
 
-def _timeline(tasks, ideal=None, **how):
-    spans = _run(tasks, **how)
-    if ideal is None:
-        ideal = max(span.end_s for span in _run(tasks, rates=everyone_at_full_speed))
-    return SharedTimeline(tuple(tasks), spans, ideal)
-
-
-def nothing_is_shared(tasks):
-    return _timeline(tasks, rates=everyone_at_full_speed)
-
-
-def all_streams_are_one_list(tasks):
-    return _timeline(tasks, order=False)
-
-
-def ignores_after(tasks):
-    return _timeline(tasks, waits=False)
-
-
-def ideal_is_the_longest_task(tasks):
-    return _timeline(tasks, ideal=max(task.alone_s for task in tasks))
-
-
-def ideal_is_shared_too(tasks):
-    return _timeline(tasks, ideal=max(span.end_s for span in _run(tasks)))
-
-
-def a_rate_for_the_whole_task(tasks):
-    """Each task keeps the rate with which it starts, until it ends."""
-    spans = []
-    for task in tasks:
-        own = [span for span in _run(tasks) if span.task == task.name]
-        length = task.alone_s / own[0].rate
-        start = own[0].start_s
-        spans.append(Span(task.name, task.stream, start, start + length, own[0].rate))
-    return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
-
-
-def one_after_another(tasks):
-    """Whoever shares a processor waits until it is free."""
-    spans, now = [], 0.0
-    for task in tasks:
-        spans.append(Span(task.name, task.stream, now, now + task.alone_s, 1.0))
-        now += task.alone_s
-    return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
-
-
-def spans_from_start_to_end(tasks):
-    """One span for each task, with the rate at its end."""
-    spans = []
-    for task in tasks:
-        own = [span for span in _run(tasks) if span.task == task.name]
-        ends = own[0].start_s, own[-1].end_s
-        spans.append(Span(task.name, task.stream, *ends, own[-1].rate))
-    return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
-
-
-def gives_up_silently(tasks):
-    """Tasks that wait for each other are left out."""
-    try:
-        return _timeline(tasks)
-    except ValueError:
-        return SharedTimeline(tuple(tasks), (), 0.0)
-
-
-def without_streams(tasks):
-    found = _timeline(tasks)
-    return replace(found, spans=tuple(replace(span, stream=span.task) for span in found.spans))
-
-
-def without_its_tasks(tasks):
-    return replace(_timeline(tasks), tasks=())
-
-
-def drops_who_waits(tasks):
-    """Only if nothing at all can run, that is an error."""
-    try:
-        return _timeline(tasks)
-    except ValueError:
-        first = [task for task in tasks if not task.after]
-        if first:
-            return replace(_timeline(first), tasks=tuple(tasks))
-        raise
+def shared_timeline(tasks):
+    """Right."""
+    spans = _run(tasks)
+    ideal = max(span.end_s for span in _run(tasks, rates=everyone_at_full_speed))
+    return SharedTimeline(tuple(tasks), tuple(spans), ideal)
 
 
 def _named(function, name):
@@ -180,6 +103,75 @@ def _whole(function):
     return [streams.rates, _named(function, "shared_timeline")]
 
 
+_TIMELINES = """
+    nothing is shared
+    - spans = _run(tasks)
+    + spans = _run(tasks, rates=everyone_at_full_speed)
+    ? 3 at 0 ms the running tasks use 2 of
+    streams have no order
+    - spans = _run(tasks)
+    + spans = _run(tasks, order=False)
+    ? 3 second starts before first
+    no after
+    - spans = _run(tasks)
+    + spans = _run(tasks, waits=False)
+    ? 3 b starts before a has ended; see `after`
+    the longest task
+    - span.end_s for span in _run(tasks, rates=everyone_at_full_speed)
+    + task.alone_s for task in tasks
+    ? 3 ideal_s is .*expected the end
+    ideal with sharing
+    - _run(tasks, rates=everyone_at_full_speed)
+    + _run(tasks)
+    ? 3 ideal_s is
+    one rate for each task
+    - spans = _run(tasks)
+    + spans = []
+    + for task in tasks:
+    +     first = next(span for span in _run(tasks) if span.task == task.name)
+    +     ends = first.start_s, first.start_s + task.alone_s / first.rate
+    +     spans.append(Span(task.name, task.stream, *ends, first.rate))
+    ? 3 ends at 20 ms, too late
+    in turns
+    - spans = _run(tasks)
+    + spans, now = [], 0.0
+    + for task in tasks:
+    +     spans.append(Span(task.name, task.stream, now, now + task.alone_s, 1.0))
+    +     now += task.alone_s
+    ? 3 a ends at 10 ms, too early; at half
+    one span for each task
+    - spans = _run(tasks)
+    + spans = []
+    + for task in tasks:
+    +     own = [span for span in _run(tasks) if span.task == task.name]
+    +     ends = own[0].start_s, own[-1].end_s
+    +     spans.append(Span(task.name, task.stream, *ends, own[-1].rate))
+    ? 3 add up to .* ms of work
+    no streams
+    - spans = _run(tasks)
+    + spans = [replace(span, stream=span.task) for span in _run(tasks)]
+    ? 3 a span of first has the stream 'first'
+    no tasks
+    - tuple(tasks), tuple(spans)
+    + (), tuple(spans)
+    ? 3 wants the tasks themselves
+    drops who waits
+    - spans = _run(tasks)
+    + try:
+    +     spans = _run(tasks)
+    + except ValueError:
+    +     if not (first := [task for task in tasks if not task.after]):
+    +         raise
+    +     return SharedTimeline(tuple(tasks), _run(first), 1.0)
+    ? 4 two of three tasks.*expected a ValueErr
+    no error
+    - spans = _run(tasks)
+    + try:
+    +     spans = _run(tasks)
+    + except ValueError:
+    +     return SharedTimeline(tuple(tasks), (), 0.0)
+    ? 4 wait for each other.*expected a ValueError
+"""
 WRONG = [
     (
         "full speed",
@@ -196,30 +188,7 @@ WRONG = [
     ("what is left is lost", _rates(what_is_left_is_lost), "step [12].*"),
     ("first come", _rates(first_come), "step 1.*a runs at 1, too large"),
     ("never ends", _rates(grows_for_ever), "step 1.*rank 0 still computes .* after 6 s"),
-    ("nothing is shared", _whole(nothing_is_shared), "step 3.*at 0 ms the running tasks use 2 of"),
-    (
-        "streams have no order",
-        _whole(all_streams_are_one_list),
-        "step 3.*second starts before first",
-    ),
-    ("no after", _whole(ignores_after), "step 3.*b starts before a has ended; see `after`"),
-    (
-        "the longest task",
-        _whole(ideal_is_the_longest_task),
-        "step 3.*ideal_s is .*expected the end",
-    ),
-    ("ideal with sharing", _whole(ideal_is_shared_too), "step 3.*ideal_s is"),
-    (
-        "one rate for each task",
-        _whole(a_rate_for_the_whole_task),
-        "step 3.*ends at 20 ms, too late",
-    ),
-    ("in turns", _whole(one_after_another), "step 3.*a ends at 10 ms, too early; at half"),
-    ("one span for each task", _whole(spans_from_start_to_end), "step 3.*add up to .* ms of work"),
-    ("no streams", _whole(without_streams), "step 3.*a span of first has the stream 'first'"),
-    ("no tasks", _whole(without_its_tasks), "step 3.*wants the tasks themselves"),
-    ("drops who waits", _whole(drops_who_waits), "step 4.*two of three tasks.*expected a ValueErr"),
-    ("no error", _whole(gives_up_silently), "step 4.*wait for each other.*expected a ValueError"),
+    *versions(shared_timeline, _whole, _TIMELINES),
 ]
 
 

@@ -227,23 +227,3 @@ def zero_where_none(each: Sequence[Tensor | None], key: str) -> list[Tensor]:
     """Every rank's gradient of a parameter; zeros where a rank has none."""
     like = trained(Branches())[key]
     return [torch.zeros_like(like) if one is None else one for one in each]
-
-
-# -- the race --------------------------------------------------------------------------------------
-
-
-def big_model() -> nn.Module:
-    """Four layers of a megabyte each."""
-    torch.manual_seed(0)
-    return nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
-
-
-def backward_of(model: nn.Module) -> Any:
-    """One forward and backward pass, to be timed."""
-    x = torch.ones(32, 512)
-
-    def once() -> None:
-        model.zero_grad()
-        model(x).sum().backward()
-
-    return once

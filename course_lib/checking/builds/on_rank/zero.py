@@ -298,23 +298,3 @@ def gradient_parts(ranks: int) -> list[Tensor]:
     ]
     cut = [flatten(unit, ranks).chunk(ranks) for unit in units]
     return [torch.cat([parts[rank] for parts in cut]) for rank in range(ranks)]
-
-
-# -- the race --------------------------------------------------------------------------------------
-
-
-def big_model() -> nn.Sequential:
-    """Four layers of a megabyte each."""
-    torch.manual_seed(0)
-    return nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
-
-
-def update(model: nn.Module, step: Any) -> Any:
-    """One backward pass and one update, to be timed."""
-    x = torch.ones(32, 512)
-
-    def once() -> None:
-        model(x).sum().backward()
-        step()
-
-    return once
