@@ -308,7 +308,8 @@ class Levels(Timed):
         if tall:
             y = bottom - self.high * self.peak / self.most
             drawing.line([(self.left, y), (RIGHT, y)], style.INK, 1, dashed=True)
-            drawing.write(RIGHT, y - 3, f"peak {self.told(self.peak)}", 9, "right", bold=True)
+            base = y - 3 if y > 14 else y + 11
+            drawing.write(RIGHT, base, f"peak {self.told(self.peak)}", 9, "right", bold=True)
         self.cursor(drawing, top, bottom)
 
     def _scale(self, drawing: Drawing, bottom: float) -> None:
