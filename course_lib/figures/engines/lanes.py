@@ -261,7 +261,7 @@ class Levels(Timed):
     @property
     def height_pt(self) -> float:
         """The head and the levels; their name stands beside them."""
-        return self.high + 4 + _NAME * bool(self.head)
+        return self.high + 4 + self._above
 
     @property
     def words(self) -> Iterable[str]:
@@ -281,7 +281,7 @@ class Levels(Timed):
         """Boxes from the bottom up, from change to change."""
         if self.head:
             drawing.write(0, top + 12, self.head, style.TITLE_PT, bold=True)
-            top += _NAME
+        top += self._above
         bottom = top + self.high
         drawing.write(self.left - 6, top + 10, self.name, 9, "right")
         tall = self.high >= _TALL
@@ -308,9 +308,13 @@ class Levels(Timed):
         if tall:
             y = bottom - self.high * self.peak / self.most
             drawing.line([(self.left, y), (RIGHT, y)], style.INK, 1, dashed=True)
-            base = y - 3 if y > 14 else y + 11
-            drawing.write(RIGHT, base, f"peak {self.told(self.peak)}", 9, "right", bold=True)
+            drawing.write(RIGHT, y - 3, f"peak {self.told(self.peak)}", 9, "right", bold=True)
         self.cursor(drawing, top, bottom)
+
+    @property
+    def _above(self) -> float:
+        """Room for the head, or for the words of the peak."""
+        return _NAME if self.head else 10.0 if self.high >= _TALL else 0.0
 
     def _scale(self, drawing: Drawing, bottom: float) -> None:
         """A few sizes at the left, with lines, where there is room below the name."""
