@@ -96,8 +96,7 @@ def launch_folder() -> Path:
     return Path(os.environ[STORE_VARIABLE]).parent
 
 
-@dataclass(frozen=True)
-class _Here(Case):
+class Here(Case):
     """Its words say themselves who a rank is, and in which group."""
 
     def who(self, _rank: int, _line: Sequence[int]) -> str:
@@ -192,7 +191,7 @@ def _entries(shards: Sequence[bytes]) -> list[dict[str, int]]:
 
 
 @dataclass(frozen=True)
-class _Saved(_Here):
+class _Saved(Here):
     """What is saved, and how many checkpoints are kept."""
 
     steps: tuple[int, ...]
@@ -342,7 +341,7 @@ def _unlike(data: bytes, shard: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Load(_Here):
+class _Load(Here):
     """A checkpoint that `writers` ranks have saved, what is wrong with it, how it is loaded.
 
     `refused`: what it means, in words, if the learner's function loads it.
@@ -477,7 +476,7 @@ RESHARD = build(
             ("write_whole",),
             _writes,
             _expect_whole,
-            [_Here()],
+            [Here()],
             last=_in_two_files,
         ),
         compare(
