@@ -102,6 +102,9 @@ class Here(Case):
     def who(self, _rank: int, _line: Sequence[int]) -> str:
         return ""
 
+    def words(self, _line: Sequence[int]) -> str:
+        return ""
+
 
 # --- a file, whole or not at all --------------------------------------------------------------
 
@@ -196,9 +199,6 @@ class _Saved(Here):
 
     steps: tuple[int, ...]
     keep: int
-
-    def words(self, _line: Sequence[int]) -> str:
-        return ""
 
 
 def _saves(parts: SimpleNamespace, case: _Saved, group: Any) -> dict[str, Any]:
@@ -354,9 +354,6 @@ class _Load(Here):
     layout: dict[str, list[int]] = field(default_factory=lambda: _LAYOUT)
     reshard: bool = True
     refused: str = ""
-
-    def words(self, _line: Sequence[int]) -> str:
-        return ""
 
     @property
     def step(self) -> int:
