@@ -4,7 +4,8 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.checking.build import Step, build
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import Never, Rows, compare_here
 from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described, is_number
@@ -69,16 +70,16 @@ def _found(parts: SimpleNamespace, what: str, claim: _Claim, **limits: float) ->
     return found
 
 
-def _rates(parts: SimpleNamespace) -> None:
+def _rates(parts: SimpleNamespace) -> Rows:
     for what, claim in _RUNS.items():
         found, right = _found(parts, what, claim), _audited(audit_run, claim)
-        for part in ("flop_per_s", "utilisation"):
+        for part in _PARTS[:2]:
             given, expected = getattr(found, part), getattr(right, part)
-            if not is_number(given):
-                raise Wrong(f"{what}: {part} wants a number, got {described(given)}")
+            wants = f"{what}: {part} wants a number, got {described(given)}"
+            yield Never(not is_number(given), wants)
             if abs(given - expected) > 1e-6 * expected:
                 why = _mistake(given / expected, part) or kind_of_wrong(given, expected)
-                raise Wrong(f"{what}: {part} is {given:.4g}: {why}")
+                yield Never(True, f"{what}: {part} is {given:.4g}: {why}")
 
 
 def _mistake(factor: float, part: str) -> str:
@@ -90,54 +91,51 @@ def _mistake(factor: float, part: str) -> str:
         1e-12: "in FLOP per second, and not in tera",
         100.0: "a fraction, and not per cent",
     }
-    for known_factor, said in known.items():
-        if abs(factor / known_factor - 1) < 1e-3:
-            return f"{said} ({part})"
-    return ""
+    near = (said for one, said in known.items() if abs(factor / one - 1) < 1e-3)
+    return next((f"{said} ({part})" for said in near), "")
 
 
-def _verdicts(parts: SimpleNamespace) -> None:
+def _verdicts(parts: SimpleNamespace) -> Rows:
     for what, claim in (_RUNS | _CLAIMS).items():
-        found, right = _found(parts, what, claim), _audited(audit_run, claim)
-        _expect_verdict(found, right, what)
-        if found.source != claim[-1]:
-            raise Wrong(f"{what}: source is {described(found.source)}, expected the one given")
+        found = _found(parts, what, claim)
+        yield from _as_judged(found, _audited(audit_run, claim), what)
+        source = f"{what}: source is {described(found.source)}, expected the one given"
+        yield Never(found.source != claim[-1], source)
 
 
-def _expect_verdict(found: Any, right: JudgedRun, what: str) -> None:
-    if found.verdict not in _WORDS:
-        raise Wrong(f"{what}: verdict wants one of {_WORDS}, got {described(found.verdict)}")
+def _as_judged(found: Any, right: JudgedRun, what: str) -> Rows:
+    wants = f"{what}: verdict wants one of {_WORDS}, got {described(found.verdict)}"
+    yield Never(found.verdict not in _WORDS, wants)
     if found.verdict != right.verdict:
-        raise Wrong(
-            f"{what} is {found.verdict!r} to you, at a utilisation of {found.utilisation:.3g}: "
-            "compare it with both limits"
-        )
+        said = f"{what} is {found.verdict!r} to you, at a utilisation of {found.utilisation:.3g}"
+        yield Never(True, f"{said}: compare it with both limits")
 
 
-def _limits(parts: SimpleNamespace) -> None:
+def _limits(parts: SimpleNamespace) -> Rows:
     """The limits are parameters, exactly on a limit is still plausible, and nonsense is refused."""
     what, claim = "BLOOM 176B", _RUNS["BLOOM 176B"]
     exactly = _audited(audit_run, claim).utilisation
     for most, least in ((0.3, 0.1), (0.9, 0.4), (exactly, exactly), (MOST, LEAST)):
         said = f"{what} with most={most:.3g} and least={least:.3g}"
-        right = _audited(audit_run, claim, most=most, least=least)
-        _expect_verdict(_found(parts, said, claim, most=most, least=least), right, said)
+        limits = {"most": most, "least": least}
+        right = _audited(audit_run, claim, **limits)
+        yield from _as_judged(_found(parts, said, claim, **limits), right, said)
     names = ("parameters", "tokens", "gpu_hours", "peak_flop_per_s")
-    for place, bad in itertools.product(range(4), (0.0, -1.0)):
+    for (place, name), bad in itertools.product(enumerate(names), (0.0, -1.0)):
         changed = (*claim[:place], bad, *claim[place + 1 :])
-        _expect_refusal(parts, changed, f"{names[place]} {bad:g}")
-    _expect_refusal(parts, (*claim[:4], ""), "an empty source")
+        yield _refused(parts, changed, f"{name} {bad:g}")
+    yield _refused(parts, (*claim[:4], ""), "an empty source")
 
 
-def _expect_refusal(parts: SimpleNamespace, claim: tuple[Any, ...], what: str) -> None:
+def _refused(parts: SimpleNamespace, claim: tuple[Any, ...], what: str) -> Never:
     try:
         _audited(parts.audit_run, claim)
     except ValueError:
-        return
+        return Never(False, "")
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise Wrong(f"{what} raised {said}, expected a ValueError") from None
-    raise Wrong(f"{what} was taken, expected a ValueError: nothing can be judged by it")
+        return Never(True, f"{what} raised {said}, expected a ValueError")
+    return Never(True, f"{what} was taken, expected a ValueError: nothing can be judged by it")
 
 
 def _prepared(parts: SimpleNamespace) -> Any:
@@ -157,9 +155,9 @@ CLAIMS = build(
         "`if not source: raise ValueError(…)`, and the same for each number that is 0 or below.",
     ),
     steps=(
-        Step("rate and utilisation", ("audit_run",), _rates),
-        Step("the verdict", ("audit_run",), _verdicts),
-        Step("limits, and what cannot be judged", ("audit_run",), _limits),
+        compare_here("rate and utilisation", ("audit_run",), _rates),
+        compare_here("the verdict", ("audit_run",), _verdicts),
+        compare_here("limits, and what cannot be judged", ("audit_run",), _limits),
     ),
     race=Race("a thousand claims", _prepared, ranks=1),
 )

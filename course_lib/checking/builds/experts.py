@@ -15,6 +15,7 @@ from course_lib.checking.builds.compare import (
     Sends,
     compare,
     dist,
+    in_turn,
     later,
     torch,
     unchanged,
@@ -124,11 +125,15 @@ _ALONE = _Case((((1, 0), (0, 1), (1, 0)),), top_k=2)  # in a group of one rank
 
 
 @dataclass(frozen=True)
-class _Exchange(Case):
-    """What is exchanged, among all ranks and in a smaller group."""
+class _Way(Case):
+    """There, or there and back with gradients."""
 
     backward: bool = False
     ranks: int = field(default=3, kw_only=True)
+
+
+class _Exchange(_Way):
+    """What is exchanged, among all ranks and in a smaller group."""
 
     @property
     def dtype(self) -> str:
@@ -242,12 +247,6 @@ def _arriving(case: _Case, rank: int, by_expert: bool = True) -> Any:
 # There and back
 
 
-@dataclass(frozen=True)
-class _Trips(Case):
-    backward: bool = False
-    ranks: int = field(default=3, kw_only=True)
-
-
 def _in_group(rank: int) -> tuple[_Case, int]:
     """The case in the smaller group of a rank, and its place there."""
     return (_ALONE, 0) if rank == 1 else (_TWO, rank // 2)
@@ -258,15 +257,15 @@ def _trips(rank: int) -> list[tuple[_Case, int]]:
     return [*((case, rank) for case in (_FULL, _ONE, _MANY)), _in_group(rank)]
 
 
-def _there_and_back(parts: SimpleNamespace, trips: _Trips, _: Any) -> list[Any]:
+def _there_and_back(parts: SimpleNamespace, way: _Way, _: Any) -> list[Any]:
     """Each case through one Dispatcher, the last through another, of a smaller group.
 
     Backward begins when all of them have come back, as for micro-batches that are under way.
     """
     ours, other = (parts.Dispatcher(group) for group in (dist.group.WORLD, _traffic.own_group()))
     *all_ranks, in_group = _trips(dist.get_rank())
-    each = [_trip(ours, *one, trips.backward) for one in all_ranks]
-    each.append(_trip(other, *in_group, trips.backward))
+    each = [_trip(ours, *one, way.backward) for one in all_ranks]
+    each.append(_trip(other, *in_group, way.backward))
     for trip in each:
         next(trip)
     return [next(trip) for trip in each]
@@ -359,25 +358,18 @@ def _expect_gradients(found: Any, case: _Case, rank: int) -> Rows:
         tokens.requires_grad_(), weights.requires_grad_()
         out = _one_process(case, each, tokens=tokens, weights=weights, scales=scales)
         total = total + (out * _direction(out)).sum()
-    total.backward()
-    rights = [leaf.grad for leaf in leaves[rank]]
-    rights.append(scales.grad[case.each * rank :][: case.each])
+    inputs = [*leaves[rank], scales]
+    *rights, every = torch.autograd.grad(total, inputs, materialize_grads=True)
+    rights.append(every[case.each * rank :][: case.each])
     for name, own, right in zip(("tokens", "weights", "experts"), found, rights, strict=True):
         what = f"{case.where}: the gradient of the {name}"
-        missing = own is None and right is not None and bool(right.any())
+        missing = own is None and bool(right.any())
         yield Never(missing, f"{what} is None: it has not come back")
         if own is not None:
-            right = torch.zeros_like(own) if right is None else right
             yield Must(what, own, right, tolerance=case.tolerance)
 
 
-def _run(parts: SimpleNamespace, case: Any, group: Any) -> Any:
-    return (_exchanged if isinstance(case, _Exchange) else _there_and_back)(parts, case, group)
-
-
-def _rows(found: Any, place: Place) -> Rows:
-    exchange = isinstance(place.case, _Exchange)
-    return (_expect_exchanged if exchange else _expect_back)(found, place)
+_ALL_TO_ALL, _TRIPS = (_exchanged, _expect_exchanged), (_there_and_back, _expect_back)
 
 
 EXPERTS = build(
@@ -394,7 +386,7 @@ EXPERTS = build(
         "choice, `weights.flatten()[order]`; `index_add` adds it to its token.",
     ),
     steps=(
-        compare("the all-to-all", ("AllToAll.forward",), _run, _rows, _exchanges()),
+        compare("the all-to-all", ("AllToAll.forward",), *_ALL_TO_ALL, _exchanges()),
         compare(
             "counts and dispatch",
             ("Dispatcher.count", "Dispatcher.dispatch"),
@@ -402,13 +394,12 @@ EXPERTS = build(
             _expect_sent_out,
             [Case(ranks=3)],
         ),
-        compare("combine", ("Dispatcher.combine",), _run, _rows, [_Trips()]),
-        compare(
+        compare("combine", ("Dispatcher.combine",), *_TRIPS, [_Way()]),
+        in_turn(
             "the gradients",
             ("AllToAll.backward",),
-            _run,
-            _rows,
-            [*_exchanges(backward=True), _Trips(backward=True)],
+            compare("", (), *_ALL_TO_ALL, _exchanges(backward=True)),
+            compare("", (), *_TRIPS, [_Way(backward=True)]),
         ),
     ),
     race=RACES["experts"],

@@ -2,12 +2,12 @@
 
 import contextlib
 import gc
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -16,10 +16,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.checking.build import Step, build
-from course_lib.checking.builds.ranks import each_rank, on_ranks
-from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Case,
+    Never,
+    Place,
+    Rows,
+    compare,
+    compare_here,
+    dist,
+    in_turn,
+    later,
+    torch,
+)
+from course_lib.checking.builds.reshard import Here, launch_folder
+from course_lib.checking.exercises import Unanswered
 from course_lib.checking.helpers import described
+
+_launcher = later("course_lib.scratch.launcher")
 
 _PORT = 29_123
 _CODE = 3  # with which a rank fails
@@ -29,6 +43,8 @@ _SOON_S = 3.0  # within which a launcher on a busy machine has ended it
 _GRACE_S = 0.4
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _INHERITED = "COURSE_INHERITED"  # a variable of the launcher's own
+_ELSEWHERE = {"node": 1, "nodes": 2, "address": "10.0.0.1"}
+_ALONE = [Here(ranks=1)]
 # (local_rank, local_ranks, node, nodes): one node, and the first and last of several.
 _PLACES = ((0, 2, 0, 1), (1, 2, 0, 1), (1, 4, 0, 3), (3, 4, 2, 3), (0, 1, 1, 2))
 
@@ -68,82 +84,58 @@ if kind not in ("ends", "late"):
 """
 
 
-def _command(folder: Path, ranks: int, kinds: str) -> list[str]:
-    folder.mkdir(exist_ok=True)
-    names, seconds = " ".join((*_NAMES, _INHERITED)), (str(_WAIT_S), str(_SLEEP_S))
-    program = [sys.executable, "-I", "-S", "-c", _RANK]
-    return [*program, str(folder), str(ranks), kinds, names, *seconds]
+def _command(folder: str, ranks: int, kinds: str) -> list[str]:
+    there, names = launch_folder() / folder, " ".join((*_NAMES, _INHERITED))
+    there.mkdir(exist_ok=True)
+    program = [sys.executable, "-I", "-S", "-c", _RANK, str(there), str(ranks), kinds, names]
+    return [*program, str(_WAIT_S), str(_SLEEP_S)]
 
 
-def _told(folder: Path) -> list[dict[str, str | None]]:
+def _told(folder: str) -> list[dict[str, str | None]]:
     """What the ranks were told, in the order of their RANK."""
-    import json
-
-    told = [json.loads(path.read_text()) for path in folder.glob("told*")]
+    told = [json.loads(path.read_text()) for path in (launch_folder() / folder).glob("told*")]
     return sorted(told, key=lambda one: str(one["RANK"]))
 
 
-def _count(folder: Path, what: str) -> int:
-    return len(list(folder.glob(f"{what}*")))
+def _count(folder: str, what: str) -> int:
+    return len(list((launch_folder() / folder).glob(f"{what}*")))
 
 
-def _alive(folder: Path) -> int:
+def _alive(folder: str) -> int:
     """How many of the ranks that wrote down what they were told are still there."""
     found = 0
-    for path in folder.glob("told*"):
-        try:
+    for path in (launch_folder() / folder).glob("told*"):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(path.name.removeprefix("told")), 0)
-        except ProcessLookupError:
-            continue
-        found += 1
+            found += 1
     return found
-
-
-def _in_a_folder(work: Any, *functions: Any) -> Any:
-    """What `work` finds on one rank; the folder goes when all that was started there has ended."""
-    with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as name:
-        (outcome,) = on_ranks(work, *functions, Path(name), ranks=1)
-    return outcome.value
 
 
 # --- what a rank is told ----------------------------------------------------------------------
 
 
-def _environment(parts: SimpleNamespace) -> None:
+def _environment(parts: SimpleNamespace) -> Rows:
     for local_rank, local_ranks, node, nodes in _PLACES:
-        address = "127.0.0.1" if nodes == 1 else "10.0.0.1"
-        more = {} if nodes == 1 else {"node": node, "nodes": nodes, "address": address}
+        more = {} if nodes == 1 else {"node": node, "nodes": nodes, "address": "10.0.0.1"}
         given = parts.rank_environment(local_rank, local_ranks, _PORT, **more)
         where = f"local rank {local_rank} of {local_ranks}, node {node} of {nodes}"
-        _expect_told(given, _right(local_rank, local_ranks, node, nodes, address), where)
+        yield from _as_told(given, where, local_rank, local_ranks, **more)
 
 
-def _right(
-    local_rank: int, local_ranks: int, node: int, nodes: int, address: str
-) -> dict[str, str]:
-    return {
-        "RANK": str(node * local_ranks + local_rank),
-        "WORLD_SIZE": str(nodes * local_ranks),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_ranks),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(_PORT),
-    }
-
-
-def _expect_told(given: Any, right: dict[str, str], where: str) -> None:
+def _as_told(given: Any, where: str, local_rank: int, local_ranks: int, **more: Any) -> Rows:
     if given is None:
         raise Unanswered(f"{where}: rank_environment returns None")
-    if not isinstance(given, dict):
-        raise Wrong(f"{where}: rank_environment wants a dict, got {described(given)}")
+    wants = f"{where}: rank_environment wants a dict, got {described(given)}"
+    yield Never(not isinstance(given, dict), wants)
+    right = _launcher.rank_environment(local_rank, local_ranks, _PORT, **more)
     for name, value in right.items():
-        if name not in given:
-            raise Wrong(f"{where}: {name} is missing")
-        if not isinstance(given[name], str):
-            raise Wrong(f"{where}: {name} wants a string, as all of an environment, got "
-                        f"{described(given[name])}")  # fmt: skip
-        if given[name] != value:
-            raise Wrong(f"{where}: {name} is {given[name]!r}{_meant(name, given[name], right)}")
+        yield Never(name not in given, f"{where}: {name} is missing")
+        what, its = f"{where}: {name}", given[name]
+        wants = f"{what} wants a string, as all of an environment, got {described(its)}"
+        yield Never(not isinstance(its, str), wants)
+        same = [other for other in _NAMES if other != name and right[other] == its]
+        meant = f", which is {same[0]}" if same else f": {_MEANT[name]}"
+        yield Never(its != value, f"{what} is {its!r}{meant}")
 
 
 _MEANT = {
@@ -156,36 +148,30 @@ _MEANT = {
 }
 
 
-def _meant(name: str, given: str, right: dict[str, str]) -> str:
-    same = [other for other in _NAMES if other != name and right[other] == given]
-    return f", which is {same[0]}" if same else f": {_MEANT[name]}"
-
-
 # --- starting them ----------------------------------------------------------------------------
 
 
-def _starts(launch_ranks: Any, folder: Path) -> dict[str, Any]:
+def _starts(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
     """On one rank: three processes that wait for each other; one of another node; free ports."""
     os.environ[_INHERITED] = "yes"
-    before, three = dict(os.environ), folder / "three"
-    command = tuple(_command(three, 3, "ends late late"))
-    with _output_to(folder / "said"):
+    before, launch_ranks, said = dict(os.environ), parts.launch_ranks, launch_folder() / "said"
+    command = tuple(_command("three", 3, "ends late late"))
+    with _output_to(said):
         codes = _plain(launch_ranks(command, 3, _PORT))
-    said = (folder / "said").read_text().count("said")
     changed = sorted(name for name, _ in set(os.environ.items()) ^ set(before.items()))
-    found = {"codes": codes, "told": _told(three), "said": said, "changed": changed}
+    found = {"codes": codes, "told": _told("three"), "changed": changed}
+    found["said"] = said.read_text().count("said")
     if changed or (isinstance(codes, list) and any(codes)):
         return found
-    more = {"node": 1, "nodes": 2, "address": "10.0.0.1"}
-    launch_ranks(_command(folder / "other", 1, "ends"), 1, _PORT, **more)
-    found["other told"] = _told(folder / "other")
-    launch_ranks(_command(folder / "ports", 2, "ends"), 2)
-    found["ports"] = [str(told["MASTER_PORT"]) for told in _told(folder / "ports")]
+    launch_ranks(_command("other", 1, "ends"), 1, _PORT, **_ELSEWHERE)
+    found["other told"] = _told("other")
+    launch_ranks(_command("ports", 2, "ends"), 2)
+    found["ports"] = [str(told["MASTER_PORT"]) for told in _told("ports")]
     with socket.socket() as taken, contextlib.suppress(ValueError, OverflowError, OSError):
         taken.bind(("127.0.0.1", int(found["ports"][0])))
         taken.listen()
-        launch_ranks(_command(folder / "again", 1, "ends"), 1)
-        found["ports again"] = [str(told["MASTER_PORT"]) for told in _told(folder / "again")]
+        launch_ranks(_command("again", 1, "ends"), 1)
+        found["ports again"] = [str(told["MASTER_PORT"]) for told in _told("again")]
     return found
 
 
@@ -202,44 +188,39 @@ def _output_to(file: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _start(parts: SimpleNamespace) -> None:
-    found = _in_a_folder(_starts, parts.launch_ranks)
-    told = found["told"]
-    if len(told) != 3:
-        raise Wrong(f"launch_ranks(command, 3) starts {len(told)} processes, expected 3")
-    if 75 in _codes(found["codes"], 3):
-        raise Wrong(
-            "rank 0 waited for the others in vain, as it would in init_process_group: start all "
-            "before you wait for one"
-        )
-    if len({one["RANK"] for one in told}) < 3:
-        raise Wrong("two ranks are told the same RANK: each needs an environment of its own")
-    _expect_codes(
-        found["codes"], [0, 0, 0], "three ranks that all end well, rank 0 before the others,"
+def _expect_started(found: dict[str, Any], _: Place) -> Rows:
+    told, codes, changed = found["told"], found["codes"], found["changed"]
+    many = f"launch_ranks(command, 3) starts {len(told)} processes, expected 3"
+    yield Never(len(told) != 3, many)
+    yield from _expect_codes(codes, 3)
+    yield Never(
+        75 in codes,
+        "rank 0 waited for the others in vain, as it would in init_process_group: start all "
+        "before you wait for one",
     )
-    if None in {one[_INHERITED] for one in told}:
-        raise Wrong("a rank has nothing of the launcher's own environment, such as PATH")
+    same = "two ranks are told the same RANK: each needs an environment of its own"
+    yield Never(len({one["RANK"] for one in told}) < 3, same)
+    what = "three ranks that all end well, rank 0 before the others, have the exit codes"
+    yield Never(any(codes), f"{what} {codes}, expected {[0, 0, 0]}")
+    nothing = "a rank has nothing of the launcher's own environment, such as PATH"
+    yield Never(None in {one[_INHERITED] for one in told}, nothing)
     for number, one in enumerate(told):
-        _expect_told(
-            one, _right(number, 3, 0, 1, "127.0.0.1"), f"launch_ranks(…, 3), rank {number}"
-        )
-    if found["said"] != 3:
-        raise Wrong("what the ranks print does not come out where the launcher prints")
-    if found["changed"]:
-        raise Wrong(
-            f"launch_ranks has changed {found['changed'][0]} in the launcher's own environment: "
-            "each rank needs a copy, and a second launch would inherit what the first one left"
-        )
+        yield from _as_told(one, f"launch_ranks(…, 3), rank {number}", number, 3)
+    silent = "what the ranks print does not come out where the launcher prints"
+    yield Never(found["said"] != 3, silent)
+    yield Never(
+        changed,
+        f"launch_ranks has changed {min(changed, default='')} in the launcher's own environment: "
+        "each rank needs a copy, and a second launch would inherit what the first one left",
+    )
     (one,) = found["other told"] or [{}]
-    _expect_told(one, _right(0, 1, 1, 2, "10.0.0.1"), "launch_ranks(…, 1, node=1, nodes=2)")
-    if not all(port.isdigit() for port in found["ports"]):
-        raise Wrong(
-            "launch_ranks without a port: MASTER_PORT is no number; free_port() has one that is"
-        )
-    if len(set(found["ports"])) > 1:
-        raise Wrong("launch_ranks without a port tells another MASTER_PORT to each rank")
-    if found.get("ports again") == found["ports"][:1]:
-        raise Wrong("launch_ranks without a port takes one on which somebody listens already")
+    yield from _as_told(one, "launch_ranks(…, 1, node=1, nodes=2)", 0, 1, **_ELSEWHERE)
+    ports, alone = found["ports"], "launch_ranks without a port"
+    no_number = f"{alone}: MASTER_PORT is no number; free_port() has one that is"
+    yield Never(not all(port.isdigit() for port in ports), no_number)
+    yield Never(len(set(ports)) > 1, f"{alone} tells another MASTER_PORT to each rank")
+    again = found.get("ports again") == ports[:1]
+    yield Never(again, f"{alone} takes one on which somebody listens already")
 
 
 def _plain(given: Any) -> Any:
@@ -248,19 +229,13 @@ def _plain(given: Any) -> Any:
     return given if numbers or given is None else described(given)
 
 
-def _codes(given: Any, ranks: int) -> list[int]:
+def _expect_codes(given: Any, ranks: int) -> Rows:
     if given is None:
         raise Unanswered("launch_ranks returns None")
-    if isinstance(given, str):
-        raise Wrong(f"launch_ranks wants a list of exit codes by rank, got {given}")
-    if len(given) != ranks:
-        raise Wrong(f"launch_ranks returns {len(given)} exit codes of {ranks} ranks")
-    return given
-
-
-def _expect_codes(given: Any, right: list[int], what: str) -> None:
-    if _codes(given, len(right)) != right:
-        raise Wrong(f"{what} have the exit codes {given}, expected {right}")
+    wants = f"launch_ranks wants a list of exit codes by rank, got {given}"
+    yield Never(isinstance(given, str), wants)
+    many = f"launch_ranks returns {len(given)} exit codes of {ranks} ranks"
+    yield Never(len(given) != ranks, many)
 
 
 # --- ending them ------------------------------------------------------------------------------
@@ -268,148 +243,139 @@ def _expect_codes(given: Any, right: list[int], what: str) -> None:
 _ENDED = ("ends", "stubborn", "polite", "stubborn", "stubborn")
 
 
-def _ends(end_ranks: Any, folder: Path) -> dict[str, Any]:
+def _ends(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
     """On one rank: what is left where ranks are told to end, and which signals did that."""
-    ended = folder / "ended"
-    ranks = [subprocess.Popen(_command(ended, len(_ENDED), kind)) for kind in _ENDED]
-    while len(_told(ended)) < len(_ENDED):
+    ranks = [subprocess.Popen(_command("ended", len(_ENDED), kind)) for kind in _ENDED]
+    while len(_told("ended")) < len(_ENDED):
         time.sleep(0.01)
     ranks[0].wait()
     sent: list[tuple[int, float]] = []  # each signal, and when
-    sys.addaudithook(
-        lambda event, args: (
-            sent.append((args[1], time.monotonic())) if event in ("os.kill", "os.killpg") else None
-        )
-    )
+
+    def heard(event: str, args: Any) -> None:
+        if event in ("os.kill", "os.killpg"):
+            sent.append((args[1], time.monotonic()))
+
+    sys.addaudithook(heard)
     start_s = time.monotonic()
-    end_ranks(ranks, _GRACE_S)
+    parts.end_ranks(ranks, _GRACE_S)
     found: dict[str, Any] = {"seconds": time.monotonic() - start_s, "sent": list(sent)}
     found["running"] = [kind for kind, one in zip(_ENDED, ranks, strict=True) if one.poll() is None]
-    found["polite left"] = _count(ended, "left")
+    found["polite left"] = _count("ended", "left")
     for one in ranks:
         one.kill()
         one.wait()
     return found
 
 
-def _fails(launch_ranks: Any, folder: Path) -> dict[str, Any]:
+def _fails(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
     """On one rank: what is left where a rank fails, where one is killed, and after Ctrl-C."""
     found: dict[str, Any] = {}
     for name, kinds in (("failed", "polite fails polite"), ("killed", "ends sleeps killed")):
         start_s = time.monotonic()
-        codes = _plain(launch_ranks(_command(folder / name, 3, kinds), 3, _PORT))
-        seconds, there = time.monotonic() - start_s, folder / name
-        found[name] = (codes, seconds, _alive(there), _count(there, "left"))
-        if _alive(there) or seconds > _SLEEP_S:
+        codes = _plain(parts.launch_ranks(_command(name, 3, kinds), 3, _PORT))
+        seconds = time.monotonic() - start_s
+        found[name] = (codes, seconds, _alive(name), _count(name, "left"))
+        if _alive(name) or seconds > _SLEEP_S:
             return found
-    there = folder / "interrupted"
-    found["interrupted"] = _interrupted(launch_ranks, there)
-    found["left behind"], found["could leave"] = _alive(there), _count(there, "left")
-    return found
+    found["interrupted"] = _interrupted(parts.launch_ranks)
+    return found | {"behind": _alive("interrupted"), "left": _count("interrupted", "left")}
 
 
-def _interrupted(launch_ranks: Any, folder: Path) -> bool:
+def _interrupted(launch_ranks: Any) -> bool:
     """Whether Ctrl-C, pressed as soon as both ranks are there, comes out of the launcher."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     this = threading.get_ident()
 
     def press() -> None:
-        while _count(folder, "told") < 2:
+        while _count("interrupted", "told") < 2:
             time.sleep(0.01)
         signal.pthread_kill(this, signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
     try:
-        launch_ranks(_command(folder, 2, "polite"), 2, _PORT)
+        launch_ranks(_command("interrupted", 2, "polite"), 2, _PORT)
     except KeyboardInterrupt:
         return True
     return False
 
 
-def _end(parts: SimpleNamespace) -> None:
-    _expect_ended(_in_a_folder(_ends, parts.end_ranks))
-    found = _in_a_folder(_fails, parts.launch_ranks)
-    _expect_failure(found["failed"], f"rank 1 of 3 ended with exit code {_CODE}")
-    codes, _, _, left = found["failed"]
-    if codes[1] != _CODE or 0 in codes:
-        raise Wrong(
-            f"rank 1 failed with exit code {_CODE} and the others were ended: the exit codes are "
-            f"{codes}, expected {_CODE} in the middle and no 0"
-        )
+def _expect_failed(found: dict[str, Any], _: Place) -> Rows:
+    codes, *_, left = found["failed"]
+    yield from _expect_over(found["failed"], f"rank 1 of 3 ended with exit code {_CODE}")
+    yield Never(
+        codes[1] != _CODE or 0 in codes,
+        f"rank 1 failed with exit code {_CODE} and the others were ended: the exit codes are "
+        f"{codes}, expected {_CODE} in the middle and no 0",
+    )
     chance = "had no chance to save first: ranks are ended by end_ranks"
-    if left < 2:
-        raise Wrong(f"launch_ranks: when rank 1 of 3 had failed, the others {chance}")
-    _expect_failure(found["killed"], "rank 2 of 3 was killed by a signal, which is no success,")
-    codes = found["killed"][0]
-    if codes[0] or codes[2] != -signal.SIGKILL or not codes[1]:
-        raise Wrong(
-            "rank 0 ended well, then rank 2 was killed by SIGKILL, and rank 1 was ended: the exit "
-            f"codes are {codes}, expected what Popen has for each"
-        )
-    if not found["interrupted"]:
-        raise Wrong("Ctrl-C does not come out of launch_ranks: let it pass")
-    if found["left behind"]:
-        raise Wrong(
-            f"after Ctrl-C in launch_ranks {found['left behind']} ranks still run: end them "
-            "whichever way the function is left"
-        )
-    if found["could leave"] < 2:
-        raise Wrong(f"after Ctrl-C in launch_ranks the ranks {chance}")
+    yield Never(left < 2, f"launch_ranks: when rank 1 of 3 had failed, the others {chance}")
+    codes, what = found["killed"][0], "rank 2 of 3 was killed by a signal, which is no success,"
+    yield from _expect_over(found["killed"], what)
+    yield Never(
+        codes[0] or codes[2] != -signal.SIGKILL or not codes[1],
+        "rank 0 ended well, then rank 2 was killed by SIGKILL, and rank 1 was ended: the exit "
+        f"codes are {codes}, expected what Popen has for each",
+    )
+    through = "Ctrl-C does not come out of launch_ranks: let it pass"
+    yield Never(not found["interrupted"], through)
+    yield Never(
+        found["behind"],
+        f"after Ctrl-C in launch_ranks {found['behind']} ranks still run: end them "
+        "whichever way the function is left",
+    )
+    yield Never(found["left"] < 2, f"after Ctrl-C in launch_ranks the ranks {chance}")
 
 
-def _expect_ended(found: dict[str, Any]) -> None:
+def _expect_ended(found: dict[str, Any], _: Place) -> Rows:
     """All have ended, were asked first, all at once, and had one grace together."""
-    if found["running"] and {*found["running"]} == {"stubborn"}:
-        raise Wrong("end_ranks: a rank that ignores SIGTERM still runs when the grace is over")
-    if found["running"]:
-        raise Wrong(f"end_ranks returns while {len(found['running'])} of 5 ranks still run")
-    if found["seconds"] > _SOON_S:
-        raise Wrong("end_ranks waits much longer than grace_s for a rank that ignores SIGTERM")
-    if not found["polite left"]:
-        raise Wrong(
-            "end_ranks: a rank that ends itself on SIGTERM, as one that saves first, had no chance "
-            "to: ask it before you kill it"
-        )
+    running = found["running"]
+    stubborn = "end_ranks: a rank that ignores SIGTERM still runs when the grace is over"
+    yield Never({*running} == {"stubborn"}, stubborn)
+    yield Never(running, f"end_ranks returns while {len(running)} of 5 ranks still run")
+    longer = "end_ranks waits much longer than grace_s for a rank that ignores SIGTERM"
+    yield Never(found["seconds"] > _SOON_S, longer)
+    yield Never(
+        not found["polite left"],
+        "end_ranks: a rank that ends itself on SIGTERM, as one that saves first, had no chance "
+        "to: ask it before you kill it",
+    )
     asked = [when for number, when in found["sent"] if number == signal.SIGTERM]
     killed = [when for number, when in found["sent"] if number == signal.SIGKILL]
     if not asked or not killed:
         return  # sent in another way, which cannot be followed
-    if len(asked) > 3 and asked[3] > min(killed[0], asked[0] + 0.8 * _GRACE_S):
-        raise Wrong("end_ranks waits for one rank before it asks the next: ask all of them first")
-    if killed[0] < asked[0] + 0.9 * _GRACE_S:
-        raise Wrong("end_ranks kills a rank before its grace_s is over")
-    if killed[-1] > asked[0] + 2 * _GRACE_S:
-        raise Wrong("end_ranks: each rank gets a grace_s of its own, where all have one together")
+    late = len(asked) > 3 and asked[3] > min(killed[0], asked[0] + 0.8 * _GRACE_S)
+    yield Never(late, "end_ranks waits for one rank before it asks the next: ask all of them first")
+    early = killed[0] < asked[0] + 0.9 * _GRACE_S
+    yield Never(early, "end_ranks kills a rank before its grace_s is over")
+    own = "end_ranks: each rank gets a grace_s of its own, where all have one together"
+    yield Never(killed[-1] > asked[0] + 2 * _GRACE_S, own)
 
 
-def _expect_failure(found: tuple[Any, float, int, int], what: str) -> None:
+def _expect_over(found: tuple[Any, float, int, int], what: str) -> Rows:
     given, seconds, alive, _ = found
-    _codes(given, 3)
-    if seconds > _SLEEP_S:
-        raise Wrong(
-            f"{what} and the others went on for {_SLEEP_S:g} s: look at all ranks again and "
-            "again, not at one after the other"
-        )
-    if alive:
-        raise Wrong(f"{what} and {alive} others still run behind it")
+    yield from _expect_codes(given, 3)
+    yield Never(
+        seconds > _SLEEP_S,
+        f"{what} and the others went on for {_SLEEP_S:g} s: look at all ranks again and "
+        "again, not at one after the other",
+    )
+    yield Never(alive, f"{what} and {alive} others still run behind it")
 
 
 # --- the group --------------------------------------------------------------------------------
 
 
-def _joins(setup: Any, cleanup: Any, port: int) -> dict[str, Any]:
+def _joins(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
     """On a rank, outside any group: in by `setup`, a sum, out by `cleanup`."""
-    import torch
-    import torch.distributed as dist
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, port = dist.get_rank(), dist.get_world_size(), [_launcher.free_port()]
+    dist.broadcast_object_list(port)
     dist.destroy_process_group()
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*port)}
     os.environ.update(told)
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name)  # `setup` has them as arguments
     read = _reads()
-    setup(rank, ranks)
+    parts.setup(rank, ranks)
     found = {
         "joined": dist.is_initialized(),
         "unread": [name for name in told if name not in read],
@@ -421,7 +387,7 @@ def _joins(setup: Any, cleanup: Any, port: int) -> dict[str, Any]:
         found |= {"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": float(total)}
         found["collected"] = _unused_model(dist.is_initialized)
         gc.disable()  # only a call collects it
-        cleanup()
+        parts.cleanup()
         gc.enable()
         found["left"] = not dist.is_initialized()
     return found
@@ -448,34 +414,26 @@ def _unused_model(state: Any) -> list[Any]:
     return found
 
 
-def _group(parts: SimpleNamespace) -> None:
-    from course_lib.scratch.launcher import free_port
-
-    outcomes = on_ranks(_joins, parts.setup, parts.cleanup, free_port(), ranks=3)
-    for rank, (name, found) in enumerate(each_rank(outcomes)):
-        if not found["joined"]:
-            raise Wrong(f"{name}: there is no process group after setup({rank}, 3)")
-        if found["changed"]:
-            raise Wrong(
-                f"{name}: setup has changed {found['changed'][0]}, which the launcher has set: two "
-                "jobs on one machine would meet in one place"
-            )
-        if found["unread"]:
-            raise Wrong(
-                f"{name}: setup does not look at {found['unread'][0]}, which says where to meet"
-            )
-        if found["backend"] != "gloo":
-            raise Wrong(f"{name}: the backend is {found['backend']!r}, expected gloo")
-        if (found["rank"], found["sum"]) != (rank, 6.0):
-            raise Wrong(f"{name}: in the group it is rank {found['rank']}, expected {rank}")
-        if not found["left"]:
-            raise Wrong(f"{name}: the process group is still there after cleanup()")
-        if found["collected"] != [True]:
-            when = "after" if found["collected"] else "without"
-            raise Wrong(
-                f"{name}: cleanup leaves the group {when} collecting models that nobody uses any "
-                "more: DDP that outlives its group can abort the process"
-            )
+def _expect_joined(found: dict[str, Any], place: Place) -> Rows:
+    rank, changed = place.rank, found["changed"]
+    yield Never(not found["joined"], f"there is no process group after setup({rank}, 3)")
+    yield Never(
+        changed,
+        f"setup has changed {[*changed, ''][0]}, which the launcher has set: two "
+        "jobs on one machine would meet in one place",
+    )
+    unread = f"setup does not look at {[*found['unread'], ''][0]}, which says where to meet"
+    yield Never(found["unread"], unread)
+    yield Never(found["backend"] != "gloo", f"the backend is {found['backend']!r}, expected gloo")
+    other = f"in the group it is rank {found['rank']}, expected {rank}"
+    yield Never((found["rank"], found["sum"]) != (rank, 6.0), other)
+    yield Never(not found["left"], "the process group is still there after cleanup()")
+    when = "after" if found["collected"] else "without"
+    yield Never(
+        found["collected"] != [True],
+        f"cleanup leaves the group {when} collecting models that nobody uses any "
+        "more: DDP that outlives its group can abort the process",
+    )
 
 
 LAUNCHER = build(
@@ -494,9 +452,20 @@ LAUNCHER = build(
         "subprocess.TimeoutExpired kill() it and wait().",
     ),
     steps=(
-        Step("what a rank is told", ("rank_environment",), _environment),
-        Step("starting all of them", ("launch_ranks",), _start),
-        Step("ending all of them", ("end_ranks",), _end),
-        Step("into the group and out of it", ("setup", "cleanup"), _group),
+        compare_here("what a rank is told", ("rank_environment",), _environment),
+        compare("starting all of them", ("launch_ranks",), _starts, _expect_started, _ALONE),
+        in_turn(
+            "ending all of them",
+            ("end_ranks",),
+            compare("", (), _ends, _expect_ended, _ALONE),
+            compare("", (), _fails, _expect_failed, _ALONE),
+        ),
+        compare(
+            "into the group and out of it",
+            ("setup", "cleanup"),
+            _joins,
+            _expect_joined,
+            [Case(ranks=3)],
+        ),
     ),
 )

@@ -1,14 +1,11 @@
 """Build 13.12: the ranks as a block with three axes, and the groups along each."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
-    Case,
     Never,
     Place,
     Rows,
@@ -17,6 +14,7 @@ from course_lib.checking.builds.compare import (
     dist,
     later,
 )
+from course_lib.checking.builds.reshard import Here
 from course_lib.checking.builds.torch_races import RACES
 from course_lib.checking.exercises import Unanswered
 from course_lib.checking.helpers import described
@@ -113,12 +111,6 @@ def _lines(parts: SimpleNamespace) -> Rows:
             yield Never({*found} != right, f"{what} has a line twice, {each}")
 
 
-@dataclass(frozen=True)
-class _Real(Case):
-    def who(self, _rank: int, _line: Sequence[int]) -> str:
-        return ""
-
-
 def _groups(parts: SimpleNamespace, *_: Any) -> list[dict[str, Any]]:
     """On a rank: each block, up to the first for which the ranks ask for different groups."""
     found: list[dict[str, Any]] = []
@@ -188,7 +180,7 @@ MESH = build(
     steps=(
         compare_here("a rank's place", ("Mesh.place_of",), _place_of),
         compare_here("the lines along an axis", ("Mesh.lines",), _lines),
-        compare("the groups", ("Mesh.__init__",), _groups, _expect_groups, [_Real(ranks=4)]),
+        compare("the groups", ("Mesh.__init__",), _groups, _expect_groups, [Here(ranks=4)]),
     ),
     race=RACES["mesh"],
 )

@@ -96,11 +96,13 @@ def launch_folder() -> Path:
     return Path(os.environ[STORE_VARIABLE]).parent
 
 
-@dataclass(frozen=True)
-class _Here(Case):
+class Here(Case):
     """Its words say themselves who a rank is, and in which group."""
 
     def who(self, _rank: int, _line: Sequence[int]) -> str:
+        return ""
+
+    def words(self, _line: Sequence[int]) -> str:
         return ""
 
 
@@ -192,14 +194,11 @@ def _entries(shards: Sequence[bytes]) -> list[dict[str, int]]:
 
 
 @dataclass(frozen=True)
-class _Saved(_Here):
+class _Saved(Here):
     """What is saved, and how many checkpoints are kept."""
 
     steps: tuple[int, ...]
     keep: int
-
-    def words(self, _line: Sequence[int]) -> str:
-        return ""
 
 
 def _saves(parts: SimpleNamespace, case: _Saved, group: Any) -> dict[str, Any]:
@@ -342,7 +341,7 @@ def _unlike(data: bytes, shard: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Load(_Here):
+class _Load(Here):
     """A checkpoint that `writers` ranks have saved, what is wrong with it, how it is loaded.
 
     `refused`: what it means, in words, if the learner's function loads it.
@@ -355,9 +354,6 @@ class _Load(_Here):
     layout: dict[str, list[int]] = field(default_factory=lambda: _LAYOUT)
     reshard: bool = True
     refused: str = ""
-
-    def words(self, _line: Sequence[int]) -> str:
-        return ""
 
     @property
     def step(self) -> int:
@@ -477,7 +473,7 @@ RESHARD = build(
             ("write_whole",),
             _writes,
             _expect_whole,
-            [_Here()],
+            [Here()],
             last=_in_two_files,
         ),
         compare(

@@ -25,16 +25,13 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.builds.torch_races import RACES
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.stories.messages import ring_attention_steps
+from course_lib.trace import Trace
 
 _hops, _wire = later("course_lib.checking.builds.on_rank.hops"), later("course_lib.measure.wire")
 
 _BATCH, _HEADS, _WIDTH, _SEQUENCE = 2, 3, 5, 12
-_FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+_TOKEN_BYTES = 4 * 2 * _BATCH * _HEADS * _WIDTH  # its key and its value
 
 
 def _whole() -> Any:
@@ -204,26 +201,16 @@ def _expect_ring(found: Any, place: Place) -> Rows:
     yield Must("the result", out, right, others)
     yield Must("the log-sum-exp", lse, right_lse)
     yield from unchanged(kept, "ring_forward")
-    hops = {"send-recv": _sent(ranks)} if ranks > 1 else {}
+    zigzag = {"zigzag": case.zigzag, "token_bytes": _TOKEN_BYTES}
+    hops = ring_attention_steps(_SEQUENCE, ranks, **zigzag) if ranks > 1 else Trace()
     why = "keys and values make one hop less than there are ranks"
-    yield Sends(wire, hops, why, at_most=True, among=ranks)
+    yield Sends(wire, hops, why, at_most=True, among=ranks, who=rank)
     waited, started = (f"hop {[*hops, 0][0]}" for hops in (idle, late))
     nothing = f"before {started} starts, blocks are computed while nothing travels: a hop starts"
     yield Never(late, f"{nothing} before the blocks of its round and is waited for after them")
     nothing = f"{waited} is waited for before any block was computed since its start: nothing is"
     # With slices in order some ranks have nothing to do.
     yield Never(case.zigzag and idle, f"{nothing} computed while keys and values travel")
-
-
-def _sent(ranks: int) -> tuple[int, int]:
-    """Messages and bytes of a layer's forward pass: a third of the theory's for a step."""
-    sizes = (1, _HEADS * _WIDTH, _HEADS, 4 * _HEADS * _WIDTH)
-    shape = TransformerShape(*sizes, vocab=1, context=_SEQUENCE)
-    layout = Layout(cp=ranks, micro_batch=_BATCH)
-    traffic = step_traffic(Job(shape, _FP32, layout, sequence=_SEQUENCE))
-    ring = [x for x in traffic.collectives if x.operation == "send-recv"]
-    calls = sum(x.count for x in ring)
-    return calls // 3, round(sum(x.count * x.size_bytes for x in ring)) // 3
 
 
 RING_ATTENTION = build(

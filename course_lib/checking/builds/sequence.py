@@ -17,12 +17,17 @@ from course_lib.checking.builds.compare import (
     torch,
     unchanged,
 )
-from course_lib.checking.builds.tensor import End, ends
+from course_lib.checking.builds.tensor import (
+    BLOCK_BYTES,
+    End,
+    as_one_process,
+    ends,
+    given_block,
+)
 from course_lib.checking.builds.torch_races import RACES
-from course_lib.theory.network.collectives import activation_bytes
 
 _passes = later("course_lib.checking.builds.on_rank.passes")
-_wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
+_wire = later("course_lib.measure.wire")
 _layers, _sequence, _vocabulary = (
     later(f"course_lib.scratch.tensor.{name}") for name in ("layers", "sequence", "vocabulary")
 )
@@ -87,40 +92,23 @@ def _scattered(found: Any, place: Place, what: str) -> Must:
     return Must(what, found, _share(total, rank, ranks), others, mean, close, same_dtype=True)
 
 
-def _given() -> Any:
-    torch.manual_seed(0)
-    return _gpt.Block(_HIDDEN, 2), _whole(0), _whole(1)
-
-
-def _around(block: Any, x: Any, upstream: Any) -> tuple[Any, Any]:
-    x = x.clone().requires_grad_()
-    y = block(x)
-    y.backward(upstream)
-    return y.detach(), x.grad
-
-
 def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
     """A transformer's layer whose norms see this rank's tokens only."""
     region = _sequence.SequenceParallel(gather=parts.Gather, sum_scatter=parts.SumScatter)
-    block, *both = _given()
+    block, *both = given_block()
     _layers.cut_block(block, region)
+    x, upstream = (_share(one.detach(), region.rank, region.ranks).clone() for one in both)
     with _wire.log_wire() as log:
-        ends = _around(block, *(_share(one, region.rank, region.ranks) for one in both))
+        y = block(x.requires_grad_())
+        y.backward(upstream)
     _sequence.sum_copied_gradients(block, region)
-    return ends, _vocabulary.whole_gradients(block, region), log
+    return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), log
 
 
 def _whole_layer(found: Any, place: Place) -> Rows:
-    ends, gradients, log = found
-    block, *both = _given()
-    what = ", a transformer's layer: the"
-    expected = zip(("result", "input's gradient"), ends, _around(block, *both), strict=True)
-    for name, own, whole in expected:
-        yield Must(f"{what} {name}", own, _share(whole, place.rank, place.ranks))
-    for name, weight in block.named_parameters():
-        yield Must(f"{what} gradient of {name}", gradients.get(name), weight.grad)
-    size = 4 * activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    calls = {"all-gather": (4, size), "reduce-scatter": (4, size)}
+    *own, log = found
+    yield from as_one_process(own, lambda whole: _share(whole, place.rank, place.ranks))
+    calls = dict.fromkeys(("all-gather", "reduce-scatter"), (4, 4 * BLOCK_BYTES))
     yield Sends(log, calls, "each of the four all-reduces of a layer becomes one of both")
 
 

@@ -67,11 +67,8 @@ class _Case(Case):
     def exchanges(self, trainer: int, update: int) -> list[RowExchange]:
         """What a trainer exchanges with each server, by rank."""
         rows = set(self.ids(trainer, update).flatten().tolist())
-        counts = [
-            sum(self.order[row % self.servers] == server for row in rows)
-            for server in self.every_server
-        ]
-        return [RowExchange(count, self.width) for count in counts]
+        owners = [self.order[row % self.servers] for row in rows]
+        return [RowExchange(owners.count(rank), self.width) for rank in range(self.servers)]
 
     def sent(self, rank: int) -> tuple[int, int]:
         """Messages and bytes of a rank in all updates, as the theory has it."""
@@ -87,10 +84,6 @@ class _Case(Case):
     def table(self) -> Any:
         """(11, width), at the start."""
         return torch.arange(1.0, 1 + _ROWS * self.width).view(_ROWS, self.width)
-
-    @property
-    def every_server(self) -> range:
-        return range(self.servers)
 
 
 _DISTINCT = _Case(([7, 0, 4], [4, 2, 1, 9]))
@@ -201,7 +194,7 @@ def _pulled(found: Any, case: _Case, trainer: int, update: int, tables: list[Any
         changed.index_add_(0, first.flatten(), its.flatten(0, -2), alpha=-case.rate)
         others["rows to which another trainer's gradient was already applied"] = changed[ids]
     if case.servers > 1:
-        numbers = torch.tensor([case.order.index(rank) for rank in case.every_server])
+        numbers = torch.tensor([case.order.index(rank) for rank in range(case.servers)])
         by_rank = ids - ids % case.servers + numbers[ids % case.servers]
         block = -(-_ROWS // case.servers)
         by_block = ids % block * case.servers + ids // block

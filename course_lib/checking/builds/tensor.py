@@ -1,6 +1,6 @@
 """Build 10.11: f and g, and the two layers that a pair of cut matrices is made of."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,8 @@ _region, _layers, _vocabulary = (
     later(f"course_lib.scratch.tensor.{name}") for name in ("region", "layers", "vocabulary")
 )
 
-_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 5, 12, 6  # of a transformer's layer
+_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
+BLOCK_BYTES = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
 _INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it
 
 
@@ -258,7 +259,8 @@ def _cut_as_told(found: dict[str, Any], place: Place) -> Rows:
 # Step 4
 
 
-def _given_block() -> Any:
+def given_block() -> Any:
+    """A transformer's layer, its input and the gradient of its result."""
     torch.manual_seed(0)
     block, shape = _gpt.Block(_HIDDEN, _HEADS), (_BATCH, _TOKENS, _HIDDEN)
     return block, _random(*shape).requires_grad_(), _random(*shape, seed=1)
@@ -267,7 +269,7 @@ def _given_block() -> Any:
 def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
     """Result and whole gradients of a cut layer, and both passes' messages."""
     region = _region.TensorParallel(group, pair_of(parts))
-    block, x, upstream = _given_block()
+    block, x, upstream = given_block()
     _layers.cut_block(block, region)
     with _wire.log_wire() as forward:
         y = block(x)
@@ -276,21 +278,26 @@ def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
     return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), forward, backward
 
 
-def _whole_layer(found: Any, place: Place) -> Rows:
-    """A transformer's layer, two pairs, in groups of two ranks and of one."""
-    y, gradient, gradients, *logs = found
-    block, x, upstream = _given_block()
+def as_one_process(found: Any, share: Callable[[Any], Any] = lambda whole: whole) -> Rows:
+    """Result, gradient of the input and of each weight; a rank has a `share` of the first two."""
+    y, gradient, gradients = found
+    block, x, upstream = given_block()
     right = block(x)
     right.backward(upstream)
     what = ", a transformer's layer: the"
-    yield Must(f"{what} result", y, right.detach())
-    yield Must(f"{what} gradient of the input", gradient, x.grad)
+    yield Must(f"{what} result", y, share(right))
+    yield Must(f"{what} gradient of the input", gradient, share(x.grad))
     for name, weight in block.named_parameters():
         yield Must(f"{what} gradient of {name}", gradients.get(name), weight.grad)
-    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    for log, which in zip(logs, ("forward", "backward"), strict=True):
+
+
+def _whole_layer(found: Any, place: Place) -> Rows:
+    """A transformer's layer, two pairs, in groups of two ranks and of one."""
+    *own, forward, backward = found
+    yield from as_one_process(own)
+    for log, which in ((forward, "forward"), (backward, "backward")):
         why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
-        yield Sends(log, {"all-reduce": (2, 2 * size)} if place.ranks > 1 else {}, why)
+        yield Sends(log, {"all-reduce": (2, 2 * BLOCK_BYTES)} if place.ranks > 1 else {}, why)
 
 
 TENSOR = build(

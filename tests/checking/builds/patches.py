@@ -6,7 +6,8 @@
     ? 1 1/3 of what is expected: the mean over ranks
 
 What it is; texts of the right version and what replaces them, as often as needed; and after the
-number of the step, if it is given, the words that the refusal must have.
+number of the step, if it is given, the words that the refusal must have. A row that begins with
+what is new replaces the same text as the row before it.
 """
 
 import inspect
@@ -14,6 +15,7 @@ import re
 import sys
 import textwrap
 from functools import cache
+from itertools import takewhile
 
 import torch
 import torch.distributed as dist
@@ -55,9 +57,11 @@ def _replaced(source, old, new):
 
 def versions(right, answer, patches):
     """(what it is, answer(the patched version), words) of each of the patches, given as a text."""
-    found = []
+    found, same = [], []
     for row in re.split(r"\n(?=[^-+?\n])", textwrap.dedent(patches).strip("\n")):
         title, *lines = row.split("\n")
+        lines = [*same, *lines] if lines[0][0] == "+" else lines
+        same = list(takewhile(lambda line: line[0] == "-", lines))
         hunks = re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", "\n".join(lines), re.M)
         changes = ["\n".join(one[2:] for one in part.splitlines()) for h in hunks for part in h]
         step, words = re.fullmatch(r"\? (?:(\d)(?: |$))?(.*)", lines[-1]).groups()

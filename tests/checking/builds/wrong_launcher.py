@@ -29,22 +29,20 @@ the local rank
 - str(node * local_ranks + local_rank)
 + str(local_rank)
 ? 1 node 2 of 3: RANK is '3', which is LOCAL_RANK
+numbers
++ node * local_ranks + local_rank
+? 1 wants a string
+ranks come in turns
++ str(local_rank * nodes + node)
+? 1 counted node by node
 ranks of this node
 - str(nodes * local_ranks)
 + str(local_ranks)
 ? 1 WORLD_SIZE is '4', which is LOCAL_WORLD_SIZE
-numbers
-- str(node * local_ranks + local_rank)
-+ node * local_ranks + local_rank
-? 1 wants a string
 no port told
 - "MASTER_PORT": str(port),
 + **{},
 ? 1 MASTER_PORT is missing
-ranks come in turns
-- str(node * local_ranks + local_rank)
-+ str(local_rank * nodes + node)
-? 1 counted node by node
 """
 _LAUNCH = """
 one after the other
@@ -53,41 +51,43 @@ one after the other
 + ranks[-1].wait()
 ? 2 (start all before you wait|nothing moves)
 all in one environment
-- ranks.append(subprocess.Popen(command, env=os.environ | told))
 + os.environ.update(told)
 - codes = [rank.poll() for rank in ranks]  # None: it still runs
 + ranks += [subprocess.Popen(command) for _ in range(local_ranks)]
 + codes = [rank.wait() for rank in ranks]
 ? 2 same RANK: each needs an environment
+its own environment
++ os.environ.update(told)
++ ranks.append(subprocess.Popen(command))
+? 2 changed LOCAL_RANK in the launch
 nothing inherited
 - env=os.environ | told
 + env=told
 ? 2 nothing of the launcher's own
+in silence
++ env=os.environ | told, stdout=subprocess.DEVNULL
+? 2 print does not come out
 processes
 - return [rank.returncode for rank in ranks]
 + return ranks
 ? 2 wants a list of exit codes
+codes as they end
++ return sorted(rank.returncode for rank in ranks)
+? 3 the exit codes are
+exit codes are lost
++ return [0 for _ in ranks]
+? 3 expected 3 in the middle
 no port by itself
 - port = port or free_port()
 + pass
 ? 2 MASTER_PORT is no number
+one port for ever
++ port = port or 29_500
+? 2 somebody listens already
 the first end
 - while None in codes and not any(codes):
 + while codes == [None] * len(codes):
 ? 2 rank 0 before the others, have the exit codes
-in silence
-- env=os.environ | told
-+ env=os.environ | told, stdout=subprocess.DEVNULL
-? 2 print does not come out
-its own environment
-- ranks.append(subprocess.Popen(command, env=os.environ | told))
-+ os.environ.update(told)
-+ ranks.append(subprocess.Popen(command))
-? 2 changed LOCAL_RANK in the launch
-one port for ever
-- port = port or free_port()
-+ port = port or 29_500
-? 2 somebody listens already
 the address of one machine
 - address=address,
 + address="127.0.0.1",
@@ -102,10 +102,6 @@ only exit codes
 - not any(codes):
 + not any((code or 0) > 0 for code in codes):
 ? 3 rank 2 of 3 was killed by a signal
-codes as they end
-- return [rank.returncode for rank in ranks]
-+ return sorted(rank.returncode for rank in ranks)
-? 3 the exit codes are
 kills the others
 - end_ranks(ranks)
 + for rank in ranks:
@@ -122,6 +118,11 @@ kills after Ctrl-C
 +     raise
 + end_ranks(ranks)
 ? after Ctrl-C .*no chance to save first
+not after Ctrl-C
++ except KeyboardInterrupt:
++     raise
++ end_ranks(ranks)
+? 3 after Ctrl-C in launch_ranks 2 ranks still run
 looks at rank 0 first
 - codes = [rank.poll() for rank in ranks]  # None: it still runs
 + codes = [rank.wait() for rank in ranks]
@@ -134,17 +135,6 @@ leaves the others
 +     pass
 + return [code or 0 for code in codes]
 ? 3 2 others still run behind it
-exit codes are lost
-- return [rank.returncode for rank in ranks]
-+ return [0 for _ in ranks]
-? 3 expected 3 in the middle
-not after Ctrl-C
-- finally:  # Ctrl-C comes this way as well
--     end_ranks(ranks)
-+ except KeyboardInterrupt:
-+     raise
-+ end_ranks(ranks)
-? 3 after Ctrl-C in launch_ranks 2 ranks still run
 """
 _END = """
 never kills
@@ -156,6 +146,9 @@ waits for ever
 - rank.wait(max(0.0, until_s - time.monotonic()))
 + rank.wait()
 ? 3 (much longer|nothing moves|waits for one rank before)
+a grace for each
++ rank.wait(grace_s)
+? 3 all have one together
 asks in turn
 - rank.terminate()  # SIGTERM; nothing where it has ended
 + pass
@@ -166,31 +159,23 @@ asks in turn
 +     rank.wait(grace_s)
 ? 3 ask all of them first
 each in its time
-- rank.terminate()  # SIGTERM; nothing where it has ended
 + rank.terminate()
 + try:
 +     rank.wait(grace_s)
 + except subprocess.TimeoutExpired:
 +     pass
 ? 3 ask all of them first
-a grace for each
-- rank.wait(max(0.0, until_s - time.monotonic()))
-+ rank.wait(grace_s)
-? 3 all have one together
+by Ctrl-C
++ rank.send_signal(2)
+? 3 had no chance
+kills at once
++ rank.kill()
+? 3 ask it before you kill it
 in a hurry
 - until_s = time.monotonic() + grace_s
 + until_s = time.monotonic() + 0.1
 ? 3 before its grace_s is over
-by Ctrl-C
-- rank.terminate()  # SIGTERM; nothing where it has ended
-+ rank.send_signal(2)
-? 3 had no chance
-kills at once
-- rank.terminate()  # SIGTERM; nothing where it has ended
-+ rank.kill()
-? 3 ask it before you kill it
 does not wait
-- until_s = time.monotonic() + grace_s
 + return
 ? 3 still run
 """
@@ -201,7 +186,6 @@ at a fixed place
 + dist.init_process_group("gloo", init_method=place, rank
 ? 4 look at MASTER_ADDR
 on this machine
-- dist.init_process_group("gloo", rank
 + place = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
 + dist.init_process_group("gloo", init_method=place, rank
 ? 4 look at MASTER_ADDR

@@ -42,20 +42,16 @@ stages are neighbours
 + return Coordinates(rank % pp, rank // pp % dp, rank // pp // dp)
 ? 1 neighbouring ranks differ in pp
 dp is innermost
-- return Coordinates(rank // (dp * tp), rank // tp % dp, rank % tp)
 + return Coordinates(rank // dp // tp, rank % dp, rank // dp % tp)
 ? 1 neighbouring ranks differ in dp
 divides by PP
-- return Coordinates(rank // (dp * tp), rank // tp % dp, rank % tp)
 + pp = self.size.pp
 + return Coordinates(rank // tp // pp, rank // tp % pp, rank % tp)
 ? 1 place_of
 a list
-- return Coordinates(rank // (dp * tp), rank // tp % dp, rank % tp)
 + return [rank // (dp * tp), rank // tp % dp, rank % tp]
 ? 1 wants Coordinates
 a tuple
-- return Coordinates(rank // (dp * tp), rank // tp % dp, rank % tp)
 + return rank // (dp * tp), rank // tp % dp, rank % tp
 ? 1 wants Coordinates
 the place of this rank
@@ -66,26 +62,34 @@ one line only
 - return tuple(map(tuple, found.values()))
 + return list(found.values())[:1]
 ? 2 expected one for each rank
+backwards
++ return [line[::-1] for line in found.values()]
+? 2 in the order of the axis
+tensors
++ return [list(torch.tensor(line)) for line in found.values()]
+? 2 lists of whole numbers, and has Tensor
+one line twice
++ return [*list(found.values())[:1], *list(found.values())[:-1]]
+? 2 a line twice
 the other axis
 - place.pop(axis)
 + place.pop({"dp": "tp", "tp": "dp"}.get(axis, axis))
 ? 2
-backwards
-- return tuple(map(tuple, found.values()))
-+ return [line[::-1] for line in found.values()]
-? 2 in the order of the axis
-tensors
-- return tuple(map(tuple, found.values()))
-+ return [list(torch.tensor(line)) for line in found.values()]
-? 2 lists of whole numbers, and has Tensor
-one line twice
-- return tuple(map(tuple, found.values()))
-+ return [*list(found.values())[:1], *list(found.values())[:-1]]
-? 2 a line twice
 the wrong group
 - self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
 + self.tp, self.dp = own_group(self.lines("dp")), own_group(self.lines("dp"))
 ? 3 its group tp is of ranks
+own line last
++ lines = sorted(self.lines("tp"), key=lambda line: dist.get_rank() in line)
++ self.tp, self.dp = own_group(lines), own_group(self.lines("dp"))
+? 3 group .+ that rank 0 makes is of ranks
+no group for one rank
++ self.tp = own_group(self.lines("tp"))
++ self.dp = own_group(self.lines("dp")) if dp > 1 else None
+? 3 there is no group dp
+dp and tp exchanged
++ self.dp, self.tp = own_group(self.lines("tp")), own_group(self.lines("dp"))
+? 3 its group dp is of ranks
 only its own groups
 - self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
 - self.wires = wires(self.lines("pp"))
@@ -103,7 +107,6 @@ a place that is a tuple
 + self.place = tuple(self.place_of(dist.get_rank()))
 ? 3 its place wants Coordinates
 no place
-- self.place = self.place_of(dist.get_rank())
 + pass
 ? 3 its place wants Coordinates, got None
 sizes in another order
@@ -111,33 +114,18 @@ sizes in another order
 + self.size = Coordinates(dp, pp, tp)
 + self.tp, self.dp
 ? 3 (its size|its place)
-its own line
-- own_group(self.lines("dp"))
-+ own_group([x for x in self.lines("dp") if dist.get_rank() in x])
-? 3 group .+ that rank 0 makes is of ranks
-own line last
-- self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
-+ lines = sorted(self.lines("tp"), key=lambda line: dist.get_rank() in line)
-+ self.tp, self.dp = own_group(lines), own_group(self.lines("dp"))
-? 3 group .+ that rank 0 makes is of ranks
 last stage first
-- self.tp, self.dp
 + if self.place.pp == pp - 1:
 +     self.wires = wires(self.lines("pp"))
 + self.tp, self.dp
 ? 3 group . that rank 0 makes is of ranks
-no group for one rank
-- self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
-+ self.tp = own_group(self.lines("tp"))
-+ self.dp = own_group(self.lines("dp")) if dp > 1 else None
-? 3 there is no group dp
+its own line
+- own_group(self.lines("dp"))
++ own_group([x for x in self.lines("dp") if dist.get_rank() in x])
+? 3 group .+ that rank 0 makes is of ranks
 no wires
 - self.wires = wires(self.lines("pp"))
 + self.wires = own_group(self.lines("pp"))
 ? 3 there is no group wires.up
-dp and tp exchanged
-- self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
-+ self.dp, self.tp = own_group(self.lines("tp")), own_group(self.lines("dp"))
-? 3 its group dp is of ranks
 """,
 )

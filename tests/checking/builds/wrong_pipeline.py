@@ -1,4 +1,4 @@
-"""Pipelines that the check must refuse, and one more that is right."""
+"""Pipelines that the check must refuse, as patches of the course's own, and one more right one."""
 
 import torch
 import torch.distributed as dist
@@ -7,96 +7,7 @@ from course_lib.scratch.accumulation import count_tokens, loss_sum
 from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.runtime import Pipeline as Ours
 from course_lib.scratch.pipeline.stage import sum_tied_gradients
-
-
-def _pipeline(fault):
-    """A pipeline in which one thing goes wrong."""
-
-    class Pipeline:
-        def __init__(self, parts, orders, group, loss_sum=loss_sum):
-            self.parts, self.orders, self.group = parts, orders, group
-            self.order, self.loss_sum = orders[dist.get_rank(group.up)], loss_sum
-
-        def run(self, window):
-            self.window, self.tokens = window, count_tokens(window)
-            if fault != "a loss that goes on" or not hasattr(self, "loss"):
-                self.loss = torch.zeros(())
-            if fault == "gradients that were there":
-                for part in self.parts:
-                    for parameter in part.parameters():
-                        parameter.grad.zero_()
-            self.held, self.latest = {}, []
-            mail = Mail(self.orders, self.group, self.blank)
-            order = self.order
-            if fault == "all forward passes first":
-                order = sorted(order, key=lambda work: work.kind == "B")
-            for work in order[:-1] if fault == "one pass less" else order:
-                result = self.compute(work, mail.take(work))
-                if fault != "nothing is sent":
-                    mail.send(work, result)
-            if fault != "no finish":
-                mail.finish()
-            if fault != "tables not summed":
-                sum_tied_gradients(self.parts, self.group)
-            if fault == "the mean of the passes":
-                for part in self.parts:
-                    for parameter in part.parameters():
-                        parameter.grad /= len(window)
-            if fault == "a loss on every stage" and not self.parts[-1].last:
-                return self.loss + 1
-            return self.loss
-
-        def compute(self, work, arrived):
-            run = {"F": self.forward, "B": self.backward}[work.kind]
-            return run(work.micro_batch, work.chunk, arrived)
-
-        def forward(self, i, chunk, arrived):
-            part, (tokens, labels) = (
-                self.parts[0 if fault == "one chunk" else chunk],
-                self.window[i],
-            )
-            x = tokens if arrived is None else arrived
-            if arrived is not None and fault != "no gradient of the input":
-                x.requires_grad_()
-            y = part(x)
-            if part.last:
-                own = count_tokens([self.window[i]])
-                y = (loss_sum if fault == "its own loss" else self.loss_sum)(y, labels)
-                y = y / (own if fault in ("own tokens", "own means") else self.tokens)
-                y = y / len(self.window) if fault == "own means" else y
-                self.loss = self.loss + (y if fault == "a loss with its graph" else y.detach())
-                self.loss = y.detach() if fault == "the last loss" else self.loss
-            key = i if fault == "by micro-batch alone" else (i, chunk)
-            self.held[key] = x, y
-            self.latest.append((x, y))
-            if fault == "one for the world" and dist.get_rank() == 1:
-                self.loss = self.loss + 1
-            return y if fault == "an output with its graph" else y.detach()
-
-        def backward(self, i, chunk, arrived):
-            keeps = fault in ("keeps everything", "keeps the graph")
-            key = i if fault == "by micro-batch alone" else (i, chunk)
-            x, y = self.held[key] if keeps else self.held.pop(key)
-            if fault == "the latest first":
-                x, y = self.latest.pop()
-            elif fault == "the oldest first":
-                x, y = self.latest.pop(0)
-            else:
-                self.latest.clear()
-            if fault == "its own gradients":
-                own = list(self.parts[chunk].parameters())
-                gradients = torch.autograd.grad(y, own, arrived, retain_graph=True)
-                for parameter, gradient in zip(own, gradients, strict=True):
-                    parameter.grad = gradient
-                if arrived is None or not self.parts[chunk].first:
-                    return torch.autograd.grad(y, x, arrived)[0] if x.requires_grad else None
-                return None
-            y.backward(arrived, retain_graph=fault == "keeps the graph")
-            return x.grad
-
-        blank = Ours.blank
-
-    return Pipeline
+from tests.checking.builds.patches import versions
 
 
 class Closures:
@@ -143,33 +54,106 @@ Closures.__name__ = "Pipeline"
 RIGHT = [("closures", Closures)]
 AS_MINE = "\nPipeline = Closures\n"  # at the end of a copy of this file, as if it was kept
 
-_ONE, _TWO, _THREE = (f"step {number} of 3.*" for number in (1, 2, 3))
-WRONG = [
-    (thought, _pipeline(thought), words)
-    for thought, words in [
-        ("own tokens", _ONE + "the loss is the sum of the micro-batches' own means"),
-        ("own means", _ONE + "the loss is the mean of the micro-batches' own means"),
-        ("a loss on every stage", _ONE + "only the last stage knows, is not 0, and 0 is expected"),
-        ("the last loss", _ONE + "the loss is that of the last micro-batch alone"),
-        ("a loss with its graph", _ONE + "still carries autograd's graph"),
-        ("nothing is sent", _ONE + "nothing moves.*rank 1 waits for a message from rank 0"),
-        ("no gradient of the input", _TWO + "B2 gives None, and stage 1 waits for what it makes"),
-        ("one pass less", _ONE + "`run` makes 2 of 3 passes"),
-        ("the mean of the passes", _TWO + "1/3 of what is expected: the mean over micro-batches"),
-        ("tables not summed", _TWO + "this stage's own use of the tied table"),
-        ("all forward passes first", _THREE + r"pass \d is F\d, and its order has B0"),
-        ("keeps everything", _THREE + "what has had it must be let go"),
-        ("keeps the graph", _THREE + "what has had it must be let go"),
-        ("no finish", "step . of 3.*raised ValueError: `run` returns while what it has sent"),
-        ("its own loss", _THREE + "1/3 of what is expected: of another loss"),
-        ("gradients that were there", _TWO + "without what was there before"),
-        ("an output with its graph", _ONE + "what F0 gives still carries autograd's graph"),
-        ("a loss that goes on", _THREE + "the loss"),
-        ("by micro-batch alone", _THREE + "."),
-        ("the latest first", _THREE + "."),
-        ("the oldest first", _TWO + "."),
-        ("its own gradients", _TWO + "the gradient of"),
-        ("one for the world", _ONE + "the loss"),
-        ("one chunk", _THREE + "raised RuntimeError.*of your code"),
-    ]
-]
+WRONG = versions(
+    Ours,
+    lambda pipeline: pipeline,
+    r"""
+own tokens
+- self.loss_sum(y, labels) / self.tokens
++ self.loss_sum(y, labels) / count_tokens([self.window[i]])
+? 1 the loss is the sum of the micro-batches' own means
+own means
++ self.loss_sum(y, labels) / count_tokens([self.window[i]]) / len(self.window)
+? 1 the loss is the mean of the micro-batches' own means
+its own loss
++ loss_sum(y, labels) / self.tokens
+? 3 1/3 of what is expected: of another loss
+a loss on every stage
+- return self.loss
++ return self.loss + (not self.parts[-1].last)
+? 1 only the last stage knows, is not 0, and 0 is expected
+the last loss
+- self.loss += y.detach()
++ self.loss = y.detach()
+? 1 the loss is that of the last micro-batch alone
+a loss with its graph
++ self.loss = self.loss + y
+? 1 still carries autograd's graph
+a loss that goes on
+- self.loss = torch.zeros((), device=self.tokens.device)
++ self.loss = getattr(self, "loss", torch.zeros(())).clone()
+? 3 the loss
+nothing is sent
+- mail.send(work, result)
++ pass
+? 1 nothing moves.*rank 1 waits for a message from rank 0
+no gradient of the input
+- arrived.requires_grad_()
++ arrived
+? 2 B2 gives None, and stage 1 waits for what it makes
+one pass less
+- in self.order:
++ in self.order[:-1]:
+? 1 `run` makes 2 of 3 passes
+all forward passes first
++ in sorted(self.order, key=lambda work: work.kind == "B"):
+? 3 pass \d is F\d, and its order has B0
+tables not summed
+- sum_tied_gradients(self.parts, self.group)
++ pass
+? 2 this stage's own use of the tied table
+the mean of the passes
++ sum_tied_gradients(self.parts, self.group)
++ for parameter in [one for part in self.parts for one in part.parameters()]:
++     parameter.grad /= len(window)
+? 2 1/3 of what is expected: the mean over micro-batches
+gradients that were there
+- self.window, self.tokens = window, count_tokens(window)
++ self.window, self.tokens = window, count_tokens(window)
++ for parameter in [one for part in self.parts for one in part.parameters()]:
++     parameter.grad.zero_()
+? 2 without what was there before
+no finish
+- mail.finish()
++ pass
+? raised ValueError: `run` returns while what it has sent
+an output with its graph
+- return y.detach()
++ return y
+? 1 what F0 gives still carries autograd's graph
+keeps everything
+- x, y, _ = self.held.pop((i, chunk))
++ x, y, _ = self.held[(i, chunk)]
+? 3 what has had it must be let go
+the latest first
++ _, (x, y, _) = self.held.popitem()
+? 3 .
+the oldest first
++ x, y, _ = self.held.pop(next(iter(self.held)))
+? 2 .
+its own gradients
++ x, y, _ = self.held.pop((i, chunk))
++ for parameter in self.parts[chunk].parameters():
++     parameter.grad = None
+? 2 the gradient of
+keeps the graph
++ x, y, _ = self.held[(i, chunk)]
+- y.backward(arrived)  # None where y is the loss
++ y.backward(arrived, retain_graph=True)
+? 3 what has had it must be let go
+by micro-batch alone
++ x, y, _ = self.held.pop(i)
+- self.held[i, chunk] = x, y, None
++ self.held[i] = x, y, None
+? 3 .
+one for the world
+- self.held[i, chunk] = x, y, None
++ self.held[i, chunk] = x, y, None
++ self.loss += dist.get_rank() == 1
+? 1 the loss
+one chunk
+- self.parts[chunk], self.window[i]
++ self.parts[0], self.window[i]
+? 3 raised RuntimeError.*of your code
+""",
+)

@@ -19,12 +19,6 @@ from course_lib.scratch.recovery.files import (
 )
 from tests.checking.builds.patches import versions
 
-
-def _with(write=files.write_whole, save=ours.save_shard, load=ours.load_shard):
-    write.__name__, save.__name__, load.__name__ = "write_whole", "save_shard", "load_shard"
-    return [write, save, load]
-
-
 _WRITE = """
 in place
 - unfinished = path.with_suffix(".unfinished")
@@ -80,176 +74,158 @@ nothing for nothing
 """
 
 
-def _save(fault):
-    """Saving in which one thing goes wrong."""
-
-    def save_shard(folder, step, shard, layout, group=None, keep=2):
-        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        if fault == "of the world":
-            rank, ranks = dist.get_rank(), dist.get_world_size()
-        if fault == "keeps two":
-            keep = 2
-        path = folder / f"step-{step:08d}"
-        path.mkdir(parents=fault != "an old folder", exist_ok=True)
-        if fault == "bytes of a view":
-            data = (
-                torch.tensor([], dtype=shard.dtype).set_(shard.untyped_storage()).numpy().tobytes()
-            )
-        elif fault == "column by column":
-            data = shard.t().contiguous().numpy().tobytes()
-        else:
-            data = shard.contiguous().numpy().tobytes()
-        entry = {"bytes": len(data), "crc32": zlib.crc32(data)}
-        entries = [None] * ranks
-        if fault == "rank 0 has them all":
-            every = [None] * ranks
-            dist.all_gather_object(every, data, group)
-            if rank == 0:
-                for writer, its in enumerate(every):
-                    files.write_whole(path / f"rank{writer}.shard", its)
-            dist.barrier(group)
-        if fault == "removes first" and rank == 0:
-            remove_old(folder, keep - 1)
-        if fault == "nothing proves that all have written":
-            dist.all_gather_object(entries, entry, group)
-        if fault == "shards in place":
-            (path / f"rank{rank}.shard").write_bytes(data)
-        elif fault != "rank 0 has them all":
-            files.write_whole(path / f"rank{rank}.shard", data)
-        if fault == "rank 0 alone gathers":
-            if rank == 0:
-                dist.all_gather_object(entries, entry, group)
-        elif fault == "only its own entry":
-            dist.barrier(group)
-            entries = [entry]
-        elif fault != "nothing proves that all have written":
-            dist.all_gather_object(entries, entry, group)
-        if fault == "turned round":
-            entries.reverse()
-        if fault == "adler":
-            entries = [each | {"crc32": zlib.adler32(data)} for each in entries]
-        manifest = {"step": step, "layout": layout, "shards": entries}
-        if fault == "the manifest in place" and rank == 0:
-            (path / MANIFEST).write_text(json.dumps(manifest))
-        if fault == "no layout":
-            del manifest["layout"]
-        elsewhere = fault == "the manifest in place"
-        if (rank == 0 and not elsewhere) or fault == "everybody writes the manifest":
-            files.write_whole(path / MANIFEST, json.dumps(manifest).encode())
-        if rank == 0 and fault != "nothing is removed":
-            remove_old(folder, keep)
-        if fault != "returns at once":
-            dist.barrier(group)
-        return str(path) if fault == "a text" else path / MANIFEST if fault == "its file" else path
-
-    return _with(save=save_shard)
-
-
-def _load(fault=""):
-    """Loading in which one thing goes wrong."""
-
-    def load_shard(path, layout, group=None, reshard=True):
-        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        if fault == "of the world":
-            rank, ranks = dist.get_rank(), dist.get_world_size()
-        manifest = read_manifest(path, layout if fault != "any model" else _layout_of(path))
-        writers = len(manifest["shards"])
-        if writers != ranks and not reshard and fault != "always reshards":
-            raise CheckpointError("another number of ranks")
-        sizes = [
-            math.prod(shape[:2] if fault == "matrices" else shape) for shape in layout.values()
-        ]
-        total = sum(sizes)
-        start, stop = columns(total, rank, ranks)
-        if fault == "its own file":
-            return manifest["step"], read_shard(
-                path / f"rank{rank}.shard", rank, manifest["shards"][rank]
-            )
-        found = []
-        for writer, entry in enumerate(manifest["shards"]):
-            first, last = columns(total, writer, writers)
-            if fault == "equal shards":
-                wide = math.ceil(total / writers)
-                first, last = writer * wide, min(total, (writer + 1) * wide)
-            if fault != "reads everything" and (first >= stop or start >= last):
-                continue
-            file = path / f"rank{writer}.shard"
-            if fault == "believes every byte":
-                shard = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.float32)
-                shard = shard.view(3, -1)
-            else:
-                shard = read_shard(file, writer, entry)
-            low, high = max(first, start) - first, min(last, stop) - first
-            if fault == "columns of the whole":
-                low, high = max(first, start), min(last, stop)
-            if low < high:
-                found.append(shard[:, low:high])
-        if fault == "backwards":
-            found.reverse()
-        step = {"step of the run": 4, "a text": path.name[5:]}.get(fault, manifest["step"])
-        whole = torch.cat(found, dim=0 if fault == "on top of each other" else 1)
-        return step, whole.double() if fault == "fp64" else whole
-
-    return _with(load=load_shard)
-
-
-def _layout_of(path):
-    return json.loads((path / MANIFEST).read_text())["layout"]
+_SAVE = r"""
+saves as the world
+- rank, ranks = dist.get_rank(group), dist.get_world_size(group)
++ rank, ranks = dist.get_rank(), dist.get_world_size()
+? 2
+keeps two
++ rank, ranks, keep = dist.get_rank(group), dist.get_world_size(group), 2
+? 2 keep=1 the complete checkpoints are
+into an old folder
+- parents=True, exist_ok=True
++ exist_ok=True
+? 2 FileNotFoundError
+bytes of a view
+- shard.detach().cpu().contiguous().numpy().tobytes()
++ bytes(shard.untyped_storage())
+? 2 rank0.shard of 4 ranks has 444 bytes
+transposed
++ shard.t().contiguous().numpy().tobytes()
+? 2 column by column
+rank 0 has them all
+- write_whole(path / f"rank{rank}.shard", data)
++ every = [None] * ranks
++ dist.all_gather_object(every, data, group)
++ for writer, its in enumerate(every if rank == 0 else []):
++     write_whole(path / f"rank{writer}.shard", its)
+? 2 rank 0 of 4 writes rank1.shard: each rank writes its own
+removes first
++ write_whole(path / f"rank{rank}.shard", data)
++ if rank == 0:
++     remove_old(folder, keep - 1)
+? 2 before the new one is complete
+shards in place
++ (path / f"rank{rank}.shard").write_bytes(data)
+? 2 opens rank0.shard itself for writing
+the manifest first
++ pass
+- dist.all_gather_object(entries, entry, group)  # all shards are on disk
++ dist.all_gather_object(entries, entry, group)
++ write_whole(path / f"rank{rank}.shard", data)
+? 2 rank 1 of 4: the manifest is there before the shard
+it in place
+- write_whole(path / MANIFEST, json.dumps(manifest).encode())
++ (path / MANIFEST).write_text(json.dumps(manifest))
+? 2 opens manifest.json itself
+entries turned round
+- "shards": entries
++ "shards": entries[::-1]
+? 2 entry 0 is that of rank 3
+another checksum
+- zlib.crc32(data)
++ zlib.adler32(data)
+? 2 crc32 of entry 0 is .*checksum of its file's
+a text
+- return path
++ return str(path)
+? 2 returns str .*expected the folder's Path
+its file
++ return path / MANIFEST
+? 2 expected the folder's Path
+rank 0 gathers
+- dist.all_gather_object(entries, entry, group)  # all shards are on disk
+- if rank == 0:
++ if rank == 0:
++     dist.all_gather_object(entries, entry, group)
+? 2 (nothing moves|raised)
+one entry
+- dist.all_gather_object(entries, entry, group)  # all shards are on disk
++ dist.barrier(group)
++ entries = [entry]
+? 2 'shards' of the manifest has 1 entries
+no layout
+- "layout": layout,
++ **{},
+? 2 wants the keys step, layout, shards
+all write it
+- if rank == 0:
++ if rank:
++     write_whole(path / MANIFEST, json.dumps({}).encode())
++ else:
+? 2 (writes the manifest as well|raised FileNotFoundError)
+keeps all
+- remove_old(folder, keep)
++ pass
+? 2 with keep=2 the complete
+returns at once
+- dist.barrier(group)
++ pass
+? 2 rank 1 of 4.*no manifest yet
+"""
+_LOAD = """
+any model
+- read_manifest(path, layout)
++ read_manifest(path, json.loads((path / MANIFEST).read_text())["layout"])
+? 3 another model: it loads the checkpoint of a model
+loads as the world
+- rank, ranks = dist.get_rank(group), dist.get_world_size(group)
++ rank, ranks = dist.get_rank(), dist.get_world_size()
+? 4 of a group of 2, saved by
+the step of the run
+- return manifest["step"],
++ return 4,
+? 3 the step is int 4
+the step as a text
++ return path.name[5:],
+? 3 the step is str
+fp64
+- torch.cat(parts, dim=1)
++ torch.cat(parts, dim=1).double()
+? 3 is of torch.float64, expected fp32
+backwards
++ torch.cat(parts[::-1], dim=1)
+? 4 differs in
+dim 0
++ torch.cat(parts)
+? 4
+believes every byte
+- read_shard(path / f"rank{writer}.shard", writer, entry)
++ torch.from_file(str(path / f"rank{writer}.shard"), size=entry["bytes"] // 4).view(3, -1)
+? 3 although the checksum
+its own file
+- total = sum(map(math.prod, layout.values()))
++ own = read_shard(path / f"rank{rank}.shard", rank, manifest["shards"][rank])
++ return manifest["step"], own
+? 4
+equal shards
+- first, last = columns(total, writer, writers)
++ wide = math.ceil(total / writers)
++ first, last = writer * wide, min(total, (writer + 1) * wide)
+? [34]
+columns of the whole
+- low, high = max(first, start) - first, min(last, stop) - first
++ low, high = max(first, start), min(last, stop)
+? 3
+shapes of matrices
+- total = sum(map(math.prod, layout.values()))
++ total = sum(math.prod(shape[:2]) for shape in layout.values())
+? 3 the shard has shape
+reads everything
+- if first < stop and start < last:  # they share columns
++ read_shard(path / f"rank{writer}.shard", writer, entry)
++ if first < stop and start < last:
+? 3 reads rank1.shard, in which it has no column
+always reshards
+- writers != ranks and not reshard:
++ False:
+? 3 expected a CheckpointError
+"""
 
 
 WRONG = versions(files.write_whole, lambda write: [write, ours.save_shard, ours.load_shard], _WRITE)
-WRONG += [
-    ("saves as the world", _save("of the world"), "step 2"),
-    ("keeps two", _save("keeps two"), r"step 2.*keep=1 the complete checkpoints are"),
-    ("into an old folder", _save("an old folder"), "step 2.*FileNotFoundError"),
-    (
-        "rank 0 has them all",
-        _save("rank 0 has them all"),
-        "step 2.*rank 0 of 4 writes rank1.shard: each rank writes its own",
-    ),
-    ("removes first", _save("removes first"), "step 2.*before the new one is complete"),
-    ("shards in place", _save("shards in place"), "step 2.*opens rank0.shard itself for writing"),
-    ("it in place", _save("the manifest in place"), "step 2.*opens manifest.json itself"),
-    ("entries turned round", _save("turned round"), "step 2.*entry 0 is that of rank 3"),
-    ("another checksum", _save("adler"), "step 2.*crc32 of entry 0 is .*checksum of its file's"),
-    ("a text", _save("a text"), "step 2.*returns str .*expected the folder's Path"),
-    ("its file", _save("its file"), "step 2.*expected the folder's Path"),
-    ("any model", _load("any model"), "step 3.*another model: it loads the checkpoint of a model"),
-    ("loads as the world", _load("of the world"), "step 4.*of a group of 2, saved by"),
-    ("the step of the run", _load("step of the run"), "step 3.*the step is int 4"),
-    ("the step as a text", _load("a text"), "step 3.*the step is str"),
-    ("fp64", _load("fp64"), "step 3.*is of torch.float64, expected fp32"),
-    ("bytes of a view", _save("bytes of a view"), "step 2.*rank0.shard of 4 ranks has 444 bytes"),
-    ("transposed", _save("column by column"), "step 2.*column by column"),
-    (
-        "the manifest first",
-        _save("nothing proves that all have written"),
-        "step 2.*rank 1 of 4: the manifest is there before the shard",
-    ),
-    ("rank 0 gathers", _save("rank 0 alone gathers"), "step 2.*(nothing moves|raised)"),
-    ("one entry", _save("only its own entry"), "step 2.*'shards' of the manifest has 1 entries"),
-    ("no layout", _save("no layout"), "step 2.*wants the keys step, layout, shards"),
-    (
-        "all write it",
-        _save("everybody writes the manifest"),
-        "step 2.*(writes the manifest as well|raised FileNotFoundError)",
-    ),
-    ("keeps all", _save("nothing is removed"), "step 2.*with keep=2 the complete"),
-    ("returns at once", _save("returns at once"), "step 2.*rank 1 of 4.*no manifest yet"),
-    ("believes every byte", _load("believes every byte"), "step 3.*although the checksum"),
-    ("its own file", _load("its own file"), "step 4"),
-    ("equal shards", _load("equal shards"), "step [34]"),
-    ("columns of the whole", _load("columns of the whole"), "step 3"),
-    ("shapes of matrices", _load("matrices"), "step 3.*the shard has shape"),
-    ("backwards", _load("backwards"), "step 4.*differs in"),
-    ("dim 0", _load("on top of each other"), "step 4"),
-    (
-        "reads everything",
-        _load("reads everything"),
-        "step 3.*reads rank1.shard, in which it has no column",
-    ),
-    ("always reshards", _load("always reshards"), "step 3.*expected a CheckpointError"),
-]
+WRONG += versions(ours.save_shard, lambda save: [files.write_whole, save, ours.load_shard], _SAVE)
+WRONG += versions(ours.load_shard, lambda load: [files.write_whole, ours.save_shard, load], _LOAD)
 
 
 def _by_descriptors(path, data):
@@ -297,12 +273,10 @@ def _column_by_column(path, layout, group=None, reshard=True):
     return manifest["step"], torch.stack(mine, dim=1)
 
 
-RIGHT = [
-    (
-        "descriptors, barriers, columns",
-        _with(_by_descriptors, _by_barriers, _column_by_column),
-    )
-]
+_MINE = _by_descriptors, _by_barriers, _column_by_column
+for name, function in zip(("write_whole", "save_shard", "load_shard"), _MINE, strict=True):
+    function.__name__ = name
+RIGHT = [("descriptors, barriers, columns", [*_MINE])]
 AS_MINE = """
 write_whole, save_shard, load_shard = _by_descriptors, _by_barriers, _column_by_column
 """

@@ -13,10 +13,22 @@ rows in rising order
 + rows = rows[self.places]
 + return rows[ids.flatten().argsort()].view_as(rows) if ids.dim() == 1 else rows
 ? 1 is the rows in rising order
+one for all tables
++ RemoteTable.kept = self.places, self.parts
++ return rows[self.places]
+- summed = torch.zeros(len(self.parts[0]), self.width)
++ self.places, self.parts = RemoteTable.kept
++ summed = torch.zeros(len(self.parts[0]), self.width)
+? 1 which another RemoteTable has pulled
 no dedup
 - distinct, self.places = ids.unique(return_inverse=True)
 + distinct, self.places = ids.flatten(), torch.arange(ids.numel()).view(ids.shape)
 ? 2 sends more bytes.*travels once
+the first ids
++ self.first = getattr(self, "first", ids)
++ ids = self.first if ids.shape == self.first.shape else ids
++ distinct, self.places = ids.unique(return_inverse=True)
+? 1 update 1: what pull returns
 assigns
 - summed.index_add_(0, self.places.flatten(), gradient.flatten(0, -2))
 + for place, row in zip(self.places.flatten(), gradient.flatten(0, -2), strict=True):
@@ -29,6 +41,12 @@ blocks of rows
 +     blocks = (ids % 4 * 3 + ids // 4).clamp(max=10)
 +     distinct, self.places = blocks.unique(return_inverse=True)
 ? 3 cut into blocks
+of two servers
++ for server in self.servers[2:]:
++     self.messages.announce(0, server)
++ self.servers = self.servers[:2]
++ many = len(self.servers)
+? 3
 the whole table's numbers
 - self.messages.send(distinct[part] // many, server)
 + self.messages.send(distinct[part], server)
@@ -37,31 +55,9 @@ three wide
 - self.width, self.servers = width, servers
 + self.width, self.servers = 3, servers
 ? 3
-of two servers
-- many = len(self.servers)
-+ for server in self.servers[2:]:
-+     self.messages.announce(0, server)
-+ self.servers = self.servers[:2]
-+ many = len(self.servers)
-? 3
-the first ids
-- distinct, self.places = ids.unique(return_inverse=True)
-+ self.first = getattr(self, "first", ids)
-+ ids = self.first if ids.shape == self.first.shape else ids
-+ distinct, self.places = ids.unique(return_inverse=True)
-? 1 update 1: what pull returns
 from rank 0 on
-- self.width, self.servers = width, servers
 + self.width, self.servers = width, range(len(servers))
 ? 3 rows of servers 0, 1, …, not of the ranks
-one for all tables
-- return rows[self.places]
-+ RemoteTable.kept = self.places, self.parts
-+ return rows[self.places]
-- summed = torch.zeros(len(self.parts[0]), self.width)
-+ self.places, self.parts = RemoteTable.kept
-+ summed = torch.zeros(len(self.parts[0]), self.width)
-? 1 which another RemoteTable has pulled
 """
 _SERVERS = """
 one after the other
@@ -87,7 +83,6 @@ the mean
 + self.table -= self.lr * whole / len(self.trainers)
 ? 1 1/2 of what is expected: the mean
 uphill
-- self.table -= self.lr * whole
 + self.table += self.lr * whole
 ? 1 the gradient was added
 the last trainer
@@ -102,6 +97,9 @@ counts from the start
 - self.staleness[trainer].append(self.updates - then)
 + self.staleness[trainer].append(self.updates)
 ? 4 staleness has for
+one too many
++ self.staleness[trainer].append(self.updates + 1 - then)
+? 4 staleness has for trainer 2
 counts pulls
 - self.asked[trainer] = ids, self.updates
 + self.pulls = getattr(self, "pulls", 0) + 1
@@ -109,10 +107,6 @@ counts pulls
 - self.staleness[trainer].append(self.updates - then)
 + self.staleness[trainer].append(self.pulls - then)
 ? 4 staleness has for
-one too many
-- self.staleness[trainer].append(self.updates - then)
-+ self.staleness[trainer].append(self.updates + 1 - then)
-? 4 staleness has for trainer 2
 its own rate
 - self.table, self.lr = table, lr
 + self.table, self.lr = table, 0.5

@@ -37,37 +37,33 @@ f omitted
 - all_reduce(gradient, ctx.group)
 + gradient
 ? 1 gradient that f returns is what this rank alone has
+f forgets its group
++ all_reduce(gradient)
+? 1 in the group of ranks \[0, 2\].*more ranks than those of the group
+f gathers and adds up
++ all_gather(gradient[None], ctx.group).sum(0)
+? 1 makes more all-gather calls
+rank 1 leaves out the sum of f
++ (gradient if dist.get_rank() == 1 else all_reduce(gradient, ctx.group))
+? 1 nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done f's backward
 f sums forward as well
 - return x
 + return all_reduce(x, group)
 ? 1 the result of f is 3 times what is expected: f gives every rank what it gets
+f in fp32
++ return x.float()
+? 1 in bfloat16: the result of f is of torch.float32
 f sums in place
 - return all_reduce(gradient, ctx.group), None
 + dist.all_reduce(gradient, group=ctx.group)
 + return gradient, None
 ? 1 f changes the gradient that it is given
-f forgets its group
-- all_reduce(gradient, ctx.group)
-+ all_reduce(gradient)
-? 1 in the group of ranks \[0, 2\].*more ranks than those of the group
 the group of the latest call
 - ctx.group = group
 + Copy.group = group
 - ctx.group), None
 + Copy.group), None
 ? 1 (gradient that f returns|number of bytes)
-f gathers and adds up
-- all_reduce(gradient, ctx.group)
-+ all_gather(gradient[None], ctx.group).sum(0)
-? 1 makes more all-gather calls
-f in fp32
-- return x
-+ return x.float()
-? 1 in bfloat16: the result of f is of torch.float32
-rank 1 leaves out the sum of f
-- all_reduce(gradient, ctx.group)
-+ (gradient if dist.get_rank() == 1 else all_reduce(gradient, ctx.group))
-? 1 nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done f's backward
 """
 _G = """
 g sums again on the way back
@@ -78,7 +74,6 @@ g sums again on the way back
 + return all_reduce(gradient, ctx.group), None
 ? 1 gradient that g returns is 3 times.*already, whole
 g divides the gradient
-- return all_reduce(x, group)
 + ctx.group = group
 + return all_reduce(x, group)
 - return gradient, None
@@ -89,19 +84,15 @@ g takes the mean
 + all_reduce(x, group) / dist.get_world_size(group)
 ? 1 the result of g is 1/3 of.*the mean
 g sums twice at once
-- all_reduce(x, group)
 + all_reduce(torch.stack([x, x]), group)[0]
 ? 1 g, forward, sends more bytes by all-reduce
 g in fp32
-- all_reduce(x, group)
 + all_reduce(x.float(), group)
 ? 1 in bfloat16: the result of g is of torch.float32
 g only where gradients are asked for
-- all_reduce(x, group)
 + all_reduce(x, group) if x.requires_grad else x.clone()
 ? 1 the result of g where nothing asks for gradients is what this rank alone has
 rank 1 leaves out the sum of g
-- all_reduce(x, group)
 + x if dist.get_rank() == 1 else all_reduce(x, group)
 ? 1 nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done g's forward
 """
@@ -111,7 +102,6 @@ columns cut as rows
 + whole.weight, 1, parts
 ? 2 weight has shape
 q, k and v in one piece
-- whole.weight, 0, parts
 + whole.weight, 0, 1
 - whole.bias, 0, parts
 + whole.bias, 0, 1
@@ -125,9 +115,11 @@ no f before the columns
 + x
 ? 2 gradient of its input is what this rank's columns alone give
 f twice
-- self.region.enter(x)
 + self.region.enter(self.region.enter(x))
 ? 2 gradient of its input is 3 times.*once more
+its own f
++ Copy.apply(x, self.region.group)
+? 2 it does not go by region.enter
 cut by hand
 - region.cut(whole.weight, 0, parts)
 + nn.Parameter(region.cut(whole.weight, 0, parts).detach().clone())
@@ -137,15 +129,12 @@ keeps the whole: parameter
 + self.region, self.whole_weight = region, whole.weight
 ? 2 the layer keeps
 keeps the whole: module
-- self.region = region
 + self.region, self.kept = region, [whole]
 ? 2 the layer keeps
 keeps the whole: copy
-- self.region = region
 + self.region, self.full = region, whole.weight.detach().clone()
 ? 2 the layer keeps
 keeps the whole: closure
-- self.region = region
 + self.region, self.again = region, lambda: whole.weight
 ? 2 the layer keeps
 keeps the whole: view
@@ -159,10 +148,6 @@ as many rows as at first
 + self.rows = getattr(self, "rows", len(x))
 + return linear(self.region.enter(x[: self.rows])
 ? 2 the result has shape
-its own f
-- self.region.enter(x)
-+ Copy.apply(x, self.region.group)
-? 2 it does not go by region.enter
 """
 _ROW = """
 a bias on every rank
@@ -170,13 +155,23 @@ a bias on every rank
 + linear(x, self.weight, self.bias))
 ? 3 the result is the sum with the bias 3 times
 no bias
-- linear(x, self.weight)) + self.bias
 + linear(x, self.weight))
 ? 3 the result is the sum without the bias
+a share of the bias on each
++ linear(x, self.weight, self.bias / self.region.ranks))
+? 3 the gradient of its bias is 1/3
 no sum
 - self.region.leave(linear(x, self.weight))
 + linear(x, self.weight)
 ? 3 the result is what this rank alone computes
+two sums
++ sum(self.region.leave(linear(*each)) for each in zip(
++     x.tensor_split(2, dim=-1), self.weight.tensor_split(2, dim=1), strict=True
++ ))
+? 4 rank 0 of 3.* makes more all-reduce calls.*forward, attention and MLP
+its own g
++ Sum.apply(linear(x, self.weight), self.region.group)
+? 3 it does not go by region.leave
 a bias that does not learn
 - nn.Parameter(whole.bias.detach().clone())
 + whole.bias.detach()
@@ -190,25 +185,10 @@ the first rank alone sums
 + y = linear(x, self.weight)
 + return self.region.leave(y + self.bias) if self.region.rank == 0 else y
 ? 3 (nothing moves.*rank 0 is in allreduce|rank 0 lost its conn).*of your code
-two sums
-- self.region.leave(linear(x, self.weight))
-+ sum(self.region.leave(linear(*each)) for each in zip(
-+     x.tensor_split(2, dim=-1), self.weight.tensor_split(2, dim=1), strict=True
-+ ))
-? 4 rank 0 of 3.* makes more all-reduce calls.*forward, attention and MLP
-its own g
-- self.region.leave(linear(x, self.weight))
-+ Sum.apply(linear(x, self.weight), self.region.group)
-? 3 it does not go by region.leave
 the bias on rank 0 alone
-- return self.region.leave(linear(x, self.weight)) + self.bias
 + own = self.bias if self.region.rank == 0 else None
 + return self.region.leave(linear(x, self.weight, own))
 ? 3 rank 1 of 3, 6 outputs: the gradient of its bias is missing
-a share of the bias on each
-- linear(x, self.weight)) + self.bias
-+ linear(x, self.weight, self.bias / self.region.ranks))
-? 3 the gradient of its bias is 1/3
 """
 WRONG = versions(Copy, lambda f: [f, Sum, ColumnParallelLinear, RowParallelLinear], _F)
 WRONG += versions(Sum, lambda g: [Copy, g, ColumnParallelLinear, RowParallelLinear], _G)
