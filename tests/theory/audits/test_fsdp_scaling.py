@@ -1,6 +1,5 @@
 """Audit C: FSDP beside DDP, against what its paper measured."""
 
-import pytest
 from probes import Given, Probe
 
 from course_lib.theory.audits.fsdp_scaling import Weak, fsdp_scaling
@@ -41,12 +40,10 @@ def test_verdicts():
     ]
 
 
-def test_half_a_node_is_refused():
-    with pytest.raises(ValueError, match="gpus 12 and tokens 4096"):
-        Weak(GPT, 12)
-
-
 WEAK = {"shape": GPT, "gpus": 512, "tokens": 1024, "sequence": 512}
+REFUSED = [
+    (lambda: Weak(GPT, 12), "gpus 12 and tokens 4096"),
+]
 PROBES = {
     "Weak": Probe(
         Weak,

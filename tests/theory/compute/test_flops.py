@@ -207,35 +207,6 @@ def test_each_argument_changes_palm_s_formula(name):
     assert flops.palm_flop_per_token(**base) != flops.palm_flop_per_token(**changed)
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: training_flops(LLAMA, 0), "sequences must be at least 1"),
-        (lambda: training_flops(LLAMA, 1, 1.5), "sequence must be a whole number"),
-        (lambda: training_flops(MODELS["gpt2-124m"], 1, 2048), "longer than the 1024 positions"),
-        (lambda: training_flops(LLAMA, mask="casual"), "did you mean 'causal'"),
-        (lambda: training_flops(LLAMA, recompute="al"), "recompute 'al' is not one of"),
-        (lambda: training_flops(LLAMA, attention="flesh"), "did you mean 'flash'"),
-        (lambda: flops.layer_flops(LLAMA, 3, 1, 8), "layer 3 is above layers - 1 = 2"),
-        (lambda: FlopBreakdown(1) + FlopBreakdown(2), "tokens 1 and 2 differ"),
-        (lambda: flops.six_nd(float("nan"), 1), "parameters must be finite"),
-        (lambda: flops.six_nd(1, -1), "tokens must be at least 0"),
-        (lambda: flops.six_nd(1, 1, "selective"), "recompute 'selective' is not one of"),
-        (
-            lambda: flops.palm_flop_per_token(1, layers=0, heads=1, head_dim=1, sequence=1),
-            "layers must be at least 1",
-        ),
-        (
-            lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0),
-            "vocab must be at least 1",
-        ),
-    ],
-)
-def test_bad_input_is_explained(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def test_no_layers_take_no_flop():
     assert training_flops(DENSE, 1, 8).times(0).hardware_flop == 0
 
@@ -243,6 +214,27 @@ def test_no_layers_take_no_flop():
 OTHER_WAYS = {"mask": "causal", "recompute": "full", "attention": "flash"}
 GPT = {"batch": 4, "sequence": 512, "layers": 4, "hidden": 64, "vocab": 1000}
 EIGHT, FOUR_MORE = (training_flops(DENSE, 1, tokens) for tokens in (8, 12))
+REFUSED = [
+    (lambda: training_flops(LLAMA, 0), "sequences must be at least 1"),
+    (lambda: training_flops(LLAMA, 1, 1.5), "sequence must be a whole number"),
+    (lambda: training_flops(MODELS["gpt2-124m"], 1, 2048), "longer than the 1024 positions"),
+    (lambda: training_flops(LLAMA, mask="casual"), "did you mean 'causal'"),
+    (lambda: training_flops(LLAMA, recompute="al"), "recompute 'al' is not one of"),
+    (lambda: training_flops(LLAMA, attention="flesh"), "did you mean 'flash'"),
+    (lambda: flops.layer_flops(LLAMA, 3, 1, 8), "layer 3 is above layers - 1 = 2"),
+    (lambda: FlopBreakdown(1) + FlopBreakdown(2), "tokens 1 and 2 differ"),
+    (lambda: flops.six_nd(float("nan"), 1), "parameters must be finite"),
+    (lambda: flops.six_nd(1, -1), "tokens must be at least 0"),
+    (lambda: flops.six_nd(1, 1, "selective"), "recompute 'selective' is not one of"),
+    (
+        lambda: flops.palm_flop_per_token(1, layers=0, heads=1, head_dim=1, sequence=1),
+        "layers must be at least 1",
+    ),
+    (
+        lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0),
+        "vocab must be at least 1",
+    ),
+]
 PROBES = {
     "FlopBreakdown.times": Probe(EIGHT.times, {"layers": 2}, {"layers": 3}),
     "training_flops": Probe(

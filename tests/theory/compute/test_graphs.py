@@ -1,6 +1,5 @@
 """Graphs of torch.compile by the rule, and counted."""
 
-import pytest
 import torch
 from every import every
 from probes import Probe
@@ -42,11 +41,8 @@ def test_the_rule_counts_what_torch_makes(sizes, graphs):
     assert graphs_made(sizes) == len(counted) == graphs
 
 
-def test_bad_sizes_are_explained():
-    with pytest.raises(ValueError, match=r"sizes\[1\] must be at least 1"):
-        graphs_made([1, 0])
-    with pytest.raises(ValueError, match="give at most 100,000"):
-        graphs_made([1] * 100_001)
-
-
+REFUSED = [
+    (lambda: graphs_made([1, 0]), r"sizes\[1\] must be at least 1"),
+    (lambda: graphs_made([1] * 100_001), "give at most 100,000"),
+]
 PROBES = {"graphs_made": Probe(graphs_made, {"sizes": [8, 8]}, {"sizes": [8, 4]})}

@@ -104,19 +104,13 @@ def test_verdicts_at_their_borders():
     assert verdict(0.0, 1.0) == "rounding"
 
 
-def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="from 1 on there is no bound"):
-        sum_bound(256, "bf16")
-    with pytest.raises(ValueError, match="dtype"):
-        unit_roundoff("fp12")
-    with pytest.raises(ValueError, match="blocks"):
-        typical_sum_error(4, "fp32", blocks=5)
-    with pytest.raises(ValueError, match="typical"):
-        verdict(1.0, 0.0)
-    with pytest.raises(ValueError, match="measured"):
-        verdict(math.nan, 1.0)
-
-
+REFUSED = [
+    (lambda: sum_bound(256, "bf16"), "from 1 on there is no bound"),
+    (lambda: unit_roundoff("fp12"), "dtype"),
+    (lambda: typical_sum_error(4, "fp32", blocks=5), "blocks"),
+    (lambda: verdict(1.0, 0.0), "typical"),
+    (lambda: verdict(math.nan, 1.0), "measured"),
+]
 PROBES = {
     "unit_roundoff": Probe(unit_roundoff, {"dtype": "fp32"}, {"dtype": "fp16"}),
     "typical_rounding": Probe(typical_rounding, {"dtype": "fp32"}, {"dtype": "fp16"}),

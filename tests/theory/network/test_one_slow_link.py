@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from every import every
 from probes import Probe
 
 from course_lib.theory.inputs.hardware import HDR, NDR, Link
@@ -54,20 +53,12 @@ def test_against_a_ring_step_by_step(ranks, slow):
     assert simulated(ranks, rates, 4e9, 5e-6) == pytest.approx(predicted.slow_s)
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: replace(MORNING, ranks=1), "ranks must be at least 2"),
-        (lambda: replace(MORNING, size_bytes=0), "size_bytes must be above 0"),
-        (lambda: replace(MORNING, slow_bytes_per_s=0), "slow_bytes_per_s must be above 0"),
-        (lambda: replace(MORNING, rings=0), "rings must be at least 1"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
+REFUSED = [
+    (lambda: replace(MORNING, ranks=1), "ranks must be at least 2"),
+    (lambda: replace(MORNING, size_bytes=0), "size_bytes must be above 0"),
+    (lambda: replace(MORNING, slow_bytes_per_s=0), "slow_bytes_per_s must be above 0"),
+    (lambda: replace(MORNING, rings=0), "rings must be at least 1"),
+]
 PROBES = {
     "OneSlowLink": Probe(
         OneSlowLink,

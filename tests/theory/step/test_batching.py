@@ -68,16 +68,6 @@ def test_bad_counts_are_named(field, bad):
         Batching(**{"samples": 10, field: bad})
 
 
-def test_indivisible_world_says_what_would_divide():
-    with pytest.raises(ValueError, match=r"world 8 is not divisible by tp\*pp\*cp 3"):
-        Batching(samples=10, gpus_per_node=8, tp=3)
-
-
-def test_dropping_everything_is_refused():
-    with pytest.raises(ValueError, match="would drop them all"):
-        Batching(samples=7, micro_batch=8, drop_last=True)
-
-
 def test_a_rank_beyond_the_last_is_refused():
     assert batching.rank_samples(8, dp=2, rank=1) == [1, 3, 5, 7]
     with pytest.raises(ValueError, match="rank must be at most 1, got 2"):
@@ -126,13 +116,15 @@ def test_noise_scale_solves_its_two_equations(signal, noise):
     assert found == pytest.approx(noise / signal, rel=1e-6)
 
 
-def test_noise_scale_without_signal_says_what_to_do():
-    with pytest.raises(ValueError, match="average the squared norms over more batches"):
-        batching.noise_scale(2, 8.0, 8, 1.0)
-    with pytest.raises(ValueError, match="leaves no noise"):
-        batching.noise_scale(2, 1.0, 8, 8.0)
-
-
+REFUSED = [
+    (
+        lambda: Batching(samples=10, gpus_per_node=8, tp=3),
+        r"world 8 is not divisible by tp\*pp\*cp 3",
+    ),
+    (lambda: Batching(samples=7, micro_batch=8, drop_last=True), "would drop them all"),
+    (lambda: batching.noise_scale(2, 8.0, 8, 1.0), "average the squared norms over more batches"),
+    (lambda: batching.noise_scale(2, 1.0, 8, 8.0), "leaves no noise"),
+]
 PROBES = {
     "Batching": Probe(
         Batching,

@@ -46,11 +46,9 @@ def test_a_layer_is_computed_when_it_is_there_and_two_are_whole_at_most():
             assert effect.start_s(f"gather {layer - 2}") >= effect.end_s(f"scatter {layer}")
 
 
-def test_no_layers_are_refused():
-    with pytest.raises(ValueError, match="layers must be at least 1"):
-        run(None, layers=0)
-
-
+REFUSED = [
+    (lambda: run(None, layers=0), "layers must be at least 1"),
+]
 PROBES = {
     "sharded_backward": Probe(
         sharded_backward,

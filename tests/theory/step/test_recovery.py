@@ -105,28 +105,20 @@ def test_bytes_of_a_checkpoint():
     assert checkpoint_bytes(10, Recipe(optimizer="sgd", master_copy=False)) == 20
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: young_interval_s(0, 1), "save_s must be above 0"),
-        (lambda: daly_interval_s(1, 0), "mtbf_s must be above 0"),
-        (lambda: wasted_fraction(0, 1, 1), "interval_s must be above 0"),
-        (lambda: wasted_fraction(1, 1, 1, -1), "restart_s must be at least 0"),
-        (lambda: expected_waste(1, 1, 1, -1), "restart_s must be at least 0"),
-        (lambda: expected_waste(1e4, 1, 10), "hardly ever end between failures 10 s apart"),
-        (lambda: Saving(1, 1, 1, 1e3), "save faster, or more often"),
-        (lambda: lost_steps(-1, 2), "done must be at least 0"),
-        (lambda: mean_lost_steps(0), "every must be at least 1"),
-        (lambda: machine_mtbf_s(1, 0), "parts must be at least 1"),
-    ],
-)
-def test_bad_numbers_are_explained(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 FAILURES = {"save_s": 60.0, "mtbf_s": 10_000.0}
 OTHER_FAILURES = {"save_s": 30.0, "mtbf_s": 20_000.0}
+REFUSED = [
+    (lambda: young_interval_s(0, 1), "save_s must be above 0"),
+    (lambda: daly_interval_s(1, 0), "mtbf_s must be above 0"),
+    (lambda: wasted_fraction(0, 1, 1), "interval_s must be above 0"),
+    (lambda: wasted_fraction(1, 1, 1, -1), "restart_s must be at least 0"),
+    (lambda: expected_waste(1, 1, 1, -1), "restart_s must be at least 0"),
+    (lambda: expected_waste(1e4, 1, 10), "hardly ever end between failures 10 s apart"),
+    (lambda: Saving(1, 1, 1, 1e3), "save faster, or more often"),
+    (lambda: lost_steps(-1, 2), "done must be at least 0"),
+    (lambda: mean_lost_steps(0), "every must be at least 1"),
+    (lambda: machine_mtbf_s(1, 0), "parts must be at least 1"),
+]
 PROBES = {
     "machine_mtbf_s": Probe(
         machine_mtbf_s, {"part_mtbf_s": 1e8, "parts": 10}, {"part_mtbf_s": 2e8, "parts": 20}

@@ -25,11 +25,9 @@ def test_training_costs_the_same_on_any_number_of_cards_and_generating_does_not(
     assert half.generating_usd < TokenCost(ONE, 2.0).generating_usd
 
 
-def test_an_mfu_above_one_is_refused():
-    with pytest.raises(ValueError, match="mfu must be at most 1"):
-        TokenCost(ONE, 2.0, 40)
-
-
+REFUSED = [
+    (lambda: TokenCost(ONE, 2.0, 40), "mfu must be at most 1"),
+]
 PROBES = {
     "TokenCost": Probe(
         TokenCost,
