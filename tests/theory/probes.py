@@ -142,6 +142,13 @@ def check(call: Callable[..., None], base: dict[str, Any], changes: dict[str, An
     return Probe(call, base, changes, refuses=True)
 
 
+def by_name(*probes: Probe) -> dict[str, Probe]:
+    """Probes by the names of what they call: "cost", "Layout", "Layout.check"."""
+    found = {probe.call.__qualname__: probe for probe in probes}
+    assert len(found) == len(probes), "two probes of one function"
+    return found
+
+
 def values(record: Any) -> dict[str, Any]:
     """The fields of a record by name, as arguments of its class."""
     return {one.name: getattr(record, one.name) for one in fields(record)}

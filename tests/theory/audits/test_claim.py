@@ -1,7 +1,7 @@
 """Verdicts come from numbers alone."""
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
 
@@ -37,8 +37,8 @@ REFUSED = [
         "is not one of right, right on",
     ),
 ]
-PROBES = {
-    "Claim": Probe(
+PROBES = by_name(
+    Probe(
         Claim,
         CLAIM,
         {
@@ -52,15 +52,15 @@ PROBES = {
         },
         see=lambda claim: claim.explain(),
     ),
-    "Audit": Probe(
+    Probe(
         Audit,
         {"source": "somebody", "claims": (Claim(**CLAIM),)},
         {"source": "others", "claims": Given((Claim(**CLAIM), Claim(**CLAIM)))},
         see=lambda audit: audit.explain(),
     ),
-    "Audit.count": Probe(
+    Probe(
         Audit("somebody", (Claim(**CLAIM),)).count,
         {"verdict": "wrong"},
         {"verdict": "right on its own terms"},
     ),
-}
+)

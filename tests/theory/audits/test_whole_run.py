@@ -1,7 +1,7 @@
 """Audit D: BLOOM's log to the last printed digit, and three factors that make its MFU."""
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.audits.whole_run import (
     BLOOM,
@@ -68,8 +68,8 @@ REFUSED = [
         "10 GPU-hours are fewer than the steps alone take",
     ),
 ]
-PROBES = {
-    "Run": Probe(
+PROBES = by_name(
+    Probe(
         Run,
         RUN,
         {
@@ -81,21 +81,21 @@ PROBES = {
         },
         see=lambda run: [run.name, run.flop, run.flop_per_s, run.mfu],
     ),
-    "LoggedStep": Probe(
+    Probe(
         LoggedStep,
         STEP,
         {"step_s": 50.0, "tokens": 2**21, "gpus": 8, "hardware_flop": 1e18},
         see=lambda step: [step.flop_per_s, step.tokens],
     ),
-    "RunAudit": Probe(
+    Probe(
         RunAudit,
         {"run": BLOOM, "step": BLOOM_STEP},
         {"run": Given(Run(**RUN)), "step": Given(LoggedStep(**STEP))},
         see=lambda audit: [audit.hfu, audit.useful, audit.kept],
     ),
-    "bloom": Probe(
+    Probe(
         bloom,
         {"run": BLOOM, "step": BLOOM_STEP},
         {"run": Given(Run(**RUN)), "step": Given(LoggedStep(**STEP))},
     ),
-}
+)

@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, LATENT, MIXTURE, Probe
+from probes import DENSE, LATENT, MIXTURE, Probe, by_name
 
 from course_lib.theory.compute import flops
 from course_lib.theory.compute.flops import FlopBreakdown, training_flops
@@ -235,47 +235,47 @@ REFUSED = [
         "vocab must be at least 1",
     ),
 ]
-PROBES = {
-    "FlopBreakdown.times": Probe(EIGHT.times, {"layers": 2}, {"layers": 3}),
-    "training_flops": Probe(
+PROBES = by_name(
+    Probe(EIGHT.times, {"layers": 2}, {"layers": 3}),
+    Probe(
         training_flops,
         {"shape": DENSE},
         {"shape": MIXTURE, "sequences": 2, "sequence": 512} | OTHER_WAYS,
         see=FlopBreakdown.leaves,
     ),
-    "layer_flops": Probe(
+    Probe(
         flops.layer_flops,
         {"shape": MIXTURE, "layer": 0, "sequences": 1, "sequence": 512},
         {"shape": LATENT, "layer": 5, "sequences": 2, "sequence": 256} | OTHER_WAYS,
         see=FlopBreakdown.leaves,
     ),
-    "attention_flop": Probe(
+    Probe(
         flops.attention_flop,
         {"shape": DENSE, "one": EIGHT, "recompute": "full", "attention": "flash"},
         {"shape": LATENT, "one": FOUR_MORE, "recompute": "none", "attention": "standard"},
     ),
-    "head_flops": Probe(
+    Probe(
         flops.head_flops,
         {"shape": DENSE, "sequences": 1, "sequence": 512},
         {"shape": dataclasses.replace(DENSE, vocab=100), "sequences": 2, "sequence": 256},
         see=FlopBreakdown.leaves,
     ),
-    "six_nd": Probe(
+    Probe(
         flops.six_nd,
         {"parameters": 1e9, "tokens": 1e12},
         {"parameters": 2e9, "tokens": 2e12, "recompute": "full"},
     ),
-    "palm_flop_per_token": Probe(
+    Probe(
         flops.palm_flop_per_token,
         {"parameters": 1e9, "layers": 4, "heads": 4, "head_dim": 8, "sequence": 64},
         {"parameters": 2e9, "layers": 5, "heads": 5, "head_dim": 9, "sequence": 65},
     ),
-    "megatron_flop": Probe(
+    Probe(
         flops.megatron_flop,
         GPT,
         {name: size + 1 for name, size in GPT.items()} | {"recompute": "none"},
     ),
-}
+)
 RECORDS = {
     "FlopBreakdown": [
         training_flops(DENSE, 1, 512),

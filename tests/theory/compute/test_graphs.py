@@ -2,7 +2,7 @@
 
 import torch
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.compute.graphs import graphs_made
 
@@ -45,4 +45,6 @@ REFUSED = [
     (lambda: graphs_made([1, 0]), r"sizes\[1\] must be at least 1"),
     (lambda: graphs_made([1] * 100_001), "give at most 100,000"),
 ]
-PROBES = {"graphs_made": Probe(graphs_made, {"sizes": [8, 8]}, {"sizes": [8, 4]})}
+PROBES = by_name(
+    Probe(graphs_made, {"sizes": [8, 8]}, {"sizes": [8, 4]}),
+)

@@ -2,7 +2,7 @@
 
 import re
 
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.compute.prices import PRICES, HourPrice
 from course_lib.theory.inputs.cluster import Cluster
@@ -23,11 +23,11 @@ def test_deepseeks_price_is_the_default_of_a_cluster():
 REFUSED = [
     (lambda: HourPrice(-1, "May 2026", "nobody"), "usd must be at least 0"),
 ]
-PROBES = {
-    "HourPrice": Probe(
+PROBES = by_name(
+    Probe(
         HourPrice,
         {"usd": 2.0, "date": "May 2026", "source": "a"},
         {"usd": 3.0, "date": "June 2026", "source": "b"},
         see=lambda price: price.explain(),
     ),
-}
+)

@@ -1,7 +1,7 @@
 """The three products of a linear layer, by torch's own counter."""
 
 import torch
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.measure.flops import matmul_flops
 from course_lib.theory.compute.products import linear_products
@@ -24,11 +24,11 @@ def test_the_sizes_are_those_of_the_tensors():
 REFUSED = [
     (lambda: linear_products(0, 3, 4), "tokens must be at least 1"),
 ]
-PROBES = {
-    "linear_products": Probe(
+PROBES = by_name(
+    Probe(
         linear_products,
         {"tokens": 2, "inputs": 3, "outputs": 4},
         {"tokens": 3, "inputs": 4, "outputs": 5},
-    )
-}
+    ),
+)
 RECORDS = {"Product": list(linear_products(2, 3, 4))}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import DENSE, Probe
+from probes import DENSE, Probe, by_name
 
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import accelerator
@@ -78,17 +78,13 @@ REFUSED = [
         "experts 8: the tokens of a matrix depend on the router",
     ),
 ]
-PROBES = {
-    "model_roofline": Probe(
+PROBES = by_name(
+    Probe(
         model_roofline,
         {"shape": DENSE, "accelerator": H100, "tokens": 64},
-        {
-            "shape": replace(DENSE, layers=3),
-            "accelerator": accelerator("RTX4090"),
-            "tokens": 128,
-        },
-    )
-}
+        {"shape": replace(DENSE, layers=3), "accelerator": accelerator("RTX4090"), "tokens": 128},
+    ),
+)
 RECORDS = {
     "Operation": list(model_roofline(DENSE, H100, 64).operations),
     "Roofline": [

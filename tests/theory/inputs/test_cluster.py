@@ -6,7 +6,7 @@ import itertools
 import probes
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 from test_hardware import CHIP, H100, SLOW
 
 from course_lib.theory.inputs.cluster import Cluster
@@ -79,8 +79,8 @@ REFUSED = [
     (lambda: Cluster(CHIP).link(16), "group 16 with stride 1 needs 16 accelerators"),
     (lambda: Cluster(CHIP).link(2, stride=0), "stride must be at least 1"),
 ]
-PROBES = {
-    "Cluster": Probe(
+PROBES = by_name(
+    Probe(
         Cluster,
         {"accelerator": H100, "nodes": 2},
         {
@@ -94,7 +94,5 @@ PROBES = {
         },
         see=seen,
     ),
-    "Cluster.link": Probe(
-        Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}, {"group": 16, "stride": 8}
-    ),
-}
+    Probe(Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}, {"group": 16, "stride": 8}),
+)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from every import every
-from probes import DENSE, JOB, TWO_STAGES, ZERO_3, Probe
+from probes import DENSE, JOB, TWO_STAGES, ZERO_3, Probe, by_name
 
 from course_lib.theory.inputs.frameworks import FRAMEWORKS, Framework, as_framework_does
 from course_lib.theory.inputs.job import Job
@@ -56,8 +56,8 @@ def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
 REFUSED = [
     (lambda: as_framework_does(ALONE, "torchtitn"), "framework 'torchtitn' is not one of"),
 ]
-PROBES = {
-    "Framework": Probe(
+PROBES = by_name(
+    Probe(
         Framework,
         {},
         {
@@ -70,9 +70,7 @@ PROBES = {
             "token_nodes": 4,
         },
     ),
-    "as_framework_does": Probe(
-        as_framework_does,
-        {"job": JOB, "name": "thunder"},
-        {"name": "torchtune", "compiled": True},
+    Probe(
+        as_framework_does, {"job": JOB, "name": "thunder"}, {"name": "torchtune", "compiled": True}
     ),
-}
+)

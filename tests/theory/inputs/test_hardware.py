@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from every import every
-from probes import DENSE, GUESS, PLAIN, Probe, values
+from probes import DENSE, GUESS, PLAIN, Probe, by_name, values
 
 from course_lib.theory import planner
 from course_lib.theory.inputs import hardware
@@ -166,14 +166,14 @@ REFUSED = [
     (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
     (lambda: CHIP.attainable_flop_per_s(-1), "flop_per_byte must be at least 0"),
 ]
-PROBES = {
-    "Link": Probe(
+PROBES = by_name(
+    Probe(
         Link,
         {"name": "wire", "bytes_per_s": 1e9},
         {"name": "cable", "bytes_per_s": 2e9, "latency_s": 1e-6},
         see=Link.explain,
     ),
-    "Accelerator": Probe(
+    Probe(
         Accelerator,
         values(H100),
         {
@@ -191,24 +191,22 @@ PROBES = {
         },
         see=seen,
     ),
-    "Accelerator.attention_share": Probe(H100.attention_share, {}, {"kernel": "new"}),
-    "Accelerator.attainable_flop_per_s": Probe(
-        H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}
-    ),
-    "ridge_rows": Probe(
+    Probe(H100.attention_share, {}, {"kernel": "new"}),
+    Probe(H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}),
+    Probe(
         hardware.ridge_rows,
         {"inner": 4096, "columns": 4096, "flop_per_byte": 100.0},
         {"inner": 2048, "columns": 2048, "flop_per_byte": 200.0, "element_bytes": 4},
     ),
-    "ridge": Probe(
+    Probe(
         hardware.ridge,
         {"flop_per_s": 1e14, "bytes_per_s": 1e12},
         {"flop_per_s": 2e14, "bytes_per_s": 2e12},
     ),
-    "matmul_intensity": Probe(
+    Probe(
         hardware.matmul_intensity,
         {"rows": 64, "inner": 32, "columns": 16},
         {"rows": 65, "inner": 33, "columns": 17, "element_bytes": 4},
     ),
-    "accelerator": Probe(accelerator, {"name": "H100-SXM"}, {"name": "RTX4090"}),
-}
+    Probe(accelerator, {"name": "H100-SXM"}, {"name": "RTX4090"}),
+)

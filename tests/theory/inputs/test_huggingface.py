@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 from refusals import rows
 
 from course_lib.theory.compute.flops import training_flops
@@ -307,14 +307,10 @@ REFUSED = [
         r"neither num_hidden_layers nor n_layer is there: give",
     ),
 ]
-PROBES = {
-    "configuration": Probe(configuration, {"values": LLAMA}, {"values": entries("Qwen3-8B")}),
-    "read_configuration": Probe(
-        read_configuration,
-        {"path": FOLDER / "gpt2.json"},
-        {"path": FOLDER / "gemma-2b.json"},
-    ),
-}
+PROBES = by_name(
+    Probe(configuration, {"values": LLAMA}, {"values": entries("Qwen3-8B")}),
+    Probe(read_configuration, {"path": FOLDER / "gpt2.json"}, {"path": FOLDER / "gemma-2b.json"}),
+)
 RECORDS = {"Configuration": [configuration(LLAMA), configuration(entries("gemma-3-4b-pt"))]}
 
 

@@ -3,7 +3,19 @@
 import dataclasses
 
 import pytest
-from probes import CLUSTER, DENSE, JOB, LATENT, PLAIN, SLOW, SPREAD, TWO_STAGES, Probe, values
+from probes import (
+    CLUSTER,
+    DENSE,
+    JOB,
+    LATENT,
+    PLAIN,
+    SLOW,
+    SPREAD,
+    TWO_STAGES,
+    Probe,
+    by_name,
+    values,
+)
 from refusals import rows
 
 from course_lib.theory.inputs.cluster import Cluster
@@ -86,25 +98,19 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "Job": Probe(
+PROBES = by_name(
+    Probe(
         Job,
         values(JOB),
-        {
-            "shape": LATENT,
-            "recipe": PLAIN,
-            "layout": TWO_STAGES,
-            "cluster": SLOW,
-            "sequence": 256,
-        },
+        {"shape": LATENT, "recipe": PLAIN, "layout": TWO_STAGES, "cluster": SLOW, "sequence": 256},
         see=seen,
     ),
-    "Job.layers_of": Probe(
+    Probe(
         dataclasses.replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of,
         {"chunk": 0},
         {"chunk": 1},
     ),
-}
+)
 RECORDS = {
     "Tokens": [
         Job(DENSE, layout=layout).local_tokens

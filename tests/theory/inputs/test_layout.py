@@ -6,7 +6,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, check
+from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, by_name, check
 from refusals import rows
 
 from course_lib.theory.inputs.cluster import Cluster
@@ -192,8 +192,8 @@ REFUSED = [
         "experts 8 is not divisible by ep 16",
     ),
 ]
-PROBES = {
-    "Layout": Probe(
+PROBES = by_name(
+    Probe(
         Layout,
         {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "accumulation": 4},
         {
@@ -218,28 +218,20 @@ PROBES = {
         },
         see=seen,
     ),
-    "Layout.check": check(
+    check(
         Layout(tp=8, cp=2).check,
         {"shape": dataclasses.replace(DENSE, kv_heads=8), "sequence": 512},
         {"shape": dataclasses.replace(DENSE, heads=4), "sequence": 511},
     ),
-    "Layout.check_sequence": check(SPREAD.check_sequence, {"sequence": 512}, {"sequence": 511}),
-    "Layout.check_world": check(SPREAD.check_world, {"world": 16}, {"world": 8}),
-    "Layout.check_chunks": check(
-        SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}
-    ),
-    "Layout.chunk_layers": Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
-    "Layout.layer_slice": Probe(
-        SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}
-    ),
-    "Layout.layers_of": Probe(
-        SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}
-    ),
-    "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
-    "Layout.stage_of": Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
-    "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
-    "Layout.in_flight": Probe(GROUPED.in_flight, {"stage": 0}, {"stage": 1}),
-    "Layout.full_moments": Probe(
-        GROUPED.full_moments, {"stage": 0}, {"stage": 1}, see=list, signed=True
-    ),
-}
+    check(SPREAD.check_sequence, {"sequence": 512}, {"sequence": 511}),
+    check(SPREAD.check_world, {"world": 16}, {"world": 8}),
+    check(SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}),
+    Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
+    Probe(SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}),
+    Probe(SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}),
+    Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
+    Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
+    Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
+    Probe(GROUPED.in_flight, {"stage": 0}, {"stage": 1}),
+    Probe(GROUPED.full_moments, {"stage": 0}, {"stage": 1}, see=list, signed=True),
+)

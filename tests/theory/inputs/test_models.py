@@ -1,7 +1,7 @@
 """The presets: published totals and names."""
 
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.models import MODELS, model
 
@@ -61,4 +61,6 @@ def test_presets_cover_the_published_families():
 REFUSED = [
     (lambda: model("llama-2-70b"), "did you mean 'llama2-70b'"),
 ]
-PROBES = {"model": Probe(model, {"name": "gpt2-124m"}, {"name": "llama2-7b"})}
+PROBES = by_name(
+    Probe(model, {"name": "gpt2-124m"}, {"name": "llama2-7b"}),
+)

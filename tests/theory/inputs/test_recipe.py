@@ -1,6 +1,6 @@
 """Recipes: bytes per parameter, and what cannot be meant."""
 
-from probes import MIXTURE, TWO_STAGES, ZERO_3, Given, Probe
+from probes import MIXTURE, TWO_STAGES, ZERO_3, Given, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs.job import Job
@@ -47,8 +47,8 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "Recipe": Probe(
+PROBES = by_name(
+    Probe(
         Recipe,
         {},
         {
@@ -77,5 +77,5 @@ PROBES = {
             "fused_accumulation": True,
         },
         see=seen,
-    )
-}
+    ),
+)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from every import every
-from probes import DENSE, LATENT, MIXTURE, Given, Probe, check, values
+from probes import DENSE, LATENT, MIXTURE, Given, Probe, by_name, check, values
 from refusals import rows
 
 from course_lib.theory.compute.flops import training_flops
@@ -219,14 +219,14 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "LatentAttention": Probe(
+PROBES = by_name(
+    Probe(
         LatentAttention,
         {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
         {"q_rank": None, "kv_rank": 65, "nope_dim": 33, "rope_dim": 17, "value_dim": 33},
         see=lambda latent: seen(dataclasses.replace(LATENT, mla=latent)),
     ),
-    "TransformerShape": Probe(
+    Probe(
         TransformerShape,
         values(DENSE),
         {
@@ -256,21 +256,15 @@ PROBES = {
         },
         see=seen,
     ),
-    "Matrix": Probe(
+    Probe(
         Matrix,
         {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
         {"place": "attention", "inputs": 9, "outputs": 17, "bias": False, "copies": 4, "used": 2},
         see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
     ),
-    "TransformerShape.check_sequence": check(
-        DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}
-    ),
-    "TransformerShape.has_experts": Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
-    "TransformerShape.layer_matrices": Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
-    "TransformerShape.layer_parameters": Probe(
-        MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}
-    ),
-    "TransformerShape.layer_kinds": Probe(
-        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}
-    ),
-}
+    check(DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}),
+    Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
+    Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
+    Probe(MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}),
+    Probe(MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}),
+)

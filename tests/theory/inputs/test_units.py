@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs import units
@@ -128,17 +128,15 @@ REFUSED = [
         "value",
     ),
 ]
-PROBES = {
-    "format_number": Probe(units.format_number, {"value": 1.2345}, {"value": 2.0, "digits": 2}),
-    "gb": Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
-    "gib": Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
-    "format_bytes": Probe(
-        units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}
-    ),
-    "format_count": Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
-    "format_duration": Probe(units.format_duration, {"seconds": 1.0}, {"seconds": 2e6}),
-    "power_of_ten": Probe(units.power_of_ten, {"power": 12}, {"power": -5}),
-    "format_seconds": Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
-    "format_flop": Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
-    "parse_count": Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),
-}
+PROBES = by_name(
+    Probe(units.format_number, {"value": 1.2345}, {"value": 2.0, "digits": 2}),
+    Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
+    Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
+    Probe(units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}),
+    Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
+    Probe(units.format_duration, {"seconds": 1.0}, {"seconds": 2e6}),
+    Probe(units.power_of_ten, {"power": 12}, {"power": -5}),
+    Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
+    Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
+    Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),
+)

@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, FULL, JOB, PLAIN, STANDARD, Probe
+from probes import DENSE, FULL, JOB, PLAIN, STANDARD, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs.job import Job
@@ -385,30 +385,28 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "ActivationTerms.explain": Probe(TERMS[0].explain, {}, {"unit": "GiB"}),
-    "activation_terms": Probe(activation_terms, *LAYER, silent=("cluster",)),
-    "layer_activation_bytes": Probe(layer_activation_bytes, *LAYER, silent=("cluster",)),
-    "needed_terms": Probe(needed_terms, *LAYER, silent=("cluster",)),
-    "recomputed_bytes": Probe(
+PROBES = by_name(
+    Probe(TERMS[0].explain, {}, {"unit": "GiB"}),
+    Probe(activation_terms, *LAYER, silent=("cluster",)),
+    Probe(layer_activation_bytes, *LAYER, silent=("cluster",)),
+    Probe(needed_terms, *LAYER, silent=("cluster",)),
+    Probe(
         recomputed_bytes,
         {"job": dataclasses.replace(JOB, recipe=FULL), "layer": 0},
         {"layer": 5},
         silent=("cluster",),
     ),
-    "layer_gradients_bytes": Probe(
+    Probe(
         layer_gradients_bytes,
         {"job": replace(JOB, recipe=PLAIN), "layer": 0},
         {"layer": 5},
         silent=("recipe", "cluster"),
     ),
-    "gathered_tokens": Probe(
-        gathered_tokens, {"job": JOB}, {}, silent=("shape", "recipe", "cluster")
-    ),
-    "norm_bytes": Probe(
+    Probe(gathered_tokens, {"job": JOB}, {}, silent=("shape", "recipe", "cluster")),
+    Probe(
         norm_bytes,
         {"recipe": PLAIN, "width": 512},
         {"recipe": Recipe(fused_norms=False), "width": 8},
     ),
-}
+)
 RECORDS = {"ActivationTerms": TERMS + MORE_TERMS}

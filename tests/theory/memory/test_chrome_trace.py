@@ -6,7 +6,7 @@ from collections import defaultdict
 from itertools import groupby
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -125,10 +125,10 @@ REFUSED = [
     ),
     (lambda: chrome_trace(PHASES, {"weights": 4}), "'weights' is 4 and phases has 4 moments"),
 ]
-PROBES = {
-    "chrome_trace": Probe(
+PROBES = by_name(
+    Probe(
         chrome_trace,
         {"phases": PHASES, "sizes": SIZES},
         {"phases": ("forward",) * 4, "sizes": {"weights": (5, 4, 4, 4)}},
     ),
-}
+)

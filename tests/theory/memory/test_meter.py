@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import JOB, SPREAD, ZERO_3, Probe
+from probes import JOB, SPREAD, ZERO_3, Probe, by_name
 
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.units import GIB
@@ -40,8 +40,8 @@ REFUSED = [
         "reserved_over_allocated must be at least 1",
     ),
 ]
-PROBES = {
-    "metered_bytes": Probe(
+PROBES = by_name(
+    Probe(
         metered_bytes,
         {"bill": BILL, "meter": "nvidia-smi", "layout": SPREAD},
         {
@@ -52,5 +52,5 @@ PROBES = {
             "reserved_over_allocated": 1.5,
         },
     ),
-    "communicators": Probe(communicators, {"layout": SPREAD}, {"layout": ZERO_3}),
-}
+    Probe(communicators, {"layout": SPREAD}, {"layout": ZERO_3}),
+)

@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, JOB, Probe
+from probes import DENSE, JOB, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs import units
@@ -440,8 +440,8 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "training_memory": Probe(
+PROBES = by_name(
+    Probe(
         training_memory,
         {"shape": DENSE, "recipe": Recipe(), "micro_batch": 1},
         {
@@ -452,58 +452,49 @@ PROBES = {
             "overhead_bytes": 0,
         },
     ),
-    "gpu_memory": Probe(
-        gpu_memory, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
-    ),
-    "memory_moments": Probe(
-        memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
-    ),
-    "held_at_peak": Probe(
+    Probe(gpu_memory, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)),
+    Probe(memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)),
+    Probe(
         held_at_peak,
         {"job": JOB},
         {"stage": 1},
         silent=("shape", "recipe", "micro_batch", "cluster", "sequence"),
     ),
-    "boundary_bytes": Probe(
+    Probe(
         boundary_bytes,
         {"job": dataclasses.replace(JOB, layout=SENT)},
         {},
         silent=("recipe", "cluster"),
     ),
-    "chunk_activations": Probe(
-        chunk_activations,
-        {"job": JOB, "chunk": 0},
-        {"chunk": 1},
-        silent=("cluster",),
-    ),
-    "largest_layer_bytes": Probe(
+    Probe(chunk_activations, {"job": JOB, "chunk": 0}, {"chunk": 1}, silent=("cluster",)),
+    Probe(
         largest_layer_bytes,
         {"job": HALF_DENSE, "chunks": (0,)},
         {"chunks": (1,)},
         silent=("cluster",),
     ),
-    "layer_temporary_bytes": Probe(
+    Probe(
         layer_temporary_bytes,
         {"job": HALF_DENSE, "chunks": (0,)},
         {"chunks": (1,)},
         silent=("cluster",),
     ),
-    "gradients_come_late": Probe(
+    Probe(
         gradients_come_late,
         {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
         {},
         silent=("shape", "micro_batch", "cluster", "sequence"),
     ),
-    "worst_stage": Probe(worst_stage, {"job": JOB}, {"overhead_bytes": 0}, silent=("cluster",)),
-    "host_bytes": Probe(
+    Probe(worst_stage, {"job": JOB}, {"overhead_bytes": 0}, silent=("cluster",)),
+    Probe(
         host_bytes,
         {"job": dataclasses.replace(JOB, recipe=Recipe(offload="optimizer"))},
         {"stage": 1},
         silent=("micro_batch", "cluster", "sequence"),
     ),
-    "fewest_gpus": Probe(
+    Probe(
         fewest_gpus,
         {"total_bytes": 1e12, "gpu_bytes": 8e10},
         {"total_bytes": 2e12, "gpu_bytes": 4e10},
     ),
-}
+)

@@ -1,6 +1,6 @@
 """The derivation names the convention, the shares and every leaf."""
 
-from probes import JOB, Probe
+from probes import JOB, Probe, by_name
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -85,8 +85,6 @@ def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_ar
 REFUSED = [
     (lambda: explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb"), "did you mean 'GB'"),
 ]
-PROBES = {
-    "explain_memory": Probe(
-        explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)
-    )
-}
+PROBES = by_name(
+    Probe(explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)),
+)

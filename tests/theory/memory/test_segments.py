@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from probes import FULL, Probe
+from probes import FULL, Probe, by_name
 
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.checkpointing import cut
@@ -56,14 +56,14 @@ REFUSED = [
         "recompute must be 'full', got 'none': take it",
     ),
 ]
-PROBES = {
-    "segment_bill": Probe(
+PROBES = by_name(
+    Probe(
         segment_bill,
         {"job": replace(LLAMA, layout=Layout(tp=2)), "segment": 2},
         {"segment": 4},
         silent=("cluster",),
         refuses=True,
     ),
-    "runs_again": Probe(runs_again, {"layers": 4, "segment": 2}, {"layers": 6, "segment": 4}),
-}
+    Probe(runs_again, {"layers": 4, "segment": 2}, {"layers": 6, "segment": 4}),
+)
 RECORDS = {"SegmentBill": [segment_bill(LLAMA, 1), segment_bill(LLAMA, 2)]}

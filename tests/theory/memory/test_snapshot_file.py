@@ -9,7 +9,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe
+from probes import Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs.job import Job
@@ -145,13 +145,11 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "parse_snapshot": Probe(
-        parse_snapshot, {"data": snapshot_pickle(EVENTS)}, {"data": snapshot_pickle(EVENTS[:2])}
-    ),
-    "snapshot_pickle": Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
-    "timeline_events": Probe(timeline_events, {"run": RUN}, {"run": SMALLER}),
-}
+PROBES = by_name(
+    Probe(parse_snapshot, {"data": snapshot_pickle(EVENTS)}, {"data": snapshot_pickle(EVENTS[:2])}),
+    Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
+    Probe(timeline_events, {"run": RUN}, {"run": SMALLER}),
+)
 RECORDS = {
     "BlockEvent": list(timeline_events(RUN)),
     "Frame": [FRAME, Frame("torch/_tensor.py", 9, "backward")],

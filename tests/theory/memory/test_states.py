@@ -6,7 +6,7 @@ import probes
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe, values
+from probes import Probe, by_name, values
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -358,28 +358,28 @@ GROUPED = Layout(
 REFUSED = [
     (lambda: model_states(7e9, Recipe()), "parameters must be a whole number"),
 ]
-PROBES = {
-    "local_parameters": Probe(
+PROBES = by_name(
+    Probe(
         local_parameters,
         {"shape": probes.DENSE, "layout": probes.TWO_STAGES},
         {"shape": probes.MIXTURE, "layout": probes.SPREAD, "stage": 1},
     ),
-    "chunk_parameters": Probe(
+    Probe(
         chunk_parameters,
         {"shape": probes.DENSE, "layout": probes.TWO_STAGES, "chunk": 0},
         {"shape": probes.MIXTURE, "layout": probes.SPREAD, "chunk": 1},
     ),
-    "model_states": Probe(
+    Probe(
         model_states,
         {"parameters": 10**6, "recipe": probes.PLAIN},
         {"parameters": 10**7, "recipe": Recipe(optimizer="sgd"), "layout": probes.ZERO_3},
     ),
-    "sharded_states": Probe(sharded_states, *WITH_RECIPE),
-    "sharding_buffers": Probe(sharding_buffers, *WITH_RECIPE),
-    "update_bytes": Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
-    "shard_parameters": Probe(shard_parameters, *SHARDED),
-    "updated_parameters": Probe(updated_parameters, *SHARDED),
-    "whole_gradients_stay": Probe(
+    Probe(sharded_states, *WITH_RECIPE),
+    Probe(sharding_buffers, *WITH_RECIPE),
+    Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
+    Probe(shard_parameters, *SHARDED),
+    Probe(updated_parameters, *SHARDED),
+    Probe(
         whole_gradients_stay,
         {"recipe": Recipe(), "layout": probes.ZERO_3},
         {
@@ -387,7 +387,7 @@ PROBES = {
             "layout": dataclasses.replace(probes.ZERO_3, accumulation=2, reduce="update"),
         },
     ),
-    "LocalParameters": Probe(
+    Probe(
         LocalParameters,
         dict.fromkeys(values(STAGE), 1000),
         dict.fromkeys(values(STAGE), 2000) | {"table": 5000, "tied_dense": 9000},
@@ -402,4 +402,4 @@ PROBES = {
             + [sharding_buffers(local, Recipe(), GROUPED)]
         ),
     ),
-}
+)

@@ -1,7 +1,7 @@
 """Who sends how much: against the formulas, and what each rank sends in truth."""
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 from refusals import rows
 
 from course_lib.theory.network.all_reduce_ways import SWITCH, Way, all_reduce_ways
@@ -44,8 +44,8 @@ REFUSED = [
         "ranks must be at",
     ),
 ]
-PROBES = {
-    "all_reduce_ways": Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
-    "Way.sent_by": Probe(all_reduce_ways(4)["tree"].sent_by, {"rank": 0}, {"rank": 3}),
-}
+PROBES = by_name(
+    Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
+    Probe(all_reduce_ways(4)["tree"].sent_by, {"rank": 0}, {"rank": 3}),
+)
 RECORDS = {"Way": [Way(2, {(0, 1): 1.0}), all_reduce_ways(3)["ring"]]}

@@ -1,6 +1,6 @@
 """Exchanges and buckets of DDP; the demo's test compares them with real all-reduces."""
 
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
@@ -37,18 +37,16 @@ REFUSED = [
     (lambda: ddp_all_reduces(0, 1), "syncs"),
     (lambda: ddp_all_reduces(1, 0), "buckets"),
 ]
-PROBES = {
-    "gradient_syncs": Probe(
+PROBES = by_name(
+    Probe(
         gradient_syncs,
         {"micro_steps": 8, "accumulation": 4, "no_sync": True},
         {"micro_steps": 16, "accumulation": 2, "no_sync": False},
     ),
-    "ddp_buckets": Probe(
+    Probe(
         ddp_buckets,
         {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4},
         {"gradient_bytes": [4] * 9, "cap_bytes": 12, "first_bytes": 8},
     ),
-    "ddp_all_reduces": Probe(
-        ddp_all_reduces, {"syncs": 3, "buckets": 4}, {"syncs": 5, "buckets": 6}
-    ),
-}
+    Probe(ddp_all_reduces, {"syncs": 3, "buckets": 4}, {"syncs": 5, "buckets": 6}),
+)

@@ -6,7 +6,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import SLOW_LINK, Probe
+from probes import SLOW_LINK, Probe, by_name
 
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.network import collectives
@@ -296,41 +296,33 @@ REFUSED = [
         "layer_parameters must be at least 1",
     ),
 ]
-PROBES = {
-    "bus_factor": Probe(collectives.bus_factor, CALL, OTHER_CALL),
-    "sent_bytes": Probe(collectives.sent_bytes, SENT, OTHER_SENT),
-    "steps": Probe(collectives.steps, CALL, OTHER_CALL | TREE),
-    "messages": Probe(collectives.messages, CALL, OTHER_CALL | TREE),
-    "moved_bytes": Probe(collectives.moved_bytes, SENT, OTHER_SENT | TREE),
-    "seconds": Probe(seconds, SENT | {"link": PCIE4}, OTHER_SENT | {"link": SLOW_LINK} | TREE),
-    "crossover_bytes": Probe(
+PROBES = by_name(
+    Probe(collectives.bus_factor, CALL, OTHER_CALL),
+    Probe(collectives.sent_bytes, SENT, OTHER_SENT),
+    Probe(collectives.steps, CALL, OTHER_CALL | TREE),
+    Probe(collectives.messages, CALL, OTHER_CALL | TREE),
+    Probe(collectives.moved_bytes, SENT, OTHER_SENT | TREE),
+    Probe(seconds, SENT | {"link": PCIE4}, OTHER_SENT | {"link": SLOW_LINK} | TREE),
+    Probe(
         crossover_bytes,
         CALL | {"link": PCIE4},
         OTHER_CALL | {"link": SLOW_LINK, "tree": "tree", "efficiency": 0.5},
     ),
-    "algorithm_bandwidth": Probe(
+    Probe(
         collectives.algorithm_bandwidth,
         {"size_bytes": 1e6, "time_s": 1.0},
         {"size_bytes": 2e6, "time_s": 2.0},
     ),
-    "bus_bandwidth": Probe(
-        collectives.bus_bandwidth, SENT | {"time_s": 1.0}, OTHER_SENT | {"time_s": 2.0}
-    ),
-    "zero_volume": Probe(
+    Probe(collectives.bus_bandwidth, SENT | {"time_s": 1.0}, OTHER_SENT | {"time_s": 2.0}),
+    Probe(
         collectives.zero_volume,
         {"size_bytes": 1e6, "zero_stage": 0},
         {"size_bytes": 2e6, "zero_stage": 3, "ranks": 4},
     ),
-    "tensor_parallel_bytes": Probe(
-        collectives.tensor_parallel_bytes, TENSOR | {"tp": 4}, OTHER_TENSOR | {"tp": 8}
-    ),
-    "activation_bytes": Probe(collectives.activation_bytes, TENSOR, OTHER_TENSOR),
-    "matrix_intensity": Probe(collectives.matrix_intensity, *CUT),
-    "layer_intensity": Probe(
-        collectives.layer_intensity, CUT[0], CUT[1] | {"layer_parameters": 10**6}
-    ),
-    "matrix_tp_reach": Probe(collectives.matrix_tp_reach, REACH, OTHER_REACH),
-    "layer_tp_reach": Probe(
-        collectives.layer_tp_reach, REACH, OTHER_REACH | {"layer_parameters": 10**9}
-    ),
-}
+    Probe(collectives.tensor_parallel_bytes, TENSOR | {"tp": 4}, OTHER_TENSOR | {"tp": 8}),
+    Probe(collectives.activation_bytes, TENSOR, OTHER_TENSOR),
+    Probe(collectives.matrix_intensity, *CUT),
+    Probe(collectives.layer_intensity, CUT[0], CUT[1] | {"layer_parameters": 10**6}),
+    Probe(collectives.matrix_tp_reach, REACH, OTHER_REACH),
+    Probe(collectives.layer_tp_reach, REACH, OTHER_REACH | {"layer_parameters": 10**9}),
+)

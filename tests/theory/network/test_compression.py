@@ -4,7 +4,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from probes import Probe
+from probes import Probe, by_name
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -68,15 +68,15 @@ REFUSED = [
     (lambda: powersgd_bytes([(4, 4)], 1, -1.0), "least_saving must be at least 0"),
     (lambda: powersgd_bytes([(4, 4)], 1, element_bytes=0), "element_bytes must be at least 1"),
 ]
-PROBES = {
-    "low_rank_elements": Probe(
+PROBES = by_name(
+    Probe(
         low_rank_elements,
         {"rows": 8, "columns": 16, "rank": 2},
         {"rows": 12, "columns": 20, "rank": 3},
     ),
-    "powersgd_bytes": Probe(
+    Probe(
         powersgd_bytes,
         {"shapes": [(8, 16)], "rank": 2},
         {"shapes": [(8, 24)], "rank": 1, "least_saving": 3.0, "element_bytes": 2},
     ),
-}
+)

@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -56,18 +56,18 @@ REFUSED = [
     ),
     (lambda: context.chunks(4, 4), "rank must be at most 3"),
 ]
-PROBES = {
-    "chunks": Probe(
+PROBES = by_name(
+    Probe(
         context.chunks,
         {"rank": 1, "ranks": 4, "zigzag": True},
         {"rank": 2, "ranks": 8, "zigzag": False},
     ),
-    "rank_scores": Probe(
+    Probe(
         context.rank_scores,
         {"sequence": 64, "rank": 1, "ranks": 4},
         {"sequence": 128, "rank": 2, "ranks": 8, "zigzag": True, "masked": False},
     ),
-    "hidden_ring_tokens": Probe(
+    Probe(
         context.hidden_ring_tokens,
         {"flop_per_s": 1e15, "bytes_per_s": 1e10, "hidden": 64, "kv_width": 16},
         {
@@ -78,4 +78,4 @@ PROBES = {
             "element_bytes": 4,
         },
     ),
-}
+)

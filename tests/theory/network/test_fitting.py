@@ -4,7 +4,7 @@ import random
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs.hardware import Link
@@ -117,8 +117,8 @@ REFUSED = [
     ),
     (lambda: bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1), "ranks 1 send nothing"),
 ]
-PROBES = {
-    "bounding_link": Probe(
+PROBES = by_name(
+    Probe(
         bounding_link,
         MEASURED,
         {
@@ -128,7 +128,7 @@ PROBES = {
             "seconds": [1e-3, 3e-3],
         },
     ),
-    "fit_alpha_beta": Probe(
+    Probe(
         fit_alpha_beta,
         MEASURED,
         {
@@ -139,7 +139,7 @@ PROBES = {
             "seconds": [1e-3, 3e-3],
         },
     ),
-}
+)
 RECORDS = {
     "FittedLink": [
         fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], measured, 4)

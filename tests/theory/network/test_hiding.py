@@ -1,7 +1,7 @@
 """Tokens that hide FSDP's messages: by a published bound, and by the times of one layer."""
 
 import pytest
-from probes import H100, Probe
+from probes import H100, Probe, by_name
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link
@@ -78,13 +78,13 @@ REFUSED = [
         "bytes_per_s must be above 0",
     ),
 ]
-PROBES = {
-    "fsdp_hiding_tokens": Probe(
+PROBES = by_name(
+    Probe(
         fsdp_hiding_tokens,
         {"recipe": Recipe(), "ranks": 8, "flop_per_s": 1e14, "bytes_per_s": 5e10},
         {"recipe": FSDP2, "ranks": 2, "flop_per_s": 2e14, "bytes_per_s": 1e10},
     ),
-}
+)
 RECORDS = {
     "HidingTokens": [
         fsdp_hiding_tokens(recipe, 8, flop_per_s=1e14, bytes_per_s=5e10)

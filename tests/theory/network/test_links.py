@@ -2,7 +2,7 @@
 
 import probes
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -50,11 +50,11 @@ REFUSED = [
     (lambda: group_link(CLUSTER, "ring", 2), "operation 'ring'"),
     (lambda: group_link(CLUSTER, "all-reduce", 64), "group 64"),
 ]
-PROBES = {
-    "group_link": Probe(
+PROBES = by_name(
+    Probe(
         group_link,
         {"cluster": probes.CLUSTER, "operation": "all-to-all", "ranks": 16},
         {"cluster": probes.SLOW, "operation": "all-reduce", "ranks": 4, "stride": 2},
         see=lambda link: (link.bytes_per_s, link.latency_s),
-    )
-}
+    ),
+)

@@ -1,6 +1,6 @@
 """Bytes of local SGD: of DDP, and less."""
 
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.network.local_sgd import averaged_bytes
@@ -15,10 +15,10 @@ def test_bytes_fall_by_the_updates_between_averages():
 REFUSED = [
     (lambda: averaged_bytes(1000, 4, 0), "every must be at least 1"),
 ]
-PROBES = {
-    "averaged_bytes": Probe(
+PROBES = by_name(
+    Probe(
         averaged_bytes,
         {"weight_bytes": 1000, "ranks": 4, "every": 2},
         {"weight_bytes": 2000, "ranks": 2, "every": 4},
     ),
-}
+)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.hardware import HDR, NDR, Link
 from course_lib.theory.network.one_slow_link import OneSlowLink
@@ -59,11 +59,11 @@ REFUSED = [
     (lambda: replace(MORNING, slow_bytes_per_s=0), "slow_bytes_per_s must be above 0"),
     (lambda: replace(MORNING, rings=0), "rings must be at least 1"),
 ]
-PROBES = {
-    "OneSlowLink": Probe(
+PROBES = by_name(
+    Probe(
         OneSlowLink,
         {"size_bytes": 4e9, "ranks": 64, "link": HDR, "slow_bytes_per_s": 6.25e9},
         {"size_bytes": 8e9, "ranks": 8, "link": NDR, "slow_bytes_per_s": 12.5e9, "rings": 8},
         see=lambda one: (one.slow_s, one.healthy_s),
-    )
-}
+    ),
+)

@@ -4,7 +4,7 @@ import random
 from itertools import combinations
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.network.pairwise import PairTest, SlowPart, name_slow, rounds
 
@@ -125,19 +125,19 @@ REFUSED = [
     (lambda: name_slow([PairTest(0, 1, 1e9)]), "tests has 1 of two pairs"),
     (lambda: name_slow([PairTest(0, 1, 1e9)] * 2, 0), "slow_share must be above 0"),
 ]
-PROBES = {
-    "rounds": Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
-    "name_slow": Probe(
+PROBES = by_name(
+    Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
+    Probe(
         name_slow,
         {"tests": TESTS},
         {"tests": measured(4, "all", lambda a, b: 2 in (a, b)), "slow_share": 0.1},
     ),
-    "PairTest": Probe(
+    Probe(
         PairTest,
         {"first": 0, "second": 1, "bytes_per_s": 1e9},
         {"first": 2, "second": 3, "bytes_per_s": 2e9},
     ),
-}
+)
 RECORDS = {
     "SlowPart": [
         name_slow(TESTS),

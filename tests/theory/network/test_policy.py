@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from probes import CLUSTER, DENSE, MIXTURE, ZERO_3, Probe
+from probes import CLUSTER, DENSE, MIXTURE, ZERO_3, Probe, by_name
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -25,15 +25,11 @@ REFUSED = [
     (lambda: CommunicationPolicy(token_nodes=0), "token_nodes must be at least 1"),
     (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
 ]
-PROBES = {
-    "CommunicationPolicy": Probe(
+PROBES = by_name(
+    Probe(
         CommunicationPolicy,
         {},
-        {
-            "bucket_bytes": 10**6,
-            "algorithm": "tree",
-            "token_nodes": 1,
-        },
+        {"bucket_bytes": 10**6, "algorithm": "tree", "token_nodes": 1},
         see=seen,
-    )
-}
+    ),
+)

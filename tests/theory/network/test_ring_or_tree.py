@@ -4,7 +4,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import SLOW_LINK, Probe
+from probes import SLOW_LINK, Probe, by_name
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
@@ -96,5 +96,7 @@ REFUSED = [
     (lambda: ring_or_tree("all-gather", 1, 2, LINK, tree="ring"), "tree 'ring' is not one of"),
     (lambda: ring_or_tree("allreduce", 1, 2, LINK), "did you mean 'all-reduce'"),
 ]
-PROBES = {"ring_or_tree": Probe(ring_or_tree, *CALLS)}
+PROBES = by_name(
+    Probe(ring_or_tree, *CALLS),
+)
 RECORDS = {"RingOrTree": [ring_or_tree(**call) for call in CALLS]}

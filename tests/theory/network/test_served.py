@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.scratch.parameter_server.stale import descend
 from course_lib.theory.network.served import (
@@ -129,8 +129,8 @@ REFUSED = [
     (lambda: largest_stable_rate(-1), "late must be at least 0"),
     (lambda: largest_stable_rate(1, 0), "curvature must be above 0"),
 ]
-PROBES = {
-    "ServedTraining": Probe(
+PROBES = by_name(
+    Probe(
         ServedTraining,
         {
             "exchange": RowExchange(1000, 64),
@@ -148,9 +148,7 @@ PROBES = {
         },
         see=lambda training: training.in_step_s,
     ),
-    "ServedTraining.all_reduced_s": Probe(
-        BASE.all_reduced_s, {"table_rows": 10**6}, {"table_rows": 10**7}
-    ),
-    "mean_staleness": Probe(mean_staleness, {"trainers": 4}, {"trainers": 5, "updates": 2}),
-    "largest_stable_rate": Probe(largest_stable_rate, {"late": 2}, {"late": 3, "curvature": 2.0}),
-}
+    Probe(BASE.all_reduced_s, {"table_rows": 10**6}, {"table_rows": 10**7}),
+    Probe(mean_staleness, {"trainers": 4}, {"trainers": 5, "updates": 2}),
+    Probe(largest_stable_rate, {"late": 2}, {"late": 3, "curvature": 2.0}),
+)

@@ -1,7 +1,7 @@
 """What a parameter server moves, against sums by hand."""
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 from refusals import rows
 
 from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
@@ -54,19 +54,17 @@ REFUSED = [
     (lambda: dense_over_sparse(RowExchange(100, 16), 99, 2), "table_rows must be at least 100"),
     (lambda: dense_over_sparse(RowExchange(0, 16), 99, 2), "rows must be at least 1"),
 ]
-PROBES = {
-    "RowExchange": Probe(
+PROBES = by_name(
+    Probe(
         RowExchange,
         EXCHANGE,
         {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
         see=lambda exchange: exchange.total_bytes,
     ),
-    "RowExchange.gathered_bytes": Probe(
-        RowExchange(**EXCHANGE).gathered_bytes, {"ranks": 4}, {"ranks": 2}
-    ),
-    "dense_over_sparse": Probe(
+    Probe(RowExchange(**EXCHANGE).gathered_bytes, {"ranks": 4}, {"ranks": 2}),
+    Probe(
         dense_over_sparse,
         {"exchange": RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
         {"exchange": RowExchange(50, 64), "table_rows": 500, "ranks": 2},
     ),
-}
+)

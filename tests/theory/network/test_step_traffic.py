@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import JOB, Probe
+from probes import JOB, Probe, by_name
 
 from course_lib import launch
 from course_lib.theory.inputs.cluster import Cluster
@@ -584,8 +584,8 @@ REFUSED = [
     (lambda: traffic(Layout(), overlap={"dq": 1}), "overlap axis 'dq' is not one of"),
     (lambda: traffic(Layout(), overlap={"dp": 1.5}), "at most 1, got 1.5"),
 ]
-PROBES = {
-    "step_traffic": Probe(
+PROBES = by_name(
+    Probe(
         step_traffic,
         {"job": JOB},
         {
@@ -595,5 +595,5 @@ PROBES = {
             "axes": ("tp",),
         },
         see=lambda sent: (sent.seconds, sent.exposed_seconds),
-    )
-}
+    ),
+)

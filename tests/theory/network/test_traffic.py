@@ -1,7 +1,7 @@
 """One collective of a step, and the totals of several."""
 
 import pytest
-from probes import Probe, values
+from probes import Probe, by_name, values
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -61,8 +61,8 @@ REFUSED = [
     (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
     (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),
 ]
-PROBES = {
-    "Collective": Probe(
+PROBES = by_name(
+    Probe(
         Collective,
         values(ENTRY),
         {
@@ -88,11 +88,11 @@ PROBES = {
             entry.place,
         ),
     ),
-    "Traffic": Probe(
+    Probe(
         Traffic,
         {"collectives": (ENTRY,)},
         {"collectives": (ENTRY, ENTRY), "overlap": {"dp": 0.5}},
         see=lambda sent: sent.exposed_seconds,
     ),
-    "Traffic.explain": Probe(Traffic((ENTRY,)).explain, {}, {"unit": "GiB"}),
-}
+    Probe(Traffic((ENTRY,)).explain, {}, {"unit": "GiB"}),
+)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import DENSE, SLOW_LINK, Probe
+from probes import DENSE, SLOW_LINK, Probe, by_name
 
 from course_lib.theory.compute.flops import six_nd
 from course_lib.theory.inputs.hardware import NDR
@@ -42,8 +42,8 @@ REFUSED = [
         "take a dense model",
     ),
 ]
-PROBES = {
-    "unit_costs": Probe(
+PROBES = by_name(
+    Probe(
         unit_costs,
         {
             "shape": DENSE,
@@ -62,4 +62,4 @@ PROBES = {
             "flop_per_s": 2e12,
         },
     ),
-}
+)

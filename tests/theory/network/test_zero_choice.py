@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -69,18 +69,16 @@ REFUSED = [
     (lambda: most_parameters(1, 0, 1e9, MIXED), "ranks must be at least 1"),
     (lambda: most_parameters(1, 8, -1, MIXED), "room_bytes must be at least 0"),
 ]
-PROBES = {
-    "whole_and_cut": Probe(
-        whole_and_cut, {"zero_stage": 1, "recipe": MIXED}, {"zero_stage": 2, "recipe": OTHER}
-    ),
-    "fewest_ranks": Probe(
+PROBES = by_name(
+    Probe(whole_and_cut, {"zero_stage": 1, "recipe": MIXED}, {"zero_stage": 2, "recipe": OTHER}),
+    Probe(
         fewest_ranks,
         {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED},
         {"parameters": 1500, "zero_stage": 3, "room_bytes": 3000, "recipe": OTHER},
     ),
-    "most_parameters": Probe(
+    Probe(
         most_parameters,
         {"zero_stage": 1, "ranks": 4, "room_bytes": 10_000, "recipe": MIXED},
         {"zero_stage": 2, "ranks": 8, "room_bytes": 20_000, "recipe": OTHER},
     ),
-}
+)

@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe
+from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs.hardware import Link
@@ -94,19 +94,15 @@ REFUSED = [
         "rank must be",
     ),
 ]
-PROBES = {
-    "shard": Probe(
-        shard,
-        {"parameters": 10, "ranks": 4, "rank": 1},
-        {"parameters": 20, "ranks": 2, "rank": 0},
+PROBES = by_name(
+    Probe(
+        shard, {"parameters": 10, "ranks": 4, "rank": 1}, {"parameters": 20, "ranks": 2, "rank": 0}
     ),
-    "zero_stages": Probe(zero_stages, CALL, OTHER_CALL),
-    "sent_bytes": Probe(
-        sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}
-    ),
-    "StageBill.bus_seconds": Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
-    "ZeroStages.explain": Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
-}
+    Probe(zero_stages, CALL, OTHER_CALL),
+    Probe(sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}),
+    Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
+    Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
+)
 RECORDS = {
     "Shard": [shard(10, 4, rank) for rank in (0, 3)],
     "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],

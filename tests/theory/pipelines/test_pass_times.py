@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import TIMES, Probe
+from probes import TIMES, Probe, by_name
 
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
@@ -36,8 +36,8 @@ REFUSED = [
     (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
     (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
 ]
-PROBES = {
-    "PassTimes": Probe(
+PROBES = by_name(
+    Probe(
         PassTimes,
         {"forward": 1.0, "backward": 2.0},
         {"forward": 1.5, "backward": 3.0, "weight": 0.5, "overlapped": 2.5, "transfer": 0.5},
@@ -45,5 +45,5 @@ PROBES = {
             timeline(name, 4, 8, times=times).makespan for name in ("zb1p", "dualpipe")
         ],
     ),
-    "PassTimes.of": Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
-}
+    Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
+)

@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from probes import TIMES, Given, Probe
+from probes import TIMES, Given, Probe, by_name
 from test_bubble import DURATIONS, sizes
 
 from course_lib.theory.inputs.layout import Layout
@@ -174,8 +174,8 @@ REFUSED = [
     ),
     (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
 ]
-PROBES = {
-    "timeline": Probe(
+PROBES = by_name(
+    Probe(
         timeline,
         SIZES | {"name": "gpipe"},
         OTHER_SIZES
@@ -187,10 +187,10 @@ PROBES = {
         },
         see=lambda run: run.tasks,
     ),
-    "simulate": Probe(
+    Probe(
         simulate,
         {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
         {"plan": schedule("1f1b", 4, 8), "times": TIMES},
         see=lambda run: run.tasks,
     ),
-}
+)

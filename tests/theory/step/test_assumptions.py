@@ -3,7 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from probes import CLUSTER, DENSE, FULL, H100, OFFLOADED, PLAIN, SLOW, SLOW_LINK, STANDARD, Probe
+from probes import (
+    CLUSTER,
+    DENSE,
+    FULL,
+    H100,
+    OFFLOADED,
+    PLAIN,
+    SLOW,
+    SLOW_LINK,
+    STANDARD,
+    Probe,
+    by_name,
+)
 from refusals import rows
 
 from course_lib.theory.inputs.cluster import Cluster
@@ -81,8 +93,8 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "Assumptions": Probe(
+PROBES = by_name(
+    Probe(
         Assumptions,
         {},
         {
@@ -100,16 +112,12 @@ PROBES = {
         },
         see=seen,
     ),
-    "framework_assumptions": Probe(
+    Probe(
         framework_assumptions,
         {"name": "llm-foundry", "assumptions": Assumptions()},
         {"name": "automodel", "assumptions": Assumptions(touches=1)},
     ),
-    "Assumptions.reached": Probe(Assumptions().reached, {"cluster": CLUSTER}, {"cluster": SLOW}),
-    "Assumptions.attention_mask": Probe(
-        Assumptions().attention_mask, {"recipe": PLAIN}, {"recipe": STANDARD}
-    ),
-    "Assumptions.flop_conventions": Probe(
-        Assumptions().flop_conventions, {"recipe": PLAIN}, {"recipe": FULL}
-    ),
-}
+    Probe(Assumptions().reached, {"cluster": CLUSTER}, {"cluster": SLOW}),
+    Probe(Assumptions().attention_mask, {"recipe": PLAIN}, {"recipe": STANDARD}),
+    Probe(Assumptions().flop_conventions, {"recipe": PLAIN}, {"recipe": FULL}),
+)

@@ -6,7 +6,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.step import batching
 from course_lib.theory.step.batching import Batching, rank_samples
@@ -125,8 +125,8 @@ REFUSED = [
     (lambda: batching.noise_scale(2, 8.0, 8, 1.0), "average the squared norms over more batches"),
     (lambda: batching.noise_scale(2, 1.0, 8, 8.0), "leaves no noise"),
 ]
-PROBES = {
-    "Batching": Probe(
+PROBES = by_name(
+    Probe(
         Batching,
         {"samples": 1003, "micro_batch": 4, "nodes": 4, "gpus_per_node": 8},
         {
@@ -143,27 +143,27 @@ PROBES = {
         },
         see=lambda cut: (cut.epoch(), cut.tokens_per_batch),
     ),
-    "rank_samples": Probe(
+    Probe(
         rank_samples,
         {"samples": 10, "dp": 3, "rank": 1},
         {"samples": 20, "dp": 2, "rank": 0, "drop_last": True},
     ),
-    "scaled_learning_rate": Probe(
+    Probe(
         batching.scaled_learning_rate,
         {"base": 0.1, "base_batch": 256, "batch": 512, "rule": "linear"},
         {"base": 0.2, "base_batch": 128, "batch": 64, "rule": "sqrt", "critical_batch": 300.0},
     ),
-    "batch_cost": Probe(
+    Probe(
         batching.batch_cost,
         {"batch": 1.0, "critical_batch": 2.0},
         {"batch": 3.0, "critical_batch": 5.0},
     ),
-    "noise_scale": Probe(
+    Probe(
         batching.noise_scale,
         {"small": 1, "square_small": 9.0, "big": 10, "square_big": 2.0},
         {"small": 2, "square_small": 8.0, "big": 20, "square_big": 3.0},
     ),
-}
+)
 RECORDS = {
     "Epoch": [
         Batching(*case).epoch()

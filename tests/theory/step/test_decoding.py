@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -90,8 +90,8 @@ REFUSED = [
     (lambda: Decoding(MODELS["mixtral-8x7b"], H100), "take a dense model"),
     (lambda: most_sequences(Decoding(LLAMA, H100)), "context must be at least 1"),
 ]
-PROBES = {
-    "Decoding": Probe(
+PROBES = by_name(
+    Probe(
         Decoding,
         BASE,
         {
@@ -105,9 +105,9 @@ PROBES = {
         },
         see=_leaves,
     ),
-    "most_sequences": Probe(
+    Probe(
         most_sequences,
         {"decoding": Decoding(**BASE)},
         {"decoding": Given(Decoding(**BASE | {"context": 7})), "reserve_bytes": 1e9},
     ),
-}
+)

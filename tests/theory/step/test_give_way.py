@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
@@ -49,8 +49,8 @@ def test_a_layer_is_computed_when_it_is_there_and_two_are_whole_at_most():
 REFUSED = [
     (lambda: run(None, layers=0), "layers must be at least 1"),
 ]
-PROBES = {
-    "sharded_backward": Probe(
+PROBES = by_name(
+    Probe(
         sharded_backward,
         {"layers": 3, "backward": BACKWARD, "gather": MESSAGE, "scatter": MESSAGE},
         {
@@ -61,5 +61,5 @@ PROBES = {
             "prepare": Given(PREPARE),
         },
         see=lambda tasks: [vars(task) for task in tasks],
-    )
-}
+    ),
+)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.scratch.recovery import failures
 from course_lib.theory.inputs.recipe import Recipe
@@ -119,33 +119,31 @@ REFUSED = [
     (lambda: mean_lost_steps(0), "every must be at least 1"),
     (lambda: machine_mtbf_s(1, 0), "parts must be at least 1"),
 ]
-PROBES = {
-    "machine_mtbf_s": Probe(
-        machine_mtbf_s, {"part_mtbf_s": 1e8, "parts": 10}, {"part_mtbf_s": 2e8, "parts": 20}
-    ),
-    "young_interval_s": Probe(young_interval_s, FAILURES, OTHER_FAILURES),
-    "daly_interval_s": Probe(daly_interval_s, FAILURES, OTHER_FAILURES),
-    "wasted_fraction": Probe(
+PROBES = by_name(
+    Probe(machine_mtbf_s, {"part_mtbf_s": 1e8, "parts": 10}, {"part_mtbf_s": 2e8, "parts": 20}),
+    Probe(young_interval_s, FAILURES, OTHER_FAILURES),
+    Probe(daly_interval_s, FAILURES, OTHER_FAILURES),
+    Probe(
         wasted_fraction,
         FAILURES | {"interval_s": 600.0},
         OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
     ),
-    "expected_waste": Probe(
+    Probe(
         expected_waste,
         FAILURES | {"interval_s": 600.0},
         OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
     ),
-    "Saving": Probe(
+    Probe(
         Saving,
         FAILURES | {"interval_s": 600.0},
         OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
         see=lambda plan: plan.waste,
     ),
-    "lost_steps": Probe(lost_steps, {"done": 7, "every": 4}, {"done": 6, "every": 5}),
-    "mean_lost_steps": Probe(mean_lost_steps, {"every": 4}, {"every": 5}),
-    "checkpoint_bytes": Probe(
+    Probe(lost_steps, {"done": 7, "every": 4}, {"done": 6, "every": 5}),
+    Probe(mean_lost_steps, {"every": 4}, {"every": 5}),
+    Probe(
         checkpoint_bytes,
         {"parameters": 10, "recipe": Recipe()},
         {"parameters": 11, "recipe": Recipe(optimizer="sgd")},
     ),
-}
+)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib import recorded
 from course_lib.theory.inputs.hardware import Link
@@ -52,8 +52,8 @@ REFUSED = [
     (lambda: MoreNodes(1.0, 1.0, nodes=1), "nodes must be at least 2"),
     (lambda: MoreNodes(0.0, 1.0), "compute_s"),
 ]
-PROBES = {
-    "MoreNodes": Probe(
+PROBES = by_name(
+    Probe(
         MoreNodes,
         {"compute_s": 1.0, "exchange_s": 0.5},
         {
@@ -65,4 +65,4 @@ PROBES = {
         },
         see=lambda more: more.speedup,
     ),
-}
+)

@@ -8,7 +8,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import JOB, Probe
+from probes import JOB, Probe, by_name
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
@@ -235,14 +235,12 @@ REFUSED = [
     ),
     (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR)).days(-1), "tokens must be at least 0"),
 ]
-PROBES = {
-    "step_time": Probe(
-        step_time, {"job": JOB}, {"assumptions": Assumptions(touches=1)}, see=StepTime.leaves
-    ),
-    "StepTime.run": Probe(STEP.run, *AMOUNT),
-    "StepTime.days": Probe(STEP.days, *AMOUNT),
-    "StepTime.cost_usd": Probe(STEP.cost_usd, *AMOUNT),
-}
+PROBES = by_name(
+    Probe(step_time, {"job": JOB}, {"assumptions": Assumptions(touches=1)}, see=StepTime.leaves),
+    Probe(STEP.run, *AMOUNT),
+    Probe(STEP.days, *AMOUNT),
+    Probe(STEP.cost_usd, *AMOUNT),
+)
 RECORDS = {
     "StepTime": [
         STEP,

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.step.stragglers import (
     expected_slowest_s,
@@ -50,16 +50,12 @@ REFUSED = [
     (lambda: expected_slowest_s(4, 1.0, 0.5), "more than a third of mean_s"),
     (lambda: expected_slowest_s(4, -1.0, 0.0), "mean_s must be at least 0"),
 ]
-PROBES = {
-    "straggler_factor": Probe(
-        straggler_factor, {"slower": 0.1}, {"slower": 0.2, "compute_share": 0.5}
-    ),
-    "shared_work_factor": Probe(
-        shared_work_factor, {"ranks": 8, "slower": 0.1}, {"ranks": 16, "slower": 0.2}
-    ),
-    "expected_slowest_s": Probe(
+PROBES = by_name(
+    Probe(straggler_factor, {"slower": 0.1}, {"slower": 0.2, "compute_share": 0.5}),
+    Probe(shared_work_factor, {"ranks": 8, "slower": 0.1}, {"ranks": 16, "slower": 0.2}),
+    Probe(
         expected_slowest_s,
         {"ranks": 8, "mean_s": 1.0, "deviation_s": 0.1},
         {"ranks": 64, "mean_s": 2.0, "deviation_s": 0.2},
     ),
-}
+)

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.step.streams import SharedTimeline, Span, Task, rates, shared_timeline
@@ -117,8 +117,8 @@ REFUSED = [
     (lambda: shared_timeline([A]).busy_s("x"), "stream 'x' is not one of s"),
     (lambda: shared_timeline([A]).slowdown("x"), "task 'x' is not one of a"),
 ]
-PROBES = {
-    "Task": Probe(
+PROBES = by_name(
+    Probe(
         Task,
         {"name": "a", "stream": "s", "alone_s": 1.0, "demands": CORE},
         {
@@ -131,19 +131,18 @@ PROBES = {
         },
         see=_beside,
     ),
-    "shared_timeline": Probe(
-        shared_timeline, {"tasks": [A]}, {"tasks": Given([replace(A, alone_s=2)])}
-    ),
-    "rates": Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),
+    Probe(shared_timeline, {"tasks": [A]}, {"tasks": Given([replace(A, alone_s=2)])}),
+    Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),
+    Probe(RUN.end_s, {"name": "long"}, {"name": "short"}),
+    Probe(RUN.slowdown, {"name": "long"}, {"name": "short"}),
+    Probe(RUN.busy_s, {"stream": "a"}, {"stream": "b"}),
+    Probe(RUN.waits_s, {"stream": "a"}, {"stream": "b"}),
+) | {
     "SharedTimeline.start_s": Probe(
         lambda name: shared_timeline([A, Task("b", "s", 1)]).start_s(name),
         {"name": "a"},
         {"name": "b"},
     ),
-    "SharedTimeline.end_s": Probe(RUN.end_s, {"name": "long"}, {"name": "short"}),
-    "SharedTimeline.slowdown": Probe(RUN.slowdown, {"name": "long"}, {"name": "short"}),
-    "SharedTimeline.busy_s": Probe(RUN.busy_s, {"stream": "a"}, {"stream": "b"}),
-    "SharedTimeline.waits_s": Probe(RUN.waits_s, {"stream": "a"}, {"stream": "b"}),
 }
 RECORDS = {
     "Span": [Span("a", "s", 0, 1, 1.0), Span("b", "t", 1, 2, 0.5)],

@@ -1,7 +1,7 @@
 """Swapping: by hand, and against threads that sleep."""
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.step.swapping import Swapping
@@ -40,11 +40,11 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = {
-    "Swapping": Probe(
+PROBES = by_name(
+    Probe(
         Swapping,
         {"compute_s": (2.0, 5.0, 1.0), "swap_s": (3.0, 4.0, 1.0)},
         {"compute_s": (3.0, 5.0, 1.0), "swap_s": Given((3.0, 6.0, 1.0))},
         see=lambda run: [*run.exposed_s, run.serial_s, run.overlapped_s],
     ),
-}
+)
