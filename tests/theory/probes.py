@@ -18,6 +18,14 @@ from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
 
+# What a shape of Llama has otherwise than one of GPT-2.
+LLAMA_LIKE: dict[str, Any] = {
+    "mlp": "swiglu",
+    "norm": "rmsnorm",
+    "biases": False,
+    "learned_positions": False,
+    "tied_embeddings": False,
+}
 DENSE = TransformerShape(6, 512, 8, 2048, 5000, 1024, kv_heads=4)
 MIXTURE = replace(
     DENSE,

@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, LATENT, MIXTURE, Probe, by_name
+from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Probe, by_name
 
 from course_lib.theory.compute import flops
 from course_lib.theory.compute.flops import FlopBreakdown, training_flops
@@ -22,11 +22,7 @@ LLAMA = TransformerShape(
     vocab=100,
     context=64,
     kv_heads=2,
-    mlp="swiglu",
-    norm="rmsnorm",
-    biases=False,
-    learned_positions=False,
-    tied_embeddings=False,
+    **LLAMA_LIKE,
     head_dim=8,
 )
 DEEPSEEK = dataclasses.replace(

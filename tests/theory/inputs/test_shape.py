@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from every import every
-from probes import DENSE, LATENT, MIXTURE, Given, Probe, by_name, check, values
+from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Given, Probe, by_name, check, values
 from refusals import rows
 
 from course_lib.theory.compute.flops import training_flops
@@ -38,11 +38,7 @@ DEEPSEEK = TransformerShape(
     ffn=40,
     vocab=50,
     context=16,
-    mlp="swiglu",
-    norm="rmsnorm",
-    biases=False,
-    learned_positions=False,
-    tied_embeddings=False,
+    **LLAMA_LIKE,
     experts=6,
     top_k=2,
     shared_experts=2,

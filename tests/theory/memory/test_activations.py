@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, FULL, JOB, PLAIN, STANDARD, Probe, by_name
+from probes import DENSE, FULL, JOB, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
 from refusals import rows
 
 from course_lib.theory.inputs.job import Job
@@ -37,11 +37,7 @@ LLAMA = TransformerShape(
     vocab=50,
     context=32,
     kv_heads=2,
-    mlp="swiglu",
-    norm="rmsnorm",
-    biases=False,
-    learned_positions=False,
-    tied_embeddings=False,
+    **LLAMA_LIKE,
 )
 LLAMA4 = replace(LLAMA, kv_heads=4)
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 48}

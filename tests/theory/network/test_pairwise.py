@@ -137,6 +137,7 @@ PROBES = by_name(
         {"first": 0, "second": 1, "bytes_per_s": 1e9},
         {"first": 2, "second": 3, "bytes_per_s": 2e9},
     ),
+    Probe(name_slow(TESTS).is_slow, {"test": PairTest(0, 1, SLOW)}, {"test": PairTest(0, 1, FAST)}),
 )
 RECORDS = {
     "SlowPart": [

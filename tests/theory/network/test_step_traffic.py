@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import JOB, Probe, by_name
+from probes import JOB, LLAMA_LIKE, Probe, by_name
 
 from course_lib import launch
 from course_lib.theory.inputs.cluster import Cluster
@@ -27,8 +27,7 @@ from course_lib.theory.pipelines.simulation import timeline
 
 H100 = accelerator("H100-SXM")
 SHAPE = TransformerShape(
-    layers=8, hidden=512, heads=8, kv_heads=4, ffn=1024, vocab=1000, context=256, mlp="swiglu",
-    norm="rmsnorm", biases=False, learned_positions=False, tied_embeddings=False,
+    layers=8, hidden=512, heads=8, kv_heads=4, ffn=1024, vocab=1000, context=256, **LLAMA_LIKE,
 )  # fmt: skip
 EXPERTS = replace(SHAPE, experts=8, top_k=2, shared_experts=1, expert_ffn=256, dense_layers=2)
 SEQUENCE = 256

@@ -9,7 +9,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import DENSE, GUESS, PLAIN, STANDARD, Probe, by_name
+from probes import DENSE, GUESS, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -51,11 +51,7 @@ MIXTURE = TransformerShape(
     expert_ffn=512,
     dense_layers=2,
     shared_experts=1,
-    mlp="swiglu",
-    norm="rmsnorm",
-    biases=False,
-    learned_positions=False,
-    tied_embeddings=False,
+    **LLAMA_LIKE,
 )
 LATENT = replace(MIXTURE, mla=LatentAttention(96, 64, 32, 16, 32), dense_layers=0, ffn=512)
 
