@@ -6,18 +6,25 @@ file when it is first used, and is listed nowhere. Stories of several steps are 
 """
 
 from collections.abc import Callable
-from typing import cast
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
-from course_lib.panels.finding import names, one
 from course_lib.panels.panel import Panel as Panel
 
 _ENDING = "_panel"
 
 
 def __getattr__(name: str) -> Callable[..., Panel]:
-    """The function that builds panel `name`."""
-    return cast(Callable[..., Panel], one(__name__, __path__, name, _ENDING))
+    """The function that builds panel `name`. Raises AttributeError for another name."""
+    known = __dir__()[1:]
+    if name not in known:
+        raise AttributeError(f"no panel {name!r}; the panels are {', '.join(known)}")
+    build: Any = getattr(import_module(f"{__name__}.{name}{_ENDING}"), name)
+    globals()[name] = build
+    return build  # type: ignore[no-any-return]
 
 
 def __dir__() -> list[str]:
-    return ["Panel", *names(__path__, _ENDING)]
+    files = [module.name for module in iter_modules(__path__)]
+    return ["Panel", *(name.removesuffix(_ENDING) for name in files if name.endswith(_ENDING))]

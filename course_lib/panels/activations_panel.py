@@ -2,7 +2,8 @@
 
 from course_lib.figures.memory import activations as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.offers import DENSE
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -11,44 +12,21 @@ from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.activations import activation_terms
 
 
+@panel
 def activations(
-    model: str = "gpt3-175b",
-    recompute: str = "none",
-    attention: str = "standard",
-    dropout: bool = True,
-    micro_batch: int = 1,
-    sequence: int = 2048,
-    tp: int = 1,
-    sequence_parallel: bool = False,
-) -> Panel:
+    model: str = choice("model", "gpt3-175b", DENSE),
+    recompute: str = choice("recompute", "none", ["none", "selective", "full"]),
+    attention: str = choice("attention", "standard", ["standard", "flash"]),
+    micro_batch: int = powers_of_two("micro-batch", 1, 1, 64),
+    sequence: int = powers_of_two("sequence", 2048, 512, 131072),
+    tp: int = powers_of_two("tensor parallel", 1, 1, 16),
+    dropout: bool = flag("dropout", True),
+    sequence_parallel: bool = flag("sequence parallel", False),
+) -> View:
     """Controls for `activation_terms`, whose `ActivationTerms` is the panel's result.
 
     Raises ValueError for starting values that are not offered or do not fit together.
     """
-    dense = [name for name, shape in MODELS.items() if not shape.experts]
-    controls = {
-        "model": choice("model", model, dense),
-        "recompute": choice("recompute", recompute, ["none", "selective", "full"]),
-        "attention": choice("attention", attention, ["standard", "flash"]),
-        "micro_batch": powers_of_two("micro-batch", micro_batch, 1, 64),
-        "sequence": powers_of_two("sequence", sequence, 512, 131072),
-        "tp": powers_of_two("tensor parallel", tp, 1, 16),
-        "dropout": flag("dropout", dropout),
-        "sequence_parallel": flag("sequence parallel", sequence_parallel),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    model: str,
-    recompute: str,
-    attention: str,
-    micro_batch: int,
-    sequence: int,
-    tp: int,
-    dropout: bool,
-    sequence_parallel: bool,
-) -> View:
     shape = MODELS[model]
     recipe = Recipe(recompute=recompute, attention=attention, dropout=dropout)
     layout = Layout(tp=tp, sequence_parallel=sequence_parallel, micro_batch=micro_batch)

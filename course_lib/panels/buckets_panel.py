@@ -3,61 +3,37 @@
 from course_lib.figures.data_parallel import buckets as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, flag, powers_of_two, whole
-from course_lib.panels.panel import Panel, View
-from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, NETWORK_LATENCY_S, PCIE4, Link
+from course_lib.panels.offers import DENSE, by_name, ethernet
+from course_lib.panels.panel import View, panel
+from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, NETWORK_LATENCY_S, PCIE4
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import MIB, format_bytes
 from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 
 _LARGEST_GPU_BYTES = max(gpu.memory_bytes for gpu in ACCELERATORS.values())
-LINKS = {
-    link.name: link
-    for link in (
-        ACCELERATORS["H100-SXM"].inside,
-        NDR,
-        HDR,
-        PCIE4,
-        Link("Ethernet 10 Gb/s", 1.25e9, NETWORK_LATENCY_S),
-    )
-}
+# DDP keeps the whole model on each GPU. (And 100,000 buckets would not be drawn in time.)
+_WHOLE_ON_A_GPU = [
+    name for name in DENSE if 16 * MODELS[name].parameters().total < _LARGEST_GPU_BYTES
+]
+_LINKS = by_name(ACCELERATORS["H100-SXM"].inside, NDR, HDR, PCIE4, ethernet(10, NETWORK_LATENCY_S))
 
 
+@panel
 def buckets(
-    model: str = "gpt2-124m",
-    gpu: str = "A100-SXM-80GB",
-    link: str = HDR.name,
-    ranks: int = 8,
-    tokens: int = 16384,
-    bucket_mib: int = 25,
-    overlap: bool = True,
-) -> Panel:
+    model: str = choice("model", "gpt2-124m", _WHOLE_ON_A_GPU),
+    gpu: str = choice("GPU", "A100-SXM-80GB", list(ACCELERATORS)),
+    link: str = choice("link", HDR.name, list(_LINKS)),
+    ranks: int = powers_of_two("ranks", 8, 2, 1024),
+    tokens: int = powers_of_two("tokens per rank", 16384, 512, 131072),
+    bucket_mib: int = whole("bucket", 25, 1, 512, "MiB"),
+    overlap: bool = flag("overlap", True),
+) -> View:
     """Controls for `ddp_timeline`, whose `BucketTimeline` is the panel's result.
 
     Gradients are fp32. The first bucket has the same limit as the others, as in torch where a
     program names `bucket_cap_mb`. Raises ValueError for starting values that are not offered.
     """
-    # DDP keeps the whole model on each GPU. (And 100,000 buckets would not be drawn in time.)
-    whole_on_a_gpu = {
-        name: shape
-        for name, shape in MODELS.items()
-        if not shape.experts and 16 * shape.parameters().total < _LARGEST_GPU_BYTES
-    }
-    controls = {
-        "model": choice("model", model, list(whole_on_a_gpu)),
-        "gpu": choice("GPU", gpu, list(ACCELERATORS)),
-        "link": choice("link", link, list(LINKS)),
-        "ranks": powers_of_two("ranks", ranks, 2, 1024),
-        "tokens": powers_of_two("tokens per rank", tokens, 512, 131072),
-        "bucket_mib": whole("bucket", bucket_mib, 1, 512, "MiB"),
-        "overlap": flag("overlap", overlap),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    model: str, gpu: str, link: str, ranks: int, tokens: int, bucket_mib: int, overlap: bool
-) -> View:
-    cap, wire = bucket_mib * MIB, LINKS[link]
+    cap, wire = bucket_mib * MIB, _LINKS[link]
     gradients = model_gradients(MODELS[model], ACCELERATORS[gpu], tokens)
     result = ddp_timeline(gradients, ranks, wire, cap_bytes=cap, first_bytes=cap, overlap=overlap)
     buckets = counted(len(result.exchanges), "bucket")

@@ -3,23 +3,21 @@
 from course_lib.figures.network import ring_or_tree as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.offers import by_name, ethernet
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 from course_lib.theory.inputs.units import KIB, format_number, format_seconds
 from course_lib.theory.network.collectives import OPERATIONS
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 
-LINKS = {
-    link.name: link
-    for link in (
-        ACCELERATORS["H100-SXM"].inside,
-        ACCELERATORS["A100-SXM-80GB"].inside,
-        PCIE4,
-        NDR,
-        HDR,
-        Link("Ethernet 10 Gb/s", 1.25e9, 50e-6),  # an assumed latency, for comparison
-    )
-}
+_LINKS = by_name(
+    ACCELERATORS["H100-SXM"].inside,
+    ACCELERATORS["A100-SXM-80GB"].inside,
+    PCIE4,
+    NDR,
+    HDR,
+    ethernet(10),
+)
 
 
 def collectives(
@@ -35,7 +33,7 @@ def collectives(
     for starting values that are not offered.
     """
     own, name = ({link.name: link}, link.name) if isinstance(link, Link) else ({}, link)
-    links = {**own, **LINKS}
+    links = {**own, **_LINKS}
     controls = {
         "operation": choice("operation", operation, OPERATIONS),
         "link": choice("link", name, list(links)),

@@ -1,7 +1,11 @@
-"""What can be moved in a panel: a name, a value, and the values that are offered."""
+"""What can be moved in a panel: a name, a value, and the values that are offered.
+
+As the default of a panel's parameter a control stands for the value that it starts with: so the
+functions that make one say that they return Any, as `dataclasses.field` does.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from course_lib import validation
@@ -34,6 +38,12 @@ class Control:
         self.index = place(self.label, value, self.options)
         self.moved()
 
+    def at(self, value: Any) -> "Control":
+        """Another one like this, at `value`. Raises ValueError where it is not offered."""
+        if self.kind == "flag":
+            validation.flag(self.label, value)
+        return replace(self, index=place(self.label, value, self.options))
+
     @property
     def text(self) -> str:
         """The chosen value as it is shown, with its unit."""
@@ -61,7 +71,7 @@ class Numbers(Sequence[tuple[str, int]]):
         return f"{number:,}", number
 
 
-def whole(name: str, value: int, least: int, most: int, unit: str = "") -> Control:
+def whole(name: str, value: int, least: int, most: int, unit: str = "") -> Any:
     """A slider over the whole numbers least … most with a number box.
 
     Raises ValueError for a starting value out of range.
@@ -70,7 +80,7 @@ def whole(name: str, value: int, least: int, most: int, unit: str = "") -> Contr
     return Control("number", name, options, place(name, value, options), unit)
 
 
-def powers_of_two(name: str, value: int, least: int, most: int, unit: str = "") -> Control:
+def powers_of_two(name: str, value: int, least: int, most: int, unit: str = "") -> Any:
     """A slider over the powers of two least … most.
 
     Raises ValueError for a starting value that is not one of them.
@@ -79,7 +89,7 @@ def powers_of_two(name: str, value: int, least: int, most: int, unit: str = "") 
     return listed(name, value, {f"{option:,}": option for option in options}, unit)
 
 
-def listed(name: str, value: Hashable, options: Mapping[str, Any], unit: str = "") -> Control:
+def listed(name: str, value: Hashable, options: Mapping[str, Any], unit: str = "") -> Any:
     """A slider over the values of `options`, text: value.
 
     Raises ValueError for a starting value that is not in it.
@@ -88,7 +98,7 @@ def listed(name: str, value: Hashable, options: Mapping[str, Any], unit: str = "
     return Control("slider", name, pairs, place(name, value, pairs), unit)
 
 
-def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any]) -> Control:
+def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any]) -> Any:
     """A list to choose from; a mapping gives the text of each value.
 
     Raises ValueError for a starting value that is not in it.
@@ -99,7 +109,7 @@ def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any
     return Control("choice", name, pairs, place(name, value, pairs))
 
 
-def flag(name: str, value: bool) -> Control:
+def flag(name: str, value: bool) -> Any:
     """A box to tick. Raises ValueError unless `value` is True or False."""
     validation.flag(name, value)
     return Control("flag", name, [("no", False), ("yes", True)], int(value))

@@ -2,24 +2,20 @@
 
 from course_lib.figures.data import accumulation as figure
 from course_lib.panels.controls import powers_of_two
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.step.batching import batch_cost
 
 
-def critical_batch(batch: int = 64, critical: int = 1024) -> Panel:
+@panel
+def critical_batch(
+    batch: int = powers_of_two("batch", 64, 8, 16384),
+    critical: int = powers_of_two("critical batch", 1024, 64, 4096),
+) -> View:
     """Sliders for `batch_cost`, whose `BatchCost` is the panel's result.
 
     Raises ValueError for starting values outside the sliders.
     """
-    controls = {
-        "batch": powers_of_two("batch", batch, 8, 16384),
-        "critical": powers_of_two("critical batch", critical, 64, 4096),
-    }
-    return Panel(controls, _view)
-
-
-def _view(batch: int, critical: int) -> View:
     cost = batch_cost(batch, critical)
     rows = (
         (

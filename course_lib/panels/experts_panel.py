@@ -3,7 +3,7 @@
 from course_lib.figures.layers import experts as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import listed, powers_of_two, whole
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.network.experts import expert_load
 
@@ -13,38 +13,20 @@ _FACTORS = {f"{factor:g}": factor for factor in (0.5, 0.75, 1.0, 1.25, 1.5, 2.0,
 _FACTORS["no limit"] = 0.0
 
 
+@panel
 def experts(
-    skew: float = 0.5,
-    experts: int = 8,
-    top_k: int = 2,
-    capacity_factor: float = 1.25,
-    ep: int = 4,
-    tokens: int = 8192,
-) -> Panel:
+    skew: float = listed("router's skew", 0.5, {f"{value:g}": value for value in _SKEWS}),
+    experts: int = powers_of_two("experts", 8, 2, 64),
+    top_k: int = whole("top-k", 2, 1, 8),
+    capacity_factor: float = listed("capacity factor", 1.25, _FACTORS),
+    ep: int = powers_of_two("expert parallel", 4, 1, 64),
+    tokens: int = powers_of_two("tokens", 8192, 256, 131072),
+) -> View:
     """Controls for `expert_load`, whose `ExpertLoad` is the panel's result.
 
     `tokens` are those of all ranks together; capacity factor 0 means no limit. Raises ValueError
     for starting values that are not offered or do not fit together.
     """
-    controls = {
-        "skew": listed("router's skew", skew, {f"{value:g}": value for value in _SKEWS}),
-        "experts": powers_of_two("experts", experts, 2, 64),
-        "top_k": whole("top-k", top_k, 1, 8),
-        "capacity_factor": listed("capacity factor", capacity_factor, _FACTORS),
-        "ep": powers_of_two("expert parallel", ep, 1, 64),
-        "tokens": powers_of_two("tokens", tokens, 256, 131072),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    skew: float,
-    experts: int,
-    top_k: int,
-    capacity_factor: float,
-    ep: int,
-    tokens: int,
-) -> View:
     load = expert_load(
         tokens,
         experts,

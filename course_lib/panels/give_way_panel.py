@@ -2,7 +2,7 @@
 
 from course_lib.figures.compute import sharing as figure
 from course_lib.panels.controls import listed, whole
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import Rows, View, panel
 from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import SharedTimeline, Task, shared_timeline
@@ -15,31 +15,19 @@ _SMALL_MS = {f"{ms:g}": ms for ms in (1, 2, 3, 3.4, 4, 5, 7, 10, 20)}
 _WEIGHTS = {f"1 / {part}": 1 / part for part in (100, 50, 20, 10, 5, 2, 1)}
 
 
+@panel
 def give_way(
-    backward_ms: int = 96,
-    message_ms: int = 34,
-    prepare_ms: float = 3.4,
-    weight: float = 1 / 20,
-    multiprocessors: int = 20,
-) -> Panel:
+    backward_ms: int = whole("backward", 96, 10, 200, "ms"),
+    message_ms: int = whole("a message", 34, 1, 100, "ms"),
+    prepare_ms: float = listed("small kernels", 3.4, _SMALL_MS, "ms"),
+    weight: float = listed("their weight", 1 / 20, _WEIGHTS),
+    multiprocessors: int = whole("message SMs", 20, 0, 64),
+) -> View:
     """Sliders for `sharded_backward`, whose shared timeline is the panel's result.
 
     `weight`: that of a small kernel against 1 of a large one. `multiprocessors`: those that a
     collective takes, of 108. Raises ValueError for starting values that are not offered.
     """
-    controls = {
-        "backward_ms": whole("backward", backward_ms, 10, 200, "ms"),
-        "message_ms": whole("a message", message_ms, 1, 100, "ms"),
-        "prepare_ms": listed("small kernels", prepare_ms, _SMALL_MS, "ms"),
-        "weight": listed("their weight", weight, _WEIGHTS),
-        "multiprocessors": whole("message SMs", multiprocessors, 0, 64),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    backward_ms: int, message_ms: int, prepare_ms: float, weight: float, multiprocessors: int
-) -> View:
     backward = Task("backward", "computing", backward_ms / 1000, {"processor": 1.0})
     part = {"processor": multiprocessors / _MULTIPROCESSORS, "link": 1.0}
     message = Task("message", "messages", message_ms / 1000, part, weight=_HELD)
@@ -48,14 +36,11 @@ def _view(
         shared_timeline(sharded_backward(_LAYERS, backward, message, message, prepare=prepare))
         for prepare in (small, None)
     )
-    return View(run, _rows(run, without), lambda: figure.shared_rates(_charts(run, without)))
+    charts = {"small kernels before each scatter": run, "no small kernels": without}
+    return View(run, _rows(run, without), lambda: figure.shared_rates(charts))
 
 
-def _charts(run: SharedTimeline, without: SharedTimeline) -> dict[str, SharedTimeline]:
-    return {"small kernels before each scatter": run, "no small kernels": without}
-
-
-def _rows(run: SharedTimeline, without: SharedTimeline) -> tuple[tuple[str, str], ...]:
+def _rows(run: SharedTimeline, without: SharedTimeline) -> Rows:
     middle = _LAYERS // 2 + 1
     slower = {task: run.slowdown(f"{task} {middle}") for task in ("prepare", "backward")}
     return (

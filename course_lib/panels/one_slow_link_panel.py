@@ -3,7 +3,7 @@
 from course_lib.figures.network import one_slow_link as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import listed, powers_of_two
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import HDR, Link
 from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.network.one_slow_link import OneSlowLink
@@ -13,28 +13,18 @@ _SLOW_GBITS = {f"{gbit:g}": gbit for gbit in (1, 2.5, 10, 25, 50, 100, 200)}
 _MB = {f"{mb:,}": mb for mb in (1, 4, 16, 64, 256, 1000, 4000, 16_000)}
 
 
+@panel
 def one_slow_link(
-    ranks: int = 64,
-    size_mb: int = 4000,
-    link_gbit: float = 200,
-    slow_gbit: float = 50,
-    rings: int = 1,
-) -> Panel:
+    ranks: int = powers_of_two("ranks", 64, 2, 1024),
+    rings: int = powers_of_two("rings (ports)", 1, 1, 16),
+    size_mb: int = listed("size", 4000, _MB, "MB"),
+    link_gbit: float = listed("links", 200, _GBITS, "Gb/s"),
+    slow_gbit: float = listed("one link", 50, _SLOW_GBITS, "Gb/s"),
+) -> View:
     """Sliders for `OneSlowLink`, which is the panel's result. Rates as `ibstat` tells them, Gb/s.
 
     Raises ValueError for starting values that are not offered.
     """
-    controls = {
-        "ranks": powers_of_two("ranks", ranks, 2, 1024),
-        "rings": powers_of_two("rings (ports)", rings, 1, 16),
-        "size_mb": listed("size", size_mb, _MB, "MB"),
-        "link_gbit": listed("links", link_gbit, _GBITS, "Gb/s"),
-        "slow_gbit": listed("one link", slow_gbit, _SLOW_GBITS, "Gb/s"),
-    }
-    return Panel(controls, _view)
-
-
-def _view(ranks: int, rings: int, size_mb: int, link_gbit: float, slow_gbit: float) -> View:
     link = Link(f"{link_gbit:g} Gb/s", link_gbit * 1e9 / 8, HDR.latency_s)
     result = OneSlowLink(size_mb * 1e6, ranks, link, slow_gbit * 1e9 / 8, rings)
     healthy, slow = (

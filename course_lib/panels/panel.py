@@ -1,12 +1,14 @@
 """What all panels share: controls above a figure and its numbers, redrawn when they change."""
 
 import html
+import inspect
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import anywidget
 import traitlets
@@ -15,6 +17,7 @@ from course_lib.figures.paper.drawing import Drawing
 from course_lib.notebook import browser_code
 from course_lib.panels.controls import Control
 
+P = ParamSpec("P")
 _HERE = Path(__file__).parent
 
 Rows = tuple[tuple[str, str], ...]
@@ -186,6 +189,34 @@ class Panel(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         picture = {} if self.problem else {"image/svg+xml": self._sheet.to_svg(themed=False)}
         return {**data, **picture, "text/plain": self.sentence}, metadata
+
+
+def panel(view: Callable[P, View]) -> Callable[P, Panel]:
+    """The function that builds a panel, of the one that makes its View from the values.
+
+    The default of each parameter is its control, and the panel shows them in that order. Whoever
+    calls the built function gives values, by default those that the controls start with.
+    """
+    signature = inspect.signature(view)
+    controls = {name: each.default for name, each in signature.parameters.items()}
+    shown = [
+        each.replace(default=controls[name].value) for name, each in signature.parameters.items()
+    ]
+    signature = signature.replace(parameters=shown, return_annotation=Panel)
+
+    @wraps(view)
+    def build(*args: P.args, **values: P.kwargs) -> Panel:
+        try:
+            given = signature.bind(*args, **values)
+        except TypeError as wrong:
+            raise TypeError(f"{view.__name__}() {wrong}") from None
+        given.apply_defaults()
+        started = {name: controls[name].at(value) for name, value in given.arguments.items()}
+        return Panel(started, view)
+
+    build.__annotations__ = {**view.__annotations__, "return": Panel}
+    build.__signature__ = signature  # type: ignore[attr-defined]
+    return build
 
 
 def _table(rows: Rows) -> str:

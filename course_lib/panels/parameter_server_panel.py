@@ -2,22 +2,14 @@
 
 from course_lib.figures.servers import servers as figure
 from course_lib.panels.controls import choice, listed, powers_of_two
-from course_lib.panels.panel import Panel, View
-from course_lib.theory.inputs.hardware import HDR, NDR, PCIE4, Link
+from course_lib.panels.offers import by_name, ethernet
+from course_lib.panels.panel import View, panel
+from course_lib.theory.inputs.hardware import HDR, NDR, PCIE4
 from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
 from course_lib.theory.network.served import ServedTraining
 from course_lib.theory.network.sparse import RowExchange
 
-_LINKS = {
-    link.name: link.bytes_per_s
-    for link in (
-        Link("Ethernet 10 Gb/s", 1.25e9, 50e-6),
-        Link("Ethernet 100 Gb/s", 12.5e9, 50e-6),
-        HDR,
-        PCIE4,
-        NDR,
-    )
-}
+_LINKS = by_name(ethernet(10), ethernet(100), HDR, PCIE4, NDR)
 _TABLE_ROWS = {
     f"{rows / 10**scale:g} {word}": rows
     for rows, scale, word in (
@@ -33,43 +25,25 @@ _ROWS = {f"{rows:,}": rows for rows in (100, 1000, 10_000, 20_000, 50_000, 100_0
 _COMPUTE_MS = {f"{ms}": ms for ms in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)}
 
 
+@panel
 def parameter_server(
-    table_rows: int = 10**9,
-    rows: int = 100_000,
-    width: int = 64,
-    trainers: int = 8,
-    servers: int = 1,
-    link: str = HDR.name,
-    compute_ms: int = 20,
-) -> Panel:
+    table_rows: int = listed("table's rows", 10**9, _TABLE_ROWS),
+    rows: int = listed("rows an update", 100_000, _ROWS),
+    width: int = powers_of_two("width of a row", 64, 8, 1024),
+    trainers: int = powers_of_two("trainers", 8, 1, 4096),
+    servers: int = powers_of_two("servers", 1, 1, 64),
+    compute_ms: int = listed("computing", 20, _COMPUTE_MS, "ms"),
+    link: str = choice("link", HDR.name, list(_LINKS)),
+) -> View:
     """Controls for `ServedTraining`; the panel's result is that and the rows of the table.
 
     `rows`: different ones that a trainer uses in an update. Raises ValueError for starting values
     that are not offered.
     """
-    controls = {
-        "table_rows": listed("table's rows", table_rows, _TABLE_ROWS),
-        "rows": listed("rows an update", rows, _ROWS),
-        "width": powers_of_two("width of a row", width, 8, 1024),
-        "trainers": powers_of_two("trainers", trainers, 1, 4096),
-        "servers": powers_of_two("servers", servers, 1, 64),
-        "compute_ms": listed("computing", compute_ms, _COMPUTE_MS, "ms"),
-        "link": choice("link", link, list(_LINKS)),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    table_rows: int,
-    rows: int,
-    width: int,
-    trainers: int,
-    servers: int,
-    compute_ms: int,
-    link: str,
-) -> View:
     exchange = RowExchange(rows, width)
-    training = ServedTraining(exchange, trainers, servers, compute_ms / 1000, _LINKS[link])
+    training = ServedTraining(
+        exchange, trainers, servers, compute_ms / 1000, _LINKS[link].bytes_per_s
+    )
     seconds = exchange.total_bytes / training.bytes_per_s
     crowd = max(1.0, trainers / servers)
     table_bytes = table_rows * width * exchange.element_bytes

@@ -2,7 +2,7 @@
 
 from course_lib import figures
 from course_lib.panels.controls import choice, whole
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import bubble_fraction
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -29,42 +29,22 @@ _TRANSFER = {"free": 0.0, "0.1 × forward": 0.1, "0.25 × forward": 0.25, "1 × 
 _LAST = {"like the others": 1.0, "1.25 × as long": 1.25, "1.5 × as long": 1.5, "2 × as long": 2.0}
 
 
+@panel
 def pipeline(
-    schedule: str = "1f1b",
-    stages: int = 4,
-    micro_batches: int = 8,
-    virtual_stages: int = 1,
-    backward: float = 2.0,
-    transfer: float = 0.0,
-    last_stage: float = 1.0,
-) -> Panel:
+    schedule: str = choice("schedule", "1f1b", SCHEDULE_NAMES),
+    backward: float = choice("backward", 2.0, _BACKWARD),
+    stages: int = whole("stages", 4, 2, 16),
+    micro_batches: int = whole("micro-batches", 8, 1, 32),
+    virtual_stages: int = whole("virtual stages", 1, 1, 4),
+    transfer: float = choice("transfer", 0.0, _TRANSFER),
+    last_stage: float = choice("last stage", 1.0, _LAST),
+) -> View:
     """Controls for `timeline`, whose `Timeline` is the panel's result.
 
     Times in forward passes of a stage: `backward`, `transfer` to a neighbour, and how many times
     as long the last stage takes. Raises ValueError for starting values that are not offered or do
     not fit together.
     """
-    controls = {
-        "schedule": choice("schedule", schedule, SCHEDULE_NAMES),
-        "backward": choice("backward", backward, _BACKWARD),
-        "stages": whole("stages", stages, 2, 16),
-        "micro_batches": whole("micro-batches", micro_batches, 1, 32),
-        "virtual_stages": whole("virtual stages", virtual_stages, 1, 4),
-        "transfer": choice("transfer", transfer, _TRANSFER),
-        "last_stage": choice("last stage", last_stage, _LAST),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    schedule: str,
-    stages: int,
-    micro_batches: int,
-    virtual_stages: int,
-    backward: float,
-    transfer: float,
-    last_stage: float,
-) -> View:
     forward = (1.0,) * (stages - 1) + (last_stage,)
     times = PassTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
     result = timeline(schedule, stages, micro_batches, virtual_stages, times=times)

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from course_lib.figures.layouts import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.panel import Panel, Rows, View
+from course_lib.panels.panel import Rows, View, panel
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
@@ -22,44 +22,15 @@ _FEW = {"micro_batch": (1, 2, 4, 8), "virtual_stages": (1, 2, 4), "pp": (1, 2, 8
 _FEWER = _FEW | {"tp": (1, 4), "pp": (1, 4, 16), "ep": (1, 8, 64), "virtual_stages": (1, 2)}
 _RECOMPUTE = {"planner's choice": ("none", "full"), "none": ("none",), "full": ("full",)}
 _ZERO = {"planner's choice": (0, 1, 2, 3), "0": (0,), "1": (1,), "2": (2,), "3": (3,)}
-
-
-def planner(
-    model: str = "llama2-70b",
-    gpu: str = "H100-SXM",
-    nodes: int = 16,
-    batch: int = 512,
-    sequence: int = 4096,
-    recompute: str = "planner's choice",
-    zero_stage: str = "planner's choice",
-    cp: int = 1,
-) -> Panel:
-    """Controls for `plan`, whose `Plan` is the panel's result; lines lead to cautious times.
-
-    Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
-    is no layout.
-    """
-    networked = [name for name, chip in ACCELERATORS.items() if chip.between]
-    # Learned positions end at 1024 or 2048 tokens, and most of the sequences would be refused.
-    models = [name for name, shape in MODELS.items() if not shape.learned_positions]
-    controls = {
-        "model": choice("model", model, models),
-        "gpu": choice("GPU", gpu, networked),
-        "recompute": choice("recompute", recompute, list(_RECOMPUTE)),
-        "zero_stage": choice("ZeRO stage", zero_stage, list(_ZERO)),
-        "nodes": powers_of_two("nodes of 8", nodes, 1, 2048),
-        "batch": powers_of_two("global batch", batch, 8, 16384),
-        "sequence": powers_of_two("sequence", sequence, 512, 131072),
-        "cp": powers_of_two("context parallel", cp, 1, 16),
-    }
-    return Panel(controls, _view)
+_NETWORKED = [name for name, chip in ACCELERATORS.items() if chip.between]
+# Learned positions end at 1024 or 2048 tokens, and most of the sequences would be refused.
+_MODELS = [name for name, shape in MODELS.items() if not shape.learned_positions]
 
 
 @lru_cache(maxsize=8)
 def _plans(
     model: str,
-    gpu: str,
-    nodes: int,
+    cluster: Cluster,
     batch: int,
     sequence: int,
     recompute: str,
@@ -73,22 +44,28 @@ def _plans(
     few = _FEWER if MODELS[model].experts else _FEW
     only: dict[str, tuple[int | str, ...]] = {**few, "cp": (cp,)}
     only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
-    cluster = Cluster(ACCELERATORS[gpu], nodes)
     found = plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
     return found, found.under(CAUTIOUS)
 
 
-def _view(
-    model: str,
-    gpu: str,
-    recompute: str,
-    zero_stage: str,
-    nodes: int,
-    batch: int,
-    sequence: int,
-    cp: int,
+@panel
+def planner(
+    model: str = choice("model", "llama2-70b", _MODELS),
+    gpu: str = choice("GPU", "H100-SXM", _NETWORKED),
+    recompute: str = choice("recompute", "planner's choice", list(_RECOMPUTE)),
+    zero_stage: str = choice("ZeRO stage", "planner's choice", list(_ZERO)),
+    nodes: int = powers_of_two("nodes of 8", 16, 1, 2048),
+    batch: int = powers_of_two("global batch", 512, 8, 16384),
+    sequence: int = powers_of_two("sequence", 4096, 512, 131072),
+    cp: int = powers_of_two("context parallel", 1, 1, 16),
 ) -> View:
-    result, careful = both = _plans(model, gpu, nodes, batch, sequence, recompute, zero_stage, cp)
+    """Controls for `plan`, whose `Plan` is the panel's result; lines lead to cautious times.
+
+    Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
+    is no layout.
+    """
+    cluster = Cluster(ACCELERATORS[gpu], nodes)
+    result, careful = both = _plans(model, cluster, batch, sequence, recompute, zero_stage, cp)
     title = f"{model} on {8 * nodes:,} {gpu}, {batch:,} × {sequence:,} tokens"
     rows: Rows
     if result.fitting:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from course_lib.figures.cluster import saving as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, powers_of_two, whole
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes, format_duration
@@ -19,38 +19,20 @@ from course_lib.theory.step.recovery import (
 _DAY_S = 86_400
 
 
+@panel
 def recovery(
-    model: str = "llama3-405b",
-    gpus: int = 16_384,
-    gpu_days: int = 2112,
-    storage_gb_per_s: int = 81,
-    restart_min: int = 10,
-    interval_min: int = 60,
-) -> Panel:
+    model: str = choice("model", "llama3-405b", list(MODELS)),
+    gpus: int = powers_of_two("GPUs", 16_384, 8, 131_072),
+    gpu_days: int = whole("MTBF of a GPU", 2112, 100, 10_000, "days"),
+    storage_gb_per_s: int = whole("storage", 81, 1, 2000, "GB/s"),
+    restart_min: int = whole("restart", 10, 0, 120, "min"),
+    interval_min: int = whole("interval", 60, 1, 240, "min"),
+) -> View:
     """Controls for `Saving`, which is the panel's result.
 
     They start with Llama 3 405B: 16,384 GPUs × 54 days / 419 failures = 2112 days for one GPU.
     Raises ValueError for starting values outside the sliders.
     """
-    controls = {
-        "model": choice("model", model, list(MODELS)),
-        "gpus": powers_of_two("GPUs", gpus, 8, 131_072),
-        "gpu_days": whole("MTBF of a GPU", gpu_days, 100, 10_000, "days"),
-        "storage_gb_per_s": whole("storage", storage_gb_per_s, 1, 2000, "GB/s"),
-        "restart_min": whole("restart", restart_min, 0, 120, "min"),
-        "interval_min": whole("interval", interval_min, 1, 240, "min"),
-    }
-    return Panel(controls, _view)
-
-
-def _view(
-    model: str,
-    gpus: int,
-    gpu_days: int,
-    storage_gb_per_s: int,
-    restart_min: int,
-    interval_min: int,
-) -> View:
     size = checkpoint_bytes(MODELS[model].parameters().total, Recipe())
     save_s = size / (storage_gb_per_s * 1e9)
     mtbf_s = machine_mtbf_s(gpu_days * _DAY_S, gpus)

@@ -3,6 +3,7 @@
 from course_lib.figures.compute import roofline as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.offers import DENSE
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import ACCELERATORS, Accelerator
@@ -22,9 +23,8 @@ def roofline(
     that are not offered.
     """
     chips = {machine.name: machine, **ACCELERATORS} if machine else ACCELERATORS
-    dense = [name for name, shape in MODELS.items() if not shape.experts]
     controls = {
-        "model": choice("model", model, dense),
+        "model": choice("model", model, DENSE),
         "gpu": choice("chip", machine.name if machine else gpu, list(chips)),
         "tokens": powers_of_two("tokens", tokens, 1, 65536),
     }

@@ -2,7 +2,7 @@
 
 from course_lib.figures.compute import economics as figure
 from course_lib.panels.controls import choice, listed, powers_of_two, whole
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
@@ -15,31 +15,20 @@ _GPUS = 8  # one node
 _CENTS = {f"{cents / 100:.2f}": cents for cents in (15, 34, 50, 75, 100, 150, 199, 250, 400, 600)}
 
 
+@panel
 def token_cost(
-    model: str = "llama2-70b",
-    card: str = "H100-SXM",
-    cents: int = 199,
-    batch: int = 32,
-    context: int = 4096,
-    mfu_percent: int = 40,
-) -> Panel:
+    model: str = choice("model", "llama2-70b", _SHAPES),
+    card: str = choice("card", "H100-SXM", _CARDS),
+    cents: int = listed("USD an hour", 199, _CENTS),
+    batch: int = powers_of_two("sequences", 32, 1, 1024),
+    context: int = powers_of_two("tokens before", 4096, 128, 32768),
+    mfu_percent: int = whole("MFU", 40, 1, 70, "%"),
+) -> View:
     """Controls for a node of eight cards; the result is its `TokenCost`.
 
     `cents`: the price of a card for an hour. `mfu_percent`: what training reaches, which is yours
     to know. Raises ValueError for starting values that are not offered.
     """
-    controls = {
-        "model": choice("model", model, _SHAPES),
-        "card": choice("card", card, _CARDS),
-        "cents": listed("USD an hour", cents, _CENTS),
-        "batch": powers_of_two("sequences", batch, 1, 1024),
-        "context": powers_of_two("tokens before", context, 128, 32768),
-        "mfu_percent": whole("MFU", mfu_percent, 1, 70, "%"),
-    }
-    return Panel(controls, _view)
-
-
-def _view(model: str, card: str, cents: int, batch: int, context: int, mfu_percent: int) -> View:
     one = Decoding(MODELS[model], ACCELERATORS[card], tp=_GPUS, batch=batch, context=context)
     cost = TokenCost(one, cents / 100, mfu_percent / 100)
     most = most_sequences(one)

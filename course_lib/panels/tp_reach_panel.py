@@ -2,41 +2,32 @@
 
 from course_lib.figures.layers import reach as figure
 from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.offers import DENSE, by_name
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import ACCELERATORS, NDR, PCIE4
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network.tensor_parallel import CutLayer
 
-_LINKS = {
-    link.name: link
-    for link in (
-        PCIE4,
-        NDR,
-        *(ACCELERATORS[name].inside for name in ("A100-SXM-80GB", "H100-SXM", "B200-SXM")),
-    )
-}
+_LINKS = by_name(
+    PCIE4,
+    NDR,
+    *(ACCELERATORS[name].inside for name in ("A100-SXM-80GB", "H100-SXM", "B200-SXM")),
+)
 
 
+@panel
 def tp_reach(
-    model: str = "llama2-70b", gpu: str = "H100-SXM", link: str = "NVLink4", tp: int = 8
-) -> Panel:
+    model: str = choice("model", "llama2-70b", DENSE),
+    gpu: str = choice("chip", "H100-SXM", list(ACCELERATORS)),
+    link: str = choice("link", "NVLink4", list(_LINKS)),
+    tp: int = powers_of_two("tensor parallel", 8, 2, 64),
+) -> View:
     """Controls for `CutLayer`, which is the panel's result.
 
     Of the model only the hidden size counts: a layer is 12h² weights, and 4096 tokens pass it.
     Raises ValueError for starting values that are not offered.
     """
-    dense = [name for name, shape in MODELS.items() if not shape.experts]
-    controls = {
-        "model": choice("model", model, dense),
-        "gpu": choice("chip", gpu, list(ACCELERATORS)),
-        "link": choice("link", link, list(_LINKS)),
-        "tp": powers_of_two("tensor parallel", tp, 2, 64),
-    }
-    return Panel(controls, _view)
-
-
-def _view(model: str, gpu: str, link: str, tp: int) -> View:
     chip = ACCELERATORS[gpu]
     layer = CutLayer(MODELS[model].hidden, tp, chip.peak_flop_per_s, _LINKS[link])
     ratio = layer.communication_s / layer.compute_s

@@ -5,8 +5,8 @@ from dataclasses import replace
 from course_lib.figures.data_parallel import zero as figure
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.gpu_sizes import GPU_MEMORY_BYTES
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.offers import GPU_MEMORY_BYTES
+from course_lib.panels.panel import Rows, View, panel
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES
@@ -14,42 +14,31 @@ from course_lib.theory.inputs.units import format_bytes, format_count, format_nu
 from course_lib.theory.network.zero import STAGES, StageBill, ZeroStages, zero_stages
 
 # The example of ZeRO's figure 1 (arXiv:1910.02054) beside the models that the course knows.
-PARAMETERS = {"zero-7.5b": 7_500_000_000} | {
+_PARAMETERS = {"zero-7.5b": 7_500_000_000} | {
     name: shape.parameters().total for name, shape in MODELS.items()
+}
+_MODELS = {f"{name} ({format_count(count)})": name for name, count in _PARAMETERS.items()}
+_CONVENTIONS = {
+    f"{name}: {recipe.bytes_per_parameter} B per parameter": name
+    for name, recipe in RECIPES.items()
 }
 
 
+@panel
 def zero(
-    model: str = "zero-7.5b",
-    stage: int = 2,
-    ranks: int = 64,
-    convention: str = "mixed-16",
-    gpu: str = "A100, H100 80 GB",
-    offload: bool = False,
-) -> Panel:
+    model: str = choice("model", "zero-7.5b", _MODELS),
+    convention: str = choice("convention", "mixed-16", _CONVENTIONS),
+    gpu: str = choice("GPU", "A100, H100 80 GB", list(GPU_MEMORY_BYTES)),
+    stage: int = choice("stage", 2, STAGES),
+    ranks: int = powers_of_two("ranks", 64, 1, 1024),
+    offload: bool = flag("offload the optimizer", False),
+) -> View:
     """Controls for `zero_stages`; the chosen stage's `StageBill` is the result.
 
     Raises ValueError for starting values that are not offered.
     """
-    models = {f"{name} ({format_count(count)})": name for name, count in PARAMETERS.items()}
-    conventions = {
-        f"{name}: {recipe.bytes_per_parameter} B per parameter": name
-        for name, recipe in RECIPES.items()
-    }
-    controls = {
-        "model": choice("model", model, models),
-        "convention": choice("convention", convention, conventions),
-        "gpu": choice("GPU", gpu, list(GPU_MEMORY_BYTES)),
-        "stage": choice("stage", stage, STAGES),
-        "ranks": powers_of_two("ranks", ranks, 1, 1024),
-        "offload": flag("offload the optimizer", offload),
-    }
-    return Panel(controls, _view)
-
-
-def _view(model: str, convention: str, gpu: str, stage: int, ranks: int, offload: bool) -> View:
     recipe = replace(RECIPES[convention], offload="optimizer" if offload else "none")
-    result = zero_stages(PARAMETERS[model], ranks, recipe)
+    result = zero_stages(_PARAMETERS[model], ranks, recipe)
     title = f"{model} on {counted(ranks, 'GPU')}, {recipe.bytes_per_parameter} bytes per parameter"
     bill = result.bills[stage]
     return View(
@@ -59,7 +48,7 @@ def _view(model: str, convention: str, gpu: str, stage: int, ranks: int, offload
     )
 
 
-def _rows(result: ZeroStages, bill: StageBill, gpu: str) -> tuple[tuple[str, str], ...]:
+def _rows(result: ZeroStages, bill: StageBill, gpu: str) -> Rows:
     rows = (
         ("GPU", gpu),
         ("one GPU stores", format_bytes(bill.total_bytes)),

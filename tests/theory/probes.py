@@ -18,6 +18,14 @@ from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
 
+# What a shape of Llama has otherwise than one of GPT-2.
+LLAMA_LIKE: dict[str, Any] = {
+    "mlp": "swiglu",
+    "norm": "rmsnorm",
+    "biases": False,
+    "learned_positions": False,
+    "tied_embeddings": False,
+}
 DENSE = TransformerShape(6, 512, 8, 2048, 5000, 1024, kv_heads=4)
 MIXTURE = replace(
     DENSE,
@@ -140,6 +148,13 @@ class Probe:
 def check(call: Callable[..., None], base: dict[str, Any], changes: dict[str, Any]) -> Probe:
     """A probe of a function that only raises."""
     return Probe(call, base, changes, refuses=True)
+
+
+def by_name(*probes: Probe) -> dict[str, Probe]:
+    """Probes by the names of what they call: "cost", "Layout", "Layout.check"."""
+    found = {probe.call.__qualname__: probe for probe in probes}
+    assert len(found) == len(probes), "two probes of one function"
+    return found
 
 
 def values(record: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from every import every
+from probes import LLAMA_LIKE
 
 from course_lib.theory.compute.flops import megatron_flop
 from course_lib.theory.inputs.job import Job
@@ -115,11 +116,7 @@ def copies_in_hugging_face(inputs):
     shape = TransformerShape(
         **{name: inputs[name] for name in names},
         context=inputs["seq"],
-        mlp="swiglu",
-        norm="rmsnorm",
-        biases=False,
-        learned_positions=False,
-        tied_embeddings=False,
+        **LLAMA_LIKE,
     )
     recipe = Recipe(fused_norms=False, repeat_kv=True)
     kept = layer_activation_bytes(

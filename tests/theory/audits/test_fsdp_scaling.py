@@ -1,7 +1,6 @@
 """Audit C: FSDP beside DDP, against what its paper measured."""
 
-import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.audits.fsdp_scaling import Weak, fsdp_scaling
 from course_lib.theory.inputs.hardware import HDR
@@ -41,14 +40,12 @@ def test_verdicts():
     ]
 
 
-def test_half_a_node_is_refused():
-    with pytest.raises(ValueError, match="gpus 12 and tokens 4096"):
-        Weak(GPT, 12)
-
-
 WEAK = {"shape": GPT, "gpus": 512, "tokens": 1024, "sequence": 512}
-PROBES = {
-    "Weak": Probe(
+REFUSED = [
+    (lambda: Weak(GPT, 12), "gpus 12 and tokens 4096"),
+]
+PROBES = by_name(
+    Probe(
         Weak,
         WEAK,
         {
@@ -60,18 +57,14 @@ PROBES = {
         },
         see=lambda weak: [weak.over_ddp, weak.flop_per_s],
     ),
-    "Weak.step": Probe(
+    Probe(
         Weak(**WEAK).step,
         {"zero_stage": 0},
         {"zero_stage": 3, "assumptions": Assumptions(touches=1)},
     ),
-    "fsdp_scaling": Probe(
+    Probe(
         fsdp_scaling,
         {"large": Weak(GPT), "small": Weak(GPT, 512, 512)},
-        {
-            "large": Given(Weak(GPT, 64)),
-            "small": Given(Weak(GPT, 64, 512)),
-            "gpu_hour_usd": 3.0,
-        },
+        {"large": Given(Weak(GPT, 64)), "small": Given(Weak(GPT, 64, 512)), "gpu_hour_usd": 3.0},
     ),
-}
+)

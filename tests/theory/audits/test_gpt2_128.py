@@ -1,7 +1,6 @@
 """Audit B: the published table, and the one that chapter 9 finds."""
 
-import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.audits.gpt2_128 import CARD_BYTES, Program, gpt2_128
 from course_lib.theory.inputs.models import MODELS
@@ -32,25 +31,16 @@ def test_a_sample_more_does_not_fit():
     assert smaller.largest_batch("FULL_SHARD") in (fits - 1, fits)
 
 
-def test_a_sequence_beyond_the_context_is_refused():
-    with pytest.raises(ValueError, match="sequence"):
-        Program(LARGE, 2048)
-
-
-PROBES = {
-    "Program": Probe(
+REFUSED = [
+    (lambda: Program(LARGE, 2048), "sequence"),
+]
+PROBES = by_name(
+    Probe(
         Program,
         {"shape": LARGE},
-        {
-            "shape": Given(XL),
-            "sequence": 256,
-            "written_out": False,
-            "card_bytes": 40e9,
-        },
+        {"shape": Given(XL), "sequence": 256, "written_out": False, "card_bytes": 40e9},
         see=lambda program: program.table(),
     ),
-    "Program.largest_batch": Probe(
-        Program(LARGE).largest_batch, {"way": "DDP"}, {"way": "FULL_SHARD"}
-    ),
-    "gpt2_128": Probe(gpt2_128, {"card_bytes": CARD_BYTES}, {"card_bytes": 40e9}),
-}
+    Probe(Program(LARGE).largest_batch, {"way": "DDP"}, {"way": "FULL_SHARD"}),
+    Probe(gpt2_128, {"card_bytes": CARD_BYTES}, {"card_bytes": 40e9}),
+)

@@ -1,7 +1,7 @@
 """A run's GPU-hours between two limits: published runs pass, claims above the peak do not."""
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.audits import whole_run
 from course_lib.theory.audits.judged_run import LEAST, MOST, JudgedRun, audit_run
@@ -64,8 +64,8 @@ def test_what_cannot_be_judged_is_refused(changes, words):
         audit_run(**dict(zip(names, (*BLOOM, PAPER), strict=True)) | changes)
 
 
-PROBES = {
-    "audit_run": Probe(
+PROBES = by_name(
+    Probe(
         audit_run,
         {
             "parameters": BLOOM[0],
@@ -86,7 +86,7 @@ PROBES = {
             "least": 0.5,
         },
     ),
-}
+)
 RECORDS = {
     "JudgedRun": (JudgedRun(1e14, 0.3, "plausible", "a"), JudgedRun(3e14, 1.2, "impossible", "b")),
 }

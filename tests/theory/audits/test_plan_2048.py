@@ -1,7 +1,7 @@
 """Audit A: the notes' numbers follow from the notes' terms, and the right ones from chapter 13."""
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.audits.plan_2048 import NotesPlan, compared, plan_2048
 from course_lib.theory.inputs.hardware import accelerator
@@ -50,8 +50,8 @@ def _numbers(audit):
     return [[claim.own_terms or 0, claim.found] for claim in audit.claims]
 
 
-PROBES = {
-    "NotesPlan": Probe(
+PROBES = by_name(
+    Probe(
         NotesPlan,
         {},
         {
@@ -63,8 +63,6 @@ PROBES = {
         },
         see=lambda plan: _numbers(plan_2048(plan)),
     ),
-    "plan_2048": Probe(plan_2048, {"plan": NotesPlan()}, {"plan": Given(NotesPlan(H100))}),
-    "compared": Probe(
-        compared, {"first": H100, "second": H200}, {"first": Given(RTX), "second": Given(RTX)}
-    ),
-}
+    Probe(plan_2048, {"plan": NotesPlan()}, {"plan": Given(NotesPlan(H100))}),
+    Probe(compared, {"first": H100, "second": H200}, {"first": Given(RTX), "second": Given(RTX)}),
+)

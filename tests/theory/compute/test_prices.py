@@ -2,8 +2,7 @@
 
 import re
 
-import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.compute.prices import PRICES, HourPrice
 from course_lib.theory.inputs.cluster import Cluster
@@ -21,16 +20,14 @@ def test_deepseeks_price_is_the_default_of_a_cluster():
     assert Cluster(accelerator("H800-SXM")).gpu_hour_usd == PRICES["H800-SXM"].usd
 
 
-def test_a_negative_price_is_refused():
-    with pytest.raises(ValueError, match="usd must be at least 0"):
-        HourPrice(-1, "May 2026", "nobody")
-
-
-PROBES = {
-    "HourPrice": Probe(
+REFUSED = [
+    (lambda: HourPrice(-1, "May 2026", "nobody"), "usd must be at least 0"),
+]
+PROBES = by_name(
+    Probe(
         HourPrice,
         {"usd": 2.0, "date": "May 2026", "source": "a"},
         {"usd": 3.0, "date": "June 2026", "source": "b"},
         see=lambda price: price.explain(),
     ),
-}
+)

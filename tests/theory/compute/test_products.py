@@ -1,8 +1,7 @@
 """The three products of a linear layer, by torch's own counter."""
 
-import pytest
 import torch
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.measure.flops import matmul_flops
 from course_lib.theory.compute.products import linear_products
@@ -22,16 +21,14 @@ def test_the_sizes_are_those_of_the_tensors():
     assert sizes == [tuple(each.shape) for each in made]
 
 
-def test_no_tokens_are_refused():
-    with pytest.raises(ValueError, match="tokens must be at least 1"):
-        linear_products(0, 3, 4)
-
-
-PROBES = {
-    "linear_products": Probe(
+REFUSED = [
+    (lambda: linear_products(0, 3, 4), "tokens must be at least 1"),
+]
+PROBES = by_name(
+    Probe(
         linear_products,
         {"tokens": 2, "inputs": 3, "outputs": 4},
         {"tokens": 3, "inputs": 4, "outputs": 5},
-    )
-}
+    ),
+)
 RECORDS = {"Product": list(linear_products(2, 3, 4))}

@@ -1,6 +1,6 @@
 """Constants: by the released configurations, and what a program is told that it lacks."""
 
-from probes import DENSE, Probe
+from probes import DENSE, Probe, by_name
 
 from course_lib.theory.inputs.constants import (
     CONSTANTS,
@@ -28,16 +28,14 @@ def test_old_and_new_spelling_are_one():
     assert of_configuration(new)["rope_theta"] == 1e6
 
 
-PROBES = {
-    "of_shape": Probe(of_shape, {"shape": DENSE}, {"shape": MODELS["llama2-7b"]}),
-    "of_configuration": Probe(
-        of_configuration, {"values": {}}, {"values": {"rope_theta": 10_000, "vocab_size": 9}}
-    ),
-    "stretching": Probe(stretching, {"constants": {}}, {"constants": V3}),
-    "untold": Probe(
+PROBES = by_name(
+    Probe(of_shape, {"shape": DENSE}, {"shape": MODELS["llama2-7b"]}),
+    Probe(of_configuration, {"values": {}}, {"values": {"rope_theta": 10_000, "vocab_size": 9}}),
+    Probe(stretching, {"constants": {}}, {"constants": V3}),
+    Probe(
         untold,
         {"constants": V3, "methods": ["llama3"]},
         {"constants": {}, "methods": ["yarn"]},
         see=list,
     ),
-}
+)

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 from every import every
-from probes import DENSE, JOB, TWO_STAGES, ZERO_3, Probe
+from probes import DENSE, JOB, TWO_STAGES, ZERO_3, Probe, by_name
 
 from course_lib.theory.inputs.frameworks import FRAMEWORKS, Framework, as_framework_does
 from course_lib.theory.inputs.job import Job
@@ -54,13 +53,11 @@ def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
     assert FRAMEWORKS["megatron-deepspeed"].buffers_bytes == 5 * 10**8 * 2
 
 
-def test_an_unknown_framework_is_named():
-    with pytest.raises(ValueError, match="framework 'torchtitn' is not one of"):
-        as_framework_does(ALONE, "torchtitn")
-
-
-PROBES = {
-    "Framework": Probe(
+REFUSED = [
+    (lambda: as_framework_does(ALONE, "torchtitn"), "framework 'torchtitn' is not one of"),
+]
+PROBES = by_name(
+    Probe(
         Framework,
         {},
         {
@@ -73,9 +70,7 @@ PROBES = {
             "token_nodes": 4,
         },
     ),
-    "as_framework_does": Probe(
-        as_framework_does,
-        {"job": JOB, "name": "thunder"},
-        {"name": "torchtune", "compiled": True},
+    Probe(
+        as_framework_does, {"job": JOB, "name": "thunder"}, {"name": "torchtune", "compiled": True}
     ),
-}
+)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
+from refusals import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.huggingface import MOST_BYTES, configuration, read_configuration
@@ -248,20 +249,6 @@ def test_another_family_is_not_supported_and_the_nearest_is_named(model_type, va
             configuration({"text_config": inner} if nested else inner)
 
 
-@every(
-    "values",
-    [
-        {"bos_token_id": 1, "transformers_version": "5"},
-        {"peft_type": "LORA", "r": 8},
-        {"metadata": {}, "weight_map": {}},
-        {"dim": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 128256},
-    ],
-)
-def test_another_file_of_the_folder_is_not_taken_for_the_configuration(values):
-    with pytest.raises(ValueError, match=r"neither num_hidden_layers nor n_layer is there: give"):
-        configuration(values)
-
-
 def test_a_configuration_without_a_model_type_and_something_else_are_refused():
     values = {key: value for key, value in LLAMA.items() if key != "model_type"}
     with pytest.raises(ValueError, match=r'model_type is missing: add it, .* "llama"'):
@@ -308,14 +295,22 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         read_configuration(tmp_path)
 
 
-PROBES = {
-    "configuration": Probe(configuration, {"values": LLAMA}, {"values": entries("Qwen3-8B")}),
-    "read_configuration": Probe(
-        read_configuration,
-        {"path": FOLDER / "gpt2.json"},
-        {"path": FOLDER / "gemma-2b.json"},
+REFUSED = [
+    *rows(
+        configuration,
+        [
+            {"bos_token_id": 1, "transformers_version": "5"},
+            {"peft_type": "LORA", "r": 8},
+            {"metadata": {}, "weight_map": {}},
+            {"dim": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 128256},
+        ],
+        r"neither num_hidden_layers nor n_layer is there: give",
     ),
-}
+]
+PROBES = by_name(
+    Probe(configuration, {"values": LLAMA}, {"values": entries("Qwen3-8B")}),
+    Probe(read_configuration, {"path": FOLDER / "gpt2.json"}, {"path": FOLDER / "gemma-2b.json"}),
+)
 RECORDS = {"Configuration": [configuration(LLAMA), configuration(entries("gemma-3-4b-pt"))]}
 
 

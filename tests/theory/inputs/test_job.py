@@ -3,8 +3,20 @@
 import dataclasses
 
 import pytest
-from every import every
-from probes import CLUSTER, DENSE, JOB, LATENT, PLAIN, SLOW, SPREAD, TWO_STAGES, Probe, values
+from probes import (
+    CLUSTER,
+    DENSE,
+    JOB,
+    LATENT,
+    PLAIN,
+    SLOW,
+    SPREAD,
+    TWO_STAGES,
+    Probe,
+    by_name,
+    values,
+)
+from refusals import rows
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
@@ -59,51 +71,46 @@ def test_tokens_of_one_gpu():
     assert parallel == Tokens(inside=3 * 512 // 2, outside=3 * 512 // 8)
 
 
-@every(
-    ("changes", "message"),
-    [
-        ({"sequence": 0}, "sequence must be at least 1, got 0"),
-        ({"sequence": 1.5}, "sequence must be a whole number"),
-        ({"sequence": 2048}, "sequence 2048 is longer than the 1024 positions the model learned"),
-        ({"sequence": 511, "layout": Layout(cp=2)}, "sequence 511 is not divisible by cp 2"),
-        ({"layout": Layout(tp=3)}, "heads 8 is not divisible by tp 3"),
-        ({"layout": Layout(pp=7)}, "leaves a stage without a layer: take at most 6"),
-        ({"layout": Layout(dp=2, ep=2)}, "ep 2 has no experts to spread in this model"),
-        (
-            {"layout": Layout(dp=33), "cluster": CLUSTER},
-            r"world 32 is not dp\*tp\*pp\*cp = 33\*1\*1\*1 = 33: change a degree, or take 33 GPUs",
-        ),
-    ],
-)
-def test_what_does_not_fit_together_is_explained(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Job(DENSE, **changes)
-
-
 def seen(job):
     """Memory and time."""
     return gpu_memory(job), step_time(job).leaves()
 
 
-PROBES = {
-    "Job": Probe(
+REFUSED = [
+    *rows(
+        lambda changes: Job(DENSE, **changes),
+        [
+            ({"sequence": 0}, "sequence must be at least 1, got 0"),
+            ({"sequence": 1.5}, "sequence must be a whole number"),
+            (
+                {"sequence": 2048},
+                "sequence 2048 is longer than the 1024 positions the model learned",
+            ),
+            ({"sequence": 511, "layout": Layout(cp=2)}, "sequence 511 is not divisible by cp 2"),
+            ({"layout": Layout(tp=3)}, "heads 8 is not divisible by tp 3"),
+            ({"layout": Layout(pp=7)}, "leaves a stage without a layer: take at most 6"),
+            ({"layout": Layout(dp=2, ep=2)}, "ep 2 has no experts to spread in this model"),
+            (
+                {"layout": Layout(dp=33), "cluster": CLUSTER},
+                r"world 32 is not dp\*tp\*pp\*cp = 33\*1\*1\*1 = 33: "
+                "change a degree, or take 33 GPUs",
+            ),
+        ],
+    ),
+]
+PROBES = by_name(
+    Probe(
         Job,
         values(JOB),
-        {
-            "shape": LATENT,
-            "recipe": PLAIN,
-            "layout": TWO_STAGES,
-            "cluster": SLOW,
-            "sequence": 256,
-        },
+        {"shape": LATENT, "recipe": PLAIN, "layout": TWO_STAGES, "cluster": SLOW, "sequence": 256},
         see=seen,
     ),
-    "Job.layers_of": Probe(
+    Probe(
         dataclasses.replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of,
         {"chunk": 0},
         {"chunk": 1},
     ),
-}
+)
 RECORDS = {
     "Tokens": [
         Job(DENSE, layout=layout).local_tokens

@@ -6,7 +6,8 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, check
+from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, by_name, check
+from refusals import rows
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
@@ -103,79 +104,6 @@ def test_bad_counts_are_named(field, bad):
         Layout(**{field: bad})
 
 
-@every(
-    ("fields", "message"),
-    [
-        ({"zero_stage": 4}, "zero_stage must be at most 3"),
-        ({"sequence_parallel": 1}, "sequence_parallel must be True or False"),
-        ({"schedule": "1f1d"}, "did you mean '1f1b'"),
-        ({"ep": 3, "dp": 4}, r"dp\*cp 4 is not divisible by ep 3"),
-        ({"virtual_stages": 2}, "virtual_stages 2 does not go with schedule '1f1b'"),
-        ({"schedule": "interleaved"}, "interleaved needs 2 or more"),
-        (
-            {"schedule": "interleaved", "virtual_stages": 2, "pp": 4, "accumulation": 6},
-            "accumulation 6 is not divisible by pp 4",
-        ),
-        ({"schedule": "dualpipe", "pp": 3, "accumulation": 8}, "pp 3 is odd"),
-        (
-            {"schedule": "dualpipe", "pp": 4, "accumulation": 6},
-            "dualpipe must be at least 8, got 6: give 8 or more",
-        ),
-        (
-            {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
-            "accumulation 5 is odd",
-        ),
-        ({"schedule": "zbv", "pp": 4, "accumulation": 6}, "accumulation of zbv must be at least 7"),
-        ({"schedule": "zbv", "virtual_stages": 2}, "interleaved needs 2 or more, every other"),
-        (
-            {"schedule": "zbv", "pp": 2, "accumulation": 3, "stage_layers": (3, 3)},
-            r"has 2 entries: give 2\*pp = 4",
-        ),
-        ({"reduce": "group"}, "reduce 'group' needs groups of micro-batches, which '1f1b' has not"),
-        ({"stage_layers": (7, -1), "pp": 2}, r"stage_layers\[1\] must be at least 0"),
-        ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
-    ],
-)
-def test_bad_layouts_are_explained(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Layout(**fields)
-
-
-@every(
-    ("fields", "message"),
-    [
-        ({"tp": 3}, "heads 8 is not divisible by tp 3"),
-        ({"pp": 4, "schedule": "zbv", "accumulation": 7}, "2.pp 8 leaves a stage without"),
-        ({"pp": 7}, "leaves a stage without a layer: take at most 6"),
-        ({"pp": 2, "stage_layers": (3, 4)}, "sum to 7: make them sum to the model's 6 layers"),
-        ({"ep": 2, "dp": 2}, "ep 2 has no experts to spread in this model"),
-        ({"cp": 3}, "sequence 64 is not divisible by cp 3"),
-        ({"tp": 8, "cp": 16, "sequence_parallel": True}, "sequence/cp 4 is not divisible by tp 8"),
-    ],
-)
-def test_layouts_that_do_not_fit_a_model_are_explained(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Layout(**fields).check(SMALL, sequence=64)
-
-
-@every(
-    ("change", "message"),
-    [
-        ({"kv_heads": 6, "heads": 24, "hidden": 48}, "kv_heads 6 is not divisible by tp 4"),
-        ({"kv_heads": 3, "heads": 24, "hidden": 48}, "tp 4 is not divisible by kv_heads 3"),
-        ({"ffn": 66}, "ffn 66 is not divisible by tp 4"),
-    ],
-)
-def test_sizes_that_tp_cannot_cut_are_explained(change, message):
-    with pytest.raises(ValueError, match=message):
-        Layout(tp=4).check(dataclasses.replace(SMALL, **change))
-
-
-def test_experts_that_ep_cannot_spread_are_explained():
-    with pytest.raises(ValueError, match="experts 8 is not divisible by ep 16"):
-        Layout(dp=16, ep=16).check(MODELS["mixtral-8x7b"])
-
-
 def test_tensor_ranks_beyond_the_key_value_heads_are_allowed():
     Layout(tp=16).check(MODELS["llama2-70b"], sequence=4096)
 
@@ -196,8 +124,76 @@ def seen(layout):
 
 
 GROUPED = Layout(pp=2, accumulation=8, schedule="interleaved", virtual_stages=2, group=3)
-PROBES = {
-    "Layout": Probe(
+REFUSED = [
+    *rows(
+        lambda fields: Layout(**fields),
+        [
+            ({"zero_stage": 4}, "zero_stage must be at most 3"),
+            ({"sequence_parallel": 1}, "sequence_parallel must be True or False"),
+            ({"schedule": "1f1d"}, "did you mean '1f1b'"),
+            ({"ep": 3, "dp": 4}, r"dp\*cp 4 is not divisible by ep 3"),
+            ({"virtual_stages": 2}, "virtual_stages 2 does not go with schedule '1f1b'"),
+            ({"schedule": "interleaved"}, "interleaved needs 2 or more"),
+            (
+                {"schedule": "interleaved", "virtual_stages": 2, "pp": 4, "accumulation": 6},
+                "accumulation 6 is not divisible by pp 4",
+            ),
+            ({"schedule": "dualpipe", "pp": 3, "accumulation": 8}, "pp 3 is odd"),
+            (
+                {"schedule": "dualpipe", "pp": 4, "accumulation": 6},
+                "dualpipe must be at least 8, got 6: give 8 or more",
+            ),
+            (
+                {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
+                "accumulation 5 is odd",
+            ),
+            (
+                {"schedule": "zbv", "pp": 4, "accumulation": 6},
+                "accumulation of zbv must be at least 7",
+            ),
+            ({"schedule": "zbv", "virtual_stages": 2}, "interleaved needs 2 or more, every other"),
+            (
+                {"schedule": "zbv", "pp": 2, "accumulation": 3, "stage_layers": (3, 3)},
+                r"has 2 entries: give 2\*pp = 4",
+            ),
+            (
+                {"reduce": "group"},
+                "reduce 'group' needs groups of micro-batches, which '1f1b' has not",
+            ),
+            ({"stage_layers": (7, -1), "pp": 2}, r"stage_layers\[1\] must be at least 0"),
+            ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
+        ],
+    ),
+    *rows(
+        lambda fields: Layout(**fields).check(SMALL, sequence=64),
+        [
+            ({"tp": 3}, "heads 8 is not divisible by tp 3"),
+            ({"pp": 4, "schedule": "zbv", "accumulation": 7}, "2.pp 8 leaves a stage without"),
+            ({"pp": 7}, "leaves a stage without a layer: take at most 6"),
+            ({"pp": 2, "stage_layers": (3, 4)}, "sum to 7: make them sum to the model's 6 layers"),
+            ({"ep": 2, "dp": 2}, "ep 2 has no experts to spread in this model"),
+            ({"cp": 3}, "sequence 64 is not divisible by cp 3"),
+            (
+                {"tp": 8, "cp": 16, "sequence_parallel": True},
+                "sequence/cp 4 is not divisible by tp 8",
+            ),
+        ],
+    ),
+    *rows(
+        lambda change: Layout(tp=4).check(dataclasses.replace(SMALL, **change)),
+        [
+            ({"kv_heads": 6, "heads": 24, "hidden": 48}, "kv_heads 6 is not divisible by tp 4"),
+            ({"kv_heads": 3, "heads": 24, "hidden": 48}, "tp 4 is not divisible by kv_heads 3"),
+            ({"ffn": 66}, "ffn 66 is not divisible by tp 4"),
+        ],
+    ),
+    (
+        lambda: Layout(dp=16, ep=16).check(MODELS["mixtral-8x7b"]),
+        "experts 8 is not divisible by ep 16",
+    ),
+]
+PROBES = by_name(
+    Probe(
         Layout,
         {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "accumulation": 4},
         {
@@ -222,28 +218,20 @@ PROBES = {
         },
         see=seen,
     ),
-    "Layout.check": check(
+    check(
         Layout(tp=8, cp=2).check,
         {"shape": dataclasses.replace(DENSE, kv_heads=8), "sequence": 512},
         {"shape": dataclasses.replace(DENSE, heads=4), "sequence": 511},
     ),
-    "Layout.check_sequence": check(SPREAD.check_sequence, {"sequence": 512}, {"sequence": 511}),
-    "Layout.check_world": check(SPREAD.check_world, {"world": 16}, {"world": 8}),
-    "Layout.check_chunks": check(
-        SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}
-    ),
-    "Layout.chunk_layers": Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
-    "Layout.layer_slice": Probe(
-        SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}
-    ),
-    "Layout.layers_of": Probe(
-        SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}
-    ),
-    "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
-    "Layout.stage_of": Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
-    "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
-    "Layout.in_flight": Probe(GROUPED.in_flight, {"stage": 0}, {"stage": 1}),
-    "Layout.full_moments": Probe(
-        GROUPED.full_moments, {"stage": 0}, {"stage": 1}, see=list, signed=True
-    ),
-}
+    check(SPREAD.check_sequence, {"sequence": 512}, {"sequence": 511}),
+    check(SPREAD.check_world, {"world": 16}, {"world": 8}),
+    check(SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}),
+    Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
+    Probe(SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}),
+    Probe(SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}),
+    Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
+    Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
+    Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
+    Probe(GROUPED.in_flight, {"stage": 0}, {"stage": 1}),
+    Probe(GROUPED.full_moments, {"stage": 0}, {"stage": 1}, see=list, signed=True),
+)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from every import every
-from probes import Probe, check
+from probes import Probe, by_name, check
 
 from course_lib.theory.inputs.model_types import (
     MODEL_TYPES,
@@ -188,20 +188,16 @@ def test_a_missing_size_is_named(name):
 
 
 GPT2 = MODEL_TYPES["gpt2"]
-PROBES = {
-    "json_told": Probe(json_told, {"value": None}, {"value": True}),
-    "all_keys": Probe(all_keys, {"values": {"a": 1}}, {"values": {"a": {"b": 1}}}),
-    "nearest_type": Probe(
-        nearest_type, {"values": entries("gpt2")}, {"values": entries("Qwen3-8B")}
-    ),
-    "ModelType": Probe(
+PROBES = by_name(
+    Probe(json_told, {"value": None}, {"value": True}),
+    Probe(all_keys, {"values": {"a": 1}}, {"values": {"a": {"b": 1}}}),
+    Probe(nearest_type, {"values": entries("gpt2")}, {"values": entries("Qwen3-8B")}),
+    Probe(
         ModelType,
         {"fields": GPT2.fields},
         {"fields": {**GPT2.fields, "mlp": "swiglu"}, "only": {"n_layer": 13}},
         see=lambda one: one.shape(entries("gpt2")),
         refuses=True,
     ),
-    "ModelType.shape": check(
-        GPT2.shape, {"values": entries("gpt2")}, {"values": entries("gpt2") | {"n_layer": 11.5}}
-    ),
-}
+    check(GPT2.shape, {"values": entries("gpt2")}, {"values": entries("gpt2") | {"n_layer": 11.5}}),
+)

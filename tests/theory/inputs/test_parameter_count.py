@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from probes import DENSE, MIXTURE, Probe
+from probes import DENSE, MIXTURE, Probe, by_name
 from test_shape import DEEPSEEK, SMALL
 
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
@@ -30,10 +30,10 @@ def test_explain_has_every_leaf_and_the_total():
         assert word in text
 
 
-PROBES = {
-    "ParameterCount.times": Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
-    "sum_counts": Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
-}
+PROBES = by_name(
+    Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
+    Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
+)
 RECORDS = {
     "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
 }

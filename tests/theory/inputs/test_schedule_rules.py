@@ -6,7 +6,7 @@ import pytest
 from every import every
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from probes import Given, Probe, check
+from probes import Given, Probe, by_name, check
 
 from course_lib.theory.inputs.schedule_rules import (
     SCHEDULES,
@@ -129,8 +129,8 @@ def test_a_schedule_that_cannot_run_is_explained(sizes, message):
 
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
-PROBES = {
-    "check_schedule": check(
+PROBES = by_name(
+    check(
         check_schedule,
         SIZES | {"name": "dualpipe", "group": None, "words": ("stages", "micro_batches")},
         {
@@ -142,17 +142,17 @@ PROBES = {
             "words": Given(("pp", "accumulation"), {"stages": 3}),
         },
     ),
-    "chunks_on_a_stage": Probe(
+    Probe(
         chunks_on_a_stage,
         {"name": "1f1b", "virtual_stages": 1},
         {"name": "zbv", "virtual_stages": 3},
     ),
-    "stage_of_chunk": Probe(
+    Probe(
         stage_of_chunk,
         {"name": "zbv", "stages": 4, "chunk": 5},
         {"name": "interleaved", "stages": 3, "chunk": 6},
     ),
-    "chunks_in_flight": Probe(
+    Probe(
         chunks_in_flight,
         SIZES | {"name": "1f1b"},
         {
@@ -164,7 +164,7 @@ PROBES = {
             "group": Given(8, IN_TURNS),
         },
     ),
-    "full_moments": Probe(
+    Probe(
         full_moments,
         SIZES | {"name": "1f1b"},
         {
@@ -178,7 +178,7 @@ PROBES = {
         see=list,
         signed=True,
     ),
-    "stage_chunks": Probe(
+    Probe(
         stage_chunks,
         {"name": "zbv", "stages": 4, "stage": 1},
         {
@@ -188,4 +188,4 @@ PROBES = {
             "virtual_stages": Given(2, {"name": "interleaved"}),
         },
     ),
-}
+)

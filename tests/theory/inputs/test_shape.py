@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 from every import every
-from probes import DENSE, LATENT, MIXTURE, Given, Probe, check, values
+from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Given, Probe, by_name, check, values
+from refusals import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job
@@ -37,11 +38,7 @@ DEEPSEEK = TransformerShape(
     ffn=40,
     vocab=50,
     context=16,
-    mlp="swiglu",
-    norm="rmsnorm",
-    biases=False,
-    learned_positions=False,
-    tied_embeddings=False,
+    **LLAMA_LIKE,
     experts=6,
     top_k=2,
     shared_experts=2,
@@ -139,49 +136,6 @@ def test_heads_change_the_count_under_grouped_query_attention():
     assert two != four
 
 
-@every(
-    ("change", "message"),
-    [
-        ({"heads": 3}, "hidden 8 is not divisible by heads 3"),
-        ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
-        ({"layers": 0}, "layers must be at least 1"),
-        ({"vocab": 2.5}, "vocab must be a whole number"),
-        ({"mlp": "swigloo"}, "did you mean 'swiglu'"),
-        ({"norm": "layer norm"}, "did you mean 'layernorm'"),
-        ({"biases": 1}, "biases must be True or False"),
-        ({"head_dim": 0}, "head_dim must be at least 1"),
-        ({"attention_biases": "qvk"}, "did you mean 'qkv'"),
-        ({"attention_biases": True}, "attention_biases True is not one of none, qkv, all"),
-        ({"qk_norm": "heads"}, "did you mean 'head'"),
-        ({"layer_norms": 0}, "layer_norms must be at least 1"),
-        ({"layer_norms": 5}, "layer_norms must be at most 4"),
-        ({"shared_gate": 1}, "shared_gate must be True or False"),
-        (
-            {"experts": 4, "top_k": 1, "shared_gate": True},
-            "or shared_gate=False",
-        ),
-        ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
-        (
-            {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
-            "leave them at None and",
-        ),
-        ({"top_k": 2}, "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0"),
-        ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
-        ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
-        ({"experts": 4}, "top_k must be at least 1"),
-        ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
-        ({"experts": 4, "top_k": 1, "dense_layers": 2}, "dense_layers 2 is above layers - 1 = 1"),
-        ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
-        ({"experts": -1}, "experts must be at least 0"),
-        ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
-        ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
-    ],
-)
-def test_bad_shapes_are_explained(change, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(SMALL, **change)
-
-
 def test_bad_latents_and_layers_are_explained():
     with pytest.raises(TypeError, match="mla must be a LatentAttention or None, got tuple"):
         dataclasses.replace(SMALL, mla=(1, 2, 3, 4, 5))
@@ -215,14 +169,60 @@ EXPERTS = {
     name: getattr(MIXTURE, name)
     for name in ("experts", "top_k", "shared_experts", "expert_ffn", "dense_layers")
 }
-PROBES = {
-    "LatentAttention": Probe(
+REFUSED = [
+    *rows(
+        lambda change: dataclasses.replace(SMALL, **change),
+        [
+            ({"heads": 3}, "hidden 8 is not divisible by heads 3"),
+            ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
+            ({"layers": 0}, "layers must be at least 1"),
+            ({"vocab": 2.5}, "vocab must be a whole number"),
+            ({"mlp": "swigloo"}, "did you mean 'swiglu'"),
+            ({"norm": "layer norm"}, "did you mean 'layernorm'"),
+            ({"biases": 1}, "biases must be True or False"),
+            ({"head_dim": 0}, "head_dim must be at least 1"),
+            ({"attention_biases": "qvk"}, "did you mean 'qkv'"),
+            ({"attention_biases": True}, "attention_biases True is not one of none, qkv, all"),
+            ({"qk_norm": "heads"}, "did you mean 'head'"),
+            ({"layer_norms": 0}, "layer_norms must be at least 1"),
+            ({"layer_norms": 5}, "layer_norms must be at most 4"),
+            ({"shared_gate": 1}, "shared_gate must be True or False"),
+            (
+                {"experts": 4, "top_k": 1, "shared_gate": True},
+                "or shared_gate=False",
+            ),
+            ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
+            (
+                {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
+                "leave them at None and",
+            ),
+            (
+                {"top_k": 2},
+                "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0",
+            ),
+            ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
+            ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
+            ({"experts": 4}, "top_k must be at least 1"),
+            ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
+            (
+                {"experts": 4, "top_k": 1, "dense_layers": 2},
+                "dense_layers 2 is above layers - 1 = 1",
+            ),
+            ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
+            ({"experts": -1}, "experts must be at least 0"),
+            ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
+            ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
+        ],
+    ),
+]
+PROBES = by_name(
+    Probe(
         LatentAttention,
         {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
         {"q_rank": None, "kv_rank": 65, "nope_dim": 33, "rope_dim": 17, "value_dim": 33},
         see=lambda latent: seen(dataclasses.replace(LATENT, mla=latent)),
     ),
-    "TransformerShape": Probe(
+    Probe(
         TransformerShape,
         values(DENSE),
         {
@@ -252,21 +252,15 @@ PROBES = {
         },
         see=seen,
     ),
-    "Matrix": Probe(
+    Probe(
         Matrix,
         {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
         {"place": "attention", "inputs": 9, "outputs": 17, "bias": False, "copies": 4, "used": 2},
         see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
     ),
-    "TransformerShape.check_sequence": check(
-        DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}
-    ),
-    "TransformerShape.has_experts": Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
-    "TransformerShape.layer_matrices": Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
-    "TransformerShape.layer_parameters": Probe(
-        MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}
-    ),
-    "TransformerShape.layer_kinds": Probe(
-        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}
-    ),
-}
+    check(DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}),
+    Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
+    Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
+    Probe(MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}),
+    Probe(MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}),
+)

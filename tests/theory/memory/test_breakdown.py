@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from probes import FULL, JOB, PLAIN, ZERO_3, Probe
+from probes import FULL, JOB, PLAIN, ZERO_3, Probe, by_name
 
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.layout import Layout
@@ -28,5 +28,7 @@ BILLS = [
     ),
     gpu_memory(replace(JOB, recipe=Recipe(update="foreach"), layout=Layout())),
 ]
-PROBES = {"MemoryBreakdown.explain": Probe(BILLS[0].explain, {}, {"unit": "GiB"})}
+PROBES = by_name(
+    Probe(BILLS[0].explain, {}, {"unit": "GiB"}),
+)
 RECORDS = {"MemoryBreakdown": BILLS}

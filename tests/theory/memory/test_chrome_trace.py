@@ -6,7 +6,7 @@ from collections import defaultdict
 from itertools import groupby
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -118,20 +118,17 @@ def test_bars_that_cross_do_not_nest():
     assert nested([(0, 9), (1, 4), (4, 9), (9, 10)]) and not nested([(0, 5), (3, 8)])
 
 
-def test_lists_of_another_length_are_refused():
-    with pytest.raises(ValueError, match=r"'weights' is .* and phases has 1 moments: give a list"):
-        chrome_trace(PHASES[:1], SIZES)
-
-
-def test_sizes_that_are_no_lists_are_refused():
-    with pytest.raises(ValueError, match="'weights' is 4 and phases has 4 moments"):
-        chrome_trace(PHASES, {"weights": 4})
-
-
-PROBES = {
-    "chrome_trace": Probe(
+REFUSED = [
+    (
+        lambda: chrome_trace(PHASES[:1], SIZES),
+        r"'weights' is .* and phases has 1 moments: give a list",
+    ),
+    (lambda: chrome_trace(PHASES, {"weights": 4}), "'weights' is 4 and phases has 4 moments"),
+]
+PROBES = by_name(
+    Probe(
         chrome_trace,
         {"phases": PHASES, "sizes": SIZES},
         {"phases": ("forward",) * 4, "sizes": {"weights": (5, 4, 4, 4)}},
     ),
-}
+)

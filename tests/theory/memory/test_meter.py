@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import JOB, SPREAD, ZERO_3, Probe
+from probes import JOB, SPREAD, ZERO_3, Probe, by_name
 
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.units import GIB
@@ -33,15 +33,15 @@ def test_each_meter_shows_more_than_the_one_before():
     assert shown - reserved == pytest.approx(OVERHEAD_BYTES + 5 * COMMUNICATOR_BYTES)
 
 
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="meter 'top' is not one of"):
-        metered_bytes(BILL, "top", ALONE)
-    with pytest.raises(ValueError, match="reserved_over_allocated must be at least 1"):
-        metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5)
-
-
-PROBES = {
-    "metered_bytes": Probe(
+REFUSED = [
+    (lambda: metered_bytes(BILL, "top", ALONE), "meter 'top' is not one of"),
+    (
+        lambda: metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5),
+        "reserved_over_allocated must be at least 1",
+    ),
+]
+PROBES = by_name(
+    Probe(
         metered_bytes,
         {"bill": BILL, "meter": "nvidia-smi", "layout": SPREAD},
         {
@@ -52,5 +52,5 @@ PROBES = {
             "reserved_over_allocated": 1.5,
         },
     ),
-    "communicators": Probe(communicators, {"layout": SPREAD}, {"layout": ZERO_3}),
-}
+    Probe(communicators, {"layout": SPREAD}, {"layout": ZERO_3}),
+)

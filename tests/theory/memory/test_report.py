@@ -1,7 +1,6 @@
 """The derivation names the convention, the shares and every leaf."""
 
-import pytest
-from probes import JOB, Probe
+from probes import JOB, Probe, by_name
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -83,13 +82,9 @@ def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_ar
     assert "recompute full: 4 micro-batches × 2 layers" in told
 
 
-def test_another_unit_is_refused():
-    with pytest.raises(ValueError, match="did you mean 'GB'"):
-        explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb")
-
-
-PROBES = {
-    "explain_memory": Probe(
-        explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)
-    )
-}
+REFUSED = [
+    (lambda: explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb"), "did you mean 'GB'"),
+]
+PROBES = by_name(
+    Probe(explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)),
+)

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
-from probes import FULL, Probe
+from probes import FULL, Probe, by_name
 
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.checkpointing import cut
@@ -51,19 +50,20 @@ def test_the_fortyfold():
     assert runs_again(4, 2) == (range(1), range(2), range(2, 3), range(2, 4))
 
 
-def test_without_full_recomputation_there_are_no_segments():
-    with pytest.raises(ValueError, match="recompute must be 'full', got 'none': take it"):
-        segment_bill(replace(LLAMA, recipe=Recipe()), 1)
-
-
-PROBES = {
-    "segment_bill": Probe(
+REFUSED = [
+    (
+        lambda: segment_bill(replace(LLAMA, recipe=Recipe()), 1),
+        "recompute must be 'full', got 'none': take it",
+    ),
+]
+PROBES = by_name(
+    Probe(
         segment_bill,
         {"job": replace(LLAMA, layout=Layout(tp=2)), "segment": 2},
         {"segment": 4},
         silent=("cluster",),
         refuses=True,
     ),
-    "runs_again": Probe(runs_again, {"layers": 4, "segment": 2}, {"layers": 6, "segment": 4}),
-}
+    Probe(runs_again, {"layers": 4, "segment": 2}, {"layers": 6, "segment": 4}),
+)
 RECORDS = {"SegmentBill": [segment_bill(LLAMA, 1), segment_bill(LLAMA, 2)]}

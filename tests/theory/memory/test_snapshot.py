@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -170,10 +170,8 @@ LEAKS = [
     *read_snapshot(snapshot_pickle([*steps(4, leak=7)][1:])).leaks,
 ]
 OTHER = dataclasses.replace(LEAKS[0], frames=())
-PROBES = {
-    "read_snapshot": Probe(
-        read_snapshot, {"data": pickle.dumps(TWO)}, {"data": DATA[1], "device": 1}, refuses=True
-    ),
-    "Snapshot.explain": Probe(FOUND[0].explain, {}, {"unit": "GiB"}),
-}
+PROBES = by_name(
+    Probe(read_snapshot, {"data": pickle.dumps(TWO)}, {"data": DATA[1], "device": 1}, refuses=True),
+    Probe(FOUND[0].explain, {}, {"unit": "GiB"}),
+)
 RECORDS = {"Snapshot": FOUND, "Leak": [*LEAKS, OTHER]}

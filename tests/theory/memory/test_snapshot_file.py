@@ -9,7 +9,8 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe
+from probes import Probe, by_name
+from refusals import rows
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -130,30 +131,25 @@ def test_what_is_no_snapshot_is_refused_and_nothing_runs(data, words):
     assert not os.path.exists("/tmp/this_must_not_be")
 
 
-@every(
-    ("events", "words"),
-    [
-        ([BlockEvent("free", 0, 1)], "block 0 dies before it is born: allocate"),
-        ([BlockEvent("alloc", 0, 1)] * 2, "block 0 is born twice: free"),
-        ([("alloc", 0)], "is not \\(action, block, bytes, frames\\): give four"),
-        ([BlockEvent("alloc", 0, 1, ((1, 2),))], "each frame as"),
-        ([BlockEvent("born", 0, 1)], "action"),
-        ([BlockEvent("alloc", 0, -1)], "size_bytes must be at least 0"),
-    ],
-)
-def test_wrong_events_are_refused(events, words):
-    with pytest.raises(ValueError, match=words):
-        snapshot_pickle(events)
-
-
 SMALLER = replace(RUN, steps=RUN.steps[:1])
-PROBES = {
-    "parse_snapshot": Probe(
-        parse_snapshot, {"data": snapshot_pickle(EVENTS)}, {"data": snapshot_pickle(EVENTS[:2])}
+REFUSED = [
+    *rows(
+        snapshot_pickle,
+        [
+            ([BlockEvent("free", 0, 1)], "block 0 dies before it is born: allocate"),
+            ([BlockEvent("alloc", 0, 1)] * 2, "block 0 is born twice: free"),
+            ([("alloc", 0)], "is not \\(action, block, bytes, frames\\): give four"),
+            ([BlockEvent("alloc", 0, 1, ((1, 2),))], "each frame as"),
+            ([BlockEvent("born", 0, 1)], "action"),
+            ([BlockEvent("alloc", 0, -1)], "size_bytes must be at least 0"),
+        ],
     ),
-    "snapshot_pickle": Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
-    "timeline_events": Probe(timeline_events, {"run": RUN}, {"run": SMALLER}),
-}
+]
+PROBES = by_name(
+    Probe(parse_snapshot, {"data": snapshot_pickle(EVENTS)}, {"data": snapshot_pickle(EVENTS[:2])}),
+    Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
+    Probe(timeline_events, {"run": RUN}, {"run": SMALLER}),
+)
 RECORDS = {
     "BlockEvent": list(timeline_events(RUN)),
     "Frame": [FRAME, Frame("torch/_tensor.py", 9, "backward")],

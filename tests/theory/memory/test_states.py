@@ -3,11 +3,10 @@
 import dataclasses
 
 import probes
-import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe, values
+from probes import Probe, by_name, values
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -337,11 +336,6 @@ def test_zero_s_closed_form(parameters, ranks, stage):
     assert states.model_states_bytes < expected * (1 + 1e-12) + 16  # less than one parameter more
 
 
-def test_model_states_refuses_half_a_parameter():
-    with pytest.raises(ValueError, match="parameters must be a whole number"):
-        model_states(7e9, Recipe())
-
-
 STAGE = local_parameters(probes.MIXTURE)
 SHARDED = (
     {"local": STAGE, "layout": probes.ZERO_3},
@@ -361,28 +355,31 @@ GROUPED = Layout(
     virtual_stages=2,
     reduce="group",
 )
-PROBES = {
-    "local_parameters": Probe(
+REFUSED = [
+    (lambda: model_states(7e9, Recipe()), "parameters must be a whole number"),
+]
+PROBES = by_name(
+    Probe(
         local_parameters,
         {"shape": probes.DENSE, "layout": probes.TWO_STAGES},
         {"shape": probes.MIXTURE, "layout": probes.SPREAD, "stage": 1},
     ),
-    "chunk_parameters": Probe(
+    Probe(
         chunk_parameters,
         {"shape": probes.DENSE, "layout": probes.TWO_STAGES, "chunk": 0},
         {"shape": probes.MIXTURE, "layout": probes.SPREAD, "chunk": 1},
     ),
-    "model_states": Probe(
+    Probe(
         model_states,
         {"parameters": 10**6, "recipe": probes.PLAIN},
         {"parameters": 10**7, "recipe": Recipe(optimizer="sgd"), "layout": probes.ZERO_3},
     ),
-    "sharded_states": Probe(sharded_states, *WITH_RECIPE),
-    "sharding_buffers": Probe(sharding_buffers, *WITH_RECIPE),
-    "update_bytes": Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
-    "shard_parameters": Probe(shard_parameters, *SHARDED),
-    "updated_parameters": Probe(updated_parameters, *SHARDED),
-    "whole_gradients_stay": Probe(
+    Probe(sharded_states, *WITH_RECIPE),
+    Probe(sharding_buffers, *WITH_RECIPE),
+    Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
+    Probe(shard_parameters, *SHARDED),
+    Probe(updated_parameters, *SHARDED),
+    Probe(
         whole_gradients_stay,
         {"recipe": Recipe(), "layout": probes.ZERO_3},
         {
@@ -390,7 +387,7 @@ PROBES = {
             "layout": dataclasses.replace(probes.ZERO_3, accumulation=2, reduce="update"),
         },
     ),
-    "LocalParameters": Probe(
+    Probe(
         LocalParameters,
         dict.fromkeys(values(STAGE), 1000),
         dict.fromkeys(values(STAGE), 2000) | {"table": 5000, "tied_dense": 9000},
@@ -405,4 +402,4 @@ PROBES = {
             + [sharding_buffers(local, Recipe(), GROUPED)]
         ),
     ),
-}
+)

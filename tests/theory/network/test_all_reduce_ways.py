@@ -1,7 +1,8 @@
 """Who sends how much: against the formulas, and what each rank sends in truth."""
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
+from refusals import rows
 
 from course_lib.theory.network.all_reduce_ways import SWITCH, Way, all_reduce_ways
 from course_lib.theory.network.collectives import sent_bytes
@@ -33,14 +34,18 @@ def test_what_a_switch_sends_is_no_rank_s():
     assert switched.sent_by(3) == 1.25
 
 
-@pytest.mark.parametrize("ranks", [1, 65])
-def test_other_numbers_of_ranks_are_refused(ranks):
-    with pytest.raises(ValueError, match="ranks must be at"):
-        all_reduce_ways(ranks)
-
-
-PROBES = {
-    "all_reduce_ways": Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
-    "Way.sent_by": Probe(all_reduce_ways(4)["tree"].sent_by, {"rank": 0}, {"rank": 3}),
-}
+REFUSED = [
+    *rows(
+        all_reduce_ways,
+        [
+            1,
+            65,
+        ],
+        "ranks must be at",
+    ),
+]
+PROBES = by_name(
+    Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
+    Probe(all_reduce_ways(4)["tree"].sent_by, {"rank": 0}, {"rank": 3}),
+)
 RECORDS = {"Way": [Way(2, {(0, 1): 1.0}), all_reduce_ways(3)["ring"]]}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import DENSE, H100, SLOW_LINK, Probe
+from probes import DENSE, H100, SLOW_LINK, Probe, by_name
 
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -131,17 +131,14 @@ def test_explain_names_every_bucket():
     ]
 
 
-def test_bad_input():
-    with pytest.raises(ValueError, match="gradients have 0 bytes"):
-        ddp_timeline([Gradient("head", 0, 1.0)], 2, SLOW)
-    with pytest.raises(ValueError, match="experts 8"):
-        model_gradients(MODELS["mixtral-8x7b"], A100, 64)
-
-
 GRADIENTS = model_gradients(DENSE, H100, tokens=64)
 TIMELINES = [ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)]
-PROBES = {
-    "ddp_timeline": Probe(
+REFUSED = [
+    (lambda: ddp_timeline([Gradient("head", 0, 1.0)], 2, SLOW), "gradients have 0 bytes"),
+    (lambda: model_gradients(MODELS["mixtral-8x7b"], A100, 64), "experts 8"),
+]
+PROBES = by_name(
+    Probe(
         ddp_timeline,
         {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
         {
@@ -153,7 +150,7 @@ PROBES = {
             "overlap": False,
         },
     ),
-    "model_gradients": Probe(
+    Probe(
         model_gradients,
         {"shape": DENSE, "accelerator": H100, "tokens": 64},
         {
@@ -163,12 +160,12 @@ PROBES = {
             "element_bytes": 2,
         },
     ),
-    "hiding_tokens": Probe(
+    Probe(
         hiding_tokens,
         {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
         {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
     ),
-}
+)
 RECORDS = {
     "Gradient": list(GRADIENTS),
     "Exchange": list(TIMELINES[0].exchanges),

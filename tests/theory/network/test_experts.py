@@ -5,7 +5,8 @@ from itertools import combinations
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
+from refusals import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
@@ -107,39 +108,12 @@ def test_routed_bytes_by_hand():
     assert experts.routed_bytes(kept, 1, 10, passes=3) == 3 * (7 + 3) * 10
 
 
-@every(
-    ("kept", "message"),
-    [
-        ([[1, 2, 3], [1, 2, 3]], "experts 3 is not divisible by ranks 2"),
-        ([[1, 2], [1]], r"counts\[1\] has 1 experts and counts\[0\] 2: give one"),
-        ([[1, -2], [1, 2]], r"counts\[0\]\[1\] must be at least 0"),
-    ],
-)
-def test_a_bad_table_is_explained(kept, message):
-    with pytest.raises(ValueError, match=message):
-        experts.routed_bytes(kept, 0, 2)
-
-
 def test_balance_loss():
     assert experts.balance_loss([5, 5], [0.5, 0.5]) == 1
     assert experts.balance_loss([10, 0], [1, 0]) == 2
     assert experts.balance_loss([5, 5, 0, 0], [0.5, 0.5, 0, 0]) == 2  # the worst for top_k = 2
     assert experts.balance_loss([2, 3], [0.694, 0.306]) < 0.93  # 1 is not the least
     assert experts.balance_loss([3, 1], [0.7, 0.3]) == pytest.approx(2 * (0.75 * 0.7 + 0.25 * 0.3))
-
-
-@every(
-    ("load", "probabilities", "message"),
-    [
-        ([1, 2], [1.0], "load has 2 experts and probabilities 1: give one"),
-        ([0, 0], [0.5, 0.5], "sum of load must be above 0"),
-        ([1, 1], [-0.5, 1.5], r"probabilities\[0\] must be at least 0"),
-        ([], [], "experts must be at least 1"),
-    ],
-)
-def test_a_bad_balance_is_explained(load, probabilities, message):
-    with pytest.raises(ValueError, match=message):
-        experts.balance_loss(load, probabilities)
 
 
 def test_bad_loads_are_explained():
@@ -167,28 +141,47 @@ def test_nodes_of_a_token_are_those_of_random_choices():
         experts.nodes_of_a_token(8, 9, 4)
 
 
-PROBES = {
-    "experts_per_rank": Probe(
+REFUSED = [
+    *rows(
+        lambda kept: experts.routed_bytes(kept, 0, 2),
+        [
+            ([[1, 2, 3], [1, 2, 3]], "experts 3 is not divisible by ranks 2"),
+            ([[1, 2], [1]], r"counts\[1\] has 1 experts and counts\[0\] 2: give one"),
+            ([[1, -2], [1, 2]], r"counts\[0\]\[1\] must be at least 0"),
+        ],
+    ),
+    *rows(
+        experts.balance_loss,
+        [
+            ([1, 2], [1.0], "load has 2 experts and probabilities 1: give one"),
+            ([0, 0], [0.5, 0.5], "sum of load must be above 0"),
+            ([1, 1], [-0.5, 1.5], r"probabilities\[0\] must be at least 0"),
+            ([], [], "experts must be at least 1"),
+        ],
+    ),
+]
+PROBES = by_name(
+    Probe(
         experts.experts_per_rank,
         {"counts": ((1, 2), (3, 4))},
         {"counts": ((1, 2, 3, 4), (3, 4, 5, 6))},
     ),
-    "capacity": Probe(
+    Probe(
         experts.capacity,
         {"choices": 1024, "experts": 8, "factor": 1.25},
         {"choices": 2048, "experts": 16, "factor": None},
     ),
-    "nodes_of_a_token": Probe(
+    Probe(
         experts.nodes_of_a_token,
         {"experts": 64, "top_k": 4, "nodes": 4},
         {"experts": 32, "top_k": 2, "nodes": 8},
     ),
-    "zipf_load": Probe(
+    Probe(
         zipf_load,
         {"tokens": 1024, "experts": 8, "top_k": 2, "skew": 0.5},
         {"tokens": 2048, "experts": 16, "top_k": 1, "skew": 1.0},
     ),
-    "expert_load": Probe(
+    Probe(
         expert_load,
         {"tokens": 1024, "experts": 8, "skew": 0.5},
         {
@@ -201,20 +194,20 @@ PROBES = {
             "skew": 1.0,
         },
     ),
-    "balance_loss": Probe(
+    Probe(
         experts.balance_loss,
         {"load": (3, 1), "probabilities": (0.7, 0.3)},
         {"load": (2, 2), "probabilities": (0.5, 0.6)},
     ),
-    "routed_intensity": Probe(
+    Probe(
         experts.routed_intensity, {"width": 64}, {"width": 128, "matrices": 2, "element_bytes": 4}
     ),
-    "routed_bytes": Probe(
+    Probe(
         experts.routed_bytes,
         {"counts": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
         {"counts": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
     ),
-}
+)
 RECORDS = {
     "ExpertLoad": [
         expert_load(1024, 8, 1, capacity_factor=1.25, ranks=2, row_bytes=64, skew=0.5),

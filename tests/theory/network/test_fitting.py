@@ -4,7 +4,8 @@ import random
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
+from refusals import rows
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds
@@ -80,27 +81,6 @@ def test_it_explains_itself():
     assert fit.explain().startswith("α = 100 µs a step, β = 25 MB/s one way, off by 0%")
 
 
-@every(
-    ("sizes", "measured", "ranks", "message"),
-    [
-        ([1000], [1e-3], 2, "two different sizes or more"),
-        ([1000, 1000], [1e-3, 2e-3], 2, "two different sizes or more"),
-        ([], [], 2, "two different sizes or more"),
-        ([1000, 2000], [1e-3], 2, "one time for each size"),
-        ([1000, 2000], [1e-3, 0.0], 2, r"seconds\[1\] must be above 0"),
-        ([-1, 2000], [1e-3, 2e-3], 2, r"sizes_bytes\[0\] must be at least 0"),
-        ([1000, 2000], [1e-3, 1e-3], 2, "seconds do not grow with the sizes"),
-        ([1000, 2000], [2e-3, 1e-3], 2, "seconds do not grow with the sizes"),
-        ([1000, 2000], [1e-3, 4e-3], 2, "latency comes out below zero"),
-        ([1000, 2000], [1e-3, 2e-3], 1, "measure on 2 ranks or more"),
-        ([1000, 2000], [1e-3, 2e-3], 0, "ranks must be at least 1"),
-    ],
-)
-def test_times_without_a_link_are_explained(sizes, measured, ranks, message):
-    with pytest.raises(ValueError, match=message):
-        fit_alpha_beta("all-reduce", sizes, measured, ranks)
-
-
 def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line_fits():
     link = bounding_link("all-reduce", SIZES, times(), 4)
     assert 2e-5 <= link.latency_s < 1.01 * 2e-5
@@ -112,19 +92,33 @@ def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line
     assert busy.bytes_per_s == pytest.approx(1.5e6 / 3e-3)
 
 
-def test_one_rank_bounds_nothing():
-    with pytest.raises(ValueError, match="ranks 1 send nothing"):
-        bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1)
-
-
 MEASURED = {
     "operation": "all-reduce",
     "ranks": 8,
     "sizes_bytes": [1e3, 1e6],
     "seconds": [1e-3, 2e-3],
 }
-PROBES = {
-    "bounding_link": Probe(
+REFUSED = [
+    *rows(
+        lambda sizes, measured, ranks: fit_alpha_beta("all-reduce", sizes, measured, ranks),
+        [
+            ([1000], [1e-3], 2, "two different sizes or more"),
+            ([1000, 1000], [1e-3, 2e-3], 2, "two different sizes or more"),
+            ([], [], 2, "two different sizes or more"),
+            ([1000, 2000], [1e-3], 2, "one time for each size"),
+            ([1000, 2000], [1e-3, 0.0], 2, r"seconds\[1\] must be above 0"),
+            ([-1, 2000], [1e-3, 2e-3], 2, r"sizes_bytes\[0\] must be at least 0"),
+            ([1000, 2000], [1e-3, 1e-3], 2, "seconds do not grow with the sizes"),
+            ([1000, 2000], [2e-3, 1e-3], 2, "seconds do not grow with the sizes"),
+            ([1000, 2000], [1e-3, 4e-3], 2, "latency comes out below zero"),
+            ([1000, 2000], [1e-3, 2e-3], 1, "measure on 2 ranks or more"),
+            ([1000, 2000], [1e-3, 2e-3], 0, "ranks must be at least 1"),
+        ],
+    ),
+    (lambda: bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1), "ranks 1 send nothing"),
+]
+PROBES = by_name(
+    Probe(
         bounding_link,
         MEASURED,
         {
@@ -134,7 +128,7 @@ PROBES = {
             "seconds": [1e-3, 3e-3],
         },
     ),
-    "fit_alpha_beta": Probe(
+    Probe(
         fit_alpha_beta,
         MEASURED,
         {
@@ -145,7 +139,7 @@ PROBES = {
             "seconds": [1e-3, 3e-3],
         },
     ),
-}
+)
 RECORDS = {
     "FittedLink": [
         fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], measured, 4)

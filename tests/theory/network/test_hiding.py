@@ -1,7 +1,7 @@
 """Tokens that hide FSDP's messages: by a published bound, and by the times of one layer."""
 
 import pytest
-from probes import H100, Probe
+from probes import H100, Probe, by_name
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link
@@ -64,22 +64,27 @@ def test_backward_needs_as_many_as_an_all_reduce_of_the_mean_bytes(recipe, eleme
     assert found.backward == pytest.approx(ddp)
 
 
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="ranks must be at least 2"):
-        fsdp_hiding_tokens(Recipe(), 1, flop_per_s=1, bytes_per_s=1)
-    with pytest.raises(ValueError, match="flop_per_s must be above 0"):
-        fsdp_hiding_tokens(Recipe(), 2, flop_per_s=0, bytes_per_s=1)
-    with pytest.raises(ValueError, match="bytes_per_s must be above 0"):
-        fsdp_hiding_tokens(Recipe(), 2, flop_per_s=1, bytes_per_s=0)
-
-
-PROBES = {
-    "fsdp_hiding_tokens": Probe(
+REFUSED = [
+    (
+        lambda: fsdp_hiding_tokens(Recipe(), 1, flop_per_s=1, bytes_per_s=1),
+        "ranks must be at least 2",
+    ),
+    (
+        lambda: fsdp_hiding_tokens(Recipe(), 2, flop_per_s=0, bytes_per_s=1),
+        "flop_per_s must be above 0",
+    ),
+    (
+        lambda: fsdp_hiding_tokens(Recipe(), 2, flop_per_s=1, bytes_per_s=0),
+        "bytes_per_s must be above 0",
+    ),
+]
+PROBES = by_name(
+    Probe(
         fsdp_hiding_tokens,
         {"recipe": Recipe(), "ranks": 8, "flop_per_s": 1e14, "bytes_per_s": 5e10},
         {"recipe": FSDP2, "ranks": 2, "flop_per_s": 2e14, "bytes_per_s": 1e10},
     ),
-}
+)
 RECORDS = {
     "HidingTokens": [
         fsdp_hiding_tokens(recipe, 8, flop_per_s=1e14, bytes_per_s=5e10)

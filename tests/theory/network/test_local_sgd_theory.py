@@ -1,7 +1,6 @@
 """Bytes of local SGD: of DDP, and less."""
 
-import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.network.local_sgd import averaged_bytes
@@ -13,15 +12,13 @@ def test_bytes_fall_by_the_updates_between_averages():
     assert averaged_bytes(1000, 1, 10) == 0
 
 
-def test_an_average_after_no_updates_is_refused():
-    with pytest.raises(ValueError, match="every must be at least 1"):
-        averaged_bytes(1000, 4, 0)
-
-
-PROBES = {
-    "averaged_bytes": Probe(
+REFUSED = [
+    (lambda: averaged_bytes(1000, 4, 0), "every must be at least 1"),
+]
+PROBES = by_name(
+    Probe(
         averaged_bytes,
         {"weight_bytes": 1000, "ranks": 4, "every": 2},
         {"weight_bytes": 2000, "ranks": 2, "every": 4},
     ),
-}
+)

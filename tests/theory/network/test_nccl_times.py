@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.clinic.nccl_table import nccl_table
 from course_lib.clinic.recorded import output
@@ -47,14 +47,12 @@ def test_no_tree_is_the_fastest():
     assert {nccl_choice(2**power).algorithm for power in range(40)} == {"Ring", "NVLS"}
 
 
-def test_a_size_below_zero_is_refused():
-    with pytest.raises(ValueError, match="size_bytes must be at least 0"):
-        nccl_choice(-1)
-
-
-PROBES = {
-    "nccl_ways": Probe(nccl_ways, {}, {}),
-    "NcclWay.seconds": Probe(nccl_ways()[0].seconds, {"size_bytes": 1e3}, {"size_bytes": 1e6}),
-    "nccl_choice": Probe(nccl_choice, {"size_bytes": 1e3}, {"size_bytes": 1e9}),
-}
+REFUSED = [
+    (lambda: nccl_choice(-1), "size_bytes must be at least 0"),
+]
+PROBES = by_name(
+    Probe(nccl_ways, {}, {}),
+    Probe(nccl_ways()[0].seconds, {"size_bytes": 1e3}, {"size_bytes": 1e6}),
+    Probe(nccl_choice, {"size_bytes": 1e3}, {"size_bytes": 1e9}),
+)
 RECORDS = {"NcclWay": list(nccl_ways())}

@@ -4,8 +4,7 @@ import random
 from itertools import combinations
 
 import pytest
-from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.network.pairwise import PairTest, SlowPart, name_slow, rounds
 
@@ -115,38 +114,31 @@ def test_the_sentences():
     assert "(0–1, 2–3)" in SlowPart("unknown", ((0, 1), (2, 3)), 6e9, 24e9).explain()
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: rounds(6), "ranks 6 is no power of two"),
-        (lambda: rounds(1, "all"), "ranks must be at least 2"),
-        (lambda: rounds(10**9, "all"), "ranks must be at most 1024"),
-        (lambda: rounds(4, "some"), "schedule 'some' is not one of"),
-        (lambda: PairTest(1, 1, 1e9), "first and second are both 1"),
-        (lambda: PairTest(0, 1, 0), "bytes_per_s must be above 0"),
-        (lambda: name_slow([PairTest(0, 1, 1e9)]), "tests has 1 of two pairs"),
-        (lambda: name_slow([PairTest(0, 1, 1e9)] * 2, 0), "slow_share must be above 0"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 TESTS = measured(4, "all", lambda a, b: 3 in (a, b))
-PROBES = {
-    "rounds": Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
-    "name_slow": Probe(
+REFUSED = [
+    (lambda: rounds(6), "ranks 6 is no power of two"),
+    (lambda: rounds(1, "all"), "ranks must be at least 2"),
+    (lambda: rounds(10**9, "all"), "ranks must be at most 1024"),
+    (lambda: rounds(4, "some"), "schedule 'some' is not one of"),
+    (lambda: PairTest(1, 1, 1e9), "first and second are both 1"),
+    (lambda: PairTest(0, 1, 0), "bytes_per_s must be above 0"),
+    (lambda: name_slow([PairTest(0, 1, 1e9)]), "tests has 1 of two pairs"),
+    (lambda: name_slow([PairTest(0, 1, 1e9)] * 2, 0), "slow_share must be above 0"),
+]
+PROBES = by_name(
+    Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
+    Probe(
         name_slow,
         {"tests": TESTS},
         {"tests": measured(4, "all", lambda a, b: 2 in (a, b)), "slow_share": 0.1},
     ),
-    "PairTest": Probe(
+    Probe(
         PairTest,
         {"first": 0, "second": 1, "bytes_per_s": 1e9},
         {"first": 2, "second": 3, "bytes_per_s": 2e9},
     ),
-}
+    Probe(name_slow(TESTS).is_slow, {"test": PairTest(0, 1, SLOW)}, {"test": PairTest(0, 1, FAST)}),
+)
 RECORDS = {
     "SlowPart": [
         name_slow(TESTS),

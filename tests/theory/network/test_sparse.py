@@ -1,8 +1,8 @@
 """What a parameter server moves, against sums by hand."""
 
 import pytest
-from every import every
-from probes import Probe
+from probes import Probe, by_name
+from refusals import rows
 
 from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
 
@@ -34,26 +34,6 @@ def test_without_a_server_all_ranks_get_all_rows():
     assert plain.gathered_bytes(3) == plain.total_bytes
 
 
-@every(
-    ("wrong", "message"),
-    [
-        ({"rows": -1}, "rows must be at least 0"),
-        ({"width": 1.5}, "width must be a whole number"),
-        ({"id_bytes": -1}, "id_bytes must be at least 0"),
-    ],
-)
-def test_bad_sizes_are_explained(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        RowExchange(**{"rows": 1, "width": 1, **wrong})
-
-
-def test_a_table_smaller_than_its_rows_is_explained():
-    with pytest.raises(ValueError, match="table_rows must be at least 100"):
-        dense_over_sparse(RowExchange(100, 16), 99, 2)
-    with pytest.raises(ValueError, match="rows must be at least 1"):
-        dense_over_sparse(RowExchange(0, 16), 99, 2)
-
-
 def test_a_billion_rows_of_which_each_of_8_gpus_touches_100_000():
     exchange, table_bytes = RowExchange(100_000, 64), 10**9 * 64 * 4
     assert table_bytes == 256e9
@@ -62,19 +42,29 @@ def test_a_billion_rows_of_which_each_of_8_gpus_touches_100_000():
 
 
 EXCHANGE = {"rows": 100, "width": 64}
-PROBES = {
-    "RowExchange": Probe(
+REFUSED = [
+    *rows(
+        lambda wrong: RowExchange(**{"rows": 1, "width": 1, **wrong}),
+        [
+            ({"rows": -1}, "rows must be at least 0"),
+            ({"width": 1.5}, "width must be a whole number"),
+            ({"id_bytes": -1}, "id_bytes must be at least 0"),
+        ],
+    ),
+    (lambda: dense_over_sparse(RowExchange(100, 16), 99, 2), "table_rows must be at least 100"),
+    (lambda: dense_over_sparse(RowExchange(0, 16), 99, 2), "rows must be at least 1"),
+]
+PROBES = by_name(
+    Probe(
         RowExchange,
         EXCHANGE,
         {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
         see=lambda exchange: exchange.total_bytes,
     ),
-    "RowExchange.gathered_bytes": Probe(
-        RowExchange(**EXCHANGE).gathered_bytes, {"ranks": 4}, {"ranks": 2}
-    ),
-    "dense_over_sparse": Probe(
+    Probe(RowExchange(**EXCHANGE).gathered_bytes, {"ranks": 4}, {"ranks": 2}),
+    Probe(
         dense_over_sparse,
         {"exchange": RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
         {"exchange": RowExchange(50, 64), "table_rows": 500, "ranks": 2},
     ),
-}
+)

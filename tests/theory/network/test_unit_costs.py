@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import DENSE, SLOW_LINK, Probe
+from probes import DENSE, SLOW_LINK, Probe, by_name
 
 from course_lib.theory.compute.flops import six_nd
 from course_lib.theory.inputs.hardware import NDR
@@ -32,15 +32,18 @@ def test_a_gather_is_seven_eighths_over_the_bandwidth():
     assert len(units) == 33
 
 
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="ranks must be at least 2"):
-        unit_costs(SEVEN, Recipe(), 1, NDR, tokens=1, flop_per_s=1)
-    with pytest.raises(ValueError, match="take a dense model"):
-        unit_costs(MODELS["mixtral-8x7b"], Recipe(), 2, NDR, tokens=1, flop_per_s=1)
-
-
-PROBES = {
-    "unit_costs": Probe(
+REFUSED = [
+    (
+        lambda: unit_costs(SEVEN, Recipe(), 1, NDR, tokens=1, flop_per_s=1),
+        "ranks must be at least 2",
+    ),
+    (
+        lambda: unit_costs(MODELS["mixtral-8x7b"], Recipe(), 2, NDR, tokens=1, flop_per_s=1),
+        "take a dense model",
+    ),
+]
+PROBES = by_name(
+    Probe(
         unit_costs,
         {
             "shape": DENSE,
@@ -59,4 +62,4 @@ PROBES = {
             "flop_per_s": 2e12,
         },
     ),
-}
+)

@@ -2,7 +2,8 @@
 
 import pytest
 from every import every
-from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe
+from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
+from refusals import rows
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -72,12 +73,6 @@ def test_the_last_part_is_filled_up():
     assert shard(5, 4, 3) == Shard(5, 5, 2)
 
 
-@every("rank", [-1, 4, 1.5])
-def test_a_rank_that_is_not_there(rank):
-    with pytest.raises(ValueError, match="rank must be"):
-        shard(10, 4, rank)
-
-
 def test_explain_has_a_line_for_each_stage():
     lines = zero_stages(7_500_000_000, 64, MIXED).explain().splitlines()
     assert len(lines) == 6
@@ -88,19 +83,26 @@ def test_explain_has_a_line_for_each_stage():
 CALL = {"parameters": 1000, "ranks": 4, "recipe": PLAIN}
 OTHER_CALL = {"parameters": 2000, "ranks": 2, "recipe": Recipe(gradients="fp32")}
 ON_HOST = zero_stages(1000, 4, OFFLOADED)
-PROBES = {
-    "shard": Probe(
-        shard,
-        {"parameters": 10, "ranks": 4, "rank": 1},
-        {"parameters": 20, "ranks": 2, "rank": 0},
+REFUSED = [
+    *rows(
+        lambda rank: shard(10, 4, rank),
+        [
+            -1,
+            4,
+            1.5,
+        ],
+        "rank must be",
     ),
-    "zero_stages": Probe(zero_stages, CALL, OTHER_CALL),
-    "sent_bytes": Probe(
-        sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}
+]
+PROBES = by_name(
+    Probe(
+        shard, {"parameters": 10, "ranks": 4, "rank": 1}, {"parameters": 20, "ranks": 2, "rank": 0}
     ),
-    "StageBill.bus_seconds": Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
-    "ZeroStages.explain": Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
-}
+    Probe(zero_stages, CALL, OTHER_CALL),
+    Probe(sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}),
+    Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
+    Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
+)
 RECORDS = {
     "Shard": [shard(10, 4, rank) for rank in (0, 3)],
     "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],

@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.pipelines import schedules
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -143,11 +143,6 @@ def test_every_group_that_is_allowed_can_be_run(virtual, stages, micro_batches):
         assert len(ran.tasks) == 2 * stages * micro_batches * virtual
 
 
-def test_a_negative_delay_is_refused():
-    with pytest.raises(ValueError, match="late must be at least 0"):
-        schedules.split_backward(schedules.one_f_one_b_order(0, 2, 2), late=-1)
-
-
 class _Sizes:
     """The attributes that torch's order functions read from a schedule object."""
 
@@ -163,8 +158,14 @@ PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 
 # Orders have one signature; these two are the same on every stage of any pipeline.
 SAME_ON_ALL_STAGES = ("stage", "stages")
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
-PROBES = {
-    "schedule": Probe(
+REFUSED = [
+    (
+        lambda: schedules.split_backward(schedules.one_f_one_b_order(0, 2, 2), late=-1),
+        "late must be at least 0",
+    ),
+]
+PROBES = by_name(
+    Probe(
         schedule,
         {"name": "gpipe", "stages": 4, "micro_batches": 8, "virtual_stages": 1},
         {
@@ -176,15 +177,15 @@ PROBES = {
         },
         see=lambda plan: plan.orders,
     ),
-    "naive_order": Probe(schedules.naive_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
-    "gpipe_order": Probe(schedules.gpipe_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
-    "one_f_one_b_order": Probe(schedules.one_f_one_b_order, ORDER, OTHER_ORDER),
-    "interleaved_order": Probe(
+    Probe(schedules.naive_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
+    Probe(schedules.gpipe_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
+    Probe(schedules.one_f_one_b_order, ORDER, OTHER_ORDER),
+    Probe(
         schedules.interleaved_order,
         ORDER | {"virtual_stages": 2},
         OTHER_ORDER | {"virtual_stages": 3, "group": 8},
     ),
-    "stage_order": Probe(
+    Probe(
         schedules.stage_order,
         ORDER | {"name": "1f1b"},
         OTHER_ORDER
@@ -194,20 +195,16 @@ PROBES = {
             "group": Given(8, IN_TURNS),
         },
     ),
-    "zb1p_order": Probe(schedules.zb1p_order, ORDER, OTHER_ORDER),
-    "split_backward": Probe(
+    Probe(schedules.zb1p_order, ORDER, OTHER_ORDER),
+    Probe(
         schedules.split_backward,
         {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
         {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
     ),
-    "zbv_order": Probe(
-        schedules.zbv_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}
+    Probe(schedules.zbv_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}),
+    Probe(schedules.apart, {"plan": PLANS[0]}, {"plan": PLANS[1]}),
+    Probe(
+        schedules.dualpipe_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}
     ),
-    "apart": Probe(schedules.apart, {"plan": PLANS[0]}, {"plan": PLANS[1]}),
-    "dualpipe_order": Probe(
-        schedules.dualpipe_order,
-        ORDER | {"micro_batches": 16},
-        OTHER_ORDER | {"micro_batches": 20},
-    ),
-}
+)
 RECORDS = {"Pass": [one for order in PLANS[0].orders for one in order], "Schedule": PLANS}

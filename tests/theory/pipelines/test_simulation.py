@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from probes import TIMES, Given, Probe
+from probes import TIMES, Given, Probe, by_name
 from test_bubble import DURATIONS, sizes
 
 from course_lib.theory.inputs.layout import Layout
@@ -129,11 +129,6 @@ def test_deadlock_names_who_waits():
         simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("W", 0)),)), PassTimes())
 
 
-def test_a_pass_that_is_run_twice_is_refused():
-    with pytest.raises(ValueError, match="F of micro-batch 1 twice on stage 0"):
-        simulate(Schedule("mine", 1, ((Pass("F", 1), Pass("F", 1)),)), PassTimes())
-
-
 def quickest(task):
     """Seconds of processor time: the best of five, since other programs empty the caches."""
     seconds = []
@@ -150,41 +145,37 @@ def test_fast_enough_for_a_slider():
     assert quickest(lambda: timeline("1f1b", 16, 64)) < counting
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: timeline("1f1c", 4, 8), "did you mean '1f1b'"),
-        (lambda: timeline("1f1b", 0, 8), "stages must be at least 1"),
-        (lambda: timeline("1f1b", 4, 0), "micro_batches must be at least 1"),
-        (
-            lambda: timeline("interleaved", 4, 6, 2),
-            "micro_batches 6 is not divisible by stages",
-        ),
-        (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
-        (lambda: timeline("dualpipe", 3, 8), "stages 3 is odd"),
-        (lambda: timeline("zbv", 4, 6), "micro_batches of zbv must be at least 7"),
-        (
-            lambda: timeline("dualpipe", 4, 6),
-            "micro_batches of dualpipe must be at least 8",
-        ),
-        (lambda: timeline("1f1b", 4, 8, times=PassTimes((1, 2))), "forward has 2 values for 4"),
-        (
-            lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)),
-            "weight 3 is part of backward",
-        ),
-        (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
 IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
-PROBES = {
-    "timeline": Probe(
+REFUSED = [
+    (
+        lambda: simulate(Schedule("mine", 1, ((Pass("F", 1), Pass("F", 1)),)), PassTimes()),
+        "F of micro-batch 1 twice on stage 0",
+    ),
+    (lambda: timeline("1f1c", 4, 8), "did you mean '1f1b'"),
+    (lambda: timeline("1f1b", 0, 8), "stages must be at least 1"),
+    (lambda: timeline("1f1b", 4, 0), "micro_batches must be at least 1"),
+    (
+        lambda: timeline("interleaved", 4, 6, 2),
+        "micro_batches 6 is not divisible by stages",
+    ),
+    (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
+    (lambda: timeline("dualpipe", 3, 8), "stages 3 is odd"),
+    (lambda: timeline("zbv", 4, 6), "micro_batches of zbv must be at least 7"),
+    (
+        lambda: timeline("dualpipe", 4, 6),
+        "micro_batches of dualpipe must be at least 8",
+    ),
+    (lambda: timeline("1f1b", 4, 8, times=PassTimes((1, 2))), "forward has 2 values for 4"),
+    (
+        lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)),
+        "weight 3 is part of backward",
+    ),
+    (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
+]
+PROBES = by_name(
+    Probe(
         timeline,
         SIZES | {"name": "gpipe"},
         OTHER_SIZES
@@ -196,10 +187,10 @@ PROBES = {
         },
         see=lambda run: run.tasks,
     ),
-    "simulate": Probe(
+    Probe(
         simulate,
         {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
         {"plan": schedule("1f1b", 4, 8), "times": TIMES},
         see=lambda run: run.tasks,
     ),
-}
+)

@@ -1,6 +1,6 @@
 """What a timeline says of itself: drawings that can be checked by hand, and its text."""
 
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.pipelines.simulation import timeline
 
@@ -67,10 +67,10 @@ def test_both_halves_of_an_overlapped_pass_move_on():
             assert after.backward.micro_batch == before.backward.micro_batch + 8
 
 
-PROBES = {
-    "Timeline.in_flight": Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
-    "Timeline.repeated": Probe(timeline("1f1b", 4, 8).repeated, {"turns": 1}, {"turns": 2}),
-}
+PROBES = by_name(
+    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
+    Probe(timeline("1f1b", 4, 8).repeated, {"turns": 1}, {"turns": 2}),
+)
 RECORDS = {
     "Task": list(timeline("dualpipe", 4, 8).tasks),
     "Timeline": [timeline("dualpipe", 4, 8), timeline("1f1b", 2, 4)],

@@ -1,7 +1,7 @@
 """Versions of the weights in pipelines with and without a flush."""
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.pipelines.versions import late_updates, weight_versions
 
@@ -38,7 +38,7 @@ def test_bad_stages_are_explained(wrong, message):
 
 _CALL = {"scheme": "pipedream", "stages": 4, "stage": 1}
 _CHANGES = {"scheme": "flush", "stages": 8, "stage": 2}
-PROBES = {
-    "weight_versions": Probe(weight_versions, _CALL, _CHANGES),
-    "late_updates": Probe(late_updates, _CALL, _CHANGES),
-}
+PROBES = by_name(
+    Probe(weight_versions, _CALL, _CHANGES),
+    Probe(late_updates, _CALL, _CHANGES),
+)

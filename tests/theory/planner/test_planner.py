@@ -9,7 +9,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import DENSE, GUESS, PLAIN, STANDARD, Probe
+from probes import DENSE, GUESS, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -51,11 +51,7 @@ MIXTURE = TransformerShape(
     expert_ffn=512,
     dense_layers=2,
     shared_experts=1,
-    mlp="swiglu",
-    norm="rmsnorm",
-    biases=False,
-    learned_positions=False,
-    tied_embeddings=False,
+    **LLAMA_LIKE,
 )
 LATENT = replace(MIXTURE, mla=LatentAttention(96, 64, 32, 16, 32), dense_layers=0, ffn=512)
 
@@ -644,16 +640,10 @@ FOUR = Cluster(replace(H100, memory_bytes=2 * 10**9), nodes=2, gpus_per_node=2)
 PLAN = plan(DENSE, PLAIN, FOUR, 8, sequence=512)
 FIRST, *_, SECOND = PLAN.best(20)
 CAREFUL = PLAN.under(CAUTIOUS)
-PROBES = {
-    "plan": Probe(
+PROBES = by_name(
+    Probe(
         plan,
-        {
-            "shape": DENSE,
-            "recipe": PLAIN,
-            "cluster": FOUR,
-            "global_batch": 8,
-            "sequence": 512,
-        },
+        {"shape": DENSE, "recipe": PLAIN, "cluster": FOUR, "global_batch": 8, "sequence": 512},
         {
             "shape": probes.MIXTURE,
             "recipe": STANDARD,
@@ -667,38 +657,26 @@ PROBES = {
         },
         see=lambda found: [(one.memory_bytes, one.step_s) for one in found.best(5)],
     ),
-    "Plan.best": Probe(PLAN.best, {"count": 1}, {"count": 2}),
-    "Plan.ranked": Probe(PLAN.ranked, {"count": 1}, {"count": 2}),
-    "Plan.why": Probe(
-        PLAN.why, {"layout": FIRST.layout}, {"layout": Layout(dp=3), "recompute": "full"}
+    Probe(PLAN.best, {"count": 1}, {"count": 2}),
+    Probe(PLAN.ranked, {"count": 1}, {"count": 2}),
+    Probe(PLAN.why, {"layout": FIRST.layout}, {"layout": Layout(dp=3), "recompute": "full"}),
+    Probe(sturdy, {"plans": (PLAN,), "count": 3}, {"plans": (PLAN, CAREFUL), "count": 2}),
+    Probe(fastest, {"plans": (PLAN,), "count": 3}, {"plans": (PLAN, CAREFUL), "count": 2}),
+    Probe(
+        explain_sturdy, {"plans": {"a": PLAN}, "count": 3}, {"plans": {"b": CAREFUL}, "count": 2}
     ),
-    "sturdy": Probe(
-        sturdy,
-        {"plans": (PLAN,), "count": 3},
-        {"plans": (PLAN, CAREFUL), "count": 2},
-    ),
-    "fastest": Probe(
-        fastest,
-        {"plans": (PLAN,), "count": 3},
-        {"plans": (PLAN, CAREFUL), "count": 2},
-    ),
-    "explain_sturdy": Probe(
-        explain_sturdy,
-        {"plans": {"a": PLAN}, "count": 3},
-        {"plans": {"b": CAREFUL}, "count": 2},
-    ),
-    "Plan.under": Probe(
+    Probe(
         PLAN.under,
         {"assumptions": OPTIMISTIC},
         {"assumptions": CAUTIOUS},
         see=lambda found: [one.step_s for one in found.best(5)],
     ),
-    "Plan.mfu": Probe(PLAN.mfu, {"step_s": 1.0}, {"step_s": 2.0}),
-    "Plan.table": Probe(PLAN.table, {"options": [FIRST]}, {"options": [SECOND]}),
-    "Plan.memory": Probe(PLAN.memory, {"option": FIRST}, {"option": SECOND}),
-    "Plan.step": Probe(PLAN.step, {"option": FIRST}, {"option": SECOND}),
-    "Plan.explain": Probe(PLAN.explain, {"count": 1}, {"count": 2}),
-}
+    Probe(PLAN.mfu, {"step_s": 1.0}, {"step_s": 2.0}),
+    Probe(PLAN.table, {"options": [FIRST]}, {"options": [SECOND]}),
+    Probe(PLAN.memory, {"option": FIRST}, {"option": SECOND}),
+    Probe(PLAN.step, {"option": FIRST}, {"option": SECOND}),
+    Probe(PLAN.explain, {"count": 1}, {"count": 2}),
+)
 RECORDS = {
     "PlannedLayout": [*PLAN.ranked(200), *(one for one, _ in PLAN.rejected())],
     "Judged": [*fastest([PLAN, CAREFUL], 4), *sturdy([CAREFUL, PLAN], 4)],

@@ -6,7 +6,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.step import batching
 from course_lib.theory.step.batching import Batching, rank_samples
@@ -68,16 +68,6 @@ def test_bad_counts_are_named(field, bad):
         Batching(**{"samples": 10, field: bad})
 
 
-def test_indivisible_world_says_what_would_divide():
-    with pytest.raises(ValueError, match=r"world 8 is not divisible by tp\*pp\*cp 3"):
-        Batching(samples=10, gpus_per_node=8, tp=3)
-
-
-def test_dropping_everything_is_refused():
-    with pytest.raises(ValueError, match="would drop them all"):
-        Batching(samples=7, micro_batch=8, drop_last=True)
-
-
 def test_a_rank_beyond_the_last_is_refused():
     assert batching.rank_samples(8, dp=2, rank=1) == [1, 3, 5, 7]
     with pytest.raises(ValueError, match="rank must be at most 1, got 2"):
@@ -126,15 +116,17 @@ def test_noise_scale_solves_its_two_equations(signal, noise):
     assert found == pytest.approx(noise / signal, rel=1e-6)
 
 
-def test_noise_scale_without_signal_says_what_to_do():
-    with pytest.raises(ValueError, match="average the squared norms over more batches"):
-        batching.noise_scale(2, 8.0, 8, 1.0)
-    with pytest.raises(ValueError, match="leaves no noise"):
-        batching.noise_scale(2, 1.0, 8, 8.0)
-
-
-PROBES = {
-    "Batching": Probe(
+REFUSED = [
+    (
+        lambda: Batching(samples=10, gpus_per_node=8, tp=3),
+        r"world 8 is not divisible by tp\*pp\*cp 3",
+    ),
+    (lambda: Batching(samples=7, micro_batch=8, drop_last=True), "would drop them all"),
+    (lambda: batching.noise_scale(2, 8.0, 8, 1.0), "average the squared norms over more batches"),
+    (lambda: batching.noise_scale(2, 1.0, 8, 8.0), "leaves no noise"),
+]
+PROBES = by_name(
+    Probe(
         Batching,
         {"samples": 1003, "micro_batch": 4, "nodes": 4, "gpus_per_node": 8},
         {
@@ -151,27 +143,27 @@ PROBES = {
         },
         see=lambda cut: (cut.epoch(), cut.tokens_per_batch),
     ),
-    "rank_samples": Probe(
+    Probe(
         rank_samples,
         {"samples": 10, "dp": 3, "rank": 1},
         {"samples": 20, "dp": 2, "rank": 0, "drop_last": True},
     ),
-    "scaled_learning_rate": Probe(
+    Probe(
         batching.scaled_learning_rate,
         {"base": 0.1, "base_batch": 256, "batch": 512, "rule": "linear"},
         {"base": 0.2, "base_batch": 128, "batch": 64, "rule": "sqrt", "critical_batch": 300.0},
     ),
-    "batch_cost": Probe(
+    Probe(
         batching.batch_cost,
         {"batch": 1.0, "critical_batch": 2.0},
         {"batch": 3.0, "critical_batch": 5.0},
     ),
-    "noise_scale": Probe(
+    Probe(
         batching.noise_scale,
         {"small": 1, "square_small": 9.0, "big": 10, "square_big": 2.0},
         {"small": 2, "square_small": 8.0, "big": 20, "square_big": 3.0},
     ),
-}
+)
 RECORDS = {
     "Epoch": [
         Batching(*case).epoch()

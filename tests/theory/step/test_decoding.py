@@ -2,7 +2,7 @@
 
 import pytest
 from every import every
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -66,20 +66,6 @@ def test_what_fits_is_what_is_left():
     assert most_sequences(Decoding(LLAMA, RTX, tp=2, context=10)) == 0
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: Decoding(LLAMA, H100, tp=0), "tp must be at least 1"),
-        (lambda: Decoding(LLAMA, H100, tp=3), "heads 64 is not divisible by tp 3"),
-        (lambda: Decoding(MODELS["mixtral-8x7b"], H100), "take a dense model"),
-        (lambda: most_sequences(Decoding(LLAMA, H100)), "context must be at least 1"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 @every(("batch", "first"), [(1, "weights"), (500, "computing")])
 def test_what_it_waits_for_is_the_whole_time(batch, first):
     one = Decoding(LLAMA, RTX, tp=8, batch=batch, context=10)
@@ -98,8 +84,14 @@ def _leaves(one):
 
 
 BASE = {"shape": MODELS["llama2-7b"], "accelerator": H100, "tp": 2, "context": 100}
-PROBES = {
-    "Decoding": Probe(
+REFUSED = [
+    (lambda: Decoding(LLAMA, H100, tp=0), "tp must be at least 1"),
+    (lambda: Decoding(LLAMA, H100, tp=3), "heads 64 is not divisible by tp 3"),
+    (lambda: Decoding(MODELS["mixtral-8x7b"], H100), "take a dense model"),
+    (lambda: most_sequences(Decoding(LLAMA, H100)), "context must be at least 1"),
+]
+PROBES = by_name(
+    Probe(
         Decoding,
         BASE,
         {
@@ -113,9 +105,9 @@ PROBES = {
         },
         see=_leaves,
     ),
-    "most_sequences": Probe(
+    Probe(
         most_sequences,
         {"decoding": Decoding(**BASE)},
         {"decoding": Given(Decoding(**BASE | {"context": 7})), "reserve_bytes": 1e9},
     ),
-}
+)

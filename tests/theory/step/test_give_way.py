@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
@@ -46,13 +46,11 @@ def test_a_layer_is_computed_when_it_is_there_and_two_are_whole_at_most():
             assert effect.start_s(f"gather {layer - 2}") >= effect.end_s(f"scatter {layer}")
 
 
-def test_no_layers_are_refused():
-    with pytest.raises(ValueError, match="layers must be at least 1"):
-        run(None, layers=0)
-
-
-PROBES = {
-    "sharded_backward": Probe(
+REFUSED = [
+    (lambda: run(None, layers=0), "layers must be at least 1"),
+]
+PROBES = by_name(
+    Probe(
         sharded_backward,
         {"layers": 3, "backward": BACKWARD, "gather": MESSAGE, "scatter": MESSAGE},
         {
@@ -63,5 +61,5 @@ PROBES = {
             "prepare": Given(PREPARE),
         },
         see=lambda tasks: [vars(task) for task in tasks],
-    )
-}
+    ),
+)

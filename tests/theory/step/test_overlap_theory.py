@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -65,16 +65,16 @@ def test_a_faster_chip_never_makes_a_step_slower():
     assert quick.total_s <= step.total_s
 
 
-PROBES = {
-    "Hideable": Probe(
+PROBES = by_name(
+    Probe(
         Hideable,
         {"seconds": 3.0, "sent_bytes": 10.0, "window_s": 2.0},
         {"seconds": 1.0, "sent_bytes": 70.0, "window_s": 1.0},
         see=lambda messages: messages.saved_s(Assumptions(), "dp", 100.0),
     ),
-    "Hideable.saved_s": Probe(
+    Probe(
         Hideable(3.0, 10.0, 9.0).saved_s,
         {"assumptions": Assumptions(), "axis": "dp", "memory_bytes_per_s": 100.0},
         {"assumptions": FREE, "axis": "tp", "memory_bytes_per_s": 20.0},
     ),
-}
+)

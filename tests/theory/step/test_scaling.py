@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from probes import Probe
+from probes import Probe, by_name
 
 from course_lib import recorded
 from course_lib.theory.inputs.hardware import Link
@@ -48,15 +48,12 @@ def test_what_was_measured_on_two_nodes():
             assert found == pytest.approx(more.many_s, rel=0.3)
 
 
-def test_bad_input_is_explained():
-    with pytest.raises(ValueError, match="nodes must be at least 2"):
-        MoreNodes(1.0, 1.0, nodes=1)
-    with pytest.raises(ValueError, match="compute_s"):
-        MoreNodes(0.0, 1.0)
-
-
-PROBES = {
-    "MoreNodes": Probe(
+REFUSED = [
+    (lambda: MoreNodes(1.0, 1.0, nodes=1), "nodes must be at least 2"),
+    (lambda: MoreNodes(0.0, 1.0), "compute_s"),
+]
+PROBES = by_name(
+    Probe(
         MoreNodes,
         {"compute_s": 1.0, "exchange_s": 0.5},
         {
@@ -68,4 +65,4 @@ PROBES = {
         },
         see=lambda more: more.speedup,
     ),
-}
+)

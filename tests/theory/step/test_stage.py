@@ -5,7 +5,7 @@ from dataclasses import replace
 import probes
 import pytest
 from every import every
-from probes import GUESS, JOB, OFFLOADED, SLOW_LINK, Given, Probe
+from probes import GUESS, JOB, OFFLOADED, SLOW_LINK, Given, Probe, by_name
 from test_step_time import FOUR, H100, LAYOUT, MIXTURE, SHAPE
 
 from course_lib.theory.compute.flops import training_flops
@@ -149,37 +149,33 @@ LOCAL = local_parameters(probes.MIXTURE)
 ASKED, OTHERWISE = {"job": JOB, "assumptions": GUESS}, {"assumptions": Assumptions(touches=1)}
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
 BUSY_LAYOUT = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
-PROBES = {
-    "stage_busy_time": Probe(
+PROBES = by_name(
+    Probe(
         stage_busy_time,
         ASKED | {"stage": 0},
         OTHERWISE | {"stage": 1},
         see=lambda times: replace(times, stage=0),
     ),
-    "alike_stages": Probe(
+    Probe(
         alike_stages,
         {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
         {"shape": probes.DENSE, "layout": Layout()},
     ),
-    "stage_busy_times": Probe(
+    Probe(
         stage_busy_times,
         ASKED | {"stages": (0,)},
         OTHERWISE | {"stages": (0, 1)},
         see=lambda several: [replace(times, stage=0) for times in several],
     ),
-    "stage_work": Probe(
-        stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)
-    ),
-    "layer_work": Probe(
-        layer_work, ASKED | {"layer": 0}, OTHERWISE | {"layer": 5}, silent=("cluster",)
-    ),
-    "head_work": Probe(head_work, ASKED, OTHERWISE, silent=("cluster",)),
-    "layer_rate": Probe(
+    Probe(stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)),
+    Probe(layer_work, ASKED | {"layer": 0}, OTHERWISE | {"layer": 5}, silent=("cluster",)),
+    Probe(head_work, ASKED, OTHERWISE, silent=("cluster",)),
+    Probe(
         layer_rate,
         {"cluster": probes.CLUSTER, "assumptions": GUESS},
         {"cluster": probes.SLOW, "assumptions": Assumptions(layer_efficiency=0.5)},
     ),
-    "attention_rate": Probe(
+    Probe(
         attention_rate,
         {"cluster": probes.CLUSTER, "assumptions": Assumptions(), "recipe": probes.PLAIN},
         {
@@ -188,7 +184,7 @@ PROBES = {
             "recipe": probes.STANDARD,
         },
     ),
-    "update_seconds": Probe(
+    Probe(
         update_seconds,
         ASKED | {"local": LOCAL},
         {
@@ -199,14 +195,14 @@ PROBES = {
         },
         silent=("shape", "micro_batch", "sequence"),
     ),
-    "accumulation_seconds": Probe(
+    Probe(
         accumulation_seconds,
         {"job": replace(JOB, recipe=Recipe(gradient_buffer=True)), "local": LOCAL},
         {"local": LocalParameters(10)},
         silent=("shape", "micro_batch", "sequence"),
     ),
-    "Work.times": Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
-}
+    Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
+)
 RECORDS = {
     "StageBusyTime": [
         stage_busy_time(replace(JOB, layout=layout), WITH_TRAFFIC, layout.pp - 1)

@@ -1,8 +1,8 @@
 """Swapping: by hand, and against threads that sleep."""
 
 import pytest
-from every import every
-from probes import Given, Probe
+from probes import Given, Probe, by_name
+from refusals import rows
 
 from course_lib.theory.step.swapping import Swapping
 
@@ -24,30 +24,27 @@ def test_a_slow_link_decides_and_a_fast_one_is_hidden():
     assert sum(fast.exposed_s[1:]) == 0
 
 
-@every(
-    ("compute_s", "swap_s", "message"),
-    [
-        ([], [], "swap_s has 0 layers and compute_s 0"),
-        ([1], [1, 2], "swap_s has 2 layers and compute_s 1"),
-        ([1], [-1], r"swap_s\[0\] must be at least 0"),
-    ],
-)
-def test_bad_layers_are_explained(compute_s, swap_s, message):
-    with pytest.raises(ValueError, match=message):
-        Swapping(compute_s, swap_s)
-
-
 def test_too_many_layers_are_refused_before_they_are_looked_at():
     many = [1] * 100_001
     with pytest.raises(ValueError, match="layers of compute_s 100001 is above 100,000"):
         Swapping(many, many)
 
 
-PROBES = {
-    "Swapping": Probe(
+REFUSED = [
+    *rows(
+        Swapping,
+        [
+            ([], [], "swap_s has 0 layers and compute_s 0"),
+            ([1], [1, 2], "swap_s has 2 layers and compute_s 1"),
+            ([1], [-1], r"swap_s\[0\] must be at least 0"),
+        ],
+    ),
+]
+PROBES = by_name(
+    Probe(
         Swapping,
         {"compute_s": (2.0, 5.0, 1.0), "swap_s": (3.0, 4.0, 1.0)},
         {"compute_s": (3.0, 5.0, 1.0), "swap_s": Given((3.0, 6.0, 1.0))},
         see=lambda run: [*run.exposed_s, run.serial_s, run.overlapped_s],
     ),
-}
+)

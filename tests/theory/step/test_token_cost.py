@@ -1,7 +1,7 @@
 """The price of a million tokens, by hand."""
 
 import pytest
-from probes import Given, Probe
+from probes import Given, Probe, by_name
 
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -25,13 +25,11 @@ def test_training_costs_the_same_on_any_number_of_cards_and_generating_does_not(
     assert half.generating_usd < TokenCost(ONE, 2.0).generating_usd
 
 
-def test_an_mfu_above_one_is_refused():
-    with pytest.raises(ValueError, match="mfu must be at most 1"):
-        TokenCost(ONE, 2.0, 40)
-
-
-PROBES = {
-    "TokenCost": Probe(
+REFUSED = [
+    (lambda: TokenCost(ONE, 2.0, 40), "mfu must be at most 1"),
+]
+PROBES = by_name(
+    Probe(
         TokenCost,
         {"decoding": ONE, "gpu_hour_usd": 2.0},
         {
@@ -41,4 +39,4 @@ PROBES = {
         },
         see=lambda cost: [cost.training_usd, cost.generating_usd],
     ),
-}
+)
