@@ -18,10 +18,8 @@ def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> D
     """All GPUs of `layout`, dp wide, pp high and tp deep; of GPU 0 a group is lit, one of LIT.
 
     "one" lights the GPU itself, "copy" one replica, "groups" its three groups, "all" the block.
-    `fact`: a number and what it is, below the block. Raises ValueError for another name.
+    `fact`: a number and what it is, below the block.
     """
-    if lit not in LIT:
-        raise ValueError(f"lit {lit!r} is not one of {', '.join(LIT)}: choose one of them")
     block = _Block(layout)
     drawing = Drawing(_TOP + _HIGH + 74, _sentence(layout, lit, fact))
     drawing.write(0, 15, title, size=15, bold=True)
