@@ -318,6 +318,9 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "experts": lambda: figures.expert_bars(
         expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
+    "block step": lambda: figures.block_step(
+        Layout(tp=8, dp=4, pp=4), "groups", "A block", ("1", "")
+    ),
     "layer paths": lambda: figures.layer_paths(
         {"interleaved": [n % 4 for n in range(8)], "a V": [min(n, 7 - n) for n in range(8)]}
     ),

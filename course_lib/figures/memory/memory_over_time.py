@@ -124,8 +124,8 @@ class Panel:
             edges = [start + (stop - start) * place // count for place in range(count + 1)]
             for place in range(count):
                 most = max(range(edges[place], edges[place + 1]), key=self.totals.__getitem__)
-                ends = [left + (right - left) * end / count for end in (place, place + 1)]
-                found.append(Column(*ends, most))
+                wide = (right - left) / count
+                found.append(Column(left + wide * place, left + wide * (place + 1), most))
         return found
 
     def phases(self) -> list[tuple[str, float, float, int, int]]:
