@@ -34,7 +34,7 @@ def planner(
     zero_stage: str = "planner's choice",
     cp: int = 1,
 ) -> Panel:
-    """Controls for `plan`, whose `Plan` is the panel's result; lines lead to cautious times.
+    """Controls for `plan`, whose `Plan` is the panel's result; hatched ends lead to cautious times.
 
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.
