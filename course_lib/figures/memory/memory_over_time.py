@@ -1,7 +1,6 @@
 """What is in the memory at each moment of a step, stacked by what it is for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -53,7 +52,7 @@ def memory_over_time(runs: Mapping[str, MemoryCurve], title: str = "") -> Drawin
 
     Within a phase the moments follow each other at equal distances: not to scale in time.
     """
-    panels = [Panel.of(name, run) for name, run in runs.items()]
+    panels = [Panel(name, run) for name, run in runs.items()]
     most = max(panel.peak_bytes for panel in panels)
     head = 22 if title else 0
     sentences = "; ".join(panel.sentence() for panel in panels)
@@ -74,35 +73,17 @@ class Column(NamedTuple):
     moment: int
 
 
-@dataclass(frozen=True)
 class Panel:
-    """One run, laid out."""
+    """One run, laid out: the categories that hold anything, from the bottom, and the peak."""
 
-    name: str
-    run: MemoryCurve
-    shown: tuple[str, ...]  # categories from the bottom
-    totals: tuple[int, ...]
-
-    @classmethod
-    def of(cls, name: str, run: MemoryCurve) -> "Panel":
-        """The categories that hold anything, in the order of the stack."""
-        shown = tuple(it for it in _LOOKS if any(run.sizes.get(it, ())))
-        return cls(name, run, shown, tuple(map(sum, zip(*run.sizes.values(), strict=True))))
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most at any moment."""
-        return max(self.totals, default=0)
-
-    @property
-    def peak(self) -> int:
-        """The number of the moment that needs most."""
-        return self.totals.index(self.peak_bytes)
-
-    def where(self, moment: int) -> str:
-        """A moment in words."""
-        phase, what = self.run.phases[moment], self.run.moments[moment].strip("_")
-        return f"{phase}, {what}" if what else phase
+    def __init__(self, name: str, run: MemoryCurve) -> None:
+        self.name, self.run = name, run
+        self.shown = [it for it in _LOOKS if any(run.sizes.get(it, ()))]
+        self.totals = [sum(sizes) for sizes in zip(*run.sizes.values(), strict=True)]
+        self.peak_bytes = max(self.totals, default=0)
+        self.peak = self.totals.index(self.peak_bytes)
+        what = run.moments[self.peak].strip("_")
+        self.where = run.phases[self.peak] + (f", {what}" if what else "")
 
     def sentence(self) -> str:
         """Peak, its moment, and what is there then."""
@@ -112,7 +93,7 @@ class Panel:
             if self.run.sizes[name][self.peak]
         ]
         return (
-            f"{self.name}: at most {format_bytes(self.peak_bytes)}, in {self.where(self.peak)}, "
+            f"{self.name}: at most {format_bytes(self.peak_bytes)}, in {self.where}, "
             f"namely {', '.join(parts)}"
         )
 
@@ -183,7 +164,7 @@ class Panel:
         drawing.line([(LEFT, y), (_RIGHT, y)], style.WARNING, dashed=True)
         drawing.boxes([(x - 3, y - 3, 6, 6)], style.WARNING)
         drawing.write(LEFT, over, self.name, bold=True)
-        words = f"peak {format_bytes(self.peak_bytes)}: {self.where(self.peak)}"
+        words = f"peak {format_bytes(self.peak_bytes)}: {self.where}"
         drawing.write(_RIGHT, over, words, align="right", bold=True)
 
     def _labels(self, frame: Frame, columns: Sequence[Column]) -> list[str]:
