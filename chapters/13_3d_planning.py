@@ -610,7 +610,7 @@ title = "From free hiding to the cautious assumptions"
 figures.ranked_layouts(free, title, careful=careful)
 
 # %% [markdown]
-# The thin line leads to the time under the cautious assumptions. If hiding were free, ZeRO-3 without stages would win. Under the cautious assumptions that layout is 24 % behind the best: it gathers all weights for each of 16 micro-batches. The diamond marks the
+# The hatched end of a bar leads to the time under the cautious assumptions. If hiding were free, ZeRO-3 without stages would win. Under the cautious assumptions that layout is 24 % behind the best: it gathers all weights for each of 16 micro-batches. The diamond marks the
 # layout that loses least under either, 8 %. The winner from above is the best under the cautious assumptions as well: it sends so little that nothing depends on how well it hides. Among those that lose little, choose by other criteria: memory to
 # spare, what your framework does well, what you can debug.
 #
@@ -645,7 +645,7 @@ assert sum(plan.remedies.values()) == plan.layouts - plan.fitting
 # 3. Take llama3.1-405b and recompute "none". From how many nodes on does anything fit?
 # 4. Take deepseek-v3, 64 nodes. What do the plans with ep pay for, and what those without? (For mixtures of experts the panel tries tp 1 and 4, pp 1, 4 and 16, ep 1, 8 and 64.)
 #
-# Each bar is the time under the usual assumptions, and the thin line leads to that under the cautious ones.
+# Each bar is the time under the usual assumptions, and its hatched end leads to that under the cautious ones.
 
 # %%
 from course_lib import panels

@@ -17,10 +17,8 @@ def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawin
     """{"rank 0": [("train", "yours"), …, ("all_gather", "communication")]}, the innermost last.
 
     Each stack grows upwards, the line where the rank stands is framed. A kind is yours, torch or
-    communication. Raises ValueError without a line.
+    communication.
     """
-    if not stacks or not all(stacks.values()):
-        raise ValueError("stacks must hold ranks with a line or more each: give their stacks")
     letters = int(((WIDTH_PT - 30) / len(stacks) - 12) / _CHARACTER)
     high = max(map(len, stacks.values()))
     grid: dict[str, dict[str, Cell]] = {

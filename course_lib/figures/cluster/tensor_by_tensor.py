@@ -43,11 +43,8 @@ class Tensor(Protocol):
 def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> Drawing:
     """{"right": tensors, "broken": tensors} in their order; up: difference over typical rounding.
 
-    Two lines: up to the lower it is rounding, above the upper more. Raises ValueError for a run
-    without tensors.
+    Two lines: up to the lower it is rounding, above the upper more.
     """
-    if not runs or not all(runs.values()):
-        raise ValueError("runs must hold tensors: give {name: compare(…).tensors}")
     ratios = {name: [one.measured / one.typical for one in run] for name, run in runs.items()}
     most = max(MORE_FROM, *(max(each) for each in ratios.values()))
     decades = range(_LOWEST, math.ceil(math.log10(most)) + 1)
@@ -55,54 +52,46 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
     up = Axis(ticks, _told, log=True, ends=(_EQUAL, 10.0 ** decades[-1]))
     sentence = "; ".join(_sentence(name, run, ratios[name]) for name, run in runs.items())
     drawing = Drawing(_TOP + (_PANEL + _GAP) * len(runs) + 14, f"{sentence}.")
-    drawing.write(0, 13, title, style.TITLE_PT, bold=True)
+    drawing.title(title)
     drawing.write(0, 29, _TOLD, 9, colour=style.GREY)
     for row, (name, run) in enumerate(runs.items()):
-        top = _TOP + row * (_PANEL + _GAP)
-        drawing.write(0, top + 12, name, bold=True)
-        _panel(drawing, run, ratios[name], top + 32, up)
-    kinds = _kinds(next(iter(runs.values())))
-    y, step = _TOP + (_PANEL + _GAP) * len(runs) + 2, _step(next(iter(runs.values())))
-    for kind, start, end in kinds:
-        if (end - start) * step > _NAMED:
-            middle = _LEFT + (start + end) / 2 * step
-            drawing.write(middle, y, kind, 9, "center", style.GREY)
+        top = _TOP + row * (_PANEL + _GAP) + 32
+        drawing.write(0, top - 20, name, bold=True)
+        across = Axis((), ends=(0, len(run)))
+        frame = Frame(drawing, across, up, _LEFT, top, _RIGHT, top + _PANEL)
+        _panel(frame, run, ratios[name])
+    for kind, start, end in _kinds(run):  # all runs have the same
+        left, right = frame.x(start), frame.x(end)
+        if right - left > _NAMED:
+            drawing.write((left + right) / 2, frame.bottom + 16, kind, 9, "center", style.GREY)
     return drawing
 
 
-def _panel(
-    drawing: Drawing, run: Sequence[Tensor], ratios: Sequence[float], top: float, up: Axis
-) -> None:
+def _panel(frame: Frame, run: Sequence[Tensor], ratios: Sequence[float]) -> None:
     """One run: a square for each tensor, at the height of its ratio; equal ones stand below."""
-    kinds = [_LEFT + start * _step(run) for _, start, _ in _kinds(run)[1:]]
-    across = Axis((), ends=(0, len(run)))
-    frame = Frame(drawing, across, up, _LEFT, top, _RIGHT, top + _PANEL)
+    drawing = frame.drawing
     frame.axes()
     for limit in (ROUNDING_UP_TO, MORE_FROM):
         frame.level(limit)
-    drawing.lines([[(x, top), (x, frame.bottom)] for x in kinds], style.GREY, 0.5)
+    kinds = [frame.x(start) for _, start, _ in _kinds(run)[1:]]
+    drawing.lines([[(x, frame.top), (x, frame.bottom)] for x in kinds], style.GREY, 0.5)
     for fill, least, up_to in (
         (style.MESSAGES, -1.0, ROUNDING_UP_TO),
         (style.YELLOW, ROUNDING_UP_TO, MORE_FROM),
         (style.WARNING, MORE_FROM, math.inf),
     ):
-        marks = [
-            (
-                frame.x(place + 0.5) - 2,
-                frame.y(max(ratio, 10.0**_LOWEST) if ratio > 0 else frame.up.ticks[0]) - 2,
-                4.0,
-                4.0,
-            )
+        places = [
+            (place + 0.5, max(ratio, 10.0**_LOWEST) if ratio > 0 else _EQUAL)
             for place, ratio in enumerate(ratios)
             if least < ratio <= up_to
         ]
-        drawing.boxes(marks, fill)
+        drawing.boxes([(frame.x(x) - 2, frame.y(y) - 2, 4.0, 4.0) for x, y in places], fill)
     first = _first(ratios)
     if first is not None:
         x = frame.x(first + 0.5)
-        drawing.line([(x, top - 6), (x, frame.bottom)], style.WARNING, 1.5)
+        drawing.line([(x, frame.top - 6), (x, frame.bottom)], style.WARNING, 1.5)
         align = "left" if x < WIDTH_PT / 2 else "right"
-        drawing.write(x, top - 9, f"first: {run[first].title}", 9, align)
+        drawing.write(x, frame.top - 9, f"first: {run[first].title}", 9, align)
 
 
 def _told(ratio: float) -> str:
@@ -112,10 +101,6 @@ def _told(ratio: float) -> str:
 def _first(ratios: Sequence[float]) -> int | None:
     """The place of the first that is not plainly rounding."""
     return next((place for place, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
-
-
-def _step(run: Sequence[Tensor]) -> float:
-    return (_RIGHT - _LEFT) / len(run)
 
 
 def _kinds(run: Sequence[Tensor]) -> list[tuple[str, int, int]]:

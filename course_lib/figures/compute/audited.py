@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from course_lib.figures.engines.axis import Axis
+from course_lib.figures.engines.lines import Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
@@ -14,7 +15,6 @@ _TOP, _CLAIM = 46.0, 47.0  # of the first claim; from one to the next
 _LEFT, _RIGHT = 262.0, WIDTH_PT - 16
 _OUTER, _INNER = 11.0, 6.0  # the marks of "own terms" and of "found"
 _MOST_POWER = 2.9  # no tick stands at the very end
-_RIGHT_VERDICT = VERDICTS[True, True]
 
 
 def audited(audit: Audit, title: str) -> Drawing:
@@ -22,22 +22,22 @@ def audited(audit: Audit, title: str) -> Drawing:
 
     The pale box is what counts as the same number. A 0 that is not said stands at the left end.
     """
-    axis = _axis(audit.claims)
-    drawing = Drawing(_TOP + _CLAIM * len(audit.claims) + 16, _sentence(audit, title))
-    drawing.write(0, 13, title, size=style.TITLE_PT, bold=True)
+    axis, bottom = _axis(audit.claims), _TOP + _CLAIM * len(audit.claims) + 8
+    claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
+    drawing = Drawing(bottom + 8, f"{title}. {claims}.")
+    drawing.title(title)
     _key(drawing)
+    frame = Frame(drawing, axis, axis, _LEFT, _TOP, _RIGHT, bottom)
     for place, claim in enumerate(audit.claims):
         top = _TOP + _CLAIM * place
         drawing.write(0, top + 9, f"{place + 1}. {claim.words}", bold=True, size=9)
-        right = claim.verdict == _RIGHT_VERDICT
-        colour = style.INK if right else style.WARNING_TEXT
+        colour = style.INK if claim.verdict == VERDICTS[True, True] else style.WARNING_TEXT
         drawing.write(WIDTH_PT, top + 9, claim.verdict, 9, "right", colour)
         drawing.write(0, top + 22, _numbers(claim), size=9)
-        _line(drawing, claim, top + 19, axis)
+        _line(frame, claim, top + 19)
         drawing.write(0, top + 35, claim.because, size=9, colour=style.GREY)
-    bottom = _TOP + _CLAIM * len(audit.claims) + 8
     for factor in axis.ticks:
-        drawing.write(_place(factor, axis), bottom, _told(factor), 9, "center", style.GREY)
+        drawing.write(frame.x(factor), bottom, _told(factor), 9, "center", style.GREY)
     return drawing
 
 
@@ -51,20 +51,23 @@ def _key(drawing: Drawing) -> None:
     drawing.write(346, 34, "found on the right terms", size=9)
 
 
-def _line(drawing: Drawing, claim: Claim, y: float, axis: Axis) -> None:
+def _line(frame: Frame, claim: Claim, y: float) -> None:
     """The scale of one claim with its three marks, around the height `y`."""
-    low, high = (_place(1 + side * claim.within, axis) for side in (-1, 1))
+    drawing = frame.drawing
+    low, high, found = (
+        frame.x(max(factor, 1e-9))  # 0 lies at the left end
+        for factor in (1 - claim.within, 1 + claim.within, _factor(claim, claim.found))
+    )
     drawing.boxes([(low, y - 7, high - low, 14)], style.PALE, edge=style.PALE)
     drawing.line([(_LEFT, y), (_RIGHT, y)], style.GREY, 0.5)
-    for tick in axis.ticks:
-        x = _place(tick, axis)
+    for x in map(frame.x, frame.across.ticks):
         drawing.line([(x, y - 3), (x, y + 3)], style.GREY, 0.5)
-    middle, found = _place(1, axis), _place(_factor(claim, claim.found), axis)
+    middle = frame.x(1)
     if found < low or found > high:
         drawing.line([(middle, y), (found, y)], style.WARNING, 2)
     drawing.line([(middle, y - 8), (middle, y + 8)], style.INK, 1.5)
     if claim.own_terms is not None:
-        own = _place(_factor(claim, claim.own_terms), axis)
+        own = frame.x(max(_factor(claim, claim.own_terms), 1e-9))
         drawing.boxes([(own - _OUTER / 2, y - _OUTER / 2, _OUTER, _OUTER)], style.WHITE)
     drawing.boxes([(found - _INNER / 2, y - _INNER / 2, _INNER, _INNER)], style.THEORY)
 
@@ -91,12 +94,6 @@ def _told(factor: float) -> str:
     return "as said" if factor > 0.99 else f"÷ {1 / factor:,.0f}"
 
 
-def _place(factor: float, axis: Axis) -> float:
-    """Where a factor lies, in points from the left; what is too far lies at the end."""
-    part = axis.part(factor) if factor > 0 else 0.0
-    return _LEFT + (_RIGHT - _LEFT) * min(max(part, 0.0), 1.0)
-
-
 def _numbers(claim: Claim) -> str:
     own = "not told" if claim.own_terms is None else _text(claim.own_terms)
     numbers = f"said {_text(claim.said)}, own {own}, found {_text(claim.found)} {claim.unit}"
@@ -105,10 +102,3 @@ def _numbers(claim: Claim) -> str:
 
 def _text(value: float) -> str:
     return format_count(value) if value >= 1_000_000 else format_number(value)
-
-
-def _sentence(audit: Audit, title: str) -> str:
-    claims = "; ".join(
-        f"{claim.words}: {_numbers(claim)}, {claim.verdict}" for claim in audit.claims
-    )
-    return f"{title}. {claims}."

@@ -13,10 +13,8 @@ def shared_rates(charts: Mapping[str, SharedTimeline]) -> Drawing:
     """One chart under another on one scale: {"alone": timeline, "sharing": timeline}.
 
     A box as high as its row runs at full speed, half as high at half speed, so a box's area is its
-    work. The first word of a task's name is its kind. Raises ValueError without a chart.
+    work. The first word of a task's name is its kind.
     """
-    if not charts:
-        raise ValueError('charts is empty: give for example {"sharing": timeline}')
     blocks: list[Block] = []
     for name, run in charts.items():
         heads = [f"{name}: {format_duration(run.total_s)}", *[""] * len(run.tasks)]

@@ -6,7 +6,9 @@ from textwrap import wrap
 from typing import Protocol
 
 from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key
 from course_lib.figures.paper.picture import Box, Point
 
 # Column and row of each chapter, so that lines run downwards and cross as little as possible.
@@ -20,7 +22,7 @@ _PLACES: Mapping[int, tuple[int, int]] = {
     **{15: (0, 6), 16: (1, 6), 17: (2, 6)},
 }
 _WIDTH, _HEIGHT, _COLUMN, _ROW, _LEFT, _TOP = 112.0, 50.0, 134.0, 74.0, 3.0, 30.0
-_SQUARE, _HEAD = 6.0, 4.0  # of a part, of an arrow
+_SQUARE = 6.0  # of a part
 _LETTERS = 16  # of a title, in a line
 _TOPICS = {
     "one GPU": ((0, 1, 2, 3, 4, 5), style.WHITE),
@@ -52,13 +54,10 @@ def course_map(
 ) -> Drawing:
     """A box for each chapter, with a square for each part that is built in it.
 
-    `steps` are pairs (from, to). Raises ValueError for a chapter that has no place on the map.
+    `steps` are pairs (from, to).
     """
     titles = {one.number: one.title for one in chapters}
     builds = Counter(int(part.build.split(".")[0]) for part in parts)
-    unknown = (set(titles) | {number for step in steps for number in step}) - set(_PLACES)
-    if unknown:
-        raise ValueError(f"chapter {min(unknown)} has no place: give it one in course_map._PLACES")
     needs = {number: [str(start) for start, end in steps if end == number] for number in titles}
     told = "; ".join(
         f"{number} {name}" + (f", after {' and '.join(its)}" if (its := needs[number]) else "")
@@ -72,14 +71,8 @@ def course_map(
         _arrow(drawing, _corner(start), _corner(end))
     for number, name in titles.items():
         _box(drawing, number, name, builds[number])
-    x = _LEFT
-    for topic, (_, fill) in _TOPICS.items():
-        drawing.boxes([(x, bottom, 12, 12)], fill)
-        drawing.write(x + 17, bottom + 10, topic, size=9)
-        x += 32 + 4.8 * len(topic)
-    drawing.boxes([(_LEFT + 3, bottom + 24, _SQUARE, _SQUARE)], style.BLUE)
-    told = "one part of a training library that you build"
-    drawing.write(_LEFT + 17, bottom + 31, told, size=9)
+    squares = {"one part of a training library that you build": style.BLUE}
+    key(drawing, {topic: fill for topic, (_, fill) in _TOPICS.items()} | squares, _LEFT, bottom)
     return drawing
 
 
@@ -91,18 +84,11 @@ def _corner(number: int) -> Point:
 def _arrow(drawing: Drawing, start: Point, end: Point) -> None:
     """From box to box: sideways in a row, else from the foot of one to the head of the other."""
     (x, y), (to_x, to_y) = start, end
+    shift = 18 * (to_x > x) - 18 * (to_x < x)  # arrows to one box end apart
+    first, last = (x + _WIDTH / 2 + shift, y + _HEIGHT), (to_x + _WIDTH / 2 - shift, to_y)
     if y == to_y:
-        middle = y + _HEIGHT / 2
-        drawing.line([(x + _WIDTH, middle), (to_x - _HEAD, middle)], width=1.4)
-        back = to_x - 2 * _HEAD
-        head = [(to_x, middle), (back, middle - _HEAD), (back, middle + _HEAD)]
-    else:
-        shift = 18 * (to_x > x) - 18 * (to_x < x)  # arrows to one box end apart
-        tip = to_x + _WIDTH / 2 - shift
-        drawing.line([(x + _WIDTH / 2 + shift, y + _HEIGHT), (tip, to_y - _HEAD)], width=1.4)
-        back = to_y - 2 * _HEAD
-        head = [(tip, to_y), (tip - _HEAD, back), (tip + _HEAD, back)]
-    drawing.area(head, style.INK)
+        first, last = (x + _WIDTH, y + _HEIGHT / 2), (to_x, y + _HEIGHT / 2)
+    arrow(drawing, first, last, width=1.4)
 
 
 def _box(drawing: Drawing, number: int, name: str, builds: int) -> None:

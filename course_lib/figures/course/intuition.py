@@ -1,6 +1,7 @@
 """Where guesses lay beside what came: a row for each topic, a square for each guess."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.engines.axis import Axis
@@ -35,18 +36,33 @@ def guesses(factors: Factors, title: str = "Where my intuition was off") -> Draw
         )
     if any(not factor > 0 for its in factors.values() for factor in its):
         raise ValueError("factors must be above 0: leave out guesses without a factor")
-    heights = {topic: _row_height(its) for topic, its in factors.items()}
-    bottom = _TOP + sum(heights.values())
+    stacks = {topic: _stack(its) for topic, its in factors.items()}
+    bottom = _TOP + sum(high for _, high in stacks.values())
     drawing = Drawing(bottom + 34, sentence(factors))
     drawing.title(title)
     key(drawing, _LOOKS, _LEFT, 24)
     drawing.line([(_LEFT + 250, 22), (_LEFT + 250, 36)], width=2)
     drawing.write(_LEFT + 258, 33, "median of the topic", 9)
-    Frame(drawing, _AXIS, _AXIS, _LEFT, _TOP - 8, _LEFT + _WIDTH, bottom).ticks_across()
+    frame = Frame(drawing, _AXIS, _AXIS, _LEFT, _TOP - 8, _LEFT + _WIDTH, bottom)
+    frame.ticks_across()
     y = _TOP
     for topic, its in factors.items():
-        y += heights[topic]
-        _row(drawing, topic, its, y)
+        step, high = stacks[topic]
+        y += high
+        drawing.line([(_LEFT, y), (frame.right, y)], style.PALE)
+        drawing.write(0, y - 8, topic, bold=True)
+        boxes, stacked = dict[str, list[Box]](), Counter[int]()
+        for factor in sorted(its):
+            at = _bin(factor)
+            left, top = _LEFT + _WIDTH * at / _BINS - _SQUARE / 2, y - _SQUARE - step * stacked[at]
+            boxes.setdefault(_look(factor), []).append((left, top, _SQUARE, _SQUARE))
+            stacked[at] += 1
+        for look in boxes:
+            drawing.boxes(boxes[look], _LOOKS[look])
+        x = frame.x(statistics.median(its))
+        drawing.line([(x, y + 4), (x, y - 20)], width=2)
+        drawing.write(frame.right + 12, y - 14, _middle(its))
+        drawing.write(frame.right + 12, y - 2, _guesses(its), colour=style.GREY)
     return drawing
 
 
@@ -56,51 +72,16 @@ def sentence(factors: Factors) -> str:
     return f"Your number over what came. {'; '.join(words)}."
 
 
-def _row(drawing: Drawing, topic: str, factors: Sequence[float], bottom: float) -> None:
-    """The squares of one topic upon their line, its median, and both in words."""
-    drawing.line([(_LEFT, bottom), (_LEFT + _WIDTH, bottom)], style.PALE)
-    drawing.write(0, bottom - 8, topic, bold=True)
-    for look, boxes in _squares(factors, bottom).items():
-        drawing.boxes(boxes, _LOOKS[look])
-    x = _place(statistics.median(factors))
-    drawing.line([(x, bottom + 4), (x, bottom - 20)], width=2)
-    drawing.write(_LEFT + _WIDTH + 12, bottom - 14, _middle(factors))
-    drawing.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
-
-
-def _squares(factors: Sequence[float], bottom: float) -> dict[str, list[Box]]:
-    """The squares by look, those of one bin upon each other."""
-    step, heights = _step(factors), dict[int, int]()
-    boxes: dict[str, list[Box]] = {look: [] for look in _LOOKS}
-    for factor in sorted(factors):
-        at = _bin(factor)
-        heights[at] = heights.get(at, -1) + 1
-        x, y = _LEFT + _WIDTH * at / _BINS - _SQUARE / 2, bottom - _SQUARE - step * heights[at]
-        boxes[_look(factor)].append((x, y, _SQUARE, _SQUARE))
-    return boxes
-
-
-def _row_height(factors: Sequence[float]) -> float:
-    return max(_LEAST_ROW, _step(factors) * _tallest(factors) + 12)
-
-
-def _step(factors: Sequence[float]) -> float:
-    """From one square of a stack to the next: less where a stack would be too high."""
-    return min(_SQUARE + 1, _MOST_STACKED / _tallest(factors))
-
-
-def _tallest(factors: Sequence[float]) -> int:
-    bins = [_bin(factor) for factor in factors]
-    return max(map(bins.count, set(bins)))
+def _stack(factors: Sequence[float]) -> tuple[float, float]:
+    """From one square of a stack to the next, less where it would be too high; the row's height."""
+    most = max(Counter(map(_bin, factors)).values())
+    step = min(_SQUARE + 1, _MOST_STACKED / most)
+    return step, max(_LEAST_ROW, step * most + 12)
 
 
 def _bin(factor: float) -> int:
-    return round(_BINS * (_place(factor) - _LEFT) / _WIDTH)
-
-
-def _place(factor: float) -> float:
-    """Where a factor lies; what is beyond 1/100 or 100 lies on the edge."""
-    return _LEFT + _WIDTH * min(max(_AXIS.part(factor), 0), 1)
+    """What is beyond 1/100 or 100 lies on the edge."""
+    return round(_BINS * min(max(_AXIS.part(factor), 0), 1))
 
 
 def _look(factor: float) -> str:

@@ -28,41 +28,28 @@ def batch_ladder(batching: Batching) -> Drawing:
     """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
     rungs = _rungs(batching)
     drawing = Drawing(_TOP + _ROW * len(rungs), _sentence(rungs))
-    title = f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}"
-    drawing.title(title)
+    drawing.title(f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}")
     for place, rung in enumerate(rungs):
         y = _TOP + _ROW * place
         _draw(drawing, rung, y)
         if place + 1 < len(rungs):
             width = (_RIGHT - _LEFT) / rung.pieces
             below = y + _ROW
-            corners = [[(_LEFT, y + _BAR), (_LEFT, below)]]
-            corners += [[(_LEFT + width, y + _BAR), (_RIGHT, below)]]
-            drawing.lines(corners, style.GREY, 0.8, dashed=True)
+            corners = ((_LEFT, _LEFT), (_LEFT + width, _RIGHT))
+            ways = [[(a, y + _BAR), (b, below)] for a, b in corners]
+            drawing.lines(ways, style.GREY, 0.8, dashed=True)
     return drawing
 
 
 def _rungs(batching: Batching) -> list[_Rung]:
-    epoch = batching.epoch()
-    each_step = batching.micro_batch * batching.dp
+    micro, accumulation, dp = batching.micro_batch, batching.accumulation, batching.dp
     rungs = [
-        _Rung("one epoch", epoch.updates, "update", batching.samples, style.WHITE),
-        _Rung(
-            "one update", batching.accumulation, "micro-step", batching.global_batch, style.UPDATE
-        ),
-        _Rung(
-            "one micro-step", batching.dp, "micro-batch", each_step, style.COMPUTING, "side by side"
-        ),
-        _Rung(
-            "one micro-batch",
-            batching.micro_batch,
-            "sample",
-            batching.micro_batch,
-            style.PALE,
-            "at once",
-        ),
+        _Rung("one epoch", batching.epoch().updates, "update", batching.samples, style.WHITE),
+        _Rung("one update", accumulation, "micro-step", batching.global_batch, style.UPDATE),
+        _Rung("one micro-step", dp, "micro-batch", micro * dp, style.COMPUTING, "side by side"),
+        _Rung("one micro-batch", micro, "sample", micro, style.PALE, "at once"),
     ]
-    if batching.dp == 1:  # the micro-step of the only rank is its micro-batch
+    if dp == 1:  # the micro-step of the only rank is its micro-batch
         del rungs[2]
     return rungs
 

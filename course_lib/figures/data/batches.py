@@ -36,15 +36,10 @@ def one_batch(batching: Batching) -> Drawing:
     whole = whole and epoch.last_micro_batch == batching.micro_batch
     note = f"Each cell: the samples of one forward + backward, by micro-step; {tokens} in all."
     strip = f"One epoch of {of_epoch}: {updates}"
+    high = 140 / len(elide(batching.dp, _ROWS)) - 5  # together, however many ranks there are
     return page(
         f"One update: {sizes} = {samples}",
-        Cells(
-            _grid(batching, epoch),
-            high=_high(batching),
-            looks=_LOOKS,
-            gap=3,
-            note=note,
-        ),
+        Cells(_grid(batching, epoch), high=high, looks=_LOOKS, gap=3, note=note),
         Cells({"update": _strip(batching, epoch)}, high=_STRIP_PT, looks=_LOOKS, gap=3, note=strip),
         notes=[f"{'' if whole else last}{tail}."],
         key=("full", "short", "all-reduce", "update", "repeated", "dropped"),
@@ -61,11 +56,6 @@ def _tail(epoch: Epoch) -> str:
     if epoch.repeated:
         return f"{counted(epoch.repeated, 'sample')} repeated"
     return "no sample repeated or dropped"
-
-
-def _high(batching: Batching) -> float:
-    """All ranks together are equally high, however many there are."""
-    return 140 / len(elide(batching.dp, _ROWS)) - 5
 
 
 def _grid(batching: Batching, epoch: Epoch) -> dict[str, dict[str, Cell]]:

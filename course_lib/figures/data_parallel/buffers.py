@@ -27,10 +27,8 @@ class Moment(Protocol):
 def two_buffers(moments: Sequence[Moment], title: str = "") -> Drawing:
     """A column for each moment: the layer that computes, and the four buffers below it.
 
-    A `phase` is "forward" or "backward". Raises ValueError without a moment.
+    A `phase` is "forward" or "backward".
     """
-    if not moments:
-        raise ValueError("moments is empty: give those of one step")
     grid: dict[str, dict[str, Cell]] = {row: {} for row in ("computes", *_BUFFERS)}
     for place, moment in enumerate(moments, 1):
         column = f"{moment.phase}\n{place}"

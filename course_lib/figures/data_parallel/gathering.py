@@ -87,12 +87,7 @@ def _level(levels: Sequence[tuple[float, int]], number: float) -> float:
 
 
 def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:
-    """Measured bytes after each change (a MemoryLog's timeline), one line for each version.
-
-    Raises ValueError when there is no line or one without values.
-    """
-    if not timelines or not all(len(values) for values in timelines.values()):
-        raise ValueError("timelines must hold at least one value each: give {name: [bytes, …]}")
+    """Measured bytes after each change (a MemoryLog's timeline), one line for each version."""
     unit, name = _unit(max(map(max, timelines.values())))
     curves = {}
     for (key, values), (colour, dashed) in zip(timelines.items(), cycle(style.LINES), strict=False):

@@ -46,14 +46,14 @@ def who_stores_what(
     note = (
         f"Stage {stage}: what each GPU stores of the whole (filled), and what it does not (white)."
     )
-    high = _heights(result.bills[0])
-    grid = {
-        kind + "\n(on the host)" * bool(kind == "optimizer" and bill.host_bytes): its
-        for kind, its in _grid(result, bill).items()
-    }
+    whole = _wholes(result.bills[0])
+    grid, high = {}, {}  # a block is as high as its kind has bytes
+    for kind, its in _grid(result, bill).items():
+        row = kind + "\n(on the host)" * bool(kind == "optimizer" and bill.host_bytes)
+        grid[row], high[row] = its, _HIGH * whole[kind] / sum(whole.values())
     return page(
         title,
-        Cells(grid, high=dict(zip(grid, high, strict=True)), note=note, looks=_ON_THE_HOST),
+        Cells(grid, high=high, note=note, looks=_ON_THE_HOST),
         Bars(rows, looks, limits=limits, size=9, sentence=""),
         key=(),
         sentence=sentence,
@@ -86,12 +86,6 @@ def _sizes(bill: StageBill) -> dict[str, int]:
 
 def _wholes(bill: StageBill) -> dict[str, int]:
     return _sizes(bill) | {"optimizer": bill.optimizer_bytes + bill.host_bytes}
-
-
-def _heights(plain: StageBill) -> list[float]:
-    """A block is as high as its kind has bytes."""
-    whole = _wholes(plain)
-    return [_HIGH * size / sum(whole.values()) for size in whole.values()]
 
 
 def _grid(result: ZeroStages, bill: StageBill) -> dict[str, dict[str, Cell]]:

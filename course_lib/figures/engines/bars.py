@@ -163,15 +163,8 @@ def _draw(drawing: Drawing, piece: _Piece, y: float, high: float, look: Look) ->
     drawing.boxes([(piece.x, y, max(0.8, piece.width), high)], *look)
     if piece.words:
         middle = piece.x + piece.width / 2
-        drawing.write(
-            middle,
-            y + high / 2 + 3.5,
-            piece.words,
-            _SIZE,
-            "center",
-            style.on(look[0]),
-            bool(look[1]),
-        )
+        base, ink = y + high / 2 + 3.5, style.on(look[0])
+        drawing.write(middle, base, piece.words, _SIZE, "center", ink, bool(look[1]))
 
 
 def bars(
@@ -272,15 +265,8 @@ def grouped_bars(
         for place, (one, value) in enumerate(series.items()):
             last = place + 1 == len(series)
             text = (words or {}).get((name, one), told(value))
-            found.append(
-                Bar(
-                    name if place == (len(series) - 1) // 2 else "",
-                    {one: value},
-                    text,
-                    11,
-                    20 if last else 12,
-                )
-            )
+            heading = name if place == (len(series) - 1) // 2 else ""
+            found.append(Bar(heading, {one: value}, text, 11, 20 if last else 12))
     looks = {name: _look(colour) for name, colour in colours.items()}
     return Bars(found, looks, sentence=f"{title}. {sentence}.", size=_SIZE).alone(title)
 

@@ -12,12 +12,7 @@ _ROUTER, _EXPERT, _SUM = 96.0, 252.0, 446.0
 
 
 def routing(probabilities: Sequence[float], weights: Sequence[float]) -> Drawing:
-    """A token through its router to the chosen experts; `weights[i]` is 0 for one not chosen.
-
-    Raises ValueError for 0 or more than 8 experts, or unequal lengths.
-    """
-    if not 1 <= len(probabilities) <= 8 or len(weights) != len(probabilities):
-        raise ValueError("probabilities must hold 1 to 8 experts, each with a weight: give both")
+    """A token through its router to the chosen experts; `weights[i]` is 0 for one not chosen."""
     count = len(probabilities)
     drawing = Drawing(_TOP + _PITCH * count + 6, _sentence(probabilities, weights))
     middle = _TOP + _PITCH * count / 2 - 7

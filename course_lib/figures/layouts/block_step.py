@@ -10,23 +10,23 @@ from course_lib.theory.inputs.layout import Layout
 # Where the front's top left corner stands, how large the front is, and how the depth runs.
 _LEFT, _TOP, _WIDE, _HIGH = 61.0, 94.0, 345.0, 160.0
 _BACK = (-60.0, -60.0)
-LIT = ("one", "tp", "pp", "copy", "dp", "groups", "all")
 _EDGE = 10  # from the block to its labels
 
 
 def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> Drawing:
-    """All GPUs of `layout`, dp wide, pp high and tp deep; of GPU 0 a group is lit, one of LIT.
+    """All GPUs of `layout`, dp wide, pp high and tp deep; of GPU 0 a group is lit.
 
-    "one" lights the GPU itself, "copy" one replica, "groups" its three groups, "all" the block.
-    `fact`: a number and what it is, below the block. Raises ValueError for another name.
+    "one" lights the GPU itself, "tp", "pp" or "dp" a group of it, "groups" all three, "copy" one
+    replica, "all" the block.
+    `fact`: a number and what it is, below the block.
     """
-    if lit not in LIT:
-        raise ValueError(f"lit {lit!r} is not one of {', '.join(LIT)}: choose one of them")
     block = _Block(layout)
-    drawing = Drawing(_TOP + _HIGH + 74, _sentence(layout, lit, fact))
+    number, what = fact
+    sizes = f"tp {layout.tp} × pp {layout.pp} × dp {layout.dp}"
+    sentence = f"{layout.world:,} GPUs as a block of {sizes}; lit: {lit}. {number} {what}."
+    drawing = Drawing(_TOP + _HIGH + 74, sentence)
     drawing.write(0, 15, title, size=15, bold=True)
-    faces = [block.front(), block.top(), block.left()]
-    lit_faces = _lit(block, lit)
+    faces, lit_faces = block.faces(), _lit(block, lit)
     for fill, sides in [(style.PALE, faces), *lit_faces]:
         for corners in sides:
             drawing.area(corners, fill)
@@ -34,17 +34,11 @@ def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> D
     outlines = faces + [corners for _, sides in lit_faces for corners in sides]
     drawing.lines([[*corners, corners[0]] for corners in outlines], style.INK, style.OUTLINE_PT)
     if lit == "one":
-        drawing.area(block.front(2, 1), style.INK)  # wide enough to be seen
+        drawing.area(block.faces(2, 1)[0], style.INK)  # wide enough to be seen
     _labels(drawing, layout, lit)
-    number, what = fact
     drawing.write(0, _TOP + _HIGH + 50, number, size=18, bold=True)
     drawing.write(0, _TOP + _HIGH + 67, what, size=style.TITLE_PT)
     return drawing
-
-
-def _sentence(layout: Layout, lit: str, fact: tuple[str, str]) -> str:
-    sizes = f"tp {layout.tp} × pp {layout.pp} × dp {layout.dp}"
-    return f"{layout.world:,} GPUs as a block of {sizes}; lit: {lit}. {' '.join(fact)}."
 
 
 class _Block:
@@ -58,21 +52,15 @@ class _Block:
         x = _LEFT + _WIDE * right / self.wide + _BACK[0] * back / self.deep
         return x, _TOP + _HIGH * down / self.high + _BACK[1] * back / self.deep
 
-    def front(self, wide: float | None = None, high: float | None = None) -> list[Point]:
-        """The front, or a part of it from GPU 0 on."""
-        right, down = wide or self.wide, high or self.high
-        corners = ((0, 0), (right, 0), (right, down), (0, down))
-        return [self.point(x, y, 0) for x, y in corners]
-
-    def top(self, wide: float | None = None, deep: float | None = None) -> list[Point]:
-        """The top, or a part of it."""
-        right, back = wide or self.wide, deep or self.deep
-        return [self.point(x, 0, z) for x, z in ((0, 0), (right, 0), (right, back), (0, back))]
-
-    def left(self, high: float | None = None, deep: float | None = None) -> list[Point]:
-        """The left side, or a part of it."""
-        down, back = high or self.high, deep or self.deep
-        return [self.point(0, y, z) for y, z in ((0, 0), (down, 0), (down, back), (0, back))]
+    def faces(self, wide: int = 0, high: int = 0, deep: int = 0) -> list[list[Point]]:
+        """Front, top and left side of the part from GPU 0 on; where nothing is said, of all."""
+        x, y, z = wide or self.wide, high or self.high, deep or self.deep
+        ends = ((0, 0), (1, 0), (1, 1), (0, 1))
+        return [
+            [self.point(a * x, b * y, 0) for a, b in ends],
+            [self.point(a * x, 0, b * z) for a, b in ends],
+            [self.point(0, a * y, b * z) for a, b in ends],
+        ]
 
     def lattice(self) -> Iterable[list[Point]]:
         """The lines between GPUs on the three sides that are seen."""
@@ -87,11 +75,11 @@ class _Block:
 def _lit(block: _Block, lit: str) -> list[tuple[str, list[list[Point]]]]:
     """What is seen of each group that is lit: its colour, and parts of the three sides."""
     sides = {
-        "tp": [block.front(1, 1), block.top(1), block.left(1)],
-        "pp": [block.front(1), block.top(1, 1), block.left(deep=1)],
-        "dp": [block.front(high=1), block.top(deep=1), block.left(1, 1)],
-        "copy": [block.front(1), block.top(1), block.left()],
-        "all": [block.front(), block.top(), block.left()],
+        "tp": block.faces(wide=1, high=1),
+        "pp": block.faces(wide=1, deep=1),
+        "dp": block.faces(high=1, deep=1),
+        "copy": block.faces(wide=1),
+        "all": block.faces(),
     }
     fills = style.AXES | {"copy": style.WEIGHTS, "all": style.COMPUTING}
     shown = {"one": (), "groups": ("dp", "pp", "tp")}.get(lit, (lit,))

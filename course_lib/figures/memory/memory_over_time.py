@@ -1,12 +1,11 @@
 """What is in the memory at each moment of a step, stacked by what it is for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from course_lib.figures.engines.axis import Axis, even
-from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.lines import Curve, Frame
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.key import key
@@ -51,12 +50,9 @@ class MemoryCurve(Protocol):
 def memory_over_time(runs: Mapping[str, MemoryCurve], title: str = "") -> Drawing:
     """One panel for each run, all on one scale; a phase has the same place in all of them.
 
-    Within a phase the moments follow each other at equal distances: not to scale in time. Raises
-    ValueError when there is no run, or one without bytes.
+    Within a phase the moments follow each other at equal distances: not to scale in time.
     """
-    panels = [Panel.of(name, run) for name, run in runs.items()]
-    if not panels or not all(it.peak_bytes for it in panels):
-        raise ValueError("runs must hold at least one byte each: give {name: timeline, …}")
+    panels = [Panel(name, run) for name, run in runs.items()]
     most = max(panel.peak_bytes for panel in panels)
     head = 22 if title else 0
     sentences = "; ".join(panel.sentence() for panel in panels)
@@ -69,45 +65,25 @@ def memory_over_time(runs: Mapping[str, MemoryCurve], title: str = "") -> Drawin
     return drawing
 
 
-@dataclass(frozen=True)
-class Column:
-    """One place on the x axis: from `left` to `right`, and the bytes from the bottom up."""
+class Column(NamedTuple):
+    """One place on the x axis: from `left` to `right`."""
 
     left: float
     right: float
     moment: int
-    stack: tuple[int, ...]  # the top of each category
 
 
-@dataclass(frozen=True)
 class Panel:
-    """One run, laid out."""
+    """One run, laid out: the categories that hold anything, from the bottom, and the peak."""
 
-    name: str
-    run: MemoryCurve
-    shown: tuple[str, ...]  # categories from the bottom
-    totals: tuple[int, ...]
-
-    @classmethod
-    def of(cls, name: str, run: MemoryCurve) -> "Panel":
-        """The categories that hold anything, in the order of the stack."""
-        shown = tuple(it for it in _LOOKS if any(run.sizes.get(it, ())))
-        return cls(name, run, shown, tuple(map(sum, zip(*run.sizes.values(), strict=True))))
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most at any moment."""
-        return max(self.totals, default=0)
-
-    @property
-    def peak(self) -> int:
-        """The number of the moment that needs most."""
-        return self.totals.index(self.peak_bytes)
-
-    def where(self, moment: int) -> str:
-        """A moment in words."""
-        phase, what = self.run.phases[moment], self.run.moments[moment].strip("_")
-        return f"{phase}, {what}" if what else phase
+    def __init__(self, name: str, run: MemoryCurve) -> None:
+        self.name, self.run = name, run
+        self.shown = [it for it in _LOOKS if any(run.sizes.get(it, ()))]
+        self.totals = [sum(sizes) for sizes in zip(*run.sizes.values(), strict=True)]
+        self.peak_bytes = max(self.totals, default=0)
+        self.peak = self.totals.index(self.peak_bytes)
+        what = run.moments[self.peak].strip("_")
+        self.where = run.phases[self.peak] + (f", {what}" if what else "")
 
     def sentence(self) -> str:
         """Peak, its moment, and what is there then."""
@@ -117,56 +93,69 @@ class Panel:
             if self.run.sizes[name][self.peak]
         ]
         return (
-            f"{self.name}: at most {format_bytes(self.peak_bytes)}, in {self.where(self.peak)}, "
+            f"{self.name}: at most {format_bytes(self.peak_bytes)}, in {self.where}, "
             f"namely {', '.join(parts)}"
         )
 
     def columns(self) -> list[Column]:
         """The moments side by side; of many in one place the one that holds most."""
-        spans = phase_spans(self.run.phases)
-        wide = (_RIGHT - LEFT) / sum(_WIDE.get(phase, 1.0) for phase, _, _ in spans)
         found: list[Column] = []
-        x = LEFT
-        for phase, start, stop in spans:
-            width = wide * _WIDE.get(phase, 1.0)
-            count = min(stop - start, max(1, round(_COLUMNS * width / (_RIGHT - LEFT))))
+        for _, left, right, start, stop in self.phases():
+            count = min(stop - start, max(1, round(_COLUMNS * (right - left) / (_RIGHT - LEFT))))
             edges = [start + (stop - start) * place // count for place in range(count + 1)]
             for place in range(count):
                 most = max(range(edges[place], edges[place + 1]), key=self.totals.__getitem__)
-                left, right = x + width * place / count, x + width * (place + 1) / count
-                found.append(Column(left, right, most, self._stack(most)))
-            x += width
+                wide = (right - left) / count
+                found.append(Column(left + wide * place, left + wide * (place + 1), most))
         return found
 
-    def _stack(self, moment: int) -> tuple[int, ...]:
-        top, stack = 0, []
-        for name in self.shown:
-            top += self.run.sizes[name][moment]
-            stack.append(top)
-        return tuple(stack)
+    def phases(self) -> list[tuple[str, float, float, int, int]]:
+        """Stretches of moments with one phase: its name, its place, first moment and end.
 
-    def draw(self, drawing: Drawing, top: float, most_bytes: int, until: int | None = None) -> None:
-        """Axes, areas, labels, phases and peak; with `until` only the areas up to that moment."""
+        Very many are one, whose name says how many there are.
+        """
+        spans, start = [], 0
+        for phase, group in groupby(self.run.phases):
+            stop = start + len(list(group))
+            spans.append((phase, start, stop))
+            start = stop
+        if len(spans) > _MOST_PHASES:
+            spans = [(f"{len(spans):,} phases", 0, start)]
+        wide = (_RIGHT - LEFT) / sum(_WIDE.get(phase, 1.0) for phase, _, _ in spans)
+        found, x = [], LEFT
+        for phase, start, stop in spans:
+            right = x + wide * _WIDE.get(phase, 1.0)
+            found.append((phase, x, right, start, stop))
+            x = right
+        return found
+
+    def draw(self, drawing: Drawing, top: float, most_bytes: int) -> None:
+        """Axes, areas, labels, phases and peak."""
         unit, name = next(it for it in _UNITS if most_bytes >= it[0])
         ticks = even([0, 1.02 * most_bytes], most=5).ticks
         up = Axis(ticks, lambda it: f"{it / unit:g}{f' {name}' * (it == ticks[-1])}")
         across = Axis((), ends=(LEFT, _RIGHT))
         frame = Frame(drawing, across, up, LEFT, top + 20, _RIGHT, top + 20 + _HEIGHT)
         columns = self.columns()
-        drawn = [it for it in columns if until is None or it.moment <= until]
         frame.axes()
-        named = list(self.shown)
-        _areas(frame, self.shown, drawn)
-        if until is not None:  # no name in an area, which would move from step to step
-            tops = [(x, frame.y(it.stack[-1])) for it in columns for x in (it.left, it.right)]
-            drawing.line(tops, style.GREY)
-            x = drawn[-1].right
-            drawing.line([(x, frame.top - 4), (x, frame.bottom)], style.INK, 1.6)
-        else:
-            named = _labels(frame, self.shown, drawn)
-        self._phases(frame)
+        frame.stack(
+            [
+                Curve(
+                    [(it.left, self.run.sizes[one][it.moment]) for it in columns], fill=_LOOKS[one]
+                )
+                for one in self.shown
+            ]
+        )
+        thin = self._labels(frame, columns)
+        y = frame.bottom + 4
+        for phase, left, right, _, _ in self.phases():  # a strip under the axis
+            fill = style.MEANINGS.get(phase, (style.IDLE, None))[0]
+            drawing.boxes([(left, y, right - left, 13)], fill)
+            if len(phase) * _LETTER_PT < right - left:
+                middle, ink = (left + right) / 2, style.on(fill)
+                drawing.write(middle, y + 10, phase, align="center", colour=ink)
         self._peak(frame, columns)
-        key(drawing, {one: _LOOKS[one] for one in named}, LEFT, frame.bottom + 21)
+        key(drawing, {one: _LOOKS[one] for one in thin}, LEFT, frame.bottom + 21)
 
     def _peak(self, frame: Frame, columns: Sequence[Column]) -> None:
         column = next(it for it in columns if self.totals[it.moment] == self.peak_bytes)
@@ -175,69 +164,30 @@ class Panel:
         drawing.line([(LEFT, y), (_RIGHT, y)], style.WARNING, dashed=True)
         drawing.boxes([(x - 3, y - 3, 6, 6)], style.WARNING)
         drawing.write(LEFT, over, self.name, bold=True)
-        words = f"peak {format_bytes(self.peak_bytes)}: {self.where(self.peak)}"
+        words = f"peak {format_bytes(self.peak_bytes)}: {self.where}"
         drawing.write(_RIGHT, over, words, align="right", bold=True)
 
-    def _phases(self, frame: Frame) -> None:
-        """A strip under the axis: which phase it is."""
-        spans = phase_spans(self.run.phases)
-        wide = (_RIGHT - LEFT) / sum(_WIDE.get(phase, 1.0) for phase, _, _ in spans)
-        x, y = LEFT, frame.bottom + 4
-        for phase, _, _ in spans:
-            width = wide * _WIDE.get(phase, 1.0)
-            fill = style.MEANINGS.get(phase, (style.IDLE, None))[0]
-            frame.drawing.boxes([(x, y, width, 13)], fill)
-            if len(phase) * _LETTER_PT < width:
-                middle = x + width / 2
-                frame.drawing.write(middle, y + 10, phase, align="center", colour=style.on(fill))
-            x += width
-
-
-def phase_spans(phases: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Stretches of moments with one phase: (phase, first moment, the one after its last).
-
-    Of very many it makes one, whose phase says how many there are.
-    """
-    found, start = [], 0
-    for phase, group in groupby(phases):
-        stop = start + len(list(group))
-        found.append((phase, start, stop))
-        start = stop
-    if len(found) > _MOST_PHASES:
-        return [(f"{len(found):,} phases", 0, start)]
-    return found
-
-
-def _areas(frame: Frame, shown: Sequence[str], columns: Sequence[Column]) -> None:
-    """What is there, from the bottom up, as far as it is drawn."""
-    for level in reversed(range(len(shown))):  # the highest first, the lower ones cover it
-        points = [(columns[0].left, frame.bottom)]
-        for column in columns:
-            y = frame.y(column.stack[level])
-            if y != points[-1][1]:
-                points += [(column.left, points[-1][1]), (column.left, y)]
-        points += [(columns[-1].right, points[-1][1]), (columns[-1].right, frame.bottom)]
-        frame.drawing.area(points, _LOOKS[shown[level]])
-
-
-def _labels(frame: Frame, shown: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """Write each category's name where its area has most room; those without room are returned."""
-    thin = []
-    for level, name in enumerate(shown):
-        room, x, y = 0.0, 0.0, 0.0
-        for first, column in enumerate(columns):
-            end = column.left + _LETTER_PT * len(name)
-            window = [it for it in columns[first:] if it.left < end]
-            if window[-1].right < end:
-                break
-            low = frame.y(max(it.stack[level - 1] for it in window) if level else 0)
-            high = frame.y(min(it.stack[level] for it in window))
-            if low - high > room:
-                room, x, y = low - high, column.left, (low + high) / 2
-        if room >= _LINE_PT:
-            middle = x + _LETTER_PT * len(name) / 2
-            ink = style.on(_LOOKS[name])
-            frame.drawing.write(middle, y + 3.5, name, align="center", colour=ink)
-        else:
-            thin.append(name)
-    return thin
+    def _labels(self, frame: Frame, columns: Sequence[Column]) -> list[str]:
+        """Write a name where its area has most room; those without room are returned."""
+        thin = []
+        tops = [[0.0] * len(columns)]
+        for name in self.shown:
+            sizes = [self.run.sizes[name][it.moment] for it in columns]
+            tops.append([low + size for low, size in zip(tops[-1], sizes, strict=True)])
+            low, high = tops[-2:]
+            room, x, y = 0.0, 0.0, 0.0
+            for first, column in enumerate(columns):
+                end = column.left + _LETTER_PT * len(name)
+                last = sum(it.left < end for it in columns)
+                if columns[last - 1].right < end:
+                    break
+                base, edge = frame.y(max(low[first:last])), frame.y(min(high[first:last]))
+                if base - edge > room:
+                    room, x, y = base - edge, column.left, (base + edge) / 2
+            if room >= _LINE_PT:
+                middle = x + _LETTER_PT * len(name) / 2
+                ink = style.on(_LOOKS[name])
+                frame.drawing.write(middle, y + 3.5, name, align="center", colour=ink)
+            else:
+                thin.append(name)
+        return thin

@@ -19,7 +19,7 @@ def snapshot(path: str | Path, name: str = "") -> Drawing:
     snapshot, and FileNotFoundError.
     """
     found = read_snapshot(Path(path).read_bytes())
-    panel = Panel.of(name or Path(path).name, found)
+    panel = Panel(name or Path(path).name, found)
     leaks = found.leaks[:_LEAKS]
     lines = [
         f"{format_bytes(it.size_bytes)} in {it.blocks} blocks never freed: {_short(it.where)}"

@@ -12,20 +12,13 @@ from course_lib.theory.network.all_reduce_ways import Way
 _NAMES, _RADIUS, _BOX, _GAP = 13.0, 46.0, 15.0, 12.0
 _MIDDLE = _NAMES + _RADIUS + 20
 _BARS = _MIDDLE + _RADIUS + 28
-_MOST_WAYS, _MOST_RANKS = 4, 12
 
 
 def who_sends(ways: Mapping[str, Way], unit: str) -> Drawing:
     """Ranks in a circle, an arrow for each that sends to another; the busiest ones are filled.
 
-    Below, on one scale, what one of these sends, in `unit`. Raises ValueError without a way, for
-    more than four, and for more than 12 ranks.
+    Below, on one scale, what one of these sends, in `unit`.
     """
-    ranks = [way.ranks for way in ways.values()]
-    if not 0 < len(ways) <= _MOST_WAYS or max(ranks) > _MOST_RANKS:
-        raise ValueError(
-            f"ways {list(ways)} of {ranks} ranks: give 1 to {_MOST_WAYS} of at most {_MOST_RANKS}"
-        )
     words = {name: _told(way, unit) for name, way in ways.items()}
     sentence = "; ".join(f"{name}: {text}" for name, text in words.items())
     drawing = Drawing(_BARS + 36, f"{sentence}.")

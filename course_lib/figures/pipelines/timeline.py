@@ -19,13 +19,8 @@ def timeline(charts: Mapping[str, Sequence[Task]], seconds: bool = True) -> Draw
     """One chart under another on the same scale: {"predicted": tasks, "measured": tasks}.
 
     Time starts at 0, in seconds, or in any unit. The number in a box is its micro-batch, where
-    there is room. Raises ValueError for a chart without tasks.
+    there is room.
     """
-    if not charts:
-        raise ValueError('charts is empty: give for example {"predicted": tasks}')
-    for name, tasks in charts.items():
-        if not tasks:
-            raise ValueError(f"chart {name!r} has no tasks: give at least one pass")
     longest = max(task.end for tasks in charts.values() for task in tasks)
     room = _ROWS_HEIGHT / len(charts)
     blocks = [_chart(name, tasks, longest, room, seconds) for name, tasks in charts.items()]

@@ -18,12 +18,7 @@ _BARS = 20  # where there are more delays, several share a bar
 def late_gradients(
     staleness: Sequence[Sequence[int]], title: str = "How late gradients come"
 ) -> Drawing:
-    """`staleness[t]`: by how many updates each gradient of trainer t was late.
-
-    Raises ValueError where there is no trainer, or one without gradients.
-    """
-    if not staleness or not all(len(own) for own in staleness):
-        raise ValueError("staleness must hold at least one number each: give [[updates, …], …]")
+    """`staleness[t]`: by how many updates each gradient of trainer t was late."""
     rows, every = elide(len(staleness), _TRAINERS), [late for own in staleness for late in own]
     share = -(-(max(every) + 1) // _BARS)
     bars = max(every) // share + 1
