@@ -277,7 +277,7 @@ _TITLES = {
     "zbv": "Zero bubble, ZB-V",
     "dualpipe": "DualPipe",
 }
-_SENDS, _RUNS, _HOLDS, _MOST = "sends", "runs", "holds", "now, most"
+_RUNS, _HOLDS, _MOST = "runs", "holds", "now, most"
 
 
 def schedule(name: str = "1f1b", stages: int = 4, micro_batches: int = 8) -> Stepper:
@@ -332,15 +332,11 @@ class _Schedule(Story):
             ground=True,
             told=lambda time: f"{time:.4g}",
         )
-        held, sent = self.trace.held(now), [e for e in self.now(step) if e.to is not None]
-        letters: dict[tuple[int, int], list[str]] = {}
-        for event in sent:
-            letters.setdefault((event.who, event.to or 0), []).append(event.label)
-        texts: dict[int, list[str]] = {stage: [] for stage in self.stages}
-        for (sender, receiver), labels in letters.items():
-            far = abs(receiver - sender) > 1
-            way = f"to {receiver}" if far else "↓" if receiver > sender else "↑"
-            texts[sender].append(f"{', '.join(labels)} {way}")
+        held, row = self.trace.held(now), "stage {}".format
+        wires = {
+            "sends down": [e for e in self.now(step) if e.to is not None and e.to > e.who],
+            "sends up": [e for e in self.now(step) if e.to is not None and e.to < e.who],
+        }
         grid = {}
         for stage in self.stages:
             filled = {
@@ -356,18 +352,25 @@ class _Schedule(Story):
                 wide=3,
             )
             count, most = self.counts(stage, now)
-            grid[f"stage {stage}"] = {
-                _SENDS: Cell("; ".join(texts[stage]), slots=0),
+            grid[row(stage)] = {
+                **{name: Cell(_letters(stage, its), slots=0) for name, its in wires.items()},
                 _RUNS: self._runs(stage, now),
                 _HOLDS: slots,
                 "": Cell(slots=0),
                 " ": Cell(slots=0),
                 _MOST: Cell(f"{count:.3g}, {most:.3g}", slots=0, bold=True),
             }
+        arrows = [
+            ((row(e.who), name), (row(e.to), name))
+            for name, its in wires.items()
+            for e in its
+            if not _far(e)
+        ]
         several = "es" if self.micro_batches > 1 else ""
         sizes = f"{len(self.stages)} stages, {self.micro_batches} micro-batch{several}"
         title = f"{_TITLES[self.line.schedule.name]}: {sizes}"
-        return page(title, lanes, Cells(grid, high=22, gap=8, lined=True, note=_HELD), key=())
+        cells = Cells(grid, arrows=arrows, high=16, gap=8, between=13, lined=True, note=_HELD)
+        return page(title, lanes, cells, key=())
 
     def _runs(self, stage: int, now: float) -> Cell:
         its = [_shade(e) for e in self.trace.running(now) if e.who == stage]
@@ -409,6 +412,17 @@ class _Schedule(Story):
         if idle:
             words.append(f"{_named(idle)} wait{'s' * (len(idle) == 1)}")
         return f"{time}: {'; '.join(words)}."
+
+
+def _letters(stage: int, sent: list[Event]) -> str:
+    """What a stage sends; an arrow goes to a neighbour, words say who else gets it."""
+    its = [event for event in sent if event.who == stage]
+    far = {f"to {event.to}" for event in its if _far(event)}
+    return " ".join([", ".join(event.label for event in its), *far])
+
+
+def _far(event: Event) -> bool:
+    return abs((event.to or 0) - event.who) > 1
 
 
 def _stage_of(event: Event) -> str:
@@ -460,6 +474,14 @@ def failing_job(every: int = 4, fails_after: int = 11) -> Stepper:
     return Stepper(controls, _Failing)
 
 
+class _Bar(Lanes):
+    """Saves are in their colour before they come: how much may be lost is seen at once."""
+
+    def later(self, time: float) -> bool:
+        saves = {event.at for its in self.rows.values() for event in its if event.what == "save"}
+        return super().later(time) and time not in saves
+
+
 class _Failing(Story):
     """A step is what has happened after so many events."""
 
@@ -487,7 +509,7 @@ class _Failing(Story):
             look = event.what if lost or not event.label else event.label
             spans.append(event._replace(what=_LOOKS[look], label=""))
         dies = "a node dies" if now >= failed else "a node will die"
-        bar = Lanes({"the job": spans}, now=now, over=over, high=30, marks={dies: failed})
+        bar = _Bar({"the job": spans}, now=now, over=over, high=30, marks={dies: failed})
         after = [(self.clock(n)[0], *self.job.after(n)) for n in range(self.count)]
         levels = {
             "save": [(time, saved) for time, _, saved in after],

@@ -320,6 +320,7 @@ def _largest(held: Mapping[str, int]) -> str:
 _RECOMPUTE = {"nothing": "none", "attention": "selective", "the whole layer": "full"}
 _GOING = {"forward": "forward", "again": "computed again", "backward": "backward"}
 _SLOTS = 60  # of the widest bar
+_HELD = "What each operation has stored for the backward pass, and its bytes."
 _LINES = [*OPERATIONS[:3], "its scores", *OPERATIONS[3:]]
 
 
@@ -354,31 +355,41 @@ class _Layer(Story):
         return [one for one in self.walk.tensors if one in parts]
 
     def picture(self, step: int) -> Drawing:
-        held, new, gone = (
-            self.trace.held(step)[0], self.changed(step, TAKE), self.changed(step, FREE)
-        )  # fmt: skip
+        held = self.trace.held(step)[0]
+        new, gone = self.changed(step, TAKE), self.changed(step, FREE)
         doing = self.steps[step - 1] if step else None
 
-        def line(tensors: list[SavedTensor]) -> dict[str, Cell]:
+        def line(name: str, tensors: list[SavedTensor]) -> dict[str, Cell]:
             shown = [one for one in tensors if one.size_bytes and (one in held or one in gone)]
             used = bool(shown) and all(one in gone for one in shown)
             size = sum(one.size_bytes for one in shown)
             wide = max(1, round(_SLOTS * size / self.most)) if shown else 0
             filled = dict.fromkeys(range(wide), "others" if used else "activations")
-            names = [shown[0].name, *(o.name.split("'s ")[-1] for o in shown[1:])] if shown else []
-            text = f"{', '.join(names)}, {format_bytes(size)}" if shown else ""
+            names = [one.name.split("'s ")[-1] if n else one.name for n, one in enumerate(shown)]
+            text = f"{'used: ' * used}{', '.join(names)}, {format_bytes(size)}" if shown else ""
             bold = any(one in new for one in shown)
             frame = "backward" if used else "forward" if bold else ""
+            now = doing is not None and doing.part == name
             return {
-                "held for the backward pass": Cell(
-                    f"used: {text}" if used else text, slots=0, bold=bold
-                ),
-                "its bytes": Cell("", filled, _SLOTS, frame=frame),
+                "way": Cell("", {0: doing.what} if doing and now else {}, int(now)),
+                "held": Cell(text, slots=0, bold=bold, wide=4),
+                **dict.fromkeys("abc", Cell(slots=0)),
+                "bytes": Cell("", filled, _SLOTS, frame=frame, wide=3),
+                **dict.fromkeys("de", Cell(slots=0)),
             }
 
-        grid = {name: line(its) for name, its in self.lines.items()}
-        at = [str(doing.part)] if doing else []
-        table = Cells(grid, high=16, gap=8, bold=at or ("",))
+        way = [(name, "way") for name in (_LINES[0], _LINES[-1])]
+        if doing and doing.what == "backward":
+            way.reverse()
+        table = Cells(
+            {name: line(name, its) for name, its in self.lines.items()},
+            past=[(way[0], way[1])] if doing else [],
+            heads=False,
+            high=16,
+            gap=8,
+            bold=[str(doing.part)] if doing else [""],
+            note=_HELD,
+        )
         over, now = (0.0, float(self.count)), step + 1.0
         turn = float(sum(event.what == "forward" for event in self.steps) + 1)
         marks = {"the other layers run here": turn}
