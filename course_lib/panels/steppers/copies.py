@@ -79,6 +79,8 @@ class _Zero(Story):
 
     def __init__(self, stage: int, ranks: int) -> None:
         self.ranks, self.trace = ranks, told.zero_steps(_LAYER_PARAMETERS, _LAYERS, ranks, stage)
+        # The second half of an all-reduce belongs to its step.
+        self.times = tuple(time for time in self.trace.times if time % 1 == 0)
         some, rest = "all weights and its part of the optimizer", "the rest is thrown away"
         own = "Each rank updates its own part only"
         self.words = {
@@ -87,11 +89,6 @@ class _Zero(Story):
             "freed": (rest, rest, rest, "the rest and the whole weights go")[stage],
             "updates": ("Every rank makes the same update of everything", own, own, own)[stage],
         }
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        """Whole ones: the second half of an all-reduce belongs to its step."""
-        return tuple(time for time in super().times if time % 1 == 0)
 
     def what(self, step: int) -> tuple[str, int]:
         """In a word what happens, and to which layer."""
@@ -227,12 +224,7 @@ class _Buckets(Story):
         changes += [(one.until, 1, "arrives", one) for one in self.sent]
         changes += [(one.at, 2, "leaves", one) for one in self.sent]
         self.changes = sorted(changes, key=lambda change: (*change[:2], change[3].at))
-        self.gradients = backward
-
-    @property
-    def count(self) -> int:
-        """The beginning, and all changes."""
-        return len(self.changes) + 1
+        self.gradients, self.count = backward, len(self.changes) + 1
 
     def at(self, step: int) -> float:
         return self.changes[step - 1][0] if step else 0.0
@@ -385,11 +377,7 @@ class _Served(Story):
         self.together = rule == "together"
         bound = None if self.together else _BOUNDS[rule]
         self.trace = told.served_steps(self.compute_s, _UNTIL_S, bound, self.together)
-
-    @property
-    def count(self) -> int:
-        """All events."""
-        return len(self.trace)
+        self.count = len(self.trace)
 
     def picture(self, step: int) -> Drawing:
         past, last = self.trace[: step + 1], self.trace[step]

@@ -59,10 +59,7 @@ class _Units(Story):
         units = unit_costs(shape, Recipe(), _RANKS, NDR, tokens=_TOKENS, flop_per_s=rate)
         self.life = unit_life(units, prefetch=prefetch, reshard=reshard)
         self.trace, self.units = self.life.trace, range(layers + 1)
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        return self.trace.times
+        self.times = self.trace.times
 
     def picture(self, step: int) -> Drawing:
         now, trace, over = self.times[step], self.trace, (0.0, self.life.total_s)
@@ -91,25 +88,18 @@ class _Units(Story):
         """A unit's weights, over its shard, and its gradient; each with a word."""
         held = self.trace.held(now)[0]
         running = {e.what for e in self.trace.running(now) if e.part == unit}
-        come = [e for e in self.trace if (e.what, e.part) == ("all-gather", unit) and e.at <= now]
-        asked = [e for e in self.trace if (e.what, e.part) == (TAKE, (WEIGHTS, unit))]
-        asked = [e for e in asked if e.at <= now]
+        begun = [(event.what, event.part) for event in self.trace if event.at <= now]
         word = "shard"
         if (WEIGHTS, unit) in held:
             word = "arriving" if "all-gather" in running else "whole"
-            word = "asked" if len(asked) > len(come) else word
+            asked = begun.count((TAKE, (WEIGHTS, unit))) > begun.count(("all-gather", unit))
+            word = "asked" if asked else word
         looks = {"arriving": "all-gather", "whole": WEIGHTS}
         filled = dict.fromkeys(range(5), looks[word]) if word in looks else {}
         works = running & set(COMPUTES)
         frame = "computes" if works else "messages" if word == "asked" else ""
-        weights = Cell(
-            "computes" if works else word,
-            filled | {5: "shard"},
-            6,
-            1,
-            frame=frame,
-            bold=bool(works),
-        )
+        word = "computes" if works else word
+        weights = Cell(word, filled | {5: "shard"}, 6, 1, frame=frame, bold=bool(works))
         leaving = REDUCED in held and held[REDUCED].label == str(unit)
         if "reduce-scatter" in running:
             return weights, Cell("reduced", {0: "reduce-scatter"})
@@ -203,9 +193,6 @@ class _Buffers(Story):
         layers = Cells({row: path}, heads=False, high=24, gap=3, bold=(row,))
         said = f"{work.what} of layer {here} from buffer {here % 2}".capitalize()
         return page("", layers, Cells(grid, high=40, gap=30), key=key, sentence=said)
-
-    def rows(self, step: int) -> Rows:  # noqa: ARG002
-        return ()
 
     def caption(self, step: int) -> str:
         """Who computes, what arrives, what leaves."""
@@ -341,14 +328,11 @@ class _Layer(Story):
         recipe = Recipe(recompute=recompute, attention=attention, dropout=True)
         self.walk = layer_walk(Job(MODELS["gpt3-175b"], recipe, sequence=2048))
         self.trace, self.steps = self.walk.trace, self.walk.steps
+        self.count = len(self.steps) + 1
         self.lines: dict[str, list[SavedTensor]] = {name: [] for name in _LINES}
         for one in self.walk.tensors:
             self.lines["its scores" if one.scores else one.saver].append(one)
         self.most = max(sum(one.size_bytes for one in its) for its in self.lines.values())
-
-    @property
-    def count(self) -> int:
-        return len(self.steps) + 1
 
     def changed(self, step: int, what: str) -> list[SavedTensor]:
         parts = [event.part for event in self.trace.at(step) if event.what == what]
