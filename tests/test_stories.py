@@ -581,4 +581,7 @@ def test_pipelines() -> None:
                 if event.who == stage and event.what in DOES.values()
             ], (plan.name, stage)
             letters = [(SEND, to, 8 * 16 * 4) for _, to, _ in told.messages(stage)]
-            assert [one for one in sent if one[0] == SEND] == letters, (plan.name, stage)
+            sends = [one for one in sent if one[0] == SEND]
+            assert sends[: len(letters)] == letters, (plan.name, stage)
+            # Two copies of the model add up their gradients afterwards.
+            assert (len(sends) > len(letters)) == (plan.way == "both ways")
