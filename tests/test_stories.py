@@ -13,21 +13,46 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import launch, mine
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training
 from course_lib.measure.storages import tensor_bytes
 from course_lib.measure.wire import log_wire
+from course_lib.panels import steppers
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
 from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.experts.mixture import MoE
-from course_lib.scratch.gpt import Block
+from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+from course_lib.scratch.gpt import GPT, Block
+from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline.stage import cut, wires
 from course_lib.scratch.tensor.layers import cut_block
 from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.sequence import SequenceParallel
 from course_lib.scratch.zero.stage3 import Zero3
 from course_lib.scratch.zero.stages import Zero
 from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.buffer_turns import buffer_turns
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.layer_walk import layer_walk
+from course_lib.theory.memory.step_timeline import step_timeline
+from course_lib.theory.memory.unit_life import (
+    WEIGHTS,
+    UnitCosts,
+    changes,
+    fsdp_calls,
+    unit_life,
+)
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.network.collectives import sent_bytes
+from course_lib.theory.pipelines.moments import DOES, pipeline_trace
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import Schedule, apart, schedule
+from course_lib.theory.pipelines.simulation import simulate, timeline
+from course_lib.theory.step.failing_job import JobCosts, failing_job
 from course_lib.theory.stories.copies import bucket_steps, served_steps, zero_steps
 from course_lib.theory.stories.messages import (
     ATTENTION,
@@ -40,7 +65,7 @@ from course_lib.theory.stories.messages import (
     skewed_exchange,
     tree_steps,
 )
-from course_lib.trace import ADD, COPY, FREE, TAKE, Trace, steps
+from course_lib.trace import ADD, COPY, FREE, SEND, TAKE, Trace, steps
 
 END = float("inf")
 
@@ -81,13 +106,14 @@ def all_new(trace: Trace) -> bool:
 
 
 def all_sent(trace: Trace) -> bool:
-    """Each bucket leaves once, when its last gradient is there, with the bytes of them all."""
-    ready: dict[int, float] = {}
+    """Each bucket leaves once: when its last gradient is there, or the bucket before it is back."""
+    ready = {event.part[0]: event.until for event in trace if event.what == "backward"}
+    free, left = 0.0, {}
     for event in trace:
-        if event.what == "backward":
-            ready[event.part[0]] = event.until
-    left = {event.part: event.at for event in trace if event.what == "all-reduce"}
-    return set(left) == set(ready) and all(left[one] >= ready[one] for one in ready)
+        if event.what == "all-reduce":
+            left[event.part] = event.at == max(free, ready[event.part])
+            free = event.until
+    return set(left) == set(ready) and all(left.values())
 
 
 def all_made(trace: Trace) -> bool:
@@ -105,8 +131,59 @@ def in_turns(trace: Trace) -> bool:
     return True
 
 
+def all_freed(trace: Trace) -> bool:
+    """What was held is gone in the end."""
+    return not any(trace.held(END).values())
+
+
+def all_passed(trace: Trace) -> bool:
+    """Every stage frees what it has taken, and a pass there has its pass back."""
+    work = ("forward", "backward", "input's gradient", "weights' gradient")
+    passes = [
+        sorted((event.who, event.part) for event in trace if event.what in kinds)
+        for kinds in (work[:1], work[1:3])
+    ]
+    return all_freed(trace) and passes[0] == passes[1]
+
+
+def in_buffers(trace: Trace) -> bool:
+    """Each layer goes forward and backward, from the buffer in which it lies."""
+    work = [event for event in trace if event.what in ("forward", "backward")]
+    layers = sorted(event.part for event in work)
+    return layers == sorted([*range(max(layers) + 1)] * 2) and all(
+        trace.held(event.at)[0][WEIGHTS, event.part % 2].label == event.label for event in work
+    )
+
+
+def as_before(trace: Trace) -> bool:
+    """No more is left than there was at the beginning."""
+    first, last = (sum(part.bytes for part in trace.held(at)[0].values()) for at in (0, END))
+    return last <= first
+
+
+def all_done(trace: Trace) -> bool:
+    """One stretch after another; what was lost is done again, and in the end all is saved."""
+    ends = [event.until for event in trace]
+    lost, again = (
+        [event.part for event in trace if event.label == label] for label in ("lost", "again")
+    )
+    return (
+        [event.at for event in trace] == [0, *ends[:-1]]
+        and lost == again
+        and (trace[-1].what, trace[-1].part) == ("save", max(event.part for event in trace))
+    )
+
+
+def all_told(trace: Trace) -> bool:
+    """An update begins with the axis of most messages, and ends with copies that become equal."""
+    axes = [event.label for event in trace]
+    return axes[0] == "tp" and axes[-2:] == ["dp", "dp"] and set(axes) == {"tp", "pp", "dp"}
+
+
 FAST = Link("nearly no time", 1e15, 0.0)
 SLOW = Link("one byte a second", 1.0, 0.0)
+ROOT, LAYER = UnitCosts(0, 0, 1, 1, 5, 5), UnitCosts(2, 4, 1, 1, 10, 10)
+GPT2 = MODELS["gpt2-124m"]
 THREE = [Gradient(name, 10, 5.0) for name in "cba"]
 
 # By name: the trace, and what must be so at its end.
@@ -128,6 +205,28 @@ STORIES: dict[str, tuple[Trace, Callable[[Trace], bool]]] = {
     "a pair": (pair_steps(MLP, 8, 4, 2), all_made),
     "a pair, by tokens": (pair_steps(ATTENTION, 8, 4, 2, sequence_parallel=True), all_made),
     "buckets": (bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10)), all_sent),
+    "buckets, all at the end": (
+        bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10, overlap=False)),
+        lambda trace: (
+            all(event.at >= 15 for event in trace if event.what == "all-reduce")
+            and sum(event.what == "all-reduce" for event in trace) == 3
+        ),
+    ),
+    "units of FSDP": (unit_life([ROOT, LAYER, LAYER, LAYER]).trace, all_freed),
+    "gathered bytes of FSDP": (gather_timeline(GPT2, Recipe(), 4).trace, all_freed),
+    "buffers of YaFSDP": (buffer_turns(5), in_buffers),
+    "memory of a step": (step_timeline(Job(GPT2)).trace, as_before),
+    **{
+        f"a layer, recompute {it}": (layer_walk(Job(GPT2, Recipe(recompute=it))).trace, all_freed)
+        for it in ("none", "selective", "full")
+    },
+    **{
+        f"a pipeline, {name}": (pipeline_trace(timeline(name, 4, 8)), all_passed)
+        for name in ("naive", "gpipe", "1f1b", "zb1p", "zbv", "dualpipe")
+    },
+    "a failing job": (failing_job(20, 4, 11, JobCosts(360, 60, 300, 120, 180)).trace, all_done),
+    "talks": (steppers.talks().result[0], all_told),
+    "block": (steppers.block()._tell().trace, all_told),
     "a server": (served_steps((1.0, 1.5, 4.0), 20.0, 1), in_turns),
 }
 stories = pytest.mark.parametrize("name", STORIES)
@@ -160,7 +259,7 @@ def test_what_is_sent_is_received_whole_and_nothing_is_added_twice(name: str) ->
     for time, now in steps(trace):
         held, freed = trace.held(time), {(e.who, e.part) for e in now if e.what == FREE}
         for event in now:
-            if event.to is not None and (event.to, event.part) not in freed:
+            if event.what in (ADD, COPY) and (event.to, event.part) not in freed:
                 assert held[event.to][event.part].bytes == event.bytes
         for its in held.values():
             assert all(len(set(part.of)) == len(part.of) for part in its.values())
@@ -341,7 +440,7 @@ def test_buckets() -> None:
         assert tuple(one for one in sent if one[0] == "all-reduce") == told.messages(0)
 
 
-def cut(kind: str, by_tokens: bool) -> dict[str, tuple[int, int]]:
+def cut_pair(kind: str, by_tokens: bool) -> dict[str, tuple[int, int]]:
     """What a rank really makes, forward and backward: shapes by place."""
     region = SequenceParallel() if by_tokens else TensorParallel()
     block = cut_block(Block(16, 4), region)
@@ -370,6 +469,119 @@ def cut(kind: str, by_tokens: bool) -> dict[str, tuple[int, int]]:
 def test_a_cut_pair(kind: str, by_tokens: bool, ranks: int) -> None:
     told = pair_steps(kind, 16, 16, ranks, element_bytes=4, sequence_parallel=by_tokens)
     made = {e.part.name: e.part[1:] for e in told if e.what == TAKE and e.who == 0}
-    for rank, (sent, shapes) in enumerate(launch.run(recorded, cut, kind, by_tokens, ranks=ranks)):
+    for rank, (sent, shapes) in enumerate(
+        launch.run(recorded, cut_pair, kind, by_tokens, ranks=ranks)
+    ):
         assert sent == told.messages(rank)
         assert shapes == {name: made[name] for name in shapes}
+
+
+# What a unit's method does, and whether it does anything.
+DOING = {
+    "start_gather": ("gather", lambda unit: not unit.whole.untyped_storage().nbytes()),
+    "gather": ("wait", lambda unit: unit.gathering or not unit.whole.untyped_storage().nbytes()),
+    "free": ("free", lambda unit: unit.whole.untyped_storage().nbytes()),
+    "start_reduction": ("reduce", lambda unit: True),
+    "finish_reduction": ("done", lambda unit: unit.reduction),
+}
+
+
+class Told(FSDP):
+    """FSDP with any depth of prefetch, that writes down what it really does."""
+
+    depth, calls = 1, []
+
+    def before_forward(self, number: int) -> None:
+        super().before_forward(number)
+        for ahead in range(2, self.depth + 1):
+            self.fetch(number + ahead)
+        self.calls.append(("forward", number))
+
+    def before_backward(self, number: int) -> None:
+        super().before_backward(number)
+        for ahead in range(2, self.depth + 1):
+            self.fetch(number - ahead)
+        self.calls.append(("backward", number))
+
+
+def tell(unit: FSDPUnit, number: int, method: str, calls: list[tuple[str, int]]) -> None:
+    """Let a unit's method write down that it has done something."""
+    what, does = DOING[method]
+    call = getattr(unit, method)
+
+    def told() -> None:
+        new = does(unit)
+        call()
+        calls.extend([(what, number)] * bool(new))
+
+    setattr(unit, method, told)
+
+
+def fsdp(depth: int, reshard: bool) -> tuple[list[tuple[str, int]], list[int]]:
+    """What is called in a step, and the bytes of each unit."""
+    training = Training("4x16x2", batch=4, sequence=8)
+    model = training.build()
+    fsdp = Told(model, model.blocks, reshard=reshard, prefetch=depth > 0)
+    fsdp.depth, fsdp.calls = depth, []
+    for number, unit in enumerate(fsdp.units):
+        for method in DOING:
+            tell(unit, number, method, fsdp.calls)
+    rank = dist.get_rank()
+    rows = [part.chunk(2)[rank] for part in training.batches()[0]]
+    mean_loss(model, rows).backward()
+    return fsdp.calls, [unit.whole.nbytes for unit in fsdp.units]
+
+
+def each_recorded(run: Callable[..., object], given: list[tuple[object, ...]]) -> list[object]:
+    """Several runs on the same ranks."""
+    return [recorded(run, *one) for one in given]
+
+
+def test_units() -> None:
+    """FSDP calls, in its order, what is told, and sends the bytes of its units."""
+    settings = [(depth, reshard) for depth in (0, 1, 2) for reshard in (True, False)]
+    for found in launch.run(each_recorded, fsdp, settings, ranks=2):
+        for (depth, reshard), (sent, (called, sizes)) in zip(settings, found, strict=True):
+            calls = fsdp_calls(4, prefetch=depth, reshard=reshard)
+            assert called == list(calls)
+            units = [UnitCosts(0, 0, 0, 0, size, size) for size in sizes]
+            told = Trace(event for its in changes(units, calls) for event in its)
+            assert sent == told.messages(0)
+
+
+def pipeline(plan: Schedule) -> list[tuple[str, int, list[tuple[int, int]]]]:
+    """Each pass of this stage, and what it holds while that runs."""
+    rank, ranks, layers, seen = dist.get_rank(), plan.stages, plan.stages * plan.visits, []
+    parts = cut(GPT(layers, 16, 2, 11, 8), [1] * layers, rank, ranks, plan.way)
+    pipeline = Pipeline(parts, plan.orders, wires([range(ranks)]), way=plan.way)
+    compute = pipeline.compute
+
+    def noted(work, arrived):
+        here = {*pipeline.held, (work.micro_batch, work.chunk)}
+        seen.append((DOES[work.kind], work.micro_batch, sorted(here)))
+        return compute(work, arrived)
+
+    pipeline.compute = noted
+    pipeline.run([(torch.zeros(1, 8, dtype=torch.long),) * 2] * plan.micro_batches)
+    return seen
+
+
+def test_pipelines() -> None:
+    """Every stage runs, holds and sends what is told; a message has the bytes of a micro-batch."""
+    plans = [schedule(name, 4, 7) for name in ("naive", "gpipe", "1f1b", "zb1p", "zbv")]
+    plans += [schedule("interleaved", 4, 4, 2), apart(schedule("dualpipe", 4, 8))]
+    for stage, found in enumerate(
+        launch.run(each_recorded, pipeline, [(plan,) for plan in plans], ranks=4)
+    ):
+        for plan, (sent, seen) in zip(plans, found, strict=True):
+            told = pipeline_trace(simulate(plan, PassTimes()))
+            assert seen == [
+                (event.what, event.part[0], sorted(told.held(event.at)[stage]))
+                for event in told
+                if event.who == stage and event.what in DOES.values()
+            ], (plan.name, stage)
+            letters = [(SEND, to, 8 * 16 * 4) for _, to, _ in told.messages(stage)]
+            sends = [one for one in sent if one[0] == SEND]
+            assert sends[: len(letters)] == letters, (plan.name, stage)
+            # Two copies of the model add up their gradients afterwards.
+            assert (len(sends) > len(letters)) == (plan.way == "both ways")

@@ -59,7 +59,7 @@ def planner(
     sequence: int = powers_of_two("sequence", 4096, 512, 131072),
     cp: int = powers_of_two("context parallel", 1, 1, 16),
 ) -> View:
-    """Controls for `plan`, whose `Plan` is the panel's result; lines lead to cautious times.
+    """Controls for `plan`, whose `Plan` is the panel's result; hatched ends lead to cautious times.
 
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.

@@ -1,6 +1,7 @@
 """A story: a trace, and for each of its steps a picture, a caption and a table."""
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 from course_lib.figures.paper.drawing import Drawing
@@ -13,17 +14,18 @@ class Story(ABC):
 
     `__init__` sets `trace`, which a function of `theory.stories` tells, and may keep what picture,
     caption and table have in common. A step is a time of the trace at which something begins; a
-    story with other steps gives its own `count`. The picture comes from `figures.engines`.
+    story with other steps sets its own `times` or `count`. The picture comes from
+    `figures.engines`.
     """
 
     trace: Trace
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many steps there are; the first one is step 0."""
         return len(self.times)
 
-    @property
+    @cached_property
     def times(self) -> tuple[float, ...]:
         """When something begins: the time of each step."""
         return tuple(dict.fromkeys(event.at for event in self.trace))
@@ -40,9 +42,9 @@ class Story(ABC):
     def caption(self, step: int) -> str:
         """One line that says what happens."""
 
-    @abstractmethod
-    def rows(self, step: int) -> Rows:
-        """The table: what, and its value with units."""
+    def rows(self, step: int) -> Rows:  # noqa: ARG002
+        """The table, if there is one: what, and its value with units."""
+        return ()
 
     def result(self, step: int) -> Any:
         """What `stepper.result` is."""

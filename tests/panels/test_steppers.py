@@ -1,19 +1,27 @@
 """Steppers: every step of every story, at both ends of each control."""
 
 import re
-from collections.abc import Callable
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
 
 import checks
 import pytest
 
+from course_lib import figures
+from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels import steppers
 from course_lib.panels.controls import whole
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.network.who_talks import who_talks
 from course_lib.trace import Event, Trace
 
 ONE_LINE = 95  # letters of a caption, 760 pixels wide in a wide font
@@ -79,55 +87,67 @@ def test_an_impossible_story_leaves_the_last_one():
     assert stepper.problem is None and stepper.result == (5, 3)
 
 
-def settings(build: Callable[..., Stepper]) -> list[tuple[str, object]]:
-    """As it starts, and each control at both its ends."""
-    found: list[tuple[str, object]] = [("", None)]
+MORE = {  # settings beside the ends of each control
+    "schedule": [
+        *(("naive", 2, 3), ("gpipe", 4, 8), ("1f1b", 6, 1), ("interleaved", 6, 12)),
+        *(("zb1p", 6, 12), ("zbv", 6, 12), ("dualpipe", 4, 8)),
+    ],
+    "talks": [("tp 8 × dp 4 × pp 4", 15), ("tp 4 × cp 2 × dp 2 × pp 4", 9)],
+}
+
+
+def settings(build: Callable[..., Stepper]) -> Iterator[tuple[str, Stepper]]:
+    """As it starts, each control at both its ends, and more."""
+    yield "", build()
     for name, control in build()._controls.items():
-        if name != "step":
-            found += [(name, control.options[place][1]) for place in (0, -1)]
-    return found
+        for place in (0, -1) * (name != "step"):
+            stepper = build()
+            stepper._controls[name].value = control.options[place][1]
+            assert stepper.problem is None, (name, place, stepper.problem)
+            yield name, stepper
+    for values in MORE.get(build.__name__, []):
+        yield "more", build(*values)
 
 
 @pytest.mark.parametrize("build", STEPPERS)
 def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) -> None:
-    for name, value in settings(build):
-        stepper = build()
-        if name:
-            stepper._controls[name].value = value
-            assert stepper.problem is None, (name, value, stepper.problem)
+    stories: dict[str, set[str]] = {}
+    for name, stepper in settings(build):
         assert stepper.count >= 2, "one step is a figure, not a story"
         seen, heights = {}, set()
         for step in range(stepper.count):
             stepper.step.value = step
+            where = f"{stepper.values}: step {step}"
             page, said = without_ids(stepper.page), stepper.text
-            assert page not in seen, f"{name} {value}: step {step} looks like {seen[page]}"
+            assert page not in seen, f"{where} looks like {seen[page]}"
             seen[page] = step
             caption = stepper.shown["caption"]
             assert caption and re.search(r"\d", stepper.sentence)
-            assert len(caption) <= ONE_LINE, f"the caption wraps, the picture jumps: {caption}"
+            # Six stages of a zero bubble may need a second line.
+            assert len(caption) <= ONE_LINE or name == "more", (
+                f"the caption wraps, the picture jumps: {caption}"
+            )
             assert not re.search(r"\de[+-]\d", said + page), "scientific notation"
             heights.add(round(stepper._sheet.height_pt, 3))
-            assert not checks.faults(checks.draw(stepper._sheet)), f"{name} {value}: step {step}"
-        assert len(heights) == 1, f"{name} {value}: the page jumps between {heights}"
+            drawn = checks.draw(stepper._sheet)
+            assert not checks.faults(drawn), where
+            assert ElementTree.fromstring(drawn.svg).get("aria-label") == stepper.sentence
+            assert len(drawn.svg) < (10_000 if build is steppers.block else 42_000), where
+        assert len(heights) == 1, f"{where}: the page jumps between {heights}"
+        stories.setdefault(name, set()).add("".join(seen))
+    for name in stories.keys() - {"", "more"}:
+        assert len(stories[name]) == 2, f"{name} changes nothing"
 
 
-@pytest.mark.parametrize("build", STEPPERS)
-def test_every_control_changes_the_story(build: Callable[..., Stepper]) -> None:
-    for name, control in build()._controls.items():
-        if name == "step":
-            continue
-        stories = set()
-        for place in (0, -1):
-            stepper = build()
-            stepper._controls[name].value = control.options[place][1]
-            pages = [_page(stepper, step) for step in range(stepper.count)]
-            stories.add("".join(pages))
-        assert len(stories) == 2, f"{name} changes nothing"
-
-
-def _page(stepper: Stepper, step: int) -> str:
-    stepper.step.value = step
-    return without_ids(stepper.page)
+def test_frames_are_drawn_within_10_ms() -> None:
+    for name, values in {"schedule": 3, "talks": 0}.items():
+        times = []
+        draw = getattr(steppers, name)(*MORE[name][values])._view.draw
+        for _ in range(10):
+            start = time.process_time()
+            draw().to_svg()
+            times.append(time.process_time() - start)
+        assert min(times) < 0.010, (name, times)
 
 
 def without_ids(svg: str) -> str:
@@ -138,7 +158,7 @@ def test_the_first_step_of_a_job_shows_its_pieces_and_the_failure():
     stepper = steppers.failing_job(every=4, fails_after=11)
     assert "a node will die" in stepper.page
     dashed = dashed_boxes(stepper.page)
-    assert dashed == 11 + 2 + 3 + 12 + 3  # pieces and saves, and the waits between
+    assert dashed == 11 + 3 + 12  # pieces, and the waits between; saves are in their colour
     stepper.step.value = stepper.count - 1
     assert "a node dies" in stepper.page and dashed_boxes(stepper.page) == 0
 
@@ -171,6 +191,39 @@ def dashed_boxes(svg: str) -> int:
 
 def dashed_paths(svg: str) -> list[str]:
     return re.findall(r'<path d="([^"]*)"[^>]*stroke-dasharray', svg)
+
+
+def test_an_unknown_light_is_refused() -> None:
+    with pytest.raises(ValueError, match="'cp' is not one of one, tp"):
+        figures.block_step(Layout(tp=2), "cp", "", ("", ""))
+
+
+def test_the_group_of_the_rank_is_filled() -> None:
+    stepper = steppers.talks(rank=5)
+    layout = Layout(tp=2, dp=4, pp=2, accumulation=8, zero_stage=1)
+    job = Job(MODELS["llama2-70b"], layout=layout, sequence=4096)
+    for step, talk in enumerate(who_talks(job, 5)):
+        stepper.step.value = step
+        fill = style.AXES[talk.message.axis]
+        filled = [box for colour, box in checks.draw(stepper._sheet).boxes if colour == fill]
+        high = [box for box in filled if box.height > 15]  # the bars below are lower
+        assert len(high) == len(talk.group), talk
+        assert f"rank 5 with {', '.join(map(str, talk.group))}," in stepper.sentence
+
+
+def test_as_many_boxes_as_are_held_and_as_many_arrows_as_messages() -> None:
+    stepper = steppers.schedule()
+    for step in range(stepper.count):
+        stepper.step.value = step
+        trace, at = stepper.result
+        now = trace.times[at]
+        assert stepper.page.count(">done<") == 4 * (step == stepper.count - 1)
+        drawn = checks.draw(stepper._sheet)
+        boxes = [box for fill, box in drawn.boxes if fill == style.ACTIVATIONS]
+        slots = [box for box in boxes if box.y1 < 150 and box.x0 > 225]
+        assert len(slots) == sum(len(its) for its in trace.held(now).values()), step
+        sent = [event for event in trace.at(now) if event.to is not None]
+        assert stepper.sentence.count(" in stage ") == len(sent)
 
 
 def test_a_stepper_can_be_asked_for_twice():

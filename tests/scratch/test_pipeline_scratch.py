@@ -19,7 +19,6 @@ from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
 from course_lib.theory.pipelines.bubble import in_flight
-from course_lib.theory.pipelines.moments import DOES, pipeline_trace
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -201,42 +200,6 @@ def test_any_order_that_can_run_runs(ranks):
     assert len({plan.orders for plan in plans}) == len(plans)
     for results in launch.run(all_pipelined, plans, ranks=ranks, timeout_s=30):
         assert max(result["gap"] for result in results) < 2e-7
-
-
-class Following(Pipeline):
-    """Writes down, for each pass, what the stage holds while it runs."""
-
-    def compute(self, work, arrived):
-        here = set(self.held) | {(work.micro_batch, work.chunk)}
-        self.seen = [*getattr(self, "seen", []), (work.kind, work.micro_batch, sorted(here))]
-        return super().compute(work, arrived)
-
-
-def followed(plans):
-    rank, seen = launch.init(), []
-    group = wires([range(rank.world)])
-    for plan in plans:
-        sizes = uneven(plan.stages * plan.visits)
-        parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world, plan.way)
-        pipeline = Following(parts, plan.orders, group, way=plan.way)
-        pipeline.run(micro_batches(plan.micro_batches))
-        seen.append(pipeline.seen)
-    return seen
-
-
-def test_each_stage_holds_at_each_pass_what_the_stepper_shows():
-    plans = [schedule(name, 4, m, chunks) for name, m, chunks in PLANS]
-    plans.append(apart(schedule("dualpipe", 4, 8)))
-    foretold = [pipeline_trace(simulate(plan, PassTimes())) for plan in plans]
-    for stage, seen in enumerate(launch.run(followed, plans, ranks=4)):
-        for plan, trace, passes in zip(plans, foretold, seen, strict=True):
-            shown = [
-                (event.what, event.part[0], sorted(trace.held(event.at)[stage]))
-                for event in trace
-                if event.who == stage and event.what in DOES.values()
-            ]
-            found = [(DOES[kind], number, held) for kind, number, held in passes]
-            assert found == shown, (plan.name, stage)
 
 
 class Witness(Pipeline):

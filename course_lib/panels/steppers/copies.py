@@ -1,6 +1,7 @@
 """Stories of copies of a model that train together: ZeRO, DDP's buckets, a parameter server."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from course_lib.figures.engines.cells import Cell, Cells
@@ -33,17 +34,61 @@ def zero(stage: int = 2, ranks: int = 4) -> Stepper:
     return Stepper(controls, _Zero)
 
 
+# By what happens, in a word.
+_TITLES = {
+    "begin": "Before the step",
+    "gather": "All-gather of {layer}",
+    "forward": "Forward pass of {layer}",
+    "free": "{Layer} is thrown away, except each rank's own part",
+    "backward": "Backward pass of {layer}",
+    "all-reduce": "All-reduce of the gradients of {layer}",
+    "reduce-scatter": "Reduce-scatter of the gradients of {layer}",
+    "update": "Update",
+    "publish": "All-gather of the new weights of {layer}",
+}
+_CAPTIONS = {
+    "begin": "In stage {stage} each rank keeps {kept}. No gradients yet.",
+    "gather": "Every rank gets all parts of {layer}: whole weights, for a moment (yellow).",
+    "forward": "Each rank computes {layer} on its own samples, with whole weights.",
+    "free": "The output of {layer} is there: each rank throws away what is not its own part.",
+    "backward": "Each rank has the gradient of {layer} from its own samples.",
+    "all-reduce": "Every rank gets the whole sum of the gradients of {layer}.",
+    "reduce-scatter": "Each rank gets its own part of {layer}'s summed gradient; {freed}.",
+    "update": "{updates}; the gradients may go.",
+    "publish": "Every rank gets the new weights of {layer} from their owners.",
+}
+# By what happens and to what: the frame of its layer's cells.
+_FRAMES = {
+    ("forward", "weights"): "forward",
+    ("backward", "weights"): "backward",
+    **dict.fromkeys([("gather", "weights"), ("publish", "weights")], "messages"),
+    **dict.fromkeys([("all-reduce", "gradients"), ("reduce-scatter", "gradients")], "messages"),
+}
+
+
+class _Exchange(Cells):
+    """Arrows between neighbours stand for those of all pairs: the sentence does not name them."""
+
+    @property
+    def sentence(self) -> str:
+        return self.said
+
+
 class _Zero(Story):
     """A column for each rank; states take six times the height of weights, as of bytes."""
 
     def __init__(self, stage: int, ranks: int) -> None:
-        self.stage, self.ranks = stage, ranks
-        self.trace = told.zero_steps(_LAYER_PARAMETERS, _LAYERS, ranks, stage)
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        """Whole ones: the second half of an all-reduce belongs to its step."""
-        return tuple(time for time in super().times if time % 1 == 0)
+        self.ranks, self.trace = ranks, told.zero_steps(_LAYER_PARAMETERS, _LAYERS, ranks, stage)
+        # The second half of an all-reduce belongs to its step.
+        self.times = tuple(time for time in self.trace.times if time % 1 == 0)
+        some, rest = "all weights and its part of the optimizer", "the rest is thrown away"
+        own = "Each rank updates its own part only"
+        self.words = {
+            "stage": stage,
+            "kept": ("everything", some, some, "its part of everything")[stage],
+            "freed": (rest, rest, rest, "the rest and the whole weights go")[stage],
+            "updates": ("Every rank makes the same update of everything", own, own, own)[stage],
+        }
 
     def what(self, step: int) -> tuple[str, int]:
         """In a word what happens, and to which layer."""
@@ -52,7 +97,7 @@ class _Zero(Story):
         if not step or event.what in ("forward", "backward", "update"):
             return event.what if step else "begin", event.part if step and event.part else 0
         kind, layer, _ = event.part
-        made = {"gathered": "gather", "gradients": "reduce", "weights": "publish"}
+        made = {"gathered": "gather", "gradients": event.label, "weights": "publish"}
         return "free" if event.what == FREE else made[kind], layer
 
     def held(self, step: int) -> Holdings:
@@ -65,9 +110,13 @@ class _Zero(Story):
         sent = self.trace.sent(0, until=self.times[step] + 0.5)
         return sum(total.size_bytes for total in sent.values())
 
+    def say(self, step: int, table: Mapping[str, str]) -> str:
+        what, at = self.what(step)
+        return table[what].format(layer=f"layer {at + 1}", Layer=f"Layer {at + 1}", **self.words)
+
     def picture(self, step: int) -> Drawing:
         what, layer = self.what(step)
-        held = self.held(step)
+        held, ranks = self.held(step), [f"rank {rank}" for rank in range(self.ranks)]
         grid: dict[str, dict[str, Cell]] = {}
         high: dict[str, float] = {}
         for kind, points in _HIGH.items():
@@ -75,68 +124,55 @@ class _Zero(Story):
                 grid[" " * len(grid)] = {}  # a gap
             for its in range(_LAYERS):
                 name = f"{'optimizer' if kind == 'states' else kind} {its + 1}"
+                frame = _FRAMES.get((what, kind), "") if its == layer else ""
                 high[name] = points
                 grid[name] = {
-                    f"rank {rank}": self.cell(held[rank], rank, kind, its, step)
-                    for rank in range(self.ranks)
+                    name: self.cell(held[rank], rank, (kind, its))._replace(frame=frame)
+                    for rank, name in enumerate(ranks)
                 }
         total = format_bytes(self.total(step), digits=1)
-        grid["a rank holds"] = {
-            f"rank {r}": Cell(total, slots=0, bold=True) for r in range(self.ranks)
-        }
+        grid["a rank holds"] = {rank: Cell(total, slots=0, bold=True) for rank in ranks}
         bold = [f"{kind} {layer + 1}" for kind in ("weights", "gradients")]
-        bold = [] if what in ("begin", "update") else bold
-        title = {
-            "begin": "Before the step",
-            "gather": f"All-gather of layer {layer + 1}",
-            "forward": f"Forward pass of layer {layer + 1}",
-            "free": f"Layer {layer + 1} is thrown away, except each rank's own part",
-            "backward": f"Backward pass of layer {layer + 1}",
-            "reduce": f"{'Reduce-scatter' if self.stage else 'All-reduce'} of the gradients of "
-            f"layer {layer + 1}",
-            "update": "Update",
-            "publish": f"All-gather of the new weights of layer {layer + 1}",
-        }[what]
-        sums = {kind: 0 for kind in ("weights", "gathered", "gradients", "states")}
+        moving = [row for row, its in grid.items() if its and its[ranks[0]].frame == "messages"]
+        sums = dict.fromkeys(("weights", "gathered", "gradients", "states"), 0)
         for (kind, _, _), part in held[0].items():
             sums[kind] += part.bytes
         said = ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sums.items())
         said = (
             f"each of {self.ranks} ranks holds {said} and has sent {format_bytes(self.sent(step))}"
         )
-        notes = ["dots: weights of after the update; a green frame: what has just come"]
-        key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
-        return page(
-            title,
-            Cells(grid, high=high, bold=bold, gap=12, between=1.5, said=said),
-            notes=notes,
-            key=key,
+        cells = _Exchange(
+            grid,
+            arrows=[
+                ((row, one), (row, other))
+                for row in moving
+                for a, b in pairwise(ranks)
+                for one, other in ([(a, b), (b, a)] if self.ranks > 2 else [(a, b)])
+            ],
+            high=high,
+            bold=[] if what in ("begin", "update") else bold,
+            gap=18,
+            between=1.5,
+            said=said,
         )
+        notes = ["dots: weights of after the update; green: between all ranks, and what has come"]
+        key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
+        return page(self.say(step, _TITLES), cells, notes=notes, key=key)
 
-    def cell(self, held: Mapping[Any, Held], rank: int, kind: str, layer: int, step: int) -> Cell:
-        """What a rank holds of a layer, each slice in its place."""
-        what, at = self.what(step)
-        slices = range(self.ranks)
-        word = {"weights": "weights", "states": "states"}
-        own = {part: held.get((kind, layer, part)) for part in slices}
-        filled = {}
-        for part, its in own.items():
-            if kind == "weights" and ("gathered", layer, part) in held:
-                filled[part] = "gathered"
-            if its:
-                alone = its.of == (rank,)
-                filled[part] = word.get(kind) or ("own gradients" if alone else "summed gradients")
-        dots = [part for part, its in own.items() if its and its.label and kind == "weights"]
-        frame = ""
-        if at == layer and kind != "states":
-            frame = (
-                {"forward": "forward", "backward": "backward"}.get(what, "")
-                if kind == "weights"
-                else ""
-            )
-            moved = {"gather": "weights", "publish": "weights", "reduce": "gradients"}
-            frame = "messages" if moved.get(what) == kind else frame
-        return Cell("", filled, self.ranks, dots=dots, frame=frame)
+    def cell(self, held: Mapping[Any, Held], rank: int, of: tuple[str, int]) -> Cell:
+        """What a rank holds of a kind and layer, each slice in its place."""
+        own = {part: held[*of, part] for part in range(self.ranks) if (*of, part) in held}
+        kind, layer = of
+        filled = {part: kind for part in own}
+        if kind == "gradients":
+            filled = {
+                p: f"{'own' if its.of == (rank,) else 'summed'} {kind}" for p, its in own.items()
+            }
+        if kind == "weights":
+            gathered = {part for whole, at, part in held if (whole, at) == ("gathered", layer)}
+            filled = dict.fromkeys(gathered, "gathered") | filled
+        dots = [part for part, its in own.items() if its.label and kind == "weights"]
+        return Cell("", filled, self.ranks, dots=dots)
 
     def rows(self, step: int) -> Rows:
         most = max(map(self.total, range(step + 1)))
@@ -146,27 +182,7 @@ class _Zero(Story):
         )
 
     def caption(self, step: int) -> str:
-        what, at = self.what(step)
-        layer, stage = f"layer {at + 1}", self.stage
-        some = "all weights and its part of the optimizer"
-        kept = ("everything", some, some, "its part of everything")[stage]
-        freed = "the rest and the whole weights go" if stage == 3 else "the rest is thrown away"
-        return {
-            "begin": f"In stage {stage} each rank keeps {kept}. No gradients yet.",
-            "forward": f"Each rank computes {layer} on its own samples, with whole weights.",
-            "backward": f"Each rank has the gradient of {layer} from its own samples.",
-            "gather": f"Every rank gets all parts of {layer}: whole weights, for a moment (yellow)"
-            ".",
-            "free": f"The output of {layer} is there: each rank throws away what is not its own "
-            "part.",
-            "publish": f"Every rank gets the new weights of {layer} from their owners.",
-            "update": "Each rank updates its own part only; the gradients may go."
-            if stage
-            else "Every rank makes the same update of everything; the gradients may go.",
-            "reduce": f"Each rank gets its own part of {layer}'s summed gradient; {freed}."
-            if stage
-            else f"Every rank gets the whole sum of the gradients of {layer}.",
-        }[what]
+        return self.say(step, _CAPTIONS)
 
 
 # --- DDP's buckets --------------------------------------------------------------------------------
@@ -208,12 +224,7 @@ class _Buckets(Story):
         changes += [(one.until, 1, "arrives", one) for one in self.sent]
         changes += [(one.at, 2, "leaves", one) for one in self.sent]
         self.changes = sorted(changes, key=lambda change: (*change[:2], change[3].at))
-        self.gradients = backward
-
-    @property
-    def count(self) -> int:
-        """The beginning, and all changes."""
-        return len(self.changes) + 1
+        self.gradients, self.count = backward, len(self.changes) + 1
 
     def at(self, step: int) -> float:
         return self.changes[step - 1][0] if step else 0.0
@@ -366,11 +377,7 @@ class _Served(Story):
         self.together = rule == "together"
         bound = None if self.together else _BOUNDS[rule]
         self.trace = told.served_steps(self.compute_s, _UNTIL_S, bound, self.together)
-
-    @property
-    def count(self) -> int:
-        """All events."""
-        return len(self.trace)
+        self.count = len(self.trace)
 
     def picture(self, step: int) -> Drawing:
         past, last = self.trace[: step + 1], self.trace[step]

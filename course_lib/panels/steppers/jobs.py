@@ -32,6 +32,16 @@ from course_lib.trace import Event, Trace
 # --- Llama 3 405B's 16,384 GPUs, and the groups of one of them ------------------------------------
 
 _TITLE = "Llama 3 405B on 16,384 GPUs"
+_LIT = {
+    "one": "One GPU has {gpu} of memory. The model does not fit.",
+    "tp": "So {tp} GPUs of one computer share every matrix, and add up their partial results in "
+    "each layer.",
+    "pp": "{pp} groups hold the {layers} layers, a few each, and pass their results on.",
+    "copy": "{tp} × {pp} = {copy} GPUs hold one copy of the model.",
+    "dp": "{dp} copies read different texts. After each update all must have the same weights.",
+    "groups": "So each GPU talks in three directions, and most bytes go the shortest way.",
+    "all": "All {world:,} GPUs work on each update together, and wait for the slowest.",
+}
 
 
 def block() -> Stepper:
@@ -43,17 +53,11 @@ class _Block(Story):
     def __init__(self) -> None:
         talks = who_talks(LLAMA3_405B)
         self.trace, self.steps = _trace(talks, 0), _block_steps(talks)
-
-    @property
-    def count(self) -> int:
-        return len(self.steps)
+        self.count = len(self.steps)
 
     def picture(self, step: int) -> Drawing:
         lit, _, fact = self.steps[step]
         return figures.block_step(LLAMA3_405B.layout, lit, _TITLE, fact)
-
-    def rows(self, step: int) -> Rows:  # noqa: ARG002
-        return ()
 
     def caption(self, step: int) -> str:
         return self.steps[step][1]
@@ -72,47 +76,27 @@ def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str
     tp, pp, dp = (groups[axis] for axis in ("tp", "pp", "dp"))
     weights, held = shape.parameters().total, local_parameters(shape, layout, 1).total
     gpu = format_bytes(job.cluster.accelerator.memory_bytes, digits=0)
-    return [
-        (
-            "one",
-            f"One GPU has {gpu} of memory. The model does not fit.",
-            (
-                format_bytes(weights * job.recipe.weight_bytes, digits=0),
-                "for the weights alone, before anything that training adds",
-            ),
+    facts = {
+        "one": (
+            format_bytes(weights * job.recipe.weight_bytes, digits=0),
+            "for the weights alone, before anything that training adds",
         ),
-        (
-            "tp",
-            f"So {tp} GPUs of one computer share every matrix, and add up their partial results "
-            "in each layer.",
-            (sent["tp"], f"each of the {tp} sends in one update, over the fast links inside"),
+        "tp": (sent["tp"], f"each of the {tp} sends in one update, over the fast links inside"),
+        "pp": (sent["pp"], "each GPU sends to its neighbours in one update, over the network"),
+        "copy": (
+            f"{held / 1e9:.1f} billion",
+            f"of {weights / 1e9:.0f} billion weights are on a GPU",
         ),
-        (
-            "pp",
-            f"{pp} groups hold the {shape.layers} layers, a few each, and pass their results on.",
-            (sent["pp"], "each GPU sends to its neighbours in one update, over the network"),
+        "dp": (sent["dp"], "of gradients and weights each GPU sends in one update"),
+        "groups": (sent[""], "each GPU sends in one update, in all"),
+        "all": (
+            f"{job.tokens_per_update / 1e6:.1f} million",
+            "tokens of text are read in one update",
         ),
-        (
-            "copy",
-            f"{tp} × {pp} = {tp * pp} GPUs hold one copy of the model.",
-            (f"{held / 1e9:.1f} billion", f"of {weights / 1e9:.0f} billion weights are on a GPU"),
-        ),
-        (
-            "dp",
-            f"{dp} copies read different texts. After each update all must have the same weights.",
-            (sent["dp"], "of gradients and weights each GPU sends in one update"),
-        ),
-        (
-            "groups",
-            "So each GPU talks in three directions, and most bytes go the shortest way.",
-            (sent[""], "each GPU sends in one update, in all"),
-        ),
-        (
-            "all",
-            f"All {layout.world:,} GPUs work on each update together, and wait for the slowest.",
-            (f"{job.tokens_per_update / 1e6:.1f} million", "tokens of text are read in one update"),
-        ),
-    ]
+    }
+    sizes = {"gpu": gpu, "tp": tp, "pp": pp, "dp": dp, "copy": tp * pp, "world": layout.world}
+    sizes["layers"] = shape.layers
+    return [(lit, _LIT[lit].format(**sizes), fact) for lit, fact in facts.items()]
 
 
 def _trace(talks: tuple[Talk, ...], rank: int) -> Trace:
@@ -277,7 +261,8 @@ _TITLES = {
     "zbv": "Zero bubble, ZB-V",
     "dualpipe": "DualPipe",
 }
-_SENDS, _RUNS, _HOLDS, _MOST = "sends", "runs", "holds", "now, most"
+_NOTHING = Cell(slots=0)  # under a cell that is wider
+_RUNS, _HOLDS, _MOST = "runs", "holds", "now, most"
 
 
 def schedule(name: str = "1f1b", stages: int = 4, micro_batches: int = 8) -> Stepper:
@@ -300,6 +285,7 @@ class _Schedule(Story):
         chunks = _CHUNKS if name == "interleaved" else 1
         self.line = timeline(name, stages, micro_batches, chunks)
         self.trace, self.end = pipeline_trace(self.line), self.line.makespan
+        self.times = self.trace.times
         self.stages, self.micro_batches = range(stages), micro_batches
         self.visits = self.line.schedule.visits
         self.levels = [self.trace.levels(stage) for stage in self.stages]
@@ -307,15 +293,9 @@ class _Schedule(Story):
         shortest = min(event.until - event.at for its in tasks for event in its)
         numbered = shortest >= _NARROW * self.end
         self.passes = {
-            _stage_of(its[0]): [
-                _shade(e) if numbered else _shade(e)._replace(label="") for e in its
-            ]
+            _stage_of(its[0]): [_shade(event, numbered) for event in its]
             for its in sorted(tasks, key=lambda its: its[0].who)
         }
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        return self.trace.times
 
     def counts(self, stage: int, now: float) -> tuple[float, float]:
         """Micro-batches that a stage holds, and the most so far; a chunk is a part of one."""
@@ -332,15 +312,11 @@ class _Schedule(Story):
             ground=True,
             told=lambda time: f"{time:.4g}",
         )
-        held, sent = self.trace.held(now), [e for e in self.now(step) if e.to is not None]
-        letters: dict[tuple[int, int], list[str]] = {}
-        for event in sent:
-            letters.setdefault((event.who, event.to or 0), []).append(event.label)
-        texts: dict[int, list[str]] = {stage: [] for stage in self.stages}
-        for (sender, receiver), labels in letters.items():
-            far = abs(receiver - sender) > 1
-            way = f"to {receiver}" if far else "↓" if receiver > sender else "↑"
-            texts[sender].append(f"{', '.join(labels)} {way}")
+        held, row = self.trace.held(now), "stage {}".format
+        wires = {
+            "sends ↓": [e for e in self.now(step) if e.to is not None and e.to > e.who],
+            "sends ↑": [e for e in self.now(step) if e.to is not None and e.to < e.who],
+        }
         grid = {}
         for stage in self.stages:
             filled = {
@@ -353,32 +329,39 @@ class _Schedule(Story):
                 self.micro_batches * self.visits,
                 self.micro_batches,
                 {slot: str(batch) for slot, (batch, _) in filled.items()},
-                wide=3,
+                wide=4,
             )
             count, most = self.counts(stage, now)
-            grid[f"stage {stage}"] = {
-                _SENDS: Cell("; ".join(texts[stage]), slots=0),
+            grid[row(stage)] = {
+                **{name: Cell(_letters(stage, its), slots=0) for name, its in wires.items()},
                 _RUNS: self._runs(stage, now),
+                "": _NOTHING,
                 _HOLDS: slots,
-                "": Cell(slots=0),
-                " ": Cell(slots=0),
+                **{" " * place: _NOTHING for place in (1, 2, 3)},
                 _MOST: Cell(f"{count:.3g}, {most:.3g}", slots=0, bold=True),
             }
+        arrows = [
+            ((row(e.who), name), (row(e.to), name))
+            for name, its in wires.items()
+            for e in its
+            if not _far(e)
+        ]
         several = "es" if self.micro_batches > 1 else ""
         sizes = f"{len(self.stages)} stages, {self.micro_batches} micro-batch{several}"
         title = f"{_TITLES[self.line.schedule.name]}: {sizes}"
-        return page(title, lanes, Cells(grid, high=22, gap=8, lined=True, note=_HELD), key=())
+        cells = Cells(grid, arrows=arrows, high=16, gap=6, between=13, lined=True, note=_HELD)
+        return page(title, lanes, cells, key=())
 
     def _runs(self, stage: int, now: float) -> Cell:
         its = [_shade(e) for e in self.trace.running(now) if e.who == stage]
         if not its:
-            return Cell("waits" if now < self.end else "done", {0: "idle"})
+            return Cell("waits" if now < self.end else "done", {0: "idle"}, wide=2)
         filled = {place: event.what for place, event in enumerate(its)}
         names = [event.what.removeprefix("later ") for event in its]
         if len(its) == 1:
-            return Cell(f"{names[0]} {its[0].label}", filled)
+            return Cell(f"{names[0]} {its[0].label}", filled, wide=2)
         letters = [f"{name[0].upper()} {e.label}" for name, e in zip(names, its, strict=True)]
-        return Cell("", filled, len(its), texts=dict(enumerate(letters)))
+        return Cell("", filled, len(its), texts=dict(enumerate(letters)), wide=2)
 
     def rows(self, step: int) -> Rows:
         now = self.times[step]
@@ -411,6 +394,17 @@ class _Schedule(Story):
         return f"{time}: {'; '.join(words)}."
 
 
+def _letters(stage: int, sent: list[Event]) -> str:
+    """What a stage sends; an arrow goes to a neighbour, words say who else gets it."""
+    its = [event for event in sent if event.who == stage]
+    far = {f"to {event.to}" for event in its if _far(event)}
+    return " ".join([", ".join(event.label for event in its), *far])
+
+
+def _far(event: Event) -> bool:
+    return abs((event.to or 0) - event.who) > 1
+
+
 def _stage_of(event: Event) -> str:
     return f"stage {event.who}"
 
@@ -439,6 +433,12 @@ def _named(stages: list[str]) -> str:
 # node up (SlurmdTimeout), two for which it holds a requeued job back, three to start.
 _UPDATES, _COSTS = 20, JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
 _EVERY = (1, 2, 3, 4, 5, 10, 20)
+_ENDED = {
+    "notice": "It is noticed 5 minutes late. Only what was saved is left: {pieces}.",
+    "queue": "The job has waited in the queue and may start again.",
+    "start": "All ranks train again, from {place}.",
+    "save": "A checkpoint is written, and holds {pieces}.",
+}
 _LOOKS = {
     "update": "new work",
     "save": "save",
@@ -460,16 +460,20 @@ def failing_job(every: int = 4, fails_after: int = 11) -> Stepper:
     return Stepper(controls, _Failing)
 
 
+class _Bar(Lanes):
+    """Saves are in their colour before they come: how much may be lost is seen at once."""
+
+    def later(self, time: float) -> bool:
+        saves = {event.at for its in self.rows.values() for event in its if event.what == "save"}
+        return super().later(time) and time not in saves
+
+
 class _Failing(Story):
     """A step is what has happened after so many events."""
 
     def __init__(self, every: int, fails_after: int) -> None:
         self.job = theory.failing_job(_UPDATES, every, fails_after, _COSTS)
-        self.trace = self.job.trace
-
-    @property
-    def count(self) -> int:
-        return len(self.trace) + 1
+        self.trace, self.count = self.job.trace, len(self.job.trace) + 1
 
     def clock(self, step: int) -> tuple[float, float]:
         """Time that has passed, and how much of it was work that is still there."""
@@ -487,7 +491,7 @@ class _Failing(Story):
             look = event.what if lost or not event.label else event.label
             spans.append(event._replace(what=_LOOKS[look], label=""))
         dies = "a node dies" if now >= failed else "a node will die"
-        bar = Lanes({"the job": spans}, now=now, over=over, high=30, marks={dies: failed})
+        bar = _Bar({"the job": spans}, now=now, over=over, high=30, marks={dies: failed})
         after = [(self.clock(n)[0], *self.job.after(n)) for n in range(self.count)]
         levels = {
             "save": [(time, saved) for time, _, saved in after],
@@ -520,15 +524,8 @@ class _Failing(Story):
         (done, saved), last = self.job.after(step), self.trace[step - 1]
         if last.until == self.job.failed_s and last.what in ("update", "save"):
             return f"A node dies: {done - saved} of the {done} pieces done so far are not saved."
-        pieces = counted(saved, "piece")
-        place = f"the checkpoint after piece {saved}" if saved else "the very beginning"
-        waits = {
-            "notice": f"It is noticed 5 minutes late. Only what was saved is left: {pieces}.",
-            "queue": "The job has waited in the queue and may start again.",
-            "start": f"All ranks train again, from {place}.",
-            "save": f"A checkpoint is written, and holds {pieces}.",
-        }
-        if last.what in waits:
-            return waits[last.what]
+        if last.what != "update":
+            place = f"the checkpoint after piece {saved}" if saved else "the very beginning"
+            return _ENDED[last.what].format(pieces=counted(saved, "piece"), place=place)
         again = " for the second time" if last.label == "again" else ""
         return f"Piece {last.part} is done{again}; {saved or 'nothing'} saved so far."

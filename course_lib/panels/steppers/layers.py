@@ -21,6 +21,37 @@ _PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
 _OF = {"XA": "X·A", "YB": "Y·B", "dZ": "Z", "g(dZ)": "Y·B", "dY": "Y", "dXA": "X·A"}
 _OF |= {"dX part": "f(X)", "dX": "X"}
 _UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
+_BETWEEN = {
+    told.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
+    told.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
+}
+# By what is made: what happens, and what else if the tokens are cut.
+_MADE: dict[str, str | tuple[str, str]] = {
+    "X": ("Every rank has all of X", "Each rank has its own tokens of X"),
+    "f(X)": ("f copies X: nothing is sent", "f gathers the tokens of all ranks"),
+    "XA": "Each rank multiplies with its columns of A, and gets its columns of X·A",
+    "Y": "{0}; nothing is sent",
+    "YB": "Each rank multiplies with its rows of B: a result of full size, but unfinished",
+    "Z": (
+        "g adds up the unfinished results: every rank has Z",
+        "g adds up the results, and each rank keeps its own tokens",
+    ),
+    "dZ": (
+        "Backward: every rank has the gradient of Z",
+        "Backward: each rank has the gradient of its own tokens of Z",
+    ),
+    "g(dZ)": (
+        "g only copies the gradient on the way back: nothing is sent",
+        "g gathers the gradient of all tokens",
+    ),
+    "dY": "Each rank goes back through its rows of B, and has their gradient as well",
+    "dXA": "Back through {1}, on each rank alone",
+    "dX part": "Each rank goes back through its columns of A: a part of the gradient of X",
+    "dX": (
+        "f adds up the parts: every rank has the whole gradient of X",
+        "f adds up the parts, and each rank keeps those of its tokens",
+    ),
+}
 _UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
 
 
@@ -107,22 +138,14 @@ class _CutPair(Story):
             for r in (own_rows if by_rows else range(rows))
             for c in (own_columns if by_columns else range(columns))
         ]
+        frame = "now" if its and its[-1] == names[-1] else ""
         if place in ("A", "B"):
             has = {"A": "dX part", "B": "dY"}[place] in names
-            halves = filled[len(filled) // 2 :] if has else []
-            return Cell(
-                "",
-                dict.fromkeys(filled, "weights") | dict.fromkeys(halves, "gradients"),
-                slots,
-                columns,
-            )
-        if not its:
-            return Cell("", {}, slots, columns)
-        backward = its[-1] in _OF and its[-1].startswith(("d", "g(d"))
-        word = "gradients" if backward else "activations"
-        word = _UNFINISHED.get(its[-1], word)
-        frame = "now" if its[-1] == names[-1] else ""
-        return Cell("", dict.fromkeys(filled, word), slots, columns, frame=frame)
+            halves = dict.fromkeys(filled[len(filled) // 2 :] if has else [], "gradients")
+            return Cell("", dict.fromkeys(filled, "weights") | halves, slots, columns)
+        word = "gradients" if its and its[-1].startswith(("d", "g(d")) else "activations"
+        word = _UNFINISHED.get(its[-1], word) if its else word
+        return Cell("", dict.fromkeys(filled if its else (), word), slots, columns, frame=frame)
 
     def rows(self, step: int) -> Rows:
         made = self.made[step]
@@ -134,45 +157,9 @@ class _CutPair(Story):
         )
 
     def caption(self, step: int) -> str:
-        between = {
-            told.MLP: (
-                "GELU looks at one number at a time: each rank does its own columns",
-                "GELU",
-            ),
-            told.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
-        }[self.kind]
-        whole_, by_tokens = {
-            "X": ("Every rank has all of X", "Each rank has its own tokens of X"),
-            "f(X)": ("f copies X: nothing is sent", "f gathers the tokens of all ranks"),
-            "Z": (
-                "g adds up the unfinished results: every rank has Z",
-                "g adds up the results, and each rank keeps its own tokens",
-            ),
-            "dZ": (
-                "Backward: every rank has the gradient of Z",
-                "Backward: each rank has the gradient of its own tokens of Z",
-            ),
-            "g(dZ)": (
-                "g only copies the gradient on the way back: nothing is sent",
-                "g gathers the gradient of all tokens",
-            ),
-            "dX": (
-                "f adds up the parts: every rank has the whole gradient of X",
-                "f adds up the parts, and each rank keeps those of its tokens",
-            ),
-        }.get(self.made[step].name) or 2 * (
-            {
-                "XA": "Each rank multiplies with its columns of A, and gets its columns of X·A",
-                "Y": f"{between[0]}; nothing is sent",
-                "YB": "Each rank multiplies with its rows of B: a result of full size, but "
-                "unfinished",
-                "dY": "Each rank goes back through its rows of B, and has their gradient as well",
-                "dXA": f"Back through {between[1]}, on each rank alone",
-                "dX part": "Each rank goes back through its columns of A: a part of the gradient "
-                "of X",
-            }[self.made[step].name],
-        )
-        return (by_tokens if self.by_tokens else whole_) + "."
+        said = _MADE[self.made[step].name]
+        text = said if isinstance(said, str) else said[self.by_tokens]
+        return f"{text.format(*_BETWEEN[self.kind])}."
 
 
 # --- tokens to experts and back -------------------------------------------------------------------
@@ -181,6 +168,13 @@ _EACH, _EXPERTS, _TOP_K = 64, 8, 2
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
 _FACTORS = {"1": 1.0, "1.25": 1.25, "1.5": 1.5, "2": 2.0, "no limit": 0.0}
 _LEVELS = 50  # of a queue
+_HOME = "what stays at home"
+_STAGES = {
+    "chosen": "every token has chosen its experts",
+    "accepted": "each expert accepts up to its capacity",
+    "compute": "every rank's experts compute",
+    "summed": "every token adds up its results",
+}
 
 
 def expert_exchange(ranks: int = 4, skew: float = 0.5, capacity_factor: float = 1.25) -> Stepper:
@@ -299,18 +293,14 @@ class _ExpertExchange(Story):
 
     def title(self, step: int) -> str:
         name, turn = self.stage(step)
-        if name not in ("dispatch", "combine"):
-            return {
-                "chosen": "every token has chosen its experts",
-                "accepted": "each expert accepts up to its capacity",
-                "compute": "every rank's experts compute",
-                "summed": "every token adds up its results",
-            }[name]
-        far = "the next rank" if name == "dispatch" else "the rank before"
-        if turn > 1:
-            far = f"the rank {turn} places {'on' if name == 'dispatch' else 'before'}"
-        way = f"{'to' if name == 'dispatch' else 'back from'} {far}" if turn else _HOME
-        return f"{name}, turn {turn + 1} of {self.ranks}: {way}"
+        if name in _STAGES:
+            return _STAGES[name]
+        on = name == "dispatch"
+        way, far = ("to", "places on") if on else ("back from", "places before")
+        where = f"{way} the rank {turn} {far}"
+        if turn < 2:
+            where = f"{way} {'the next rank' if on else 'the rank before'}" if turn else _HOME
+        return f"{name}, turn {turn + 1} of {self.ranks}: {where}"
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
         received, sent = self.table.received, [sum(row) for row in self.table.sent]
@@ -346,6 +336,3 @@ class _ExpertExchange(Story):
             "compute": f"Each rank computes its experts; {wait}.",
             "summed": "Each token adds up the results that came back, with the router's weights.",
         }[name]
-
-
-_HOME = "what stays at home"

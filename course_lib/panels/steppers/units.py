@@ -59,10 +59,7 @@ class _Units(Story):
         units = unit_costs(shape, Recipe(), _RANKS, NDR, tokens=_TOKENS, flop_per_s=rate)
         self.life = unit_life(units, prefetch=prefetch, reshard=reshard)
         self.trace, self.units = self.life.trace, range(layers + 1)
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        return self.trace.times
+        self.times = self.trace.times
 
     def picture(self, step: int) -> Drawing:
         now, trace, over = self.times[step], self.trace, (0.0, self.life.total_s)
@@ -91,25 +88,18 @@ class _Units(Story):
         """A unit's weights, over its shard, and its gradient; each with a word."""
         held = self.trace.held(now)[0]
         running = {e.what for e in self.trace.running(now) if e.part == unit}
-        come = [e for e in self.trace if (e.what, e.part) == ("all-gather", unit) and e.at <= now]
-        asked = [e for e in self.trace if (e.what, e.part) == (TAKE, (WEIGHTS, unit))]
-        asked = [e for e in asked if e.at <= now]
+        begun = [(event.what, event.part) for event in self.trace if event.at <= now]
         word = "shard"
         if (WEIGHTS, unit) in held:
             word = "arriving" if "all-gather" in running else "whole"
-            word = "asked" if len(asked) > len(come) else word
+            asked = begun.count((TAKE, (WEIGHTS, unit))) > begun.count(("all-gather", unit))
+            word = "asked" if asked else word
         looks = {"arriving": "all-gather", "whole": WEIGHTS}
         filled = dict.fromkeys(range(5), looks[word]) if word in looks else {}
         works = running & set(COMPUTES)
         frame = "computes" if works else "messages" if word == "asked" else ""
-        weights = Cell(
-            "computes" if works else word,
-            filled | {5: "shard"},
-            6,
-            1,
-            frame=frame,
-            bold=bool(works),
-        )
+        word = "computes" if works else word
+        weights = Cell(word, filled | {5: "shard"}, 6, 1, frame=frame, bold=bool(works))
         leaving = REDUCED in held and held[REDUCED].label == str(unit)
         if "reduce-scatter" in running:
             return weights, Cell("reduced", {0: "reduce-scatter"})
@@ -203,9 +193,6 @@ class _Buffers(Story):
         layers = Cells({row: path}, heads=False, high=24, gap=3, bold=(row,))
         said = f"{work.what} of layer {here} from buffer {here % 2}".capitalize()
         return page("", layers, Cells(grid, high=40, gap=30), key=key, sentence=said)
-
-    def rows(self, step: int) -> Rows:  # noqa: ARG002
-        return ()
 
     def caption(self, step: int) -> str:
         """Who computes, what arrives, what leaves."""
@@ -320,6 +307,7 @@ def _largest(held: Mapping[str, int]) -> str:
 _RECOMPUTE = {"nothing": "none", "attention": "selective", "the whole layer": "full"}
 _GOING = {"forward": "forward", "again": "computed again", "backward": "backward"}
 _SLOTS = 60  # of the widest bar
+_HELD = "What each operation has stored for the backward pass, and its bytes."
 _LINES = [*OPERATIONS[:3], "its scores", *OPERATIONS[3:]]
 
 
@@ -340,45 +328,52 @@ class _Layer(Story):
         recipe = Recipe(recompute=recompute, attention=attention, dropout=True)
         self.walk = layer_walk(Job(MODELS["gpt3-175b"], recipe, sequence=2048))
         self.trace, self.steps = self.walk.trace, self.walk.steps
+        self.count = len(self.steps) + 1
         self.lines: dict[str, list[SavedTensor]] = {name: [] for name in _LINES}
         for one in self.walk.tensors:
             self.lines["its scores" if one.scores else one.saver].append(one)
         self.most = max(sum(one.size_bytes for one in its) for its in self.lines.values())
-
-    @property
-    def count(self) -> int:
-        return len(self.steps) + 1
 
     def changed(self, step: int, what: str) -> list[SavedTensor]:
         parts = [event.part for event in self.trace.at(step) if event.what == what]
         return [one for one in self.walk.tensors if one in parts]
 
     def picture(self, step: int) -> Drawing:
-        held, new, gone = (
-            self.trace.held(step)[0], self.changed(step, TAKE), self.changed(step, FREE)
-        )  # fmt: skip
+        held = self.trace.held(step)[0]
+        new, gone = self.changed(step, TAKE), self.changed(step, FREE)
         doing = self.steps[step - 1] if step else None
 
-        def line(tensors: list[SavedTensor]) -> dict[str, Cell]:
+        def line(name: str, tensors: list[SavedTensor]) -> dict[str, Cell]:
             shown = [one for one in tensors if one.size_bytes and (one in held or one in gone)]
             used = bool(shown) and all(one in gone for one in shown)
             size = sum(one.size_bytes for one in shown)
             wide = max(1, round(_SLOTS * size / self.most)) if shown else 0
             filled = dict.fromkeys(range(wide), "others" if used else "activations")
-            names = [shown[0].name, *(o.name.split("'s ")[-1] for o in shown[1:])] if shown else []
-            text = f"{', '.join(names)}, {format_bytes(size)}" if shown else ""
+            names = [one.name.split("'s ")[-1] if n else one.name for n, one in enumerate(shown)]
+            text = f"{'used: ' * used}{', '.join(names)}, {format_bytes(size)}" if shown else ""
             bold = any(one in new for one in shown)
             frame = "backward" if used else "forward" if bold else ""
+            now = doing is not None and doing.part == name
             return {
-                "held for the backward pass": Cell(
-                    f"used: {text}" if used else text, slots=0, bold=bold
-                ),
-                "its bytes": Cell("", filled, _SLOTS, frame=frame),
+                "way": Cell("", {0: doing.what} if doing and now else {}, int(now)),
+                "held": Cell(text, slots=0, bold=bold, wide=4),
+                **dict.fromkeys("abc", Cell(slots=0)),
+                "bytes": Cell("", filled, _SLOTS, frame=frame, wide=3),
+                **dict.fromkeys("de", Cell(slots=0)),
             }
 
-        grid = {name: line(its) for name, its in self.lines.items()}
-        at = [str(doing.part)] if doing else []
-        table = Cells(grid, high=16, gap=8, bold=at or ("",))
+        way = [(name, "way") for name in (_LINES[0], _LINES[-1])]
+        if doing and doing.what == "backward":
+            way.reverse()
+        table = Cells(
+            {name: line(name, its) for name, its in self.lines.items()},
+            past=[(way[0], way[1])] if doing else [],
+            heads=False,
+            high=16,
+            gap=8,
+            bold=[str(doing.part)] if doing else [""],
+            note=_HELD,
+        )
         over, now = (0.0, float(self.count)), step + 1.0
         turn = float(sum(event.what == "forward" for event in self.steps) + 1)
         marks = {"the other layers run here": turn}

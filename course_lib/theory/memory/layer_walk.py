@@ -36,7 +36,6 @@ class LayerWalk:
     What it stores is there after it, what it frees is gone; steps count from 1.
     """
 
-    recompute: str
     tensors: tuple[SavedTensor, ...]  # everything that the backward pass needs
     trace: Trace
 
@@ -70,7 +69,7 @@ def layer_walk(job: Job) -> LayerWalk:
     ValueError for experts, SwiGLU, norms or latents of queries and keys, and for "operators".
     """
     tensors = _tensors(job)
-    return LayerWalk(job.recipe.recompute, tensors, Trace(_walk(job, tensors)))
+    return LayerWalk(tensors, Trace(_walk(job, tensors)))
 
 
 def _walk(job: Job, tensors: tuple[SavedTensor, ...]) -> Iterator[Event]:

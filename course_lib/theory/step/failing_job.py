@@ -38,7 +38,7 @@ class JobCosts:
 
 @dataclass(frozen=True)
 class FailingJob:
-    """A job of `updates`, saved after every `every`, that loses a node after `fails_after`.
+    """A job of `updates`, saved now and then, that loses a node.
 
     Its trace: "update", "save", "notice", "queue" and "start", one after the other. The part is how
     many updates are done when that ends; the label of an update is "lost" where the failure undoes
@@ -46,8 +46,6 @@ class FailingJob:
     """
 
     updates: int
-    every: int
-    fails_after: int
     costs: JobCosts
     trace: Trace
 
@@ -91,7 +89,7 @@ def failing_job(updates: int, every: int, fails_after: int, costs: JobCosts) -> 
     whole("every", every)
     whole("fails_after", fails_after, most=updates - 1)
     trace = Trace(_events(updates, every, fails_after, costs))
-    return FailingJob(updates, every, fails_after, costs, trace)
+    return FailingJob(updates, costs, trace)
 
 
 def _events(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iterator[Event]:

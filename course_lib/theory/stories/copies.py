@@ -12,20 +12,12 @@ from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
 from course_lib.validation import flag, number, whole
 
 MOST_RANKS, _LAYERS = 32, 100
-KINDS = ("weights", "gradients", "states")
-
-
-def layer_bytes(layer_parameters: int) -> dict[str, int]:
-    """A whole layer's weights, gradients and states: 2, 2 and 12 bytes per parameter."""
-    whole("layer_parameters", layer_parameters)
-    each = MIXED_16.weight_bytes, MIXED_16.gradient_bytes
-    rest = MIXED_16.bytes_per_parameter - sum(each)
-    return {kind: layer_parameters * size for kind, size in zip(KINDS, (*each, rest), strict=True)}
 
 
 def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Trace:
     """One training step under ZeRO: forward, backward and update, with one micro-batch.
 
+    A parameter has 2 bytes of weights, 2 of gradients and 12 of states.
     Parts are (kind, layer, slice): a layer is cut into a slice for each rank. "gathered" are whole
     weights that are there for a moment, beside the own slice. Each rank sends slices straight to
     those who need them, and `label` names the collective; the sums of an all-reduce come back at
@@ -37,13 +29,15 @@ def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Tr
     whole("layers", layers, most=_LAYERS)
     whole("ranks", ranks, most=MOST_RANKS)
     whole("stage", stage, least=0, most=3)
-    sizes = layer_bytes(layer_parameters)
+    whole("layer_parameters", layer_parameters)
     if layer_parameters % ranks:
         raise ValueError(
             f"layer_parameters {layer_parameters} can't be cut into {ranks} equal parts: "
             "take a multiple of ranks"
         )
-    slices = {kind: size // ranks for kind, size in sizes.items()}
+    each = {"weights": MIXED_16.weight_bytes, "gradients": MIXED_16.gradient_bytes}
+    each["states"] = MIXED_16.bytes_per_parameter - sum(each.values())
+    slices = {kind: layer_parameters * size // ranks for kind, size in each.items()}
     moments = _Zero(slices, range(layers), range(ranks), stage).moments()
     return Trace(event for at, its in enumerate(moments) for event in _timed(at, its))
 

@@ -1,4 +1,7 @@
-"""A unit's life on two lanes: by hand, by the bytes of gather_timeline, and by a real run."""
+"""A unit's life on two lanes: by hand and by the bytes of gather_timeline.
+
+tests/test_stories.py lays it beside a real run.
+"""
 
 from dataclasses import replace
 
@@ -6,10 +9,6 @@ import pytest
 from every import every
 from probes import DENSE, Probe
 
-from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
-from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.states import local_parameters
@@ -23,84 +22,8 @@ from course_lib.theory.memory.unit_life import (
     unit_life,
 )
 
-TRAINING = Training("4x16x2", batch=4, sequence=8)
 ROOT, LAYER = UnitCosts(0, 0, 1, 1, 5, 5), UnitCosts(2, 4, 1, 1, 10, 10)
 UNITS = [ROOT, LAYER, LAYER, LAYER, LAYER]
-
-
-class ToldUnit(FSDPUnit):
-    """A unit that tells what it really does."""
-
-    number, told = 0, None
-
-    def tell(self, what):
-        if self.told is not None:
-            self.told.append((what, self.number))
-
-    def start_gather(self):
-        if self.whole.untyped_storage().nbytes() == 0:
-            self.tell("gather")
-        super().start_gather()
-
-    def gather(self):
-        self.start_gather()
-        if self.gathering:
-            self.tell("wait")
-        super().gather()
-
-    def free(self):
-        if self.whole.untyped_storage().nbytes():
-            self.tell("free")
-        super().free()
-
-    def start_reduction(self):
-        self.tell("reduce")
-        super().start_reduction()
-
-    def finish_reduction(self):
-        if self.reduction:
-            self.tell("done")
-        super().finish_reduction()
-
-
-class Told(FSDP):
-    """FSDP with a list of all calls, and any depth of prefetch."""
-
-    unit = ToldUnit
-
-    def __init__(self, model, depth, reshard):
-        super().__init__(model, model.blocks, reshard=reshard, prefetch=depth > 0)
-        self.depth, self.calls = depth, []
-        for number, unit in enumerate(self.units):
-            unit.number, unit.told = number, self.calls
-
-    def before_forward(self, number):
-        super().before_forward(number)
-        for ahead in range(2, self.depth + 1):
-            self.fetch(number + ahead)
-        self.calls.append(("forward", number))
-
-    def before_backward(self, number):
-        super().before_backward(number)
-        for ahead in range(2, self.depth + 1):
-            self.fetch(number - ahead)
-        self.calls.append(("backward", number))
-
-
-def real_calls(depth, reshard):
-    rank, model = launch.init(), TRAINING.build()
-    fsdp = Told(model, depth, reshard)
-    rows = [part.chunk(rank.world)[rank.rank] for part in TRAINING.batches()[0]]
-    mean_loss(model, rows).backward()
-    return fsdp.calls
-
-
-@pytest.mark.parametrize("reshard", [True, False])
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_the_order_of_a_real_run_on_two_ranks(prefetch, reshard):
-    expected = list(fsdp_calls(4, prefetch=prefetch, reshard=reshard))
-    for calls in launch.run(real_calls, prefetch, reshard, ranks=2):
-        assert calls == expected
 
 
 def test_two_layers_by_hand():

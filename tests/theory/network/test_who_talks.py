@@ -125,11 +125,6 @@ def test_llama_3_405b():
     assert len(talks["tp", "attention"].groups) == 2048
 
 
-def test_an_update_ends_with_data_parallelism():
-    axes = [talk.message.axis for talk in who_talks(job(CUBE))]
-    assert axes[0] == "tp" and axes[-2:] == ["dp", "dp"]
-
-
 def test_what_has_no_groups_is_refused():
     with pytest.raises(ValueError, match="rank must be at most 15"):
         who_talks(job(CUBE), 16)

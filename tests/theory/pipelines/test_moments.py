@@ -1,22 +1,17 @@
-"""A pipeline moment by moment: against its peak, the traffic of a step, and a drawing by hand."""
+"""A pipeline moment by moment: against its peak and a drawing by hand.
 
-from collections import Counter
+tests/test_stories.py lays it beside what real ranks run, hold and send.
+"""
 
 import pytest
-from every import every
 from probes import Probe
 
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.pipelines.moments import pipeline_trace
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 
 SIZES = [(2, 4, 2), (4, 8, 2), (4, 8, 3), (8, 16, 2)]
-SHAPE = TransformerShape(24, 64, 4, 256, 100, 16, tied_embeddings=False)
 
 
 def lines():
@@ -44,33 +39,6 @@ def test_every_pass_runs_as_long_as_in_the_timeline():
             spans = {(event.at, event.until) for event in its}  # both halves of an "F&B" in one
             busy = sum(end - start for start, end in spans)
             assert busy == pytest.approx(line.busy[stage])
-
-
-@every("name", ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv"))
-def test_as_many_messages_as_a_step_sends(name):
-    """step_traffic's counts are those of real runs of the demos."""
-    chunks = 2 if name == "interleaved" else 1
-    sent = letters(timeline(name, 4, 8, chunks))
-    layout = Layout(pp=4, accumulation=8, schedule=name, virtual_stages=chunks)
-    for stage in range(4):
-        found = Counter(event.what for event in sent if event.who == stage)
-        step = step_traffic(Job(SHAPE, layout=layout), stage).collectives
-        counts = {item.what: item.count for item in step if item.axis == "pp"}
-        assert {"activations": 0, "gradients": 0} | found == {
-            "activations": 0,
-            "gradients": 0,
-        } | counts
-
-
-def letters(line):
-    return [event for event in pipeline_trace(line) if event.to is not None]
-
-
-def test_dualpipe_sends_both_ways():
-    sent = letters(timeline("dualpipe", 4, 8))
-    assert len(sent) == 2 * 8 * 3  # each micro-batch crosses three cuts, there and back
-    steps = {(letter.what, letter.to - letter.who) for letter in sent}
-    assert steps == {("activations", 1), ("activations", -1), ("gradients", 1), ("gradients", -1)}
 
 
 def test_two_stages_by_hand():
