@@ -132,7 +132,7 @@ class Dcp(Saver):
 
     name = "torch.distributed.checkpoint"
 
-    def __init__(self, training: Training, group: ProcessGroup) -> None:
+    def __init__(self, training: Training, group: ProcessGroup, _parts: str = "course") -> None:
         device = launch.init().device
         super().__init__(training.build(device), group)
         mesh = DeviceMesh.from_group(group, device.type)
