@@ -79,13 +79,15 @@ class Counted:
         """One line."""
         why = f", broken at `{'`, `'.join(self.broken_at)}`" if self.broken_at else ""
         calls = ", ".join(str(number) for number in self.new_graphs)
-        graphs = f"{self.graphs} graph" + "s" * (self.graphs > 1)
-        return f"  {self.name:<18} {graphs}{why}; new graphs by call: {calls}"
+        return f"  {self.name:<18} {_graphs(self.graphs)}{why}; new graphs by call: {calls}"
 
 
-def _graphs(operators: list[int]) -> str:
-    graphs = f"{len(operators)} graph" + "s" * (len(operators) > 1)
-    return f"{graphs} of {' + '.join(map(str, operators))} operators"
+def _graphs(count: int) -> str:
+    return f"{count} graph" + "s" * (count > 1)
+
+
+def _with_operators(operators: list[int]) -> str:
+    return f"{_graphs(len(operators))} of {' + '.join(map(str, operators))} operators"
 
 
 def main(options: Options) -> Result:
@@ -118,9 +120,9 @@ def main(options: Options) -> Result:
     return Result(
         f"functions, called with {', '.join(map(str, SIZES))} samples:",
         *(one.line() for one in functions),
-        f"the GPT alone: {_graphs(alone.operators)}",
-        f"the GPT in DDP on {rank.world} ranks: {_graphs(log.operators)}; all-reduces of an "
-        f"update: {all_reduces}",
+        f"the GPT alone: {_with_operators(alone.operators)}",
+        f"the GPT in DDP on {rank.world} ranks: {_with_operators(log.operators)}; "
+        f"all-reduces of an update: {all_reduces}",
         f"new graphs by update: {', '.join(map(str, new_graphs))}; losses off by "
         f"{max(loss_gaps(losses, one)):.0e} from one process that compiles nothing",
         facts=[

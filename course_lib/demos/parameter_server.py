@@ -78,6 +78,7 @@ class Served(Trainee):
         self.name = "parameter server" + with_yours(parts, "RemoteTable", "ParameterServer")
         super().__init__(model, training.optimizer(model.parameters()))
         self.training, self.rank, self.servers = training, rank, servers
+        self.serves = rank.rank < servers
         # The table is in the host's memory, so messages go by gloo, on GPU machines as well.
         self.group = dist.new_group(backend="gloo")
         messages = Messages(self.group)
@@ -89,11 +90,6 @@ class Served(Trainee):
         self.remote = mine.get("RemoteTable", parts)(VOCAB, range(servers), messages)
         self.whole = torch.zeros_like(own)
         self.rows = torch.empty(0, VOCAB)
-
-    @property
-    def serves(self) -> bool:
-        """Whether this rank is a server."""
-        return self.rank.rank < self.servers
 
     def backward(self, batch: Batch) -> Tensor:
         """Serve all trainers once, or train on this trainer's part."""

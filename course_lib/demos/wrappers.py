@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -26,11 +27,7 @@ from course_lib.demos.shared.result import Result
 from course_lib.measure.gradients import relative_difference
 
 Wrap = Callable[[nn.Module], nn.Module]
-
-
-@dataclass(frozen=True)
-class Options(DemoOptions):
-    """Nothing but the format."""
+Options = DemoOptions  # nothing but the format
 
 
 def small_model() -> nn.Module:
@@ -46,11 +43,6 @@ def fsdp1(model: nn.Module, use_orig_params: bool = False) -> nn.Module:
     return FullyShardedDataParallel(model, device_id=device, use_orig_params=use_orig_params)
 
 
-def fsdp1_names(model: nn.Module) -> nn.Module:
-    """The older FSDP, whose parameters keep their names."""
-    return fsdp1(model, use_orig_params=True)
-
-
 def fsdp2(model: nn.Module) -> nn.Module:
     """`fully_shard`, which returns the same module."""
     fully_shard(model)
@@ -60,7 +52,7 @@ def fsdp2(model: nn.Module) -> nn.Module:
 WRAPS: dict[str, Wrap] = {
     "DDP": DistributedDataParallel,
     "FSDP1": fsdp1,
-    "FSDP1, use_orig_params": fsdp1_names,
+    "FSDP1, use_orig_params": partial(fsdp1, use_orig_params=True),
     "FSDP2": fsdp2,
 }
 
@@ -85,7 +77,8 @@ class Wrapped:
 
     def lines(self) -> list[str]:
         """The findings."""
-        kinds = "; ".join(f"{name}: {kind} {shape}" for name, (kind, shape) in self._first())
+        first = [*self.parameters.items()][:2]
+        kinds = "; ".join(f"{name}: {kind} {shape}" for name, (kind, shape) in first)
         before, after = (
             "learns" if learns else "learns nothing"
             for learns in (self.learns_if_built_before, self.learns_if_built_after)
@@ -97,9 +90,6 @@ class Wrapped:
             f"    on this rank {len(self.parameters)} parameters: {kinds}",
             f"    state dict: {keys}",
         ]
-
-    def _first(self) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:
-        return list(self.parameters.items())[:2]
 
 
 def wrapped(name: str) -> Wrapped:

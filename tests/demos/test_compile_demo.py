@@ -32,5 +32,4 @@ def test_ddp_splits_the_graph_of_the_model_at_its_buckets(result):
     assert len(result.ddp_graphs) == result.all_reduces == 4
     assert sum(result.ddp_graphs) == sum(result.model_graphs)
     assert result.ddp_new_graphs == [4, 0, 0]
-    assert result.losses == pytest.approx(result.losses_one_process, rel=1e-5)
     assert "4 graphs of 5 + 29 + 19 + 21 operators" in result.report()

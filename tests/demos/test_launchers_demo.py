@@ -16,7 +16,6 @@ from course_lib.demos.launchers import program as launchers
 from course_lib.demos.launchers.program import LAUNCHERS, Attempt, Options, attempt, judged
 
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
-with_accelerate = pytest.mark.engine("accelerate")
 
 
 def test_torchrun_finds_the_ranks_and_the_losses_of_one_process(tmp_path, monkeypatch):
@@ -48,17 +47,12 @@ def test_a_missing_compiler_is_said(monkeypatch):
     assert "install g++" in attempt(BY_NAME["deepspeed"], Options(), 2, gpus=False).problem
 
 
-@with_accelerate
-def test_accelerate_under_torchrun_finds_both_ranks():
-    found = attempt(BY_NAME["torchrun, accelerate inside"], Options(), 2, gpus=False)
-    assert (found.world, found.problem) == (2, "")
-
-
-@with_accelerate
+@pytest.mark.engine("accelerate")
 def test_accelerate_launch_on_a_cpu_silently_starts_one_process():
-    found = attempt(BY_NAME["accelerate launch"], Options(), 2, gpus=False)
+    for name, world in (("torchrun, accelerate inside", 2), ("accelerate launch", 1)):
+        found = attempt(BY_NAME[name], Options(), 2, gpus=False)
+        assert (found.world, found.problem) == (world, "")
     assert "--num_processes 2" in found.command
-    assert (found.world, found.problem) == (1, "")
     assert "nothing said so" in found.line(2, [])
 
 
@@ -181,21 +175,20 @@ def test_a_launcher_sees_nothing_of_ours(monkeypatch, tmp_path):
     assert lifeline.run([sys.executable, "-c", show], tmp_path, 30.0) == (0, "[]\n")
 
 
-def test_a_failing_launcher_is_told_with_its_last_words(monkeypatch):
-    def broken(folder, ranks, gpus):
-        return [sys.executable, "-c", "raise SystemExit('no such device')"]
+@pytest.mark.parametrize(
+    ("code", "limit_s", "said"),
+    [
+        ("raise SystemExit('no such device')", 60, "exit code 1, last output: no such device"),
+        ("import time; time.sleep(60)", 0.5, "no end within 0.5 s: raise limit_s"),
+    ],
+)
+def test_a_launcher_that_fails_or_is_too_slow_is_told(code, limit_s, said):
+    def bad(folder, ranks, gpus):
+        return [sys.executable, "-c", code]
 
-    found = attempt(launchers.Launcher("b", "torch", broken), Options(), 2, gpus=False)
+    found = attempt(launchers.Launcher("b", "torch", bad), Options(limit_s=limit_s), 2, gpus=False)
     assert not found.skipped
-    assert found.line(2, []) == "failed: exit code 1, last output: no such device"
-
-
-def test_a_launcher_that_is_too_slow_is_told():
-    def slow(folder, ranks, gpus):
-        return [sys.executable, "-c", "import time; time.sleep(60)"]
-
-    found = attempt(launchers.Launcher("s", "torch", slow), Options(limit_s=0.5), 2, gpus=False)
-    assert found.line(2, []) == "failed: no end within 0.5 s: raise limit_s"
+    assert found.line(2, []) == f"failed: {said}"
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -3,7 +3,7 @@
 import pytest
 from together import runs
 
-from course_lib import cli, comparing, demos
+from course_lib import cli, comparing
 from course_lib.demos.one_update.faults import FAULTS
 
 SMALL = {"model": "2x16x2", "sequence": 16, "batch": 4}
@@ -99,8 +99,3 @@ def test_a_folder_of_other_ranks_is_refused(folder, tmp_path, capsys):
         (tmp_path / f"rank{rank}.pt").write_bytes(source.read_bytes())
     assert cli.main(["compare", str(folder / "fp32"), str(tmp_path)]) == 2
     assert "mixes runs on different numbers of ranks" in capsys.readouterr().err
-
-
-def test_a_run_says_where_it_was_written(tmp_path):
-    result = demos.run("one_update", ranks=1, stream=False, folder=str(tmp_path / "a"), **SMALL)
-    assert result.report().startswith(f"{tmp_path / 'a'}: one update on one rank, loss")

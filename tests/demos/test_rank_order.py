@@ -34,9 +34,3 @@ def test_device_mesh_has_the_same_groups():
 def test_megatron_core_has_the_same_groups(layout):
     for axis in AXES:
         assert by_megatron(layout, axis) == mesh.groups(layout, axis), axis
-
-
-def test_another_order_has_other_groups():
-    layout = LAYOUTS[0]
-    inside_out = mesh.groups(layout, "tp", order=("dp", "cp", "tp", "pp"))
-    assert inside_out != mesh.groups(layout, "tp")

@@ -10,7 +10,8 @@ Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def main(options: Options) -> Result:
     groups = dist.new_group(range(savers)), dist.new_group(range(loaders))
     reference = one_process(training, rank.device)
     versions, notes = [], []
-    with _Folder(options.folder) as folder:
+    with _folder(options.folder) as folder:
         for kind in KINDS:
             place = folder / kind.__name__.lower()
             version, note = _follow(kind, training, options, groups, place)
@@ -89,14 +90,14 @@ def _follow(
     losses: list[float] = []
     saved_s, loaded_s, start_s = 0.0, 0.0, time.perf_counter()
     if _member(groups[0]):
-        trainee = _trainee(kind, training, groups[0], options.parts)
+        trainee = kind(training, groups[0], options.parts)
         losses = [trainee.step(batch) for batch in before]
         saved_s = _seconds(lambda: trainee.save(folder, options.save_after))
         del trainee
     dist.barrier()
     if _member(groups[1]):
         other = replace(training, seed=training.seed + 1)
-        stranger = _trainee(kind, other, groups[1], options.parts)
+        stranger = kind(other, groups[1], options.parts)
         loaded_s = _seconds(lambda: stranger.load(folder))
         losses += [stranger.step(batch) for batch in after]
     seconds = (time.perf_counter() - start_s - saved_s - loaded_s) / len(batches)
@@ -121,14 +122,6 @@ def _follow(
     return from_rank(0, found)
 
 
-def _trainee(
-    kind: type[Sharded | Dcp], training: Training, group: ProcessGroup, parts: str
-) -> Sharded | Dcp:
-    if issubclass(kind, Sharded):
-        return kind(training, group, parts)
-    return kind(training, group)
-
-
 def _member(group: ProcessGroup) -> bool:
     return dist.get_rank(group) >= 0
 
@@ -145,27 +138,20 @@ def _ranks(name: str, asked: int, world: int) -> int:
     return asked or world
 
 
-class _Folder:
-    """A folder that all ranks see: the learner's if it is empty, or one that rank 0 removes."""
+@contextmanager
+def _folder(named: str) -> Iterator[Path]:
+    """A folder that all ranks see: the learner's if it is empty, or one that rank 0 removes.
 
-    def __init__(self, named: str) -> None:
-        self.named = named
-        self.temporary: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Path:
-        name = self.named
+    It does not wait for the others then: after an error they may not come.
+    """
+    with ExitStack() as stack:
+        name = named
         if launch.init().rank == 0 and not name:
-            self.temporary = tempfile.TemporaryDirectory(prefix="course_checkpoint_")
-            name = self.temporary.name
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="course_checkpoint_"))
         folder = Path(from_rank(0, name))
         used = folder.exists() and any(folder.iterdir())
         dist.barrier()  # all ranks have looked before any of them writes
         if used:
-            raise ValueError(f"folder {self.named} is not empty: name a new one")
+            raise ValueError(f"folder {named} is not empty: name a new one")
         folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def __exit__(self, *_: object) -> None:
-        # Without waiting for the others: after an error they may not come.
-        if self.temporary:
-            self.temporary.cleanup()
+        yield folder

@@ -30,7 +30,11 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Saver(ABC):
-    """Trains in shards on a group's ranks and keeps them on disk; its methods are collective."""
+    """Trains in shards on a group's ranks; all ranks of it call each method together.
+
+    A subclass also saves all that the next update needs, loads it and returns the number of updates
+    before it, and knows the bytes on disk by kind, counted and from the formula.
+    """
 
     name: str
 
@@ -47,22 +51,6 @@ class Saver(ABC):
     @abstractmethod
     def update(self, share: Tensor) -> None:
         """Backward pass of this rank's share of the loss, and a step of the optimizer."""
-
-    @abstractmethod
-    def save(self, folder: Path, step: int) -> None:
-        """Write everything that the update after `step` needs."""
-
-    @abstractmethod
-    def load(self, folder: Path) -> int:
-        """Continue from the checkpoint in `folder`; returns the number of updates before it."""
-
-    @abstractmethod
-    def stored(self, folder: Path) -> dict[str, int]:
-        """Bytes on disk by kind."""
-
-    @abstractmethod
-    def predicted_stored(self, parameters: int) -> dict[str, int]:
-        """The same from the formula."""
 
 
 class Sharded(Saver):
@@ -132,7 +120,7 @@ class Dcp(Saver):
 
     name = "torch.distributed.checkpoint"
 
-    def __init__(self, training: Training, group: ProcessGroup) -> None:
+    def __init__(self, training: Training, group: ProcessGroup, _parts: str = "course") -> None:
         device = launch.init().device
         super().__init__(training.build(device), group)
         mesh = DeviceMesh.from_group(group, device.type)

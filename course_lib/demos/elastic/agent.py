@@ -1,20 +1,18 @@
 """torchrun's agent on one node: how it is started, and what it said when it fails."""
 
-import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib import launch
+from course_lib.demos.launchers import lifeline
 from course_lib.launch.two_nodes import ADDRESSES
 from course_lib.launch.verdict import describe_exit
 
 _PORT = 29400  # torchrun's own choice for agents that meet
 _SIGKILL = 9  # by number: Windows has no name for it
-_LEAVE_S = 5.0  # for torchrun to end its ranks
 
 
 class Killed(RuntimeError):
@@ -31,15 +29,15 @@ class Agent:
 
     def run(self, limit_s: float) -> None:
         """Run it to its end and leave no process; RuntimeError if it fails."""
-        code = None
         with open(self.output, "ab") as file:
             process = subprocess.Popen(self.command, env=self.environment, stdout=file, stderr=file)
-            with _ended(process):
-                try:
-                    code = process.wait(limit_s)
-                    problem = f"ended with exit code {code}"
-                except subprocess.TimeoutExpired:
-                    problem = f"did not end within {limit_s:g} s"
+            try:
+                code: int | None = process.wait(limit_s)
+                problem = f"ended with exit code {code}"
+            except subprocess.TimeoutExpired:
+                code, problem = None, f"did not end within {limit_s:g} s"
+            finally:
+                lifeline.end(process)  # its ranks see that it has gone, and end as well
         if code != 0:
             words = self.output.read_text(errors="replace").splitlines()
             kind = Killed if code == -_SIGKILL else RuntimeError
@@ -67,20 +65,6 @@ def one_of_two(folder: Path, ranks: int, program: list[str], node: int) -> Agent
         *program,
     ]
     return Agent(command, launch.outer_environment(), folder / f"output{node}")
-
-
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leave no agent behind; its ranks see that it has gone, and end as well."""
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def cause(words: list[str]) -> str:

@@ -66,7 +66,9 @@ def main(options: Options) -> Result:
     killed_rank = _killed_rank(options, rank.world, ranks_here)
     with tempfile.TemporaryDirectory(prefix="course_elastic_") as path:
         if rank.rank == 0:
-            _write_job(Path(path), options, killed_rank, whole_node=nodes > 1)
+            job = {"training": asdict(options.training()), "kill_rank": killed_rank}
+            job |= {"kill_after": options.kill_after, "every": options.every}
+            Path(path, "job.json").write_text(json.dumps(job | {"whole_node": nodes > 1}))
         folder = Path(from_rank(0, path))  # two nodes of one machine see the same files
         program = [f"--max-restarts={options.max_restarts}", "--monitor-interval=0.1"]
         program += ["-m", "course_lib.demos.elastic.worker", str(folder)]
@@ -106,17 +108,6 @@ def _killed_rank(options: Options, ranks: int, ranks_here: int) -> int:
     return killed
 
 
-def _write_job(folder: Path, options: Options, killed_rank: int, whole_node: bool) -> None:
-    job = {
-        "training": asdict(options.training()),
-        "every": options.every,
-        "kill_after": options.kill_after,
-        "kill_rank": killed_rank,
-        "whole_node": whole_node,
-    }
-    (folder / "job.json").write_text(json.dumps(job))
-
-
 def _run(here: agent.Agent, options: Options, may_be_lost: bool) -> None:
     """Run torchrun on this node; a node that is lost comes back, and runs it again."""
     try:
@@ -130,7 +121,7 @@ def _run(here: agent.Agent, options: Options, may_be_lost: bool) -> None:
 
 def _result(options: Options, folder: Path, **known: Any) -> Result:
     """What the ranks wrote, beside one undisturbed process and the theory."""
-    lines = [json.loads(line) for line in (folder / "losses.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "updates.jsonl").read_text().splitlines()]
     by_step: dict[int, list[float]] = {}
     for line in lines:
         by_step.setdefault(line["step"], []).append(line["loss"])

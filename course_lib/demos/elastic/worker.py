@@ -13,11 +13,9 @@ import time
 from pathlib import Path
 
 from course_lib import launch
-from course_lib.demos.checkpoint.versions import Sharded
-from course_lib.demos.shared.ranks import world
+from course_lib.demos.elastic.resumable import train
 from course_lib.demos.shared.training import Training
 from course_lib.launch.variables import ATTEMPT_VARIABLE
-from course_lib.scratch.recovery import checkpoint
 
 _WATCH_S = 0.2
 
@@ -26,22 +24,10 @@ def main(folder: Path) -> None:
     """One attempt of one rank; rank 0 writes a line for every update."""
     job = json.loads((folder / "job.json").read_text())
     threading.Thread(target=_watch, args=(folder, os.getppid()), daemon=True).start()
-    attempt = int(os.environ[ATTEMPT_VARIABLE])
-    rank = launch.init().rank
-    training = Training(**job["training"])
-    trainee = Sharded(training, world())
-    saves = folder / "checkpoints"
-    done = trainee.load(saves) if checkpoint.complete(saves) else 0
-    for step, batch in enumerate(training.batches(launch.init().device)[done:], start=done):
-        if step == job["kill_after"] and rank == job["kill_rank"]:
+    attempt, training = int(os.environ[ATTEMPT_VARIABLE]), Training(**job["training"])
+    for done in train(training, folder, job["every"], attempt):
+        if done == job["kill_after"] and launch.init().rank == job["kill_rank"]:
             _die_once(folder, job["whole_node"])
-        loss = trainee.step(batch)
-        if rank == 0:
-            line = {"attempt": attempt, "step": step, "loss": loss, "time_s": time.monotonic()}
-            with open(folder / "losses.jsonl", "a") as file:
-                file.write(json.dumps(line) + "\n")
-        if (step + 1) % job["every"] == 0:
-            trainee.save(saves, step + 1)
 
 
 def _die_once(folder: Path, whole_node: bool) -> None:

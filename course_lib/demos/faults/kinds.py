@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from course_lib.demos.faults import surrounding_kinds as around
-from course_lib.demos.faults.update import NoMoreSamples, Update
+from course_lib.demos.faults.surrounding_kinds import NoMoreSamples, Update
 
 HUGE = 10**15  # elements: no machine has 4 PB
 
@@ -216,29 +216,10 @@ def unused(update: Update) -> None:
 
 
 EVERYWHERE = ("cycle", "unused")  # every rank does the same wrong thing
-KINDS: dict[str, Callable[[Update], None]] = {
-    "none": healthy,
-    "kill": kill,
-    "error": error,
-    "memory": memory,
-    "port": port,
-    "short": short,
-    "hang": hang,
-    "pattern": pattern,
-    "slow": slow,
-    "loader": loader,
-    "worker": worker,
-    "shm": shm,
-    "collective": collective,
-    "shape": shape,
-    "dtype": dtype,
-    "order": order,
-    "extra": extra,
-    "twice": twice,
-    "subgroup": subgroup,
-    "interface": around.interface,
-    "link": around.link,
-    "weights": around.weights,
-    "cycle": cycle,
-    "unused": unused,
+_ENDS = (kill, error, memory, port, short)
+_WAITS = (hang, pattern, slow, loader, worker, shm)
+_DIFFERS = (collective, shape, dtype, order, extra, twice, subgroup)
+_AROUND = (around.interface, around.link, around.weights)
+KINDS: dict[str, Callable[[Update], None]] = {"none": healthy} | {
+    kind.__name__: kind for kind in (*_ENDS, *_WAITS, *_DIFFERS, *_AROUND, cycle, unused)
 }

@@ -10,12 +10,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
-
-from course_lib.demos.faults.update import Update
+from torch import Tensor, nn
 
 MESSAGE_BYTES = 10**6
 SLOW_BYTES_PER_S = 5 * 10**6
@@ -23,6 +22,22 @@ _SO_MAX_PACING_RATE = 47  # Linux's socket.h; Python has no name for it
 _RATE = 0.5  # of learning
 _sleeps_s = 0.0  # before each message
 WRONG_INTERFACE = "ib7"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a rank has for one update; `first`: the first in which one rank is broken."""
+
+    rank: int
+    world: int
+    ones: Tensor
+    group: dist.ProcessGroup | None = None  # of the broken rank and the next one
+    model: nn.Linear | None = None
+    first: bool = False
+
+
+class NoMoreSamples(Exception):
+    """This rank has done its part."""
 
 
 # --- the network interface --------------------------------------------------------------------

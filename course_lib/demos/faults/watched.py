@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.demos.faults import surrounding_kinds as around
 from course_lib.demos.faults.kinds import KINDS, healthy
-from course_lib.demos.faults.update import Update
+from course_lib.demos.faults.surrounding_kinds import Update
 
 _BROKEN_FROM = 2
 # What is broken once, in the first faulty update; all else goes on as on the other ranks.
@@ -61,7 +62,6 @@ def _say(step: int, update: Update, work: Callable[[Update], object]) -> None:
 def _timed_collectives() -> Iterator[list[float]]:
     """The seconds that this rank spends in each of its collectives."""
     spent_s: list[float] = []
-    before = {name: getattr(dist, name) for name in ("all_reduce", "all_gather", "broadcast")}
 
     def timed(call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -73,10 +73,7 @@ def _timed_collectives() -> Iterator[list[float]]:
 
         return inside
 
-    for name, call in before.items():
-        setattr(dist, name, timed(call))
-    try:
+    names = ("all_reduce", "all_gather", "broadcast")
+    calls: dict[str, Any] = {name: timed(getattr(dist, name)) for name in names}
+    with mock.patch.multiple(dist, **calls):
         yield spent_s
-    finally:
-        for name, call in before.items():
-            setattr(dist, name, call)

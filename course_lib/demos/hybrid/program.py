@@ -117,11 +117,6 @@ class Trained:
     link: Counted | None  # in an update, if there are two nodes
     events: list[Event]
 
-    @property
-    def seconds(self) -> float:
-        """Median of the updates after the first."""
-        return statistics.median(end - start for start, end in pairwise(self.starts[1:]))
-
 
 def main(options: Options) -> Result:
     """Play this rank's role; every rank returns the same result."""
@@ -202,12 +197,12 @@ def _direct(training: HybridTraining) -> tuple[list[Trained], Tensor, list[Event
 
 
 def _version(trained: list[Trained], training: HybridTraining) -> Version:
-    dense = training.build().dense
+    dense, starts = training.build().dense, trained[0].starts
     return Version(
         name=", ".join(ROLES),
         losses=[sum(shares) for shares in zip(*(one.shares for one in trained), strict=True)],
         gradient_difference=None,  # RPC's autograd updates before anybody sees a gradient
-        seconds=trained[0].seconds,
+        seconds=statistics.median(end - start for start, end in pairwise(starts[1:])),
         sent=trained[0].sent,
         predicted_sent={"all-reduce": Total(1, sum(p.nbytes for p in dense.parameters()))},
     )

@@ -12,6 +12,7 @@ from functools import partial
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from course_lib import launch
 from course_lib.demos.launchers import lifeline
@@ -71,18 +72,25 @@ def main(options: Options) -> Result:
     )
 
 
-def _torch(_: Options, training: Training, rank: launch.Rank) -> Update:
-    model = DistributedDataParallel(training.build(rank.device))
-    optimizer = training.optimizer(model.parameters())
-
+def _updating(
+    loss_of: Callable[[Batch], Tensor],
+    optimizer: Optimizer,
+    backward: Callable[[Tensor], object] = Tensor.backward,
+) -> Update:
     def update(batch: Batch) -> Tensor:
-        loss = mean_loss(model, own_rows(batch, rank))
-        loss.backward()
+        loss = loss_of(batch)
+        backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
 
     return update
+
+
+def _torch(_: Options, training: Training, rank: launch.Rank) -> Update:
+    model = DistributedDataParallel(training.build(rank.device))
+    optimizer = training.optimizer(model.parameters())
+    return _updating(lambda batch: mean_loss(model, own_rows(batch, rank)), optimizer)
 
 
 def _accelerate(_: Options, training: Training, rank: launch.Rank) -> Update:
@@ -92,15 +100,9 @@ def _accelerate(_: Options, training: Training, rank: launch.Rank) -> Update:
     model = training.build(rank.device)
     optimizer = training.optimizer(model.parameters())
     model, optimizer = accelerator.prepare(model, optimizer)
-
-    def update(batch: Batch) -> Tensor:
-        loss = mean_loss(model, own_rows(batch, rank))
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return update
+    return _updating(
+        lambda batch: mean_loss(model, own_rows(batch, rank)), optimizer, accelerator.backward
+    )
 
 
 def _deepspeed(
@@ -134,17 +136,12 @@ def _deepspeed(
 def _megatron(_: Options, training: Training, rank: launch.Rank) -> Update:
     """All ranks cut the model, and see all samples: its own DDP allocates on CUDA devices only."""
     model = megatron.parallelize(training.build(rank.device), TensorParallel(world()))
-    optimizer = training.optimizer(model.parameters())
 
-    def update(batch: Batch) -> Tensor:
+    def loss_of(batch: Batch) -> Tensor:
         inputs, labels = batch
-        loss = megatron.loss(model(inputs), labels).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
+        return megatron.loss(model(inputs), labels).mean()
 
-    return update
+    return _updating(loss_of, training.optimizer(model.parameters()))
 
 
 FRAMEWORKS: dict[str, Callable[[Options, Training, launch.Rank], Update]] = {

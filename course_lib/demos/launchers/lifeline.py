@@ -41,7 +41,7 @@ def run(command: list[str], folder: Path, limit_s: float) -> tuple[int | None, s
             code = None
         finally:
             line.close()  # ends all workers, and those that are yet to call `hold`
-            _end(process)
+            end(process)
         output.seek(0)
         return code, output.read().decode(errors="replace")
 
@@ -68,7 +68,8 @@ def _environment(folder: Path, port: int, limit_s: float) -> dict[str, str]:
     return kept | own | {_VARIABLE: str(port)}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Leave no launcher behind, if need be by force."""
     if process.poll() is None:
         process.terminate()
     try:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -171,38 +171,29 @@ def judged(
 def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Attempt:
     """Start the job by one launcher, and read its result."""
     with tempfile.TemporaryDirectory(prefix="course_launcher_") as path:
-        return _attempt(launcher, options, ranks, gpus, Path(path))
-
-
-def _attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool, folder: Path) -> Attempt:
-    started = launcher.command(folder, ranks, gpus)
-    if launcher.takes_parts:
-        started.append(options.parts)
-    command = [*started, JOB, *_arguments(launcher.framework, options)]
-    shown = shlex.join(["python", *command[1:]]).replace(str(folder), "FOLDER")
-    reason = _missing(launcher)
-    if reason:
-        return Attempt(launcher.name, shown, skipped=True, problem=reason)
-    start = time.time()
-    code, text = lifeline.run(command, folder, options.limit_s)
-    seconds = time.time() - start
+        command = launcher.command(Path(path), ranks, gpus)
+        command += [options.parts] * launcher.takes_parts
+        command += [JOB, *_arguments(launcher.framework, options)]
+        shown = shlex.join(["python", *command[1:]]).replace(path, "FOLDER")
+        tried = Attempt(launcher.name, shown, tolerance=launcher.tolerance)
+        if reason := _missing(launcher):
+            return replace(tried, skipped=True, problem=reason)
+        start = time.time()
+        code, text = lifeline.run(command, Path(path), options.limit_s)
+        tried = replace(tried, seconds=time.time() - start)
     if code is None:
-        problem = f"no end within {options.limit_s:g} s: "
-        problem += (locks_left(start) if launcher.compiles else "") or "raise limit_s"
-        return Attempt(launcher.name, shown, seconds=seconds, problem=problem)
+        remedy = (launcher.compiles and locks_left(start)) or "raise limit_s"
+        return replace(tried, problem=f"no end within {options.limit_s:g} s: {remedy}")
     result = _result(text)
     if code or result is None:
-        problem = f"exit code {code}, last output: {' | '.join(text.splitlines()[-3:])}"
-        return Attempt(launcher.name, shown, seconds=seconds, problem=problem)
-    to_start = result["ready_at"] - start
-    return Attempt(
-        launcher.name + (with_yours(options.parts, *NAMES) if launcher.takes_parts else ""),
-        shown,
-        result["world"],
-        result["losses"],
-        to_start,
-        seconds,
-        tolerance=launcher.tolerance,
+        last = " | ".join(text.splitlines()[-3:])
+        return replace(tried, problem=f"exit code {code}, last output: {last}")
+    return replace(
+        tried,
+        launcher=launcher.name + with_yours(options.parts, *launcher.takes_parts * NAMES),
+        world=result["world"],
+        losses=result["losses"],
+        seconds_to_start=result["ready_at"] - start,
     )
 
 

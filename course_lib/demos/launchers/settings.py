@@ -5,14 +5,13 @@ functions below repeat it where the packages are installed.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One disagreement: what each side says, what is in force, and what to do about it."""
 
     what: str
@@ -23,94 +22,61 @@ class Setting:
     advice: str
 
 
-SETTINGS = (
-    Setting(
-        "world size",
-        "torchrun",
-        "--nproc-per-node 2",
-        "init_process_group(world_size=4)",
-        "the code, and it waits for ranks that never come",
-        "read WORLD_SIZE, or leave it out",
-    ),
-    Setting(
-        "world size",
-        "accelerate launch",
-        "--cpu --num_processes 2",
-        "Accelerator()",
-        "1 process, and nothing says so",
-        "start it by torchrun on a CPU; print num_processes",
-    ),
-    Setting(
-        "precision",
-        "accelerate",
-        "--mixed_precision no",
-        'Accelerator(mixed_precision="bf16")',
-        "the code: bf16",
-        "name it in one place",
-    ),
-    Setting(
-        "accumulation",
-        "accelerate launch",
-        "--gradient_accumulation_steps 4",
-        "Accelerator()",
-        "1: without --use_deepspeed the option is not handed on",
-        "set it in the code, or by its variable",
-    ),
-    Setting(
-        "accumulation",
-        "accelerate",
-        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4",
-        "Accelerator(gradient_accumulation_steps=2)",
-        "the variable: 4",
-        "print gradient_accumulation_steps",
-    ),
-    Setting(
-        "accumulation",
-        "accelerate",
-        "nothing",
-        "a loop that calls backward() twice for a step()",
-        "the code: each backward() sends; the loss is not divided",
-        "use accelerator.accumulate(model)",
-    ),
-    Setting(
-        "clipping",
-        "DeepSpeed",
-        'no "gradient_clipping" in the file',
-        "no clip_grad_norm_",
-        "a norm of 1.0 at most",
-        'write "gradient_clipping": 0.0 where nothing is to be clipped',
-    ),
-    Setting(
-        "batch",
-        "DeepSpeed",
-        '"train_batch_size": 32, micro batch 4, accumulation 2, 1 rank',
-        "DataLoader(batch_size=4)",
-        "neither: it refuses, 32 is not 4 · 2 · 1",
-        "give two of the three numbers",
-    ),
-    Setting(
-        "batch",
-        "DeepSpeed",
-        '"train_micro_batch_size_per_gpu": 4',
-        "DataLoader(batch_size=8)",
-        "the code: 8 samples are trained, and logs count 4",
-        "let deepspeed.initialize(training_data=…) make the loader",
-    ),
-)
+_TABLE = """\
+world size, torchrun
+    outside:   --nproc-per-node 2
+    code:      init_process_group(world_size=4)
+    in force:  the code, and it waits for ranks that never come
+    so:        read WORLD_SIZE, or leave it out
+world size, accelerate launch
+    outside:   --cpu --num_processes 2
+    code:      Accelerator()
+    in force:  1 process, and nothing says so
+    so:        start it by torchrun on a CPU; print num_processes
+precision, accelerate
+    outside:   --mixed_precision no
+    code:      Accelerator(mixed_precision="bf16")
+    in force:  the code: bf16
+    so:        name it in one place
+accumulation, accelerate launch
+    outside:   --gradient_accumulation_steps 4
+    code:      Accelerator()
+    in force:  1: without --use_deepspeed the option is not handed on
+    so:        set it in the code, or by its variable
+accumulation, accelerate
+    outside:   ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4
+    code:      Accelerator(gradient_accumulation_steps=2)
+    in force:  the variable: 4
+    so:        print gradient_accumulation_steps
+accumulation, accelerate
+    outside:   nothing
+    code:      a loop that calls backward() twice for a step()
+    in force:  the code: each backward() sends; the loss is not divided
+    so:        use accelerator.accumulate(model)
+clipping, DeepSpeed
+    outside:   no "gradient_clipping" in the file
+    code:      no clip_grad_norm_
+    in force:  a norm of 1.0 at most
+    so:        write "gradient_clipping": 0.0 where nothing is to be clipped
+batch, DeepSpeed
+    outside:   "train_batch_size": 32, micro batch 4, accumulation 2, 1 rank
+    code:      DataLoader(batch_size=4)
+    in force:  neither: it refuses, 32 is not 4 · 2 · 1
+    so:        give two of the three numbers
+batch, DeepSpeed
+    outside:   "train_micro_batch_size_per_gpu": 4
+    code:      DataLoader(batch_size=8)
+    in force:  the code: 8 samples are trained, and logs count 4
+    so:        let deepspeed.initialize(training_data=…) make the loader
+"""
+SETTINGS = [
+    Setting(*block) for block in re.findall(r"(.+), (.+)\n" + 4 * r"    [a-z ]+: +(.+)\n", _TABLE)
+]
 
 
 def table() -> str:
     """All disagreements, a block each."""
-    lines = []
-    for one in SETTINGS:
-        lines += [
-            f"{one.what}, {one.tool}",
-            f"    outside:   {one.outside}",
-            f"    code:      {one.code}",
-            f"    in force:  {one.in_force}",
-            f"    so:        {one.advice}",
-        ]
-    return "\n".join(lines)
+    return _TABLE.rstrip()
 
 
 def accelerate_says(outside: dict[str, str], **code: Any) -> Any:

@@ -79,6 +79,7 @@ def sleep(
     measured = _on_one_clock(asleep, trainee.rank.rank)
     predicted = simulate(plan, times)
     makespan = max(task.end for task in measured)
+    formula = bubble_fraction(layout.pp, layout.accumulation, layout.virtual_stages)
     # Whatever is not sleep counts as bubble, the computing and the messages as well.
     return Sleeping(
         schedule=layout.schedule,
@@ -88,14 +89,8 @@ def sleep(
         predicted_makespan=predicted.makespan,
         bubble_fraction=1 - sum(predicted.busy) / plan.stages / makespan,
         predicted_bubble_fraction=predicted.bubble_fraction,
-        formula=_formula(layout),
+        formula=formula if layout.schedule in LIBRARY else None,
     )
-
-
-def _formula(layout: Layout) -> float | None:
-    if layout.schedule not in LIBRARY:
-        return None
-    return bubble_fraction(layout.pp, layout.accumulation, layout.virtual_stages)
 
 
 def _on_one_clock(asleep: Asleep, stage: int) -> list[Task]:

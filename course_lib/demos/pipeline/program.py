@@ -74,18 +74,15 @@ class Options(BatchOptions):
             )
         if self.schedule != "all":
             return [self.layout(self.schedule, ranks)]
+        fills_a_v = self.micro_batches >= 2 * ranks - 1 and layers >= 2 * ranks
         in_turns = ranks > 1 and self.micro_batches % ranks == 0
         # A Pipeline of the learner's has whole backward passes, unless it goes beyond the exercise.
         fits = {
             "interleaved": in_turns and ranks * self.virtual_stages <= layers,
             "zb1p": hasattr(pipeline, "backward_input"),
-            "zbv": pipeline is Pipeline and self.fills_a_v(ranks),
+            "zbv": pipeline is Pipeline and fills_a_v,
         }
         return [self.layout(name, ranks) for name in SCHEDULES if fits.get(name, True)]
-
-    def fills_a_v(self, ranks: int) -> bool:
-        """Whether there are micro-batches and layers enough for ZB-V on these ranks."""
-        return self.micro_batches >= 2 * ranks - 1 and self.training().size[0] >= 2 * ranks
 
 
 @dataclass(frozen=True)

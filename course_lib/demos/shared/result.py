@@ -25,10 +25,13 @@ class Fact:
     def verify(self) -> None:
         """Raise AssertionError unless it is so."""
         for name, measured, predicted in self._entries():
-            if self.tolerance is not None:
-                check_gap(name, _gap(measured, predicted), self.tolerance, self.beside)
-            elif measured != predicted:
-                raise AssertionError(f"{name} is {_told(measured)}, predicted {_told(predicted)}")
+            if self.tolerance is None:
+                if measured != predicted:
+                    told = f"{_told(measured)}, predicted {_told(predicted)}"
+                    raise AssertionError(f"{name} is {told}")
+            elif not (gap := _gap(measured, predicted)) <= self.tolerance:  # nan is not
+                apart = f"{gap:.1e}, more than {self.tolerance:.0e}"
+                raise AssertionError(f"{name} differs from {self.beside} by {apart}")
 
     def _entries(self) -> list[tuple[str, Any, Any]]:
         if isinstance(self.predicted, Mapping):
@@ -70,14 +73,6 @@ class Result(SimpleNamespace):
 def render(result: Any, as_json: bool) -> str:
     """The result of a demo as one line of JSON or as its report."""
     return json.dumps(result, default=vars) if as_json else str(result.report())
-
-
-def check_gap(what: str, gap: float, tolerance: float, beside: str = "one process") -> None:
-    """Raise AssertionError unless a relative difference is small enough."""
-    if not gap <= tolerance:  # nan is not
-        raise AssertionError(
-            f"{what} differs from {beside} by {gap:.1e}, more than {tolerance:.0e}"
-        )
 
 
 def loss_gaps(losses: Sequence[float], reference: Sequence[float]) -> list[float]:

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from course_lib import launch
 from course_lib.demos.launchers import lifeline
 from course_lib.demos.launchers.by_hand import NAMES
@@ -21,6 +23,7 @@ from course_lib.demos.shared.options import DemoOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result
+from course_lib.measure.gradients import relative_difference
 from course_lib.scratch import toy
 
 JOB = "course_lib.demos.toy.job"
@@ -61,7 +64,7 @@ def judged(ranks: int, one: list[float], starts: list[Start]) -> Result:
     lines: list[str] = []
     facts: list[Fact] = []
     for start in starts:
-        off = max(abs(a - b) for a, b in zip(start.weights, one, strict=True)) / max(map(abs, one))
+        off = relative_difference(torch.tensor(start.weights), torch.tensor(one))
         last = f"{start.launcher}: the last layer"
         facts.append(Fact(f"{start.launcher}: ranks started", start.world, ranks))
         facts.append(Fact(last, off, tolerance=GRADIENT_TOLERANCE))
