@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.ranks import on_ranks
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described
 
@@ -452,7 +452,8 @@ def _group(parts: SimpleNamespace) -> None:
     from course_lib.scratch.launcher import free_port
 
     outcomes = on_ranks(_joins, parts.setup, parts.cleanup, free_port(), ranks=3)
-    for rank, (name, found) in enumerate(each_rank(outcomes)):
+    for rank, outcome in enumerate(outcomes):
+        name, found = f"rank {rank} of 3", outcome.value
         if not found["joined"]:
             raise Wrong(f"{name}: there is no process group after setup({rank}, 3)")
         if found["changed"]:

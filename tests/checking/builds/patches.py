@@ -6,7 +6,8 @@
     ? 1 1/3 of what is expected: the mean over ranks
 
 What it is; texts of the right version and what replaces them, as often as needed; and after the
-number of the step, if it is given, the words that the refusal must have.
+number of the step, if it is given, the words that the refusal must have. What nothing replaces is
+a statement: `pass` stands there.
 """
 
 import inspect
@@ -59,6 +60,7 @@ def versions(right, answer, patches):
     for row in re.split(r"\n(?=[^-+?\n])", textwrap.dedent(patches).strip("\n")):
         title, *lines = row.split("\n")
         hunks = re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", "\n".join(lines), re.M)
+        hunks = [(old, new or "+ pass") for old, new in hunks]
         changes = ["\n".join(one[2:] for one in part.splitlines()) for h in hunks for part in h]
         step, words = re.fullmatch(r"\? (?:(\d)(?: |$))?(.*)", lines[-1]).groups()
         before = f"step {step} of .*" if step else ""
