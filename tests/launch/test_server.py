@@ -56,17 +56,17 @@ def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def known() -> bool:
     """On a rank: whether the server had imported this module before."""
-    return "course_lib.checking.builds.on_rank.zero" in sys.modules
+    return "course_lib.checking.builds.on_rank.groups" in sys.modules
 
 
 def test_what_ranks_need_of_the_library_is_imported_once() -> None:
-    from course_lib.checking.builds.on_rank.zero import clipped
+    from course_lib.checking.builds.on_rank.groups import groups_asked_for
 
     pid()
     assert server._server is not None
     server._server.imported.clear()
-    launch.run(callable, clipped)
-    assert clipped.__module__ in server._server.imported
+    launch.run(callable, groups_asked_for)
+    assert groups_asked_for.__module__ in server._server.imported
     assert launch.run(known) == [True, True]
 
 

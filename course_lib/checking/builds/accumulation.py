@@ -108,12 +108,11 @@ def _followed(model: "nn.Module") -> list[str]:
 # Rows of both functions
 
 
-def _in_turn(passes: list[str], micro_batches: int) -> Iterator[Row]:
+def _in_turn(passes: list[str], count: int) -> Iterator[Row]:
     times = passes.count("forward")
-    few = f"the model runs {_times(times)} for {micro_batches} micro-batches"
-    yield Never(times < micro_batches, few)
+    yield Never(times < count, f"the model runs {_times(times)} for {count} micro-batches")
     yield Never(
-        passes != ["forward", "backward"] * micro_batches,
+        passes != ["forward", "backward"] * count,
         "a forward pass begins before the backward pass of the micro-batch before it: the "
         "activations of several micro-batches are in memory at once",
     )
@@ -263,10 +262,7 @@ def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
             "the others do not get",
         )
     lengths = [one[:steps] for one in _OF_RANKS[:ranks]]
-    each, tokens = (
-        [_window(own, rank) for rank, own in enumerate(lengths)],
-        list(map(_tokens, lengths)),
-    )
+    each, tokens = [_window(own, n) for n, own in enumerate(lengths)], list(map(_tokens, lengths))
     window, total = [one for own in each for one in own], sum(tokens)
     means = _mean([_gradients(own, 1 / its) for own, its in zip(each, tokens, strict=True)])
     factors = {

@@ -1,6 +1,6 @@
 """Build 4.6: layers that run again in the backward pass, from their input."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +10,7 @@ from course_lib.checking.builds.torch_races import RACES
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 
+_models = later("course_lib.checking.builds.on_rank.small_models")
 _peak, _saved = later("course_lib.measure.peak"), later("course_lib.measure.saved_tensors")
 
 _WIDTH, _ROWS = 48, 96
@@ -42,16 +43,12 @@ def _run(parts: SimpleNamespace, layers: "nn.Module", x: "torch.Tensor") -> "tor
     """The output of the learner's Function."""
     if not issubclass(parts.Checkpoint, torch.autograd.Function):
         raise Wrong(f"wants an autograd.Function, got {described(parts.Checkpoint)}")
-    output = parts.Checkpoint.apply(layers, x, *_trained(layers).values())
+    output = parts.Checkpoint.apply(layers, x, *_models.trained(layers).values())
     if not isinstance(output, torch.Tensor) or output.shape != x.shape:
         raise Wrong(f"forward gives {described(output)}, expected the output of the layers")
     if not output.requires_grad:
         raise Wrong("the output of forward has no graph: no gradient goes back through it")
     return output
-
-
-def _trained(layers: "nn.Module") -> "dict[str, nn.Parameter]":
-    return {name: p for name, p in layers.named_parameters() if p.requires_grad}
 
 
 def _go_back(output: "torch.Tensor") -> None:
@@ -67,9 +64,8 @@ def _go_back(output: "torch.Tensor") -> None:
 
 def _gradients(layers: "nn.Module", x: "torch.Tensor | None" = None) -> dict[str, Any]:
     """Copies of them."""
-    found = {name: p.grad for name, p in _trained(layers).items()}
-    found |= {} if x is None else {"x": x.grad}
-    return {name: None if one is None else one.clone() for name, one in found.items()}
+    found: dict[str, Any] = _models.gradients(layers)
+    return found if x is None else found | {"x": x.grad}
 
 
 def _same(found: dict[str, Any], right: dict[str, Any], why: str = "") -> Iterator[Row]:
@@ -127,7 +123,7 @@ def _others(parts: SimpleNamespace) -> Iterator[Row]:
 def _returned(parts: SimpleNamespace) -> Iterator[Row]:
     """Parameters get their gradients from autograd, not from a pass inside of backward."""
     layers, x = _segment(), _data()
-    output, trained = _run(parts, layers, x), _trained(layers)
+    output, trained = _run(parts, layers, x), _models.trained(layers)
     torch.autograd.grad(output.sum(), [x, *trained.values()], allow_unused=True)
     yield Never(
         any(p.grad is not None for p in trained.values()),
@@ -168,18 +164,25 @@ def _kept(parts: SimpleNamespace) -> Iterator[Row]:
     )
 
 
+def _drawn(
+    parts: SimpleNamespace, segments: "Sequence[nn.Module]", x: "torch.Tensor", checkpointed: bool
+) -> "list[torch.Tensor]":
+    """Both passes of segments behind each other; what somebody draws after each."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        for layers in segments:
+            x = _run(parts, layers, x) if checkpointed else layers(x)
+        drawn = [torch.rand(5)]
+        _go_back(x)
+        return [*drawn, torch.rand(5)]
+
+
 def _masks(parts: SimpleNamespace) -> Iterator[Row]:
     """Two segments with dropout, one after the other."""
     both: list[list[dict[str, Any]]] = []
     for checkpointed in (False, True):
         x, segments = _data(), (_segment(0.5), _segment(0.3))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(2)
-            y = x
-            for layers in segments:
-                y = _run(parts, layers, y) if checkpointed else layers(y)
-            torch.rand(5)  # as what comes after would
-            _go_back(y)
+        _drawn(parts, segments, x, checkpointed)
         both.append([_gradients(segments[1]), _gradients(segments[0], x)])
     for right, own, segment in zip(*both, ("the second", "the first"), strict=True):
         for name, gradient in right.items():
@@ -194,15 +197,7 @@ def _masks(parts: SimpleNamespace) -> Iterator[Row]:
 
 def _generator(parts: SimpleNamespace) -> Iterator[Row]:
     """What others draw is as without checkpointing."""
-    after: list[list[torch.Tensor]] = []
-    for checkpointed in (False, True):
-        x, layers = _data(), _segment(0.5)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            y = _run(parts, layers, x) if checkpointed else layers(x)
-            drawn = [torch.rand(4)]
-            _go_back(y)
-            after.append([*drawn, torch.rand(4)])
+    after = (_drawn(parts, (_segment(0.5),), _data(), each) for each in (False, True))
     for right, found, when in zip(*after, ("forward", "backward"), strict=True):
         yield Never(
             not found.equal(right),

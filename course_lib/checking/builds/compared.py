@@ -79,16 +79,12 @@ def _near(one: Any, other: Any, limit: float) -> bool:
     return not one.numel() or bool((one - other).abs().max() <= limit)
 
 
+def others_parts(parts: Sequence[Any], place: int) -> dict[str, Any]:
+    """What a rank might have by mistake, where it should have the part of its `place`."""
+    return {f"the part of rank {n}": part for n, part in enumerate(parts) if n != place}
+
+
 Sent = Mapping[str, tuple[int, int]]  # calls and bytes by operation
-
-
-def expect_sent(
-    outcomes: Sequence[Any], expected: Sent | Sequence[Sent], why: str, *, at_most: bool = False
-) -> None:
-    """`expect_calls` of each rank; `expected` is of every rank, or a list by rank."""
-    for rank, outcome in enumerate(outcomes):
-        right = expected if isinstance(expected, Mapping) else expected[rank]
-        expect_calls(outcome.wire, right, f"rank {rank}", why, at_most=at_most)
 
 
 def expect_calls(log: Any, right: Sent, name: str, why: str, *, at_most: bool = False) -> None:
@@ -120,10 +116,3 @@ def expect_among(log: Any, ranks: int, what: str) -> None:
                 f"{what}: its {call.what} is among {call.part} ranks, and the group that it "
                 f"gets has {ranks}"
             )
-
-
-def expect_kept(same: Mapping[str, bool], what: str) -> None:
-    """Raise Wrong for an argument that is not what it was before: {"the labels": False}."""
-    for name, kept in same.items():
-        if not kept:
-            raise Wrong(f"{what} changes {name}, which others still need")

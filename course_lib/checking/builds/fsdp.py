@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -23,12 +24,12 @@ from course_lib.checking.builds.compare import (
     nn,
     torch,
 )
-from course_lib.checking.builds.compared import TOLERANCE
+from course_lib.checking.builds.compared import TOLERANCE, others_parts
 from course_lib.checking.builds.torch_races import RACES
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.unit_life import COMPUTES, WEIGHTS, UnitCosts, fsdp_calls, unit_life
+from course_lib.trace import Trace
 
 if TYPE_CHECKING:
     from course_lib.scratch.gpt import GPT
@@ -78,10 +79,13 @@ def _padded(flat: "torch.Tensor", ranks: int) -> "torch.Tensor":
     return nn.functional.pad(flat, (0, -len(flat) % ranks))
 
 
-def _life(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
-    """A unit, with its bytes at each moment; it ends where what follows would only raise."""
+def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
+    """On a rank: a unit, moment by moment; it ends where what follows would only raise."""
     from course_lib.scratch import wire
 
+    ranks, flat = dist.get_world_size(group), _flat()
+    whole, place = _padded(flat, ranks), dist.get_rank(group)
+    size, pieces = len(whole), whole.chunk(ranks)
     given, kind, cpu = _parameters(), parts.FSDPUnit, torch.device("cpu")
     alive = [weakref.ref(parameter) for parameter in given.values()]
     unit = kind(given, cpu, group, torch.float32)
@@ -89,60 +93,97 @@ def _life(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
     gc.collect()
     for name in ("shard", "whole"):
         if getattr(unit, name, None) is None:
-            return {"missing": name}
-    found = {
-        "shard": unit.shard.detach().clone(),
-        "shard bytes": unit.shard.untyped_storage().nbytes(),
-        "trained": isinstance(unit.shard, nn.Parameter) and unit.shard.requires_grad,
-        "fp32": unit.shard.dtype == torch.float32,
-        "gradient": unit.gradient,
-        "shape": tuple(unit.whole.shape),
-        "parameters": any(one() is not None for one in alive),
-        "bytes": [_bytes(unit)],
-    }
-    ranks = dist.get_world_size(group)
-    if not _all_agree(unit.shard.numel() == -(-_NUMBERS // ranks)):
-        return found
+            yield Never(True, f"the unit has no {name}")
+            return
+    right, shard = pieces[place], unit.shard.detach().clone()
+    yield Must(", 19 numbers: the shard", shard, right, others_parts(pieces, place))
+    trained = isinstance(unit.shard, nn.Parameter) and unit.shard.requires_grad
+    yield Never(not trained, "the shard is no nn.Parameter, so no optimizer trains it")
+    keeps = unit.shard.untyped_storage().nbytes()
+    yield Never(
+        keeps != right.nbytes,
+        f"the shard keeps {keeps} bytes alive, expected {right.nbytes}: it is a view of something "
+        "larger",
+    )
+    kept = any(one() is not None for one in alive)
+    yield Never(kept, "the unit keeps the parameters that it was given, whole")
+    yield Never(unit.shard.dtype != torch.float32, "the shard is not in fp32")
+    unused = unit.gradient is None
+    yield Never(not unused, "before the first pass `gradient` is not None")
+    yield _of_size(unit, size)
+    yield _takes(unit, "before the first gather", 0)
+    if not _all_agree(unit.shard.numel() == len(right)):
+        return
     with _traffic.followed_traffic() as traffic:
         unit.start_gather()
-        found["waits"] = traffic.waited["all-gather"]
+        waits = ranks > 1 and traffic.waited["all-gather"]
         unit.start_gather()
         unit.gather()
-        found["left"] = traffic.under_way("all-gather")
+        left = traffic.under_way("all-gather")
         unit.gather()
-    found["log"] = traffic.log
-    found["bytes"].append(_bytes(unit))
-    if not _all_agree(not found["left"]):
-        return found
+    yield _takes(unit, "after gather", 4 * size)
+    why = "a unit that is here already is not gathered again"
+    yield Sends(traffic.log, _gathered(ranks, 4 * size), why)
+    yield Never(waits, "start_gather waits for its all-gather: it must return at once")
+    running = ranks > 1 and left
+    yield Never(running, "gather returns while the all-gather still runs: nobody waits for it")
+    if not _all_agree(not left):
+        return
     views = unit.views(unit.whole)
-    found["views"] = _copied(views)
-    found["of another"] = _copied(unit.views(torch.arange(float(unit.whole.numel()))))
+    numbers = torch.arange(float(size))
+    found = _copied(views)
+    another = _copied(unit.views(torch.arange(float(unit.whole.numel()))))
     unit.free()
     unit.free()
-    found["bytes"].append(_bytes(unit))
-    found["shape"] = tuple(unit.whole.shape)
+    yield _takes(unit, "after free", 0)
+    yield _of_size(unit, size)
     if not _all_agree(unit.whole.numel() == ranks * unit.shard.numel()):
-        return found
+        return
+    yield from _views(another, numbers, "views of a vector")
+    yield from _views(found, flat, "views after gather")
     unit.shard.data += 100.0
     unit.gather()
-    found["again"] = _copied(unit.views(unit.whole))
-    found["same memory"] = all(
-        name in views and view.equal(views[name]) for name, view in found["again"].items()
-    )
+    again = _copied(unit.views(unit.whole))
+    yield from _views(again, flat + 100.0, "views, gathered again after an update")
+    same = all(name in views and view.equal(views[name]) for name, view in again.items())
+    yield Never(not same, "views from before free are not filled by the next gather")
     unit.free()
     delayed: list[_Delayed] = []
     with patch.object(wire, "start_all_gather", partial(_Delayed, wire.start_all_gather, delayed)):
         unit.start_gather()
         unit.free()
-    found["freed early"] = any(not one.ended for one in delayed)
-    found["bytes"].append(_bytes(unit))
+    early = any(not one.ended for one in delayed)
+    yield Never(early, "free takes memory away that an all-gather is still filling")
+    yield _takes(unit, "when freed on its way", 0)
     half = kind(_parameters(), cpu, group, torch.bfloat16)
-    found["bf16"] = half.whole.dtype == torch.bfloat16 and half.shard.dtype == torch.float32
+    in_bf16 = half.whole.dtype == torch.bfloat16 and half.shard.dtype == torch.float32
+    yield Never(not in_bf16, "with dtype bf16, whole wants bf16 and the shard stays fp32")
     with _traffic.followed_traffic() as traffic:
         half.gather()
-    found["log of bf16"] = traffic.log
-    found["views of bf16"] = _copied(half.views(half.whole))
-    return found
+    yield from _views(_copied(half.views(half.whole)), flat.bfloat16(), "views in bf16")
+    yield Sends(traffic.log, _gathered(ranks, 2 * size), "it is gathered in bf16")
+
+
+def _of_size(unit: Any, size: int) -> Never:
+    shape = tuple(unit.whole.shape)
+    return Never(shape != (size,), f"whole has shape {shape}, expected {(size,)}")
+
+
+def _takes(unit: Any, moment: str, right: int) -> Never:
+    seen = _bytes(unit)
+    return Never(seen != right, f"{moment} whole has {seen} bytes, expected {right}")
+
+
+def _views(found: Any, flat: "torch.Tensor", what: str) -> Iterator[Row]:
+    good = isinstance(found, dict) and list(found) == list(_SHAPES)
+    names = ", ".join(_SHAPES)
+    yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
+    for name, piece in _cut(flat).items() if good else ():
+        yield Must(f"{what}: {name}", found[name], piece)
+
+
+def _gathered(ranks: int, size_bytes: int) -> dict[str, tuple[int, int]]:
+    return {"all-gather": (1, size_bytes)} if ranks > 1 else {}
 
 
 class _Delayed:
@@ -181,64 +222,6 @@ def _copied(found: Any) -> Any:
     return found.clone() if isinstance(found, torch.Tensor) else found
 
 
-def _other_parts(parts: "Sequence[torch.Tensor]", rank: int) -> "dict[str, torch.Tensor]":
-    return {f"the part of rank {n}": part for n, part in enumerate(parts) if n != rank}
-
-
-def _unit(found: _Found, at: Place) -> Iterator[Row]:
-    ranks, size = at.ranks, _NUMBERS + -_NUMBERS % at.ranks
-    yield Never("missing" in found, f"the unit has no {found.get('missing')}")
-    flat = _flat()
-    parts = _padded(flat, ranks).chunk(ranks)
-    right = parts[at.rank]
-    yield Must(", 19 numbers: the shard", found["shard"], right, _other_parts(parts, at.rank))
-    no_parameter = not found["trained"]
-    yield Never(no_parameter, "the shard is no nn.Parameter, so no optimizer trains it")
-    keeps = found["shard bytes"]
-    yield Never(
-        keeps != right.nbytes,
-        f"the shard keeps {keeps} bytes alive, expected {right.nbytes}: it is a view of something "
-        "larger",
-    )
-    yield Never(found["parameters"], "the unit keeps the parameters that it was given, whole")
-    yield Never(not found["fp32"], "the shard is not in fp32")
-    unused = found["gradient"] is None
-    yield Never(not unused, "before the first pass `gradient` is not None")
-    shape = found["shape"]
-    yield Never(shape != (size,), f"whole has shape {shape}, expected {(size,)}")
-    moments = ("before the first gather", "after gather", "after free", "when freed on its way")
-    for moment, seen, least in zip(moments, found["bytes"], (0, 4 * size, 0, 0), strict=False):
-        yield Never(seen != least, f"{moment} whole has {seen} bytes, expected {least}")
-    why = "a unit that is here already is not gathered again"
-    yield Sends(found["log"], _gathered(ranks, 4 * size), why)
-    several = ranks > 1
-    waits, left = several and found["waits"], several and found["left"]
-    yield Never(waits, "start_gather waits for its all-gather: it must return at once")
-    yield Never(left, "gather returns while the all-gather still runs: nobody waits for it")
-    early = found["freed early"]
-    yield Never(early, "free takes memory away that an all-gather is still filling")
-    yield from _views(found["of another"], torch.arange(float(size)), "views of a vector")
-    yield from _views(found["views"], flat, "views after gather")
-    yield from _views(found["again"], flat + 100.0, "views, gathered again after an update")
-    another = not found["same memory"]
-    yield Never(another, "views from before free are not filled by the next gather")
-    yield Never(not found["bf16"], "with dtype bf16, whole wants bf16 and the shard stays fp32")
-    yield from _views(found["views of bf16"], flat.bfloat16(), "views in bf16")
-    yield Sends(found["log of bf16"], _gathered(ranks, 2 * size), "it is gathered in bf16")
-
-
-def _gathered(ranks: int, size_bytes: int) -> dict[str, tuple[int, int]]:
-    return {"all-gather": (1, size_bytes)} if ranks > 1 else {}
-
-
-def _views(found: Any, flat: "torch.Tensor", what: str) -> Iterator[Row]:
-    names = ", ".join(_SHAPES)
-    good = isinstance(found, dict) and list(found) == list(_SHAPES)
-    yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
-    for name, piece in _cut(flat).items():
-        yield Must(f"{what}: {name}", found[name], piece)
-
-
 # Step 2, first half: a unit's gradients
 
 
@@ -254,73 +237,64 @@ def _laid(rank: int, number: int, ranks: int) -> "torch.Tensor":
     return _padded(torch.cat(flat), ranks)
 
 
-def _reductions(kind: Any, group: Any) -> _Found:
-    """On a rank: a unit in bf16 adds twice and reduces, then once more."""
-    rank, cpu = dist.get_rank(group), torch.device("cpu")
+def _reductions(kind: Any, group: Any) -> Iterator[Row]:
+    """On a rank: a unit in bf16 adds twice and reduces, then once more. Ends with what it sends."""
+    rank, ranks, cpu = dist.get_rank(group), dist.get_world_size(group), torch.device("cpu")
+    right = [_laid(rank, number, ranks) for number in range(3)]
+    latest, right[1] = right[1], right[0] + right[1]
+    each = [torch.stack([_laid(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
     unit = kind(_parameters(), cpu, group, torch.bfloat16)
-    found: _Found = {"added": [], "waits": 0, "kept": [], "parts": [], "storages": []}
     unit.finish_reduction()
     one = kind({"": nn.Parameter(torch.ones(12))}, cpu, group, torch.float32)
     alone = torch.ones(12)  # as long as its vector, which needs no padding
     for gradient in (alone, torch.ones(12)):
         one.add_gradients([gradient])
-    found["changed"] = not alone.equal(torch.ones(12))
+    changed, kept, view = not alone.equal(torch.ones(12)), False, False
+    waits, reduced = 0, list[Row]()
+    words = ("", ", added to another", ", after a reduction")
+    mistakes: tuple[dict[str, Any], ...] = (
+        {},
+        {"that of the latest call alone": latest},
+        {"added to one that has been reduced already": right[1] + right[2]},
+    )
     for numbers in ((0, 1), (2,)):
         for number in numbers:
             given = _gradients_of(rank, number)
             unit.add_gradients(given)
-            found["added"].append(_copied(unit.gradient))
+            what, added = f"`gradient` after add_gradients{words[number]}", _copied(unit.gradient)
+            yield from _in_fp32(what, added, right[number], mistakes[number])
             pairs = zip(given, _gradients_of(rank, number), strict=True)
-            found["changed"] |= not all(one.equal(other) for one, other in pairs)
+            changed |= not all(one.equal(other) for one, other in pairs)
         made = unit.gradient
         if not _all_agree(isinstance(made, torch.Tensor) and made.dtype == torch.float32):
-            return found  # what is sent would not fit
+            return  # what is sent would not fit
         with _traffic.followed_traffic() as traffic:
             unit.start_reduction()
-            found["waits"] += traffic.waited["reduce-scatter"]
-            found["kept"].append(unit.gradient is not None)
+            waits += traffic.waited["reduce-scatter"]
+            kept |= unit.gradient is not None
             unit.finish_reduction()
             unit.finish_reduction()
-        found["log"] = traffic.log
-        part = unit.shard.grad
-        found["parts"].append(_copied(part))
-        is_part = isinstance(part, torch.Tensor)
-        found["storages"].append(part.untyped_storage().nbytes() if is_part else 0)
-    return found
-
-
-def _reduced(found: _Found, at: Place) -> Iterator[Row]:
-    rank, ranks = at.rank, at.ranks
-    right = [_laid(rank, number, ranks) for number in range(3)]
-    latest, right[1] = right[1], right[0] + right[1]
-    words = ("", ", added to another", ", after a reduction")
-    for number, (added, more) in enumerate(zip(found["added"], words, strict=False)):
-        others = {"that of the latest call alone": latest} if number == 1 else {}
+        expected = torch.stack(each[: number + 1]).sum(0).chunk(ranks)
+        others = others_parts(expected, rank)
         if number == 2:
-            others["added to one that has been reduced already"] = right[1] + right[2]
-        yield from _in_fp32(f"`gradient` after add_gradients{more}", added, right[number], others)
-    changed, kept = found["changed"], any(found["kept"])
+            others["that of the latest reduction alone"] = each[2].chunk(ranks)[rank]
+        what, part = f"`shard.grad` after reduction {number} of a unit", unit.shard.grad
+        if isinstance(part, torch.Tensor):
+            view |= part.untyped_storage().nbytes() > right[0].nbytes // ranks
+        reduced += _in_fp32(what, _copied(part), expected[rank], others, _meanings(ranks))
     yield Never(changed, "add_gradients has changed the gradients that it was given")
     yield Never(kept, "`gradient` is not None after start_reduction")
-    waits = ranks > 1 and found["waits"]
-    yield Never(waits, "start_reduction waits for its sum: it must return at once")
-    each = [torch.stack([_laid(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
-    for number, (part, sums) in enumerate(zip(found["parts"], (each[:2], each), strict=True)):
-        expected = torch.stack(sums).sum(0).chunk(ranks)
-        others = _other_parts(expected, rank)
-        if number:
-            others["that of the latest reduction alone"] = each[2].chunk(ranks)[rank]
-        what = f"`shard.grad` after reduction {number + 1} of a unit"
-        yield from _in_fp32(what, part, expected[rank], others, _meanings(ranks))
-    view = max(found["storages"]) > right[0].nbytes // ranks
+    yield Never(ranks > 1 and waits, "start_reduction waits for its sum: it must return at once")
+    yield from reduced
     yield Never(view, "`shard.grad` is a view that keeps a whole gradient in memory")
     calls = {"reduce-scatter": (1, right[0].nbytes)} if ranks > 1 else {}
-    yield Sends(found["log"], calls, "a reduction in fp32")
+    yield Sends(traffic.log, calls, "a reduction in fp32")
 
 
 def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Iterator[Row]:
     yield Must(what, found, right, others, factors or {})
-    yield Never(found.dtype != torch.float32, f"{what} is {found.dtype}, expected fp32")
+    kind = getattr(found, "dtype", None)
+    yield Never(kind != torch.float32, f"{what} is {kind}, expected fp32")
 
 
 def _meanings(ranks: int) -> dict[float, str]:
@@ -365,11 +339,19 @@ _SHAPE = TransformerShape(
 )
 
 
-def _sizes(ranks: int) -> tuple[int, int]:
-    """Bytes of the whole root and of a whole layer, with their padding."""
+def _sizes(ranks: int) -> list[int]:
+    """Bytes of the whole root and of each whole layer, with their padding."""
     local = local_parameters(_SHAPE)
-    root, layer = local.ends_dense, local.layer_dense
-    return 4 * (root + -root % ranks), 4 * (layer + -layer % ranks)
+    units = [local.ends_dense] + _LAYERS * [local.layer_dense]
+    return [4 * (size + -size % ranks) for size in units]
+
+
+def _step_of(
+    ranks: int, prefetch: bool = True, reshard: bool = True, dtype_bytes: int = 4
+) -> Trace:
+    """A training step as the theory tells it: what a rank gathers, holds and reduces."""
+    units = [UnitCosts(1, 1, 0, 0, size * dtype_bytes // 4, size) for size in _sizes(ranks)]
+    return unit_life(units, prefetch=int(prefetch), reshard=reshard).trace
 
 
 def _trained(
@@ -444,21 +426,20 @@ def _trained(
 
 def _step(parts: SimpleNamespace, *_: Any) -> _Found:
     """On a rank: a unit's reductions, a training step, and what stays after one."""
-    found = {"reductions": _reductions(parts.FSDPUnit, None)}
-    if len(found["reductions"]["parts"]) == 2:
-        found["step"] = _trained(parts.FSDP, False)
-    return found
+    rows = list(_reductions(parts.FSDPUnit, None))
+    step = _trained(parts.FSDP, False) if isinstance(rows[-1], Sends) else None
+    return {"reductions": rows, "step": step}
 
 
 def _of_a_step(found: _Found, at: Place) -> Iterator[Row | None]:
-    yield from _reduced(found["reductions"], at)
+    yield from found["reductions"]
     yield from _at_most(found["step"], at.ranks, prefetch=False)
     yield from _one_pass(found["step"], at.ranks)
 
 
 def _in_a_group(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
     """On a rank: the same in a group, the step in bf16; and what stays after a step of all."""
-    found = {"reductions": _reductions(parts.FSDPUnit, group)}
+    found: _Found = {"reductions": list(_reductions(parts.FSDPUnit, group))}
     with _traffic.in_case("in bf16"):
         found["step"] = _trained(parts.FSDP, False, group=group, dtype=torch.bfloat16)
     model = _model()
@@ -470,7 +451,7 @@ def _in_a_group(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
 
 
 def _of_a_group(found: _Found, at: Place) -> Iterator[Row | None]:
-    yield from _reduced(found["reductions"], at)
+    yield from found["reductions"]
     yield from _one_pass(found["step"], at.ranks, dtype_bytes=2, where=", in bf16: ")
     stays, unit = found["stays"], _sizes(3)[0]
     yield Never(
@@ -502,7 +483,7 @@ def _one_pass(
             "been waited for already: nothing travels meanwhile",
         )
     why = "a block is gathered for each of its passes, the root once, and each is reduced once"
-    yield _sent(found, ranks, why, dtype_bytes=dtype_bytes, what=where.removesuffix(": "))
+    yield _sent(found, ranks, why, where.removesuffix(": "), dtype_bytes=dtype_bytes)
 
 
 _HALVES = {0.5: "a part of the micro-batches, or halved"}
@@ -521,8 +502,10 @@ def _ended(found: _Found, where: str = "") -> Iterator[Row]:
 
 def _at_most(found: _Found, ranks: int, prefetch: bool) -> Iterator[Row]:
     """While a block computes: the root and this block, with prefetch also the next."""
-    root, layer = _sizes(ranks)
-    whole = root + (2 if prefetch else 1) * layer
+    trace = _step_of(ranks, prefetch)
+    whole = Trace(one for one in trace if isinstance(one.part, tuple) and WEIGHTS in one.part).peak(
+        0
+    )
     for place, moment in enumerate(found["moments"]):
         size = moment["bytes"]
         yield Never(
@@ -540,16 +523,16 @@ def _moment(place: int) -> str:
 
 
 def _ahead(found: _Found, at: Place) -> Iterator[Row | None]:
-    forward = [min(block + 3, _LAYERS + 1) for block in range(_LAYERS)]
-    backward = [_LAYERS + 1 + min(n + 2, _LAYERS) for n in range(_LAYERS)]
-    # Those of the root, of the blocks before it, and its own.
-    needed = [*range(2, _LAYERS + 2), *range(_LAYERS + 2, 2 * _LAYERS + 2)]
-    for place, right in enumerate([*forward, *backward]):
-        moment = found["moments"][place]
-        what = f"when {_moment(place)}, the gather of the unit that comes next has"
-        yield Never(moment["gathers"] < right, f"{what} not begun")
-        waited = moment["waited"] > needed[place]
-        yield Never(waited, f"{what} been waited for already: nothing travels meanwhile")
+    right, place = Counter[str](), 0  # what has been called until then
+    for call, unit in fsdp_calls(_LAYERS):
+        right[call] += 1
+        if unit and call in COMPUTES:
+            moment = found["moments"][place]
+            what = f"when {_moment(place)}, the gather of the unit that comes next has"
+            yield Never(moment["gathers"] < right["gather"], f"{what} not begun")
+            waited = moment["waited"] > right["wait"]
+            yield Never(waited, f"{what} been waited for already: nothing travels meanwhile")
+            place += 1
     yield from _at_most(found, at.ranks, prefetch=True)
     yield from _one_pass(found, at.ranks)
     beyond = found["beyond"]
@@ -582,24 +565,12 @@ def _accumulated(found: _Found, at: Place) -> Iterator[Row | None]:
         words = f"{two} weight {what} after the first update"
         yield Must(words, found["weights"].get(what), weight, tolerance=1e-4)
     why = "reshard = False, each pass with sync = True: one gather and one reduction of each unit"
-    yield _sent(found, at.ranks, why, passes=1)
+    yield _sent(found, at.ranks, why, reshard=False)
 
 
-def _sent(
-    found: _Found, ranks: int, why: str, passes: int = 2, dtype_bytes: int = 4, what: str = ""
-) -> Sends | None:
-    """Of the last pass: as many calls as the theory says, of whole units with their padding."""
-    if ranks == 1:
-        return None  # nothing is sent
-    root, layer = _sizes(ranks)
-    recipe = Recipe(parameters="fp32", gradients="fp32", compute="fp32", master_copy=False)
-    timeline = gather_timeline(_SHAPE, recipe, ranks, prefetch=True)
-    gathers = timeline.all_gathers if passes == 2 else _LAYERS + 1
-    calls = {
-        "all-gather": (gathers, dtype_bytes * (root + passes * _LAYERS * layer) // 4),
-        "reduce-scatter": (_LAYERS + 1, root + _LAYERS * layer),
-    }
-    return Sends(found["logs"][-1], calls, why, what=what)
+def _sent(found: _Found, ranks: int, why: str, what: str = "", **how: Any) -> Sends | None:
+    """In the last pass; one rank alone sends nothing."""
+    return Sends(found["logs"][-1], _step_of(ranks, **how), why, what=what) if ranks > 1 else None
 
 
 def _methods(kind: str, *names: str) -> tuple[str, ...]:
@@ -624,8 +595,8 @@ FSDP = build(
         compare(
             "a unit",
             _methods("FSDPUnit", "__init__", "views", "start_gather", "gather", "free"),
-            _life,
-            _unit,
+            lambda parts, _, group: list(_life(parts, group)),
+            lambda rows, _: rows,  # told on the rank
             (_In(), _In(ranks=3), _In(ranks=3, in_group=True)),
         ),
         in_turn(
@@ -637,12 +608,7 @@ FSDP = build(
             compare("", (), _step, _of_a_step, (_In(ranks=3),)),
             compare("", (), _in_a_group, _of_a_group, (_In(ranks=3, in_group=True),)),
         ),
-        compare(
-            "prefetch",
-            ("FSDP.fetch",),
-            lambda parts, *_: _trained(parts.FSDP, True),
-            _ahead,
-        ),
+        compare("prefetch", ("FSDP.fetch",), lambda parts, *_: _trained(parts.FSDP, True), _ahead),
         compare(
             "accumulation without reduction",
             (),

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from course_lib.checking.learners_code import is_learners
 
 # Ranks of a check start in 0.2 s, and no step computes for longer than that.
 LIMIT_S = 6.0
-# Smaller groups of 3 ranks: one whose ranks are not 0, 1, …, and one of a single rank.
-LINES = ([0, 2], [1])
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M)
 _HUNG = re.compile(r"^rank (\d+) was here:\n(.*?)(?=^rank \d+ was here:|\Z)", re.M | re.S)
 
@@ -77,13 +75,3 @@ def _at(text: str) -> str:
             code = lines[place + 1].strip() if place + 1 < len(lines) else ""
             return f", at line {frame['line']} of your code" + (f", `{code}`" if code else "")
     return ""
-
-
-def line_of(rank: int) -> list[int]:
-    """The ranks among LINES that share a group with this one."""
-    return next(line for line in LINES if rank in line)
-
-
-def each_rank(outcomes: Sequence[Outcome]) -> list[tuple[str, Any]]:
-    """("rank 1 of 3", what it returned), for sentences."""
-    return [(f"rank {n} of {len(outcomes)}", one.value) for n, one in enumerate(outcomes)]

@@ -5,14 +5,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import Case, Must, Never, Place, Row, compare, later, torch
+from course_lib.checking.builds.compare import (
+    Case,
+    Must,
+    Never,
+    Place,
+    Row,
+    Sends,
+    compare,
+    later,
+    torch,
+)
+from course_lib.checking.builds.compared import others_parts
 from course_lib.checking.builds.torch_races import RACES
-from course_lib.theory.network.collectives import steps
+from course_lib.theory.stories.messages import ring_steps
+from course_lib.trace import ADD, COPY, Trace
 
-_operators = later("course_lib.measure.operators")
+_operators, _wire = later("course_lib.measure.operators"), later("course_lib.measure.wire")
 _peers = later("course_lib.scratch.collectives.peers")
 
 
@@ -41,18 +53,17 @@ class _Numbers(Case):
         return torch.stack([self.whole(rank) for rank in range(ranks)]).sum(0)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What a rank found: the result, whether the argument is unchanged, and its messages."""
+class _Seen(NamedTuple):
+    """What a rank found: the result, whether the argument is unchanged, and what it has called."""
 
     result: Any
     kept: bool
-    messages: list[tuple[int, int]]  # how many ranks further, and bytes
-    collectives: list[str]  # torch's own that were called
+    log: Any
+    collectives: list[str]  # torch's own
 
 
 def _run(parts: SimpleNamespace, case: _Numbers, group: Any, gathers: bool = False) -> _Seen:
-    peers, seen = _peers.Peers(group), _Seen(None, False, [], [])
+    peers, collectives = _peers.Peers(group), list[str]()
     rank, ranks, function = peers.rank, peers.ranks, parts.ring_reduce_scatter
     given, rows = case.whole(rank), tuple[int, ...]()
     if gathers:
@@ -60,16 +71,14 @@ def _run(parts: SimpleNamespace, case: _Numbers, group: Any, gathers: bool = Fal
         rows = (case.rows,) if case.rows % ranks else ()
     before = given.clone()
 
-    def heard(operator: Any, args: Any, *_: Any) -> None:
+    def heard(operator: Any, *_: Any) -> None:
         name = str(operator).removeprefix("c10d.")
-        if name.startswith("send"):
-            seen.messages.append(((args[2] - rank) % ranks, sum(one.nbytes for one in args[0])))
-        elif name != str(operator) and not name.startswith("recv"):
-            seen.collectives.append(name.partition("_")[0].partition(".")[0])
+        if name != str(operator) and not name.startswith(("send", "recv")):
+            collectives.append(name.partition("_")[0].partition(".")[0])
 
-    with _operators.Listener(heard):
+    with _wire.log_wire() as log, _operators.Listener(heard):
         result = function(given, peers, *rows)
-    return _Seen(result, given.equal(before), seen.messages, seen.collectives)
+    return _Seen(result, given.equal(before), log, collectives)
 
 
 def _part(case: _Numbers, place: int, ranks: int) -> "torch.Tensor":
@@ -78,7 +87,7 @@ def _part(case: _Numbers, place: int, ranks: int) -> "torch.Tensor":
 
 def _rows(seen: _Seen, at: Place, gathers: bool = False) -> Iterator[Row]:
     place, ranks, case, _ = at
-    parts = {f"the part of rank {n}": _part(case, n, ranks) for n in range(ranks) if n != place}
+    parts = others_parts([_part(case, n, ranks) for n in range(ranks)], place)
     own = case.whole(place).tensor_split(ranks)[place]
     given, what = ("shard", "the whole") if gathers else ("whole", "the part")
     right = case.total(ranks) if gathers else _part(case, place, ranks)
@@ -90,16 +99,17 @@ def _rows(seen: _Seen, at: Place, gathers: bool = False) -> Iterator[Row]:
     yield Never(not seen.kept, f"`{given}` has changed: add to a copy of it")
     called = "".join(seen.collectives[:1])
     yield Never(called, f"calls torch's {called}: write it from messages")
-    most = steps("reduce-scatter", ranks) if ranks > 1 else 0
     size = -(-case.rows // ranks) * case.whole(0)[:1].nbytes
-    ring = "than a ring, which sends one part, to the next rank, in each of n-1 steps"
-    yield Never(len(seen.messages) > most, f"sends more messages {ring}")
-    sent = sum(size_bytes for _, size_bytes in seen.messages)
-    yield Never(sent > most * size, f"sends more bytes {ring}")
+    half, ring = COPY if gathers else ADD, ring_steps(ranks, size) if ranks > 1 else ()
+    trace = Trace(one for one in ring if one.what == half)
+    why = "a ring sends one part, to the next rank, in each of n-1 steps"
+    yield Sends(seen.log, trace, why, at_most=True, who=place)
 
 
-def _a_ring(found: list[_Seen], _: _Numbers) -> Iterator[Row]:
-    ranks, ways = len(found), {to for seen in found for to, _ in seen.messages}
+def _a_ring(found: list[_Seen], case: _Numbers) -> Iterator[Row]:
+    ranks, line = len(found), next(line for line in case.lines() if len(line) == len(found))
+    sent = [(n, one.to) for n, seen in enumerate(found) for one in seen.log.calls if one.to in line]
+    ways = {(line.index(to) - n) % ranks for n, to in sent}
     yield Never(
         not ways <= {1} and not ways <= {ranks - 1},
         f"messages go {sorted(ways)} ranks further: in a ring each rank sends to its neighbour "

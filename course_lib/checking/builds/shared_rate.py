@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,10 +151,7 @@ _TIMELINES: tuple[_Tasks, ...] = (
         "small gets a tenth, and large nine tenths until small has ended",
     ),
     _Tasks(
-        (
-            _task("first", _PROCESSOR, stream="one"),
-            _task("second", _NETWORK, stream="one"),
-        ),
+        (_task("first", _PROCESSOR, stream="one"), _task("second", _NETWORK, stream="one")),
         "in one stream a task starts when the one before it has ended",
     ),
     _Tasks(
@@ -258,35 +257,22 @@ def _random_timelines() -> Iterator[_Tasks]:
         yield _Tasks(tuple(turned), "the order of the streams in the list does not matter")
 
 
+_A, _B = _task("a", _PROCESSOR, after=("b",)), _task("b", _NETWORK, after=("a",))
 _CIRCLES = (
+    _Tasks((_A, _B), "two tasks"),
+    _Tasks((_task("c", _PROCESSOR), replace(_A, after=("b", "c")), _B), "two of three tasks"),
     _Tasks(
-        (_task("a", _PROCESSOR, after=("b",)), _task("b", _NETWORK, after=("a",))),
-        "two tasks",
-    ),
-    _Tasks(
-        (
-            _task("c", _PROCESSOR),
-            _task("a", _PROCESSOR, after=("b", "c")),
-            _task("b", _NETWORK, after=("a",)),
-        ),
-        "two of three tasks",
-    ),
-    _Tasks(
-        (
-            _task("a", _PROCESSOR, stream="one", after=("b",)),
-            _task("b", _NETWORK, stream="one"),
-        ),
+        (replace(_A, stream="one"), replace(_B, stream="one", after=())),
         "a task that waits for the one behind it in its stream",
     ),
 )
 
 
 def _is_refused(parts: SimpleNamespace, case: _Tasks, _: Any) -> bool:
-    try:
+    with suppress(ValueError):
         parts.shared_timeline(list(case.tasks))
-    except ValueError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _refused(refused: bool, at: Place) -> Iterator[Row]:
@@ -300,21 +286,13 @@ def _circles(parts: SimpleNamespace) -> None:
         raise Wrong(f"tasks that wait for each other: {wrong}") from None
 
 
-def _of_rates(title: str, *cases: _Tasks) -> Any:
+def _of(name: str, rows: Any, title: str, *cases: _Tasks) -> Step:
     return compare(
-        title, ("rates",), lambda parts, case, _: parts.rates(list(case.tasks)), _rates, cases
+        title, (name,), lambda parts, case, _: getattr(parts, name)(list(case.tasks)), rows, cases
     )
 
 
-def _of_timelines(title: str, *cases: _Tasks) -> Any:
-    name = "shared_timeline"
-    return compare(
-        title,
-        (name,),
-        lambda parts, case, _: getattr(parts, name)(list(case.tasks)),
-        _timeline,
-        cases,
-    )
+_of_rates, _of_timelines = partial(_of, "rates", _rates), partial(_of, "shared_timeline", _timeline)
 
 
 SHARED_RATE = build(

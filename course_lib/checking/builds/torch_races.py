@@ -44,11 +44,10 @@ def _adamw(*shape: int, lr: float) -> Callable[[], object]:
     return torch.optim.AdamW([_weights(*shape)], lr=lr, fused=True).step
 
 
-def _eight_bit(parts: SimpleNamespace) -> Callable[[], object]:
+def _eight_bit(parts: SimpleNamespace) -> Any:
     weight = _weights(300, 300)
     weight.grad = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
-    step: Callable[[], object] = parts.AdamW8bit([weight], lr=3e-3).step
-    return step
+    return parts.AdamW8bit([weight], lr=3e-3).step
 
 
 def _blocks() -> tuple[Any, Any]:
@@ -142,10 +141,8 @@ def _vocabulary(parts: SimpleNamespace) -> Callable[[], object]:
 
 
 def _mlp(cut: Callable[[Any], object]) -> Callable[[], object]:
-    mlp, x = (
-        nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)),
-        torch.ones(512, 256, requires_grad=True),
-    )
+    mlp = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+    x = torch.ones(512, 256, requires_grad=True)
     cut(mlp)
     return lambda: _both_passes(mlp, x)
 
@@ -178,8 +175,7 @@ def _sequence(parts: SimpleNamespace) -> Callable[[], object]:
 
 
 def _loss_parallel() -> Callable[[], object]:
-    tensors = later("torch.distributed.tensor")
-    mesh = later("torch.distributed.device_mesh").init_device_mesh("cpu", (dist.get_world_size(),))
+    tensors, mesh = later("torch.distributed.tensor"), _mesh(dist.get_world_size())
     local, labels = torch.ones(256, 4096, requires_grad=True), torch.arange(256)
 
     def once() -> None:
@@ -215,8 +211,7 @@ def _torchs_pipeline() -> Callable[[], object]:
     piece, window = _race_part()
     inputs, labels = (torch.cat(parts) for parts in zip(*window, strict=True))
     pipelining = later("torch.distributed.pipelining")
-    number = 0 if piece.first else 1
-    stage = pipelining.PipelineStage(piece, number, _STAGES, torch.device("cpu"))
+    stage = pipelining.PipelineStage(piece, dist.get_rank(), _STAGES, torch.device("cpu"))
     loss = nn.functional.cross_entropy
     steps = pipelining.Schedule1F1B(
         stage, _COUNT, loss_fn=lambda y, wanted: loss(y.flatten(0, 1), wanted.flatten())

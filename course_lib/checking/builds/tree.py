@@ -18,7 +18,8 @@ from course_lib.checking.builds.compare import (
     torch,
 )
 from course_lib.checking.builds.torch_races import RACES
-from course_lib.theory.network.collectives import messages, steps
+from course_lib.theory.stories.messages import tree_steps
+from course_lib.trace import SEND
 
 _peers, _wire = later("course_lib.scratch.collectives.peers"), later("course_lib.measure.wire")
 
@@ -110,12 +111,12 @@ def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
 
 
 def _a_tree(found: list[_Seen], case: _Numbers) -> Iterator[Row]:
-    """The messages and the steps of a tree, as the theory has them."""
+    """The messages and the steps of a tree, as the theory tells them."""
     ranks, rounds = len(found), [seen.rounds for seen in found]
     if ranks == 1:
         return
-    sent = sum(to is not None for own in rounds for to, _ in own)
-    right = messages("all-reduce", ranks, "tree")
+    trace = tree_steps(ranks)
+    sent, right = sum(to is not None for own in rounds for to, _ in own), trace.sent()[SEND].calls
     much = "more" if sent > right else "fewer"
     yield Never(
         sent != right,
@@ -124,7 +125,7 @@ def _a_tree(found: list[_Seen], case: _Numbers) -> Iterator[Row]:
     )
     sends = [to is not None for to, _ in rounds[0]]
     yield Never(sends != sorted(sends), "rank 0 sends before it has the whole sum: it is the root")
-    taken, right = _steps(rounds), steps("all-reduce", ranks, "tree")
+    taken, right = _steps(rounds), int(trace.times[-1])
     yield Never(
         taken > right,
         f"{taken} messages follow each other, where a tree has {right}: let pairs of ranks work at "

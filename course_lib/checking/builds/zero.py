@@ -1,7 +1,8 @@
 """Build 8.11: ZeRO's stages 1 and 2, and clipping by the global norm."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
@@ -12,86 +13,155 @@ from course_lib.checking.builds.compare import (
     Row,
     Sends,
     compare,
+    dist,
     later,
+    nn,
     torch,
 )
+from course_lib.checking.builds.compared import others_parts
 from course_lib.checking.builds.torch_races import RACES
-from course_lib.theory.network.zero import shard
+from course_lib.theory.stories.copies import zero_steps
+from course_lib.trace import Event, Trace
 
 if TYPE_CHECKING:
-    from course_lib.checking.builds.on_rank import zero as work
-    from course_lib.checking.builds.on_rank.zero import Clipped, Found, FoundUnit, Weights
-else:
-    work = later("course_lib.checking.builds.on_rank.zero")
+    from course_lib.checking.builds.on_rank.small_models import Layered
 
+_flat, _ledger = later("course_lib.scratch.zero.flat"), later("course_lib.scratch.ledger")
+_models = later("course_lib.checking.builds.on_rank.small_models")
+_wire = later("course_lib.measure.wire")
+
+_Found: TypeAlias = dict[str, Any]
+_Weights: TypeAlias = "dict[str, torch.Tensor]"
+_Use: TypeAlias = tuple[bool | None, bool]  # of the two layers of `Layered`
+
+_THREE = (Case(ranks=3),)
+_REDUCED = 3  # times
+_SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
 _LIMITS = (0.05, 5.0)  # the norm of the gradient is 1.6
 _SQUARES = 64  # bytes: one number for each tensor, in fp64
-_THREE = (Case(ranks=3),)
 
 
-def _unit_bytes(sizes: Sequence[int], ranks: int) -> int:
-    """Bytes of units of so many parameters in fp32, padded."""
-    parts = [shard(size, ranks, 0) for size in sizes]
-    return sum(4 * ranks * (part.stop - part.start + part.zeros) for part in parts)
+def _update(sizes: Sequence[int], ranks: int, reductions: int = 1) -> Trace:
+    """What every rank calls for units of so many parameters in fp32, padded."""
+    events = []
+    for size in sizes:
+        # The theory's numbers have 16 bits: two of them are one of these.
+        story = zero_steps(2 * (size + -size % ranks), 1, ranks, stage=2)
+        calls = {(one.at, one.who, one.label): one.bytes for one in story if one.to is not None}
+        for (at, who, what), slice_bytes in calls.items():
+            call = Event(at, who, what, bytes=ranks * slice_bytes)
+            events += [call] * (reductions if what == "reduce-scatter" else 1)
+    return Trace(events)
 
 
 def _all_units(ranks: int) -> int:
-    return _unit_bytes(work.unit_sizes(), ranks)
+    """Bytes of all units, padded."""
+    return _update(_unit_sizes(), ranks).sent(0)["all-gather"].size_bytes
 
 
-def _others(parts: "Sequence[torch.Tensor]", place: int) -> dict[str, "torch.Tensor"]:
-    return {f"the part of rank {n}": part for n, part in enumerate(parts) if n != place}
+# Step 1: a unit
 
 
-def _a_unit(found: "FoundUnit", at: Place) -> Iterator[Row]:
-    place, ranks, *_ = at
-    began = work.flat(work.numbers(0, 9), ranks).chunk(ranks)
-    yield Must("`own`", found.own, began[place], _others(began, place))
-    yield Never(not found.is_view, "`part` gives a copy, and `own` wants to be a view of `whole`")
-    each = [
-        torch.stack([work.flat(work.made(rank, n), ranks) for rank in range(ranks)])
-        for n in range(work.REDUCED)
+def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
+    """Reduce three times: all gradients, one missing on rank 1, both missing; update; publish."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parameters = [nn.Parameter(each) for each in _numbers(0, 9)]
+    unit = parts.Unit(parameters, ranks)
+    found: _Found = {"own": unit.own.detach().clone(), "reduced": []}
+    first, whole = unit.own.untyped_storage(), unit.whole.untyped_storage()
+    found["is view"] = first.data_ptr() == whole.data_ptr()
+    shortest = torch.tensor(unit.own.numel())
+    dist.all_reduce(shortest, dist.ReduceOp.MIN)
+    if shortest != -(-sum(p.numel() for p in parameters) // ranks):
+        return found  # all else is wrong too
+    with _wire.log_wire() as log:
+        for number in range(_REDUCED):
+            for parameter, gradient in zip(parameters, _made(rank, number), strict=True):
+                parameter.grad = gradient
+            unit.reduce()
+            part = unit.gradient
+            found["reduced"].append(part.clone() if isinstance(part, torch.Tensor) else part)
+        found["left"] = sum(p.grad is not None for p in parameters)
+        found["published"] = _publish(unit, rank)
+    half = parts.Unit([nn.Parameter(torch.ones(7, dtype=torch.bfloat16))], ranks)
+    half.parameters[0].grad = torch.full((7,), rank + 1.0, dtype=torch.bfloat16)
+    half.reduce()
+    in_bf16 = {"in bf16": _publish(half, rank), "reduced in bf16": half.gradient}
+    return found | in_bf16 | {"wire": log}
+
+
+def _publish(unit: Any, rank: int) -> "list[torch.Tensor]":
+    """Add rank + 1 to this rank's part, and give it to all."""
+    with torch.no_grad():
+        unit.master.add_(rank + 1)
+        unit.publish()
+    return [parameter.detach().clone() for parameter in unit.parameters]
+
+
+def _numbers(rank: int, number: int) -> "list[torch.Tensor]":
+    generator = torch.Generator().manual_seed(10 * number + rank)
+    return [torch.randn(shape, generator=generator) for shape in _SHAPES]
+
+
+def _made(rank: int, number: int) -> "list[torch.Tensor | None]":
+    """The gradients of a rank.
+
+    In the second backward pass rank 1 makes one and rank 2 the other; rank 1 none in its third.
+    """
+    first, second = _numbers(rank, number)
+    return [
+        None if (rank, number) in ((1, 2), (2, 1)) else first,
+        None if rank == 1 and number else second,
     ]
-    for number, reduced in enumerate(found.reduced):
+
+
+def _laid(rank: int, number: int, ranks: int) -> "torch.Tensor":
+    """They as one padded vector, zeros where there is no gradient."""
+    pairs = zip(_made(rank, number), _SHAPES, strict=True)
+    pieces = [torch.zeros(shape) if one is None else one for one, shape in pairs]
+    return _flat.flatten(pieces, ranks)
+
+
+def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
+    place, ranks, *_ = at
+    began = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
+    yield Must("`own`", found["own"], began[place], others_parts(began, place))
+    copies = not found["is view"]
+    yield Never(copies, "`part` gives a copy, and `own` wants to be a view of `whole`")
+    each = [torch.stack([_laid(r, n, ranks) for r in range(ranks)]) for n in range(_REDUCED)]
+    for number, reduced in enumerate(found["reduced"]):
         total = torch.stack(each[: number + 1]).sum(0)
         sums = total.sum(0).chunk(ranks)
-        others = _others(sums, place)
+        others = others_parts(sums, place)
         own = total[place].chunk(ranks)[place]
         others["what this rank itself has, to which nothing is added"] = own
         if number:
             latest = each[number].sum(0).chunk(ranks)[place]
             others["that of the latest `reduce` alone: what came before is lost"] = latest
-        yield Must(
-            f"`gradient` after `reduce` number {number + 1}",
-            reduced,
-            sums[place],
-            others,
-            {1 / ranks: "the mean over ranks, where the sum is wanted"},
-        )
+        what = f"`gradient` after `reduce` number {number + 1}"
+        mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
+        yield Must(what, reduced, sums[place], others, mean)
+    left = found["left"]
     yield Never(
-        found.left,
-        f"after `reduce` {found.left} parameters still have a `.grad`: whole gradients stay in "
-        "memory, and the next backward pass adds to them",
+        left,
+        f"after `reduce` {left} parameters still have a `.grad`: whole gradients stay in memory, "
+        "and the next backward pass adds to them",
     )
-    yield from _published("", place, found.published, work.numbers(0, 9), ranks)
+    yield from _published("", place, found["published"], _numbers(0, 9), ranks)
     ones = [torch.ones(7, dtype=torch.bfloat16)]
-    yield from _published(", weights in bf16: ", place, found.in_bf16, ones, ranks)
+    yield from _published(", weights in bf16: ", place, found["in bf16"], ones, ranks)
     six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[place]
-    yield Must(", weights in bf16: `gradient`", found.reduced_bf16, six)
-    size = _unit_bytes([7], ranks)
-    right = {"reduce-scatter": (work.REDUCED, work.REDUCED * size), "all-gather": (1, size)}
-    yield Sends(
-        found.wire, right, "three `reduce` and one `publish` of a vector padded to 9 numbers"
-    )
+    yield Must(", weights in bf16: `gradient`", found["reduced in bf16"], six)
+    why = "three `reduce` and one `publish` of a vector padded to 9 numbers"
+    yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=place)
 
 
 def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Iterator[Row]:
     """Every rank has added its number + 1 to its part."""
-    flat = later("course_lib.scratch.zero.flat")
-    vector = flat.flatten(began, ranks)
+    vector = _flat.flatten(began, ranks)
     added = torch.arange(1, ranks + 1, dtype=vector.dtype).repeat_interleave(len(vector) // ranks)
     own = torch.where(added == place + 1, added, 0)
-    right, mine = (list(flat.views(vector + more, began)) for more in (added, own))
+    right, mine = (list(_flat.views(vector + more, began)) for more in (added, own))
     for number, tensor in enumerate(found):
         others = {
             "what it was before the update": began[number],
@@ -101,47 +171,160 @@ def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> It
         yield Must(what, tensor, right[number][1], others)
 
 
-def _updated(found: "Found", at: Place) -> Iterator[Row]:
-    ranks = at.ranks
-    mistakes = {
-        "what the mean of the ranks' gradients gives, where the sum is wanted": work.alone(
-            ranks, scale=1 / ranks
-        ),
-        "what comes out where gradients of earlier updates are still there": work.alone(
-            ranks, keeps=True
-        ),
+# Steps 2 to 4: a model
+
+
+def _everything(*_: int) -> _Use:
+    return True, True
+
+
+def _by_turns(rank: int, number: int) -> _Use:
+    """In every second micro-batch the ranks differ in what they use: rank 1 leaves a layer out."""
+    return (True, True) if number % 2 == 0 else (None if rank == 1 else False, rank % 2 == 0)
+
+
+def _share(
+    model: "nn.Module", rank: int, ranks: int, number: int, use: Callable[..., _Use] = _everything
+) -> "torch.Tensor":
+    """This rank's share of the mean loss over the rows of all ranks."""
+    loss: torch.Tensor = model(_models.rows(rank, number), use(rank, number))
+    return loss / sum(len(_models.rows(one, number)) for one in range(ranks))
+
+
+def _one_process(model: "nn.Module", ranks: int, numbers: Sequence[int], **how: Any) -> None:
+    """Both passes of one process, with the rows of all ranks."""
+    for number in numbers:
+        for rank in range(ranks):
+            _share(model, rank, ranks, number, **how).backward()
+
+
+def _adam(parameters: Any) -> Any:
+    """A large epsilon: without it the update is nearly the same for any multiple of a gradient."""
+    return torch.optim.AdamW(parameters, lr=0.05, eps=0.1, weight_decay=0.1)
+
+
+def _zero(
+    parts: SimpleNamespace, stage: int, follow: Any = None
+) -> "tuple[int, int, Layered, Any]":
+    """On a rank: its number, the ranks, the model, and the learner's Zero of it.
+
+    `follow` is called when a gradient is there, before Zero's own hooks.
+    """
+    model = _models.Layered()
+    for parameter in model.parameters() if follow else ():
+        parameter.register_post_accumulate_grad_hook(follow)
+    zero = parts.Zero(model, model.layers, _adam, stage=stage)
+    return dist.get_rank(), dist.get_world_size(), model, zero
+
+
+def _weights_of(model: "nn.Module") -> _Weights:
+    return {name: p.detach().clone() for name, p in _models.trained(model).items()}
+
+
+def _end(model: "nn.Module", zero: Any, after: list[_Weights], log: Any) -> _Found:
+    """What a rank has found in a training whose last update has sent `log`."""
+    groups = zero.optimizer.param_groups
+    return {
+        "weights": after,  # after each update
+        "state bytes": _ledger.ledger(model, zero.optimizer)["optimizer"],
+        "given": sum(p.numel() for group in groups for p in group["params"]),
+        "wire": log,
+        "left": _left_in(zero),
     }
-    yield from _weights(found, at.every[0], work.alone(ranks), mistakes)
+
+
+def _left_in(zero: Any) -> str:
+    """Words for a gradient that is still there after `step`, "" for none."""
+    for unit in zero.units.values():
+        if unit.gradient is not None:
+            return "`gradient` of a unit is not None"
+        if unit.master.grad is not None:
+            return "`.grad` of a unit's `master` is not None"
+        if any(parameter.grad is not None for parameter in unit.parameters):
+            return "`.grad` of a parameter is not None"
+    return ""
+
+
+def _alone(
+    ranks: int,
+    micro_batches: Sequence[int] = (1, 2),
+    scale: float = 1.0,
+    keeps: bool = False,
+    latest: bool = False,
+    **how: Any,
+) -> list[_Weights]:
+    """The weights after each update of one process that has all rows.
+
+    `scale` multiplies the gradient; `keeps`: gradients are not dropped after an update; `latest`:
+    those of the last micro-batch replace all others.
+    """
+    model, begun = _models.Layered(), 0
+    optimizer = _adam(model.parameters())
+    gradients = [torch.zeros_like(p) for p in model.parameters()]
+    after: list[_Weights] = []
+    for count in micro_batches:
+        numbers, begun = range(begun, begun + count), begun + count
+        model.zero_grad()
+        _one_process(model, ranks, numbers[-1:] if latest else numbers, **how)
+        for n, parameter in enumerate(model.parameters()):
+            new = 0 if parameter.grad is None else scale * parameter.grad / count
+            gradients[n] = parameter.grad = (gradients[n] if keeps else 0 * gradients[n]) + new
+        optimizer.step()
+        after.append(_weights_of(model))
+    return after
+
+
+def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
+    """Two updates under stage 1, in the second of which `reduce` is called before."""
+    rank, ranks, model, zero = _zero(parts, stage=1)
+    after: list[_Weights] = []
+    for numbers in (range(1), range(1, 3)):
+        with _wire.log_wire() as log:
+            for number in numbers:
+                (_share(model, rank, ranks, number) / len(numbers)).backward()
+            for _again in range(2 if after else 0):
+                zero.reduce()
+            zero.step()
+        after.append(_weights_of(model))
+    return _end(model, zero, after, log)
+
+
+def _updated(found: _Found, at: Place) -> Iterator[Row]:
+    ranks = at.ranks
+    mean, stale = _alone(ranks, scale=1 / ranks), _alone(ranks, keeps=True)
+    mistakes = {
+        "what the mean of the ranks' gradients gives, where the sum is wanted": mean,
+        "what comes out where gradients of earlier updates are still there": stale,
+    }
+    yield from _weights(found, at.every[0], _alone(ranks), mistakes)
     # Adam's two fp32 numbers for each element that a rank owns.
-    size = _all_units(ranks)
-    states = 2 * size // ranks
+    states, given = 2 * _all_units(ranks) // ranks, found["given"]
     yield Never(
-        found.state_bytes != states,
-        f"the optimizer keeps {found.state_bytes} bytes of states, and Adam's two fp32 numbers for "
-        f"each element that this rank owns are {states}",
+        found["state bytes"] != states,
+        f"the optimizer keeps {found['state bytes']} bytes of states, and Adam's two fp32 numbers "
+        f"for each element that this rank owns are {states}",
     )
     yield Never(
-        found.given > states // 8,
-        f"the optimizer is given {found.given} numbers, and this rank owns {states // 8}, the "
-        "`master` of each unit",
+        given > states // 8,
+        f"the optimizer is given {given} numbers, and this rank owns {states // 8}, the `master` "
+        "of each unit",
     )
-    right = {"reduce-scatter": (3, size), "all-gather": (3, size)}
     why = "each of three units is reduced once and gathered once in an update"
-    yield Sends(found.wire, right, why)
+    yield Sends(found["wire"], _update(_unit_sizes(), ranks), why, who=at.rank)
 
 
 def _weights(
-    found: "Found",
-    first: "Found",
-    right: "Sequence[Weights]",
-    mistakes: "Mapping[str, Sequence[Weights]]",
+    found: _Found,
+    first: _Found,
+    right: Sequence[_Weights],
+    mistakes: Mapping[str, Sequence[_Weights]],
 ) -> Iterator[Row]:
     """The weights after each update are those of one process; no gradient is left."""
-    before = work.at_the_start()
-    for number, (expected, weights) in enumerate(zip(right, found.weights, strict=True)):
+    before = _weights_of(_models.Layered())
+    for number, (expected, weights) in enumerate(zip(right, found["weights"], strict=True)):
         for key, weight in weights.items():
             yield Never(
-                not torch.allclose(weight, first.weights[number][key], rtol=1e-5, atol=1e-6),
+                not torch.allclose(weight, first["weights"][number][key], rtol=1e-5, atol=1e-6),
                 f", after update {number + 1}: `{key}` is not what rank 0 has: the updated parts "
                 "have not reached all ranks",
             )
@@ -151,27 +334,51 @@ def _weights(
             what = f"`{key}` after update {number + 1}"
             yield Must(what, weight, expected[key], others, tolerance=1e-4)
         before = expected
-    yield Never(found.left, f"after `step` {found.left}")
+    yield Never(found["left"], f"after `step` {found['left']}")
 
 
-def _clipped(found: "tuple[list[Clipped], bool]", at: Place) -> Iterator[Row]:
+def _unit_sizes() -> list[int]:
+    """Parameters of each unit."""
+    model = _models.Layered()
+    return [sum(p.numel() for p in unit) for _, unit in _flat.units_of(model, model.layers)]
+
+
+def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
+    """One backward pass for each limit, clipped to it; whether zeros stay zeros."""
+    found: _Found = {"norms": [], "parts": [], "logs": []}
+    for limit, scale in [*((limit, 1) for limit in _LIMITS), (_LIMITS[0], 0)]:
+        rank, ranks, model, zero = _zero(parts, stage=1)
+        (scale * _share(model, rank, ranks, 0)).backward()
+        with _wire.log_wire() as log:
+            found["norms"].append(parts.clip(zero, limit))
+        found["parts"].append(torch.cat([unit.gradient for unit in zero.units.values()]))
+        found["logs"].append(log)
+    return found
+
+
+def _clipped(found: _Found, at: Place) -> Iterator[Row]:
     place, ranks, *_ = at
-    whole, size = work.gradient_parts(ranks), _all_units(ranks)
-    own, norm = whole[place], torch.cat(whole).norm()
-    for limit, one in zip(_LIMITS, found[0], strict=True):
+    _one_process(model := _models.Layered(), ranks, [0])
+    units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
+    cut = [_flat.flatten(unit, ranks).chunk(ranks) for unit in units]
+    whole, own = torch.cat([torch.cat(one) for one in cut]), torch.cat([one[place] for one in cut])
+    norm, size = whole.norm(), _all_units(ranks)
+    for limit, given, part, log in zip(
+        _LIMITS, found["norms"], found["parts"], found["logs"], strict=False
+    ):
         others = {
             "that of this rank's part alone": own.norm(),
             "its square": norm.square(),
             "that after clipping": norm.clamp(max=limit),
         }
-        yield Must("the norm that `clip` returns", _tensor(one.norm), norm, others, tolerance=1e-4)
+        yield Must("the norm that `clip` returns", _tensor(given), norm, others, tolerance=1e-4)
         scale, alone = ((limit / (each + 1e-6)).clamp(max=1.0) for each in (norm, own.norm()))
         others = {"clipped by the norm of this rank's part alone": alone * own}
         mistake = "not clipped" if limit < norm else "lengthened to the limit"
         others[mistake] = own if limit < norm else limit / norm * own
         what = f", limit {limit:g}, norm {norm:.3g}: this rank's part of the gradient"
-        yield Must(what, one.gradient, scale * own, others, tolerance=1e-4)
-        sent = one.wire.sent()
+        yield Must(what, part, scale * own, others, tolerance=1e-4)
+        sent = log.sent()
         yield Never(
             sent.get("all-gather", (0, 0))[1] > ranks * _SQUARES,
             "`clip` gathers gradients, where one number is enough",
@@ -180,21 +387,45 @@ def _clipped(found: "tuple[list[Clipped], bool]", at: Place) -> Iterator[Row]:
             sent.get("all-reduce", (0, 0))[1] > _SQUARES or sent["reduce-scatter"][1] != size,
             "`clip` sends more than what `reduce` does and a few numbers: squares of parts add up",
         )
-    yield Never(
-        not found[1], "`clip` changes a gradient of zeros: its norm, 0, is below every limit"
-    )
+    zeros = bool((found["parts"][-1] == 0).all())
+    changes = "`clip` changes a gradient of zeros: its norm, 0, is below every limit"
+    yield Never(not zeros, changes)
 
 
 def _tensor(norm: Any) -> Any:
     return torch.tensor(norm) if isinstance(norm, float) else norm
 
 
-def _stage_2(found: Any, at: Place) -> Iterator[Row]:
-    ranks, (passes, trained, norm) = at.ranks, found
-    units = len(work.unit_sizes())
-    for number, one in enumerate(passes):
+def _two_updates(parts: SimpleNamespace, *_: Any) -> _Found:
+    """Two of stage 2, of two micro-batches each; the norm that `clip` gives before the second."""
+    logs, begun = [_wire.WireLog()], list[int]()  # sums begun, at each gradient
+    rank, ranks, model, zero = _zero(parts, 2, lambda _: begun.append(_scatters(logs[-1])))
+    passes, after = [], list[_Weights]()
+    for number in range(4):
+        with _wire.log_wire() as log:
+            logs.append(log)
+            (_share(model, rank, ranks, number, _by_turns) / 2).backward()
+        left = sum(p.grad is not None for p in model.parameters())
+        passes.append((begun[-1], _scatters(log), left))
+        if number % 2:
+            with _wire.log_wire() as clipping:
+                norm = parts.clip(zero, 1e9)
+            with _wire.log_wire() as log:
+                zero.step()
+            again = [call for call in clipping.calls if call.what == "reduce-scatter"]
+            last = _wire.WireLog(logs[-2].calls + logs[-1].calls + again + log.calls)
+            after.append(_weights_of(model))
+    return _end(model, zero, after, last) | {"passes": passes, "norm": norm}
+
+
+def _scatters(log: Any) -> int:
+    return sum(call.what == "reduce-scatter" for call in log.calls)
+
+
+def _stage_2(found: _Found, at: Place) -> Iterator[Row]:
+    ranks, units = at.ranks, len(_unit_sizes())
+    for number, (before, ended, left) in enumerate(found["passes"]):
         where = f", backward pass {number + 1}: "
-        ended, before = one.at_the_end, one.before_the_last
         yield Never(
             ended != units,
             f"{where}when backward() returns {ended} of {units} units have been reduced",
@@ -208,18 +439,18 @@ def _stage_2(found: Any, at: Place) -> Iterator[Row]:
             f"{where}before the last gradient is there {units - 1} units are complete, and "
             f"{before} of them has been reduced",
         )
-        yield Never(one.left, f"{where}{one.left} whole gradients are left when backward() returns")
-    right, latest = (
-        work.alone(ranks, (2, 2), work.by_turns, latest=latest) for latest in (False, True)
-    )
+        yield Never(left, f"{where}{left} whole gradients are left when backward() returns")
+    right, latest = (_alone(ranks, (2, 2), latest=one, use=_by_turns) for one in (False, True))
     mistakes = {"what the last micro-batch alone gives": latest}
-    yield from _weights(trained, at.every[0][1], right, mistakes)
-    what, last = ", stage 2: the norm that `clip` returns", work.last_norm(ranks, right[0])
-    yield Must(what, _tensor(norm), last, tolerance=1e-3)
-    size = _all_units(ranks)
-    calls = {"reduce-scatter": (2 * units, 2 * size), "all-gather": (units, size)}
+    yield from _weights(found, at.every[0], right, mistakes)
+    model = _models.Layered()
+    model.load_state_dict(right[0])
+    _one_process(model, ranks, (2, 3), use=_by_turns)
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm() / 2
+    what = ", stage 2: the norm that `clip` returns"
+    yield Must(what, _tensor(found["norm"]), norm, tolerance=1e-3)
     why = "two micro-batches reduce each unit twice, and it is gathered once"
-    yield Sends(trained.wire, calls, why)
+    yield Sends(found["wire"], _update(_unit_sizes(), ranks, 2), why, who=at.rank)
 
 
 ZERO = build(
@@ -238,34 +469,16 @@ ZERO = build(
         "gradients, take it out and reduce it.",
     ),
     steps=(
-        compare(
-            "a unit",
-            ("Unit.part", "Unit.reduce", "Unit.publish"),
-            lambda parts, *_: work.one_unit(parts.Unit),
-            _a_unit,
-            _THREE,
-        ),
+        compare("a unit", ("Unit.part", "Unit.reduce", "Unit.publish"), _one_unit, _a_unit, _THREE),
         compare(
             "an update of stage 1",
             ("Zero.reduce", "Zero.step"),
-            lambda parts, *_: work.updates(parts.Zero),
+            _updates,
             _updated,
             (Case(ranks=2), *_THREE),
         ),
-        compare(
-            "clipping",
-            ("clip",),
-            lambda parts, *_: work.clipped(parts.Zero, parts.clip, _LIMITS),
-            _clipped,
-            _THREE,
-        ),
-        compare(
-            "stage 2",
-            ("Zero._arrived", "Zero._finish"),
-            lambda parts, *_: work.stage_2(parts.Zero, parts.clip),
-            _stage_2,
-            _THREE,
-        ),
+        compare("clipping", ("clip",), _clips, _clipped, _THREE),
+        compare("stage 2", ("Zero._arrived", "Zero._finish"), _two_updates, _stage_2, _THREE),
     ),
     race=RACES["zero"],
 )

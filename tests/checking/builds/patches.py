@@ -7,7 +7,8 @@
 
 What it is; texts of the right version and what replaces them, as often as needed; and after the
 number of the step, if it is given, the words that the refusal must have. A row that begins with
-what is new replaces the same text as the row before it.
+what is new replaces the same text as the row before it. What nothing replaces is a statement:
+`pass` stands there.
 """
 
 import inspect
@@ -63,6 +64,7 @@ def versions(right, answer, patches):
         lines = [*same, *lines] if lines[0][0] == "+" else lines
         same = list(takewhile(lambda line: line[0] == "-", lines))
         hunks = re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", "\n".join(lines), re.M)
+        hunks = [(old, new or "+ pass") for old, new in hunks]
         changes = ["\n".join(one[2:] for one in part.splitlines()) for h in hunks for part in h]
         step, words = re.fullmatch(r"\? (?:(\d)(?: |$))?(.*)", lines[-1]).groups()
         before = f"step {step} of .*" if step else ""

@@ -10,30 +10,6 @@ from course_lib.scratch.accumulation import IGNORE, count_tokens, loss_sum
 from tests.checking.builds.patches import versions
 
 
-def accumulate(model, window):
-    """Right."""
-    tokens, total = count_tokens(window), torch.tensor(0.0)
-    for inputs, labels in window:
-        loss = loss_sum(model(inputs), labels) / tokens
-        loss.backward()
-        total += loss.detach()
-    return total
-
-
-def accumulate_ddp(model, window, no_sync=True):
-    """Right."""
-    ranks, tokens, total = dist.get_world_size(), count_tokens(window), torch.zeros(())
-    dist.all_reduce(tokens)
-    for number, (inputs, labels) in enumerate(window, start=1):
-        quiet = no_sync and number < len(window)
-        with model.no_sync() if quiet else nullcontext():
-            loss = loss_sum(model(inputs), labels) / tokens * ranks
-            loss.backward()
-        total += loss.detach()
-    dist.all_reduce(total)
-    return total / ranks
-
-
 def divides_at_the_end(model, window):
     """Sums first, and one division of all gradients."""
     tokens, total = count_tokens(window), 0.0
@@ -80,7 +56,7 @@ _ONES = """
     one backward pass for all
     - for inputs, labels in window:
     -     loss = loss_sum(model(inputs), labels) / tokens
-    -     loss.backward()
+    -     loss.backward()  # adds to .grad
     -     total += loss.detach()
     - return total
     + losses = [loss_sum(model(inputs), labels) for inputs, labels in window]
@@ -111,14 +87,16 @@ _ONES = """
     + return loss.detach() * tokens / count_tokens(window[-1:])
     ? 1 returned loss is that of the
     the mean of the means
-    - tokens, total = count_tokens(window), torch.tensor(0.0)
-    + total, window = torch.tensor(0.0), [(x, y) for x, y in window if (y != IGNORE).any()]
+    - tokens = count_tokens(window)
+    + tokens = count_tokens(window)
+    + window = [(x, y) for x, y in window if (y != IGNORE).any()]
     - labels) / tokens
     + labels) / (labels != IGNORE).sum() / len(window)
     ? 2 mean of the micro-batches'
     counts padding
-    - tokens, total = count_tokens(window)
-    + tokens, total = sum(labels.numel() for _, labels in window)
+    - tokens = count_tokens(window)
+    - total = torch.zeros((), device=tokens.device)
+    + tokens, total = sum(labels.numel() for _, labels in window), torch.zeros(())
     ? 2 0.6 times.*the padding is counted
 """
 _DDPS = """
@@ -127,11 +105,11 @@ _DDPS = """
     + dist.all_reduce(tokens)
     + losses = []
     - with model.no_sync() if quiet else nullcontext():
-    -     loss = loss_sum(model(inputs), labels) / tokens * ranks
+    -     loss = loss_sum(model(inputs), labels) * ranks / tokens
     -     loss.backward()
     - total += loss.detach()
     + with model.no_sync() if quiet else nullcontext():
-    +     losses.append(loss_sum(model(inputs), labels) / tokens * ranks)
+    +     losses.append(loss_sum(model(inputs), labels) * ranks / tokens)
     - dist.all_reduce(total)
     + loss = torch.stack(losses).sum()
     + loss.backward()
@@ -142,7 +120,7 @@ _DDPS = """
     + quiet = no_sync and (number < len(window) or len(window) == 1)
     ? 3 DDP exchanges no gradients
     one rank too few
-    - / tokens * ranks
+    - * ranks / tokens
     + / tokens
     - return total / ranks
     + return total
@@ -150,22 +128,21 @@ _DDPS = """
     its own tokens only
     - dist.all_reduce(tokens)
     + pass
-    - / tokens * ranks
+    - * ranks / tokens
     + / tokens
     - return total / ranks
     + return total
     ? 3 each divided by its own tokens
     its own loss only
     - dist.all_reduce(total)
-    + pass
     ? 3 the returned loss is this rank's share
     never exchanges
     - no_sync and number < len(window)
     + no_sync
     ? 3 DDP exchanges no gradients
     257 tokens are 256
-    - ranks, tokens, total = dist.get_world_size(), count_tokens(window)
-    + ranks, tokens, total = dist.get_world_size(), count_tokens(window).bfloat16()
+    - count_tokens(window)
+    + count_tokens(window).bfloat16()
     ? 3 a count of tokens in bf16
     quiet ever after
     - return total / ranks
@@ -189,9 +166,9 @@ _DDPS = """
     ? 3 another number of bytes
     around backward only
     - with model.no_sync() if quiet else nullcontext():
-    -     loss = loss_sum(model(inputs), labels) / tokens * ranks
+    -     loss = loss_sum(model(inputs), labels) * ranks / tokens
     -     loss.backward()
-    + loss = loss_sum(model(inputs), labels) / tokens * ranks
+    + loss = loss_sum(model(inputs), labels) * ranks / tokens
     + with model.no_sync() if quiet else nullcontext():
     +     loss.backward()
     ? 4 no_sync=True.*3 times
@@ -205,7 +182,7 @@ _DDPS = """
     ? 4 no_sync=False.*once
 """
 WRONG = [
-    *versions(accumulate, _with, _ONES),
-    *versions(accumulate_ddp, lambda wrong: _with(ranks=wrong), _DDPS),
+    *versions(accumulation.accumulate, _with, _ONES),
+    *versions(accumulation.accumulate_ddp, lambda wrong: _with(ranks=wrong), _DDPS),
 ]
 RIGHT = [("divides at the end", _with(divides_at_the_end, ddp_divides_at_the_end))]

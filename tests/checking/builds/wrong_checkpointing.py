@@ -3,26 +3,8 @@
 import torch
 from torch.autograd import Function, grad
 
+from course_lib.scratch.checkpointing import Checkpoint
 from tests.checking.builds.patches import versions
-
-
-class Checkpoint(Function):
-    """Right."""
-
-    @staticmethod
-    def forward(ctx, layers, x, *parameters):
-        ctx.layers, ctx.parameters, ctx.rng = layers, parameters, torch.get_rng_state()
-        ctx.save_for_backward(x)
-        return layers(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.random.fork_rng([]):
-            torch.set_rng_state(ctx.rng)
-            with torch.enable_grad():
-                y = ctx.layers(x)
-        return None, *grad(y, (x, *ctx.parameters), gradient)
 
 
 class _ByHand(Function):
@@ -53,61 +35,61 @@ _ByHand.__name__ = "Checkpoint"
 
 _PATCHES = """
     no gradient for parameters
-    - return None, *grad(y, (x, *ctx.parameters), gradient)
-    + return None, grad(y, x, gradient)[0], *[None for _ in ctx.parameters]
+    - return None, *torch.autograd.grad(output, inputs, gradient)
+    + return None, torch.autograd.grad(output, x, gradient)[0], *[None for _ in ctx.parameters]
     ? 1 0.weight gets no
     no gradient for x
-    - return None, *grad(y, (x, *ctx.parameters), gradient)
-    + return None, None, *grad(y, (x, *ctx.parameters), gradient)[1:]
+    - return None, *torch.autograd.grad(output, inputs, gradient)
+    + return None, None, *torch.autograd.grad(output, inputs, gradient)[1:]
     ? 1 x gets no gradient
     adds twice
-    - return None, *grad(y, (x, *ctx.parameters), gradient)
-    + y.backward(gradient)
+    - return None, *torch.autograd.grad(output, inputs, gradient)
+    + output.backward(gradient)
     + return None, x.grad, *[p.grad.clone() for p in ctx.parameters]
     ? 1 0.weight is 2 times.*added twice
     adds inside
-    - return None, *grad(y, (x, *ctx.parameters), gradient)
-    + y.backward(gradient)
+    - return None, *torch.autograd.grad(output, inputs, gradient)
+    + output.backward(gradient)
     + return None, x.grad, *[None for _ in ctx.parameters]
     ? 1 adds to .grad by itself
     changes x
-    - x = ctx.saved_tensors[0].detach().requires_grad_()
-    + if ctx.saved_tensors[0].is_leaf:
-    +     ctx.saved_tensors[0].requires_grad_()
-    + x = ctx.saved_tensors[0].detach().requires_grad_()
+    - (x,) = ctx.saved_tensors
+    + (x,) = ctx.saved_tensors
+    + if x.is_leaf:
+    +     x.requires_grad_()
     ? 1 x, which needs no gradient, has changed
     x on the layers
     - ctx.save_for_backward(x)
     + layers.kept = ctx.kept = x
     + ctx.save_for_backward(x)
-    - ctx.saved_tensors[0].detach()
-    + ctx.layers.kept.detach()
+    - (x,) = ctx.saved_tensors
+    + x = ctx.layers.kept
     ? 1 where a segment runs twice
     in fp32
-    - ctx.saved_tensors[0].detach()
-    + ctx.saved_tensors[0].detach().float()
+    - x.detach()
+    + x.detach().float()
     ? 1 raised RuntimeError
     needs parameters
-    - x = ctx.saved_tensors[0].detach().requires_grad_()
+    - (x,) = ctx.saved_tensors
     + assert ctx.parameters[0].requires_grad
-    + x = ctx.saved_tensors[0].detach().requires_grad_()
+    + (x,) = ctx.saved_tensors
     ? 1 raised IndexError
     keeps the second run
-    - y = ctx.layers(x)
-    + y = ctx.layers(x)
-    + type(ctx.layers).kept = x, y
+    - output = ctx.layers(x)
+    + output = ctx.layers(x)
+    + type(ctx.layers).kept = x, output
     ? 2 beside the gradients
     too few gradients
-    - return None, *grad(y, (x, *ctx.parameters), gradient)
-    + return None, grad(y, x, gradient)[0]
+    - return None, *torch.autograd.grad(output, inputs, gradient)
+    + return None, torch.autograd.grad(output, x, gradient)[0]
     ? 1 for each argument of forward
     runs without a graph
-    - with torch.enable_grad():
-    + with torch.no_grad():
+    - torch.enable_grad()
+    + torch.no_grad()
     ? 1 (raised RuntimeError|torch says)
     starts from ones
-    - return None, *grad(y, (x, *ctx.parameters), gradient)
-    + return None, *grad(y, (x, *ctx.parameters), torch.ones_like(gradient))
+    - return None, *torch.autograd.grad(output, inputs, gradient)
+    + return None, *torch.autograd.grad(output, inputs, torch.ones_like(gradient))
     ? 1 0.weight differs in
     keeps the graph
     - ctx.save_for_backward(x)
@@ -116,39 +98,40 @@ _PATCHES = """
     + with torch.enable_grad():
     +     ctx.y = layers(ctx.x)
     + return ctx.y.detach()
-    - x = ctx.saved_tensors[0].detach().requires_grad_()
-    + return None, *grad(ctx.y, (ctx.x, *ctx.parameters), gradient)
+    - (x,) = ctx.saved_tensors
+    + return None, *torch.autograd.grad(ctx.y, (ctx.x, *ctx.parameters), gradient)
     ? 2 what the layers have computed is still
     keeps x as an attribute
     - ctx.save_for_backward(x)
     + ctx.x = x
-    - ctx.saved_tensors[0].detach()
-    + ctx.x.detach()
+    - (x,) = ctx.saved_tensors
+    + x = ctx.x
     ? 2 keeps 0 bytes
     runs twice
-    - y = ctx.layers(x)
-    + y = ctx.layers(x)
+    - output = ctx.layers(x)
+    + output = ctx.layers(x)
     + ctx.layers(x)
     ? 2 run 2 times in backward
     new masks
-    - with torch.random.fork_rng([]):
-    -     torch.set_rng_state(ctx.rng)
-    + if True:
+    - , same_random_numbers(ctx.random, x.device)
+    +
     ? 3 0.weight in the second of two.*other masks
     new masks, put back
-    - torch.set_rng_state(ctx.rng)
-    + pass
+    - same_random_numbers(ctx.random, x.device)
+    + torch.random.fork_rng([])
     ? 3 without checkpointing, from the same seed
     a seed of its own
     - ctx.save_for_backward(x)
     + torch.manual_seed(0)
     + ctx.save_for_backward(x)
-    - torch.set_rng_state(ctx.rng)
+    - output = ctx.layers(x)
     + torch.manual_seed(0)
+    + output = ctx.layers(x)
     ? (other masks|after forward the generator)
     leaves it set back
-    - with torch.random.fork_rng([]):
-    + if True:
+    - , same_random_numbers(ctx.random, x.device):
+    + :
+    +     torch.set_rng_state(ctx.random[0])
     ? 4 after backward the generator
 """
 WRONG = [

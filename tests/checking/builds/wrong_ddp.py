@@ -116,11 +116,9 @@ _BUCKETS = """
     ? 1 2 times what is expected: the sum over ranks
     `.grad` is not the mean
     - parameter.grad = view  # the mean of all ranks will arrive here
-    + pass
     ? 1 is what rank 0 has by itself
     nobody waits
     - self.work.wait()
-    + pass
     ? 1 is 1/2 of what rank 0 has by itself
     waits in send
     - self.work = all_reduce(self.flat)
@@ -163,7 +161,6 @@ _COPIES = """
 _DDPS = r"""
     own weights
     - dist.broadcast(tensor.detach(), 0)
-    + pass
     ? 2 rank 1 of 3.*still what this rank began with
     no buffers
     - [*self.module.parameters(), *self.module.buffers()]
@@ -242,7 +239,6 @@ _DDPS = r"""
     ? 2 raised
     no_sync ignored
     - self.quiet = True
-    + pass
     ? 3 a backward pass inside no_sync.. sends 4 times
     quiet after an error
     - try:
@@ -273,7 +269,6 @@ _DDPS = r"""
     zeros, and nothing is said
     - if unused and not self.find_unused:
     -     raise RuntimeError(f"unused: {list(unused)}")
-    + pass
     ? 4 rank 1 of 2.*raises nothing, expected a
     whole buckets only
     - if unused and not self.find_unused:

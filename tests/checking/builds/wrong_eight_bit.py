@@ -137,7 +137,6 @@ _OPTIMIZERS = """
     loses the moments
     - for name, values in moments.items():
     -     self._keep(weight, name, values)
-    + pass
     ? 4 are off by
 """
 WRONG = [

@@ -159,7 +159,6 @@ _UNITS = r"""
     gathers what is there
     - if self.whole.untyped_storage().nbytes():
     -     return
-    + pass
     ? 1 makes more all-gather calls.*here already
     never waits
     - if self.gathering is not None:
@@ -244,7 +243,6 @@ _UNITS = r"""
     ? 2 that of the latest reduction alone
     keeps what it has reduced
     - self.gradient = None
-    + pass
     ? 2 to one that has been reduced already
     only the last micro-batch
     - self.gradient = flat if self.gradient is None else self.gradient + flat
@@ -310,7 +308,6 @@ _FSDPS = """
     ? 3 when block 0 computes forward, the gather of the unit that comes next
     no prefetch in backward
     - self.fetch(number - 1)
-    + pass
     ? 3 when block 2 computes backward, the gather
     fetches everything
     - if self.prefetch and 0 <= number < len(self.units):

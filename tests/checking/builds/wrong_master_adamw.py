@@ -62,30 +62,6 @@ class Written:
 Written.__name__ = "MasterAdamW"
 
 
-class MasterAdamW:
-    """Right."""
-
-    def __init__(self, parameters, lr, weight_decay=0.01):
-        self.lr, self.weight_decay, self.count = lr, weight_decay, 0
-        self.state = {}
-        for weight in parameters:
-            master = weight.detach().float()
-            zeros = torch.zeros_like(master), torch.zeros_like(master)
-            self.state[weight] = dict(zip(_KEPT, (master, *zeros), strict=True))
-
-    @torch.no_grad()
-    def step(self):
-        self.count += 1
-        for weight, state in self.state.items():
-            if weight.grad is None:
-                continue
-            master, *moments = (state[name] for name in _KEPT)
-            rates = {"step": self.count, "lr": self.lr, "weight_decay": self.weight_decay}
-            adamw_update(master, weight.grad.float(), *moments, **rates)
-            weight.copy_(master)
-
-
-_KEPT = ("master_copy", "momentum", "variance")
 _UPDATES = """
     no correction
     - bias = 1 - fast**step, 1 - slow**step
@@ -136,23 +112,24 @@ _UPDATES = """
 """
 _OPTIMIZERS = """
     no master copy
-    - master, *moments = (state[name] for name in _KEPT)
-    + master, *moments = (state[name] for name in _KEPT)
-    + master.copy_(weight)
+    - state["step"] += 1
+    + state["step"] += 1
+    + state["master_copy"].copy_(weight)
     ? 2 too small for bf16
     momentum in bf16
-    - adamw_update(master, weight.grad.float(), *moments, **rates)
-    + moments[0] = moments[0].float()
-    + adamw_update(master, weight.grad.float(), *moments, **rates)
-    + state["momentum"] = moments[0].bfloat16()
+    - state["step"] += 1
+    + state["step"] += 1
+    + state["momentum"] = state["momentum"].float()
+    - weight.copy_(state["master_copy"])
+    + weight.copy_(state["master_copy"])
+    + state["momentum"] = state["momentum"].bfloat16()
     ? 2 momentum is bfloat16
     fp32 weights
-    - weight.copy_(master)
-    + weight.data = master.clone()
+    - weight.copy_(state["master_copy"])
+    + weight.data = state["master_copy"].clone()
     ? 2 is float32, expected bfloat16
     weights stay
-    - weight.copy_(master)
-    + pass
+    - weight.copy_(state["master_copy"])
     ? 2 its master copy has moved
     decays all
     - continue
@@ -160,22 +137,22 @@ _OPTIMIZERS = """
     + continue
     ? 2 changed without a gradient
     an iterator twice
-    - self.state = {}
-    + self.state, empty = {}, list(parameters)
+    - self.lr, self.weight_decay = lr, weight_decay
+    + self.lr, self.weight_decay, empty = lr, weight_decay, list(parameters)
     ? 2 dict for each parameter
     keeps gradients
-    - weight.copy_(master)
-    + weight.copy_(master)
+    - weight.copy_(state["master_copy"])
+    + weight.copy_(state["master_copy"])
     + state["gradient"] = weight.grad.float()
     ? 3 16 bytes for each.*more
     leaves temporaries
-    - self.count += 1
-    + self.count += 1
+    - for weight, state in self.state.items():
     + self.left = [*getattr(self, "left", ()), torch.zeros(35)]
+    + for weight, state in self.state.items():
     ? 3 leaves 140 bytes
 """
 WRONG = [
     *versions(adamw_update, lambda update: [update, master_copy.MasterAdamW], _UPDATES),
-    *versions(MasterAdamW, lambda kind: [master_copy.adamw_update, kind], _OPTIMIZERS),
+    *versions(master_copy.MasterAdamW, lambda kind: [master_copy.adamw_update, kind], _OPTIMIZERS),
 ]
 RIGHT = [("lists", [adamw_update, Written])]

@@ -160,7 +160,6 @@ _UNITS = r"""
     ? 1 2 parameters still have a `.grad`
     nobody gathers
     - self.whole.copy_(wire.all_gather(self.own))
-    + pass
     ? 1 updated in the part of rank 0 only
     the master is not copied
     - self.own.copy_(self.master)
@@ -233,13 +232,11 @@ _ZEROS = """
     ? 2 the optimizer is given
     not published
     - unit.publish()
-    + pass
     ? 2 have not reached all ranks
     never dropped
     - if unit.gradient is None:
     + if True:
     - unit.gradient = unit.master.grad = None
-    + pass
     ? 2 gradients of earlier updates
     the mean in step
     - unit.gradient.float()
@@ -247,7 +244,6 @@ _ZEROS = """
     ? 2 what the mean of the ranks' gradients
     the optimizer is not told
     - unit.master.grad = unit.gradient.float()
-    + pass
     ? 2 what it was before the update
     stage 1 by name
     - if self.next is None:
@@ -307,7 +303,6 @@ _CLIPS = """
     ? 4 more reduce-scatter calls
     own norm
     - dist.all_reduce(squares)
-    + pass
     ? 3 that of this rank's part alone
     gathers
     - squares = torch.stack([part.double().square().sum() for part in parts])
@@ -326,7 +321,6 @@ _CLIPS = """
     ? 3 is its square
     only looks
     - part *= min(1.0, limit / max(float(norm), 1e-6))
-    + pass
     ? 3 is not clipped
     lengthens
     - min(1.0, limit / max(float(norm), 1e-6))

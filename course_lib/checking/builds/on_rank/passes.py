@@ -16,7 +16,7 @@ def both_passes(
     """Goes forward and yields; then backward, unless the result has another shape.
 
     Yields result, gradient of `x`, what was sent in each pass, and what of its arguments is as it
-    was, for `expect_kept`.
+    was, for `unchanged`.
     """
     before = x.clone(), upstream.clone()
     x.requires_grad_()
