@@ -179,7 +179,7 @@ def graph(
             drawing.line(
                 [(_LEFT, y - 3), (_LEFT + 30, y - 3)], curve.colour, curve.width, curve.dashed
             )
-        else:
+        elif curve.dots:
             drawing.dot(_LEFT + 15, y - 3, curve.colour, 4)
         drawing.write(_LEFT + 38, y, name)
         drawing.write(frame.right, y, said, align="right")
@@ -227,6 +227,8 @@ def lines(
         if doubling[1]
         else even(high, label=up, zero=True, most=7)
     )
+    if doubling[0]:  # the curves end at the names
+        x_axis = replace(x_axis, ends=(x_axis.ticks[0], max(wide)))
     ends = "; ".join(
         f"{name}: {short(points[0][1])} at {short(points[0][0])}, "
         f"{short(points[-1][1])} at {short(points[-1][0])}"
@@ -269,7 +271,9 @@ def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
         points = [] if name in hidden else list(enumerate(values, 1))
         ends = f"{short(values[0])} at update 1, {short(values[-1])} at update {len(values)}"
         told, alone = hidden.get(name, f"{what} {ends}"), points if len(points) == 1 else []
-        drawn[name] = Curve(points, colour, told, dashed, alone)
+        # A later line is thinner: where it lies on an earlier one, both are seen.
+        width = max(1.0, 2.6 - 0.6 * sum(bool(one.points) for one in drawn.values()))
+        drawn[name] = Curve(points, colour, told, dashed, alone, width)
     longest = max(map(len, curves.values()))
     across = replace(
         even([0, max(2, longest)], label="update", whole=True), ends=(1, max(2, longest))
