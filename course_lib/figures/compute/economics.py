@@ -21,4 +21,4 @@ def token_costs(
     if len(kinds) > len(style.SERIES):
         raise ValueError(f"{len(kinds)} kinds of cost: name at most {len(style.SERIES)}")
     looks = dict(zip(kinds, style.SERIES, strict=False))
-    return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD", looks)
+    return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD a million", looks)
