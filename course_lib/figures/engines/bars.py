@@ -104,8 +104,8 @@ class Bars:
         y = top + _MARK * len(self.limits)
         for row, pieces in zip(self.rows, self.pieces, strict=True):
             base = y + row.high / 2 + 0.35 * self.size
-            place = self.left - 8, base + row.lower
-            drawing.write(*place, row.name, self.size, "right", bold=row.chosen)
+            x, name_y = self.left - 8, base + row.lower
+            drawing.write(x, name_y, row.name, self.size, "right", bold=row.chosen)
             for piece in pieces:
                 if piece.width or len(pieces) == 1:
                     _draw(drawing, piece, y, row.high, self.looks[piece.name])
