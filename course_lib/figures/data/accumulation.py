@@ -34,7 +34,8 @@ def window(plan: Batching, all_reduces: Mapping[bool, int], no_sync: bool) -> Dr
         }
     heading = (
         f"One update on {counted(plan.dp, 'rank')}: "
-        f"{plan.accumulation} × {plan.micro_batch} samples each, {plan.global_batch:,} in all"
+        f"{plan.accumulation} × {counted(plan.micro_batch, 'sample')} each, "
+        f"{plan.global_batch:,} in all"
     )
     blocks = [
         Lanes(row, name=name, high=26, foot=False, sentence=name) for name, row in rows.items()
