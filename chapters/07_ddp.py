@@ -24,6 +24,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from unittest import mock
 
 import torch
@@ -81,7 +82,8 @@ grid = {
     "mean": {rank: cell("0.4", {0: "gradients"}) for rank in own},
     "update": {rank: cell("the same", {0: "update"}) for rank in own},
 }
-figures.cells(grid, "One update of one weight on two GPUs")
+steps = [((a, rank), (b, rank)) for a, b in pairwise(grid) for rank in own]
+figures.cells(grid, "One update of one weight on two GPUs", past=steps, between=16)
 
 # %% [markdown]
 # That is all of data parallelism. Test it: the two halves of a batch, one after the other, on one replica.
@@ -526,8 +528,17 @@ def numbered(backward, link):
 naps = [(0.020 * place, 0.020 * (place + 1)) for place in range(6)]
 planned = [(sent.start_s, sent.end_s) for sent in plans[0.25].exchanges]
 _, *measured = fastest(passes)[0.25]
+
+
+def named(name, backward, link):
+    """A chart whose name says when backward ends."""
+    end = backward[-1][1] - backward[0][0]
+    title = f"{name}: backward ends after {units.format_duration(end)}"
+    return {title: numbered(backward, link)}
+
+
 figures.lanes(
-    {"predicted": numbered(naps, planned), "measured": numbered(*measured)},
+    named("predicted", naps, planned) | named("measured", *measured),
     "Six layers, a bucket for each, two ranks",
 )
 
@@ -539,11 +550,10 @@ figures.lanes(
 
 # %%
 assert [len(sent) for _, _, sent in passes[0.25][:4]] == [1, 6, 6, 6]
-first_two = {
-    f"pass {number}": numbered(*spans)
-    for number, (_, *spans) in enumerate(passes[0.25][:2], 1)
-}
-figures.lanes(first_two, "The first two passes, measured")
+(_, *one), (_, *two) = passes[0.25][:2]
+figures.lanes(
+    named("pass 1", *one) | named("pass 2", *two), "The first two passes, measured"
+)
 
 # %% [markdown]
 # The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
@@ -928,15 +938,21 @@ def which_came(users):
 rows = {}
 for case, users in {"no rank": [], "only rank 0": [0]}.items():
     for number, came in enumerate(launch.run(which_came, users, ranks=2)):
-        end = "full: is sent" if all(came.values()) else "never full"
-        rows[f"{case}, on rank {number}\n{end}"] = {
+        full = all(came.values())
+        row = {
             name: figures.Cell(
-                name.replace("sometimes", "some"), {0: "own gradients"} if there else {}
+                name.replace("sometimes", "some"),
+                {0: "own gradients" if there else "missing"},
             )
             for name, there in came.items()
         }
+        row["end"] = figures.Cell(
+            "full: is sent" if full else "never full",
+            {0: "messages" if full else "never full"},
+        )
+        rows[f"{case}, on rank {number}"] = row
 title = "Who uses the second layer, and the bucket on each rank"
-figures.cells(rows, title, heads=False, lined=True, gap=0)
+figures.cells(rows, title, heads=False, gap=2)
 
 # %% [markdown]
 # First case: *no* rank uses the second layer. Nobody sends anything, and `backward()` returns

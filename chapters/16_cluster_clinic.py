@@ -226,7 +226,7 @@ by_switch = [port for port, way in found if way in ("PIX", "PXB")]
 expect(4, len(by_switch), label="GPUs", yours=near)
 
 # %% [markdown]
-# Both tables again, as a picture. Each device stands on what it hangs on. Green is a switch that joins a GPU with its nearest port, red what lies between them where they have no switch in common.
+# Both tables again, as a picture. Each device stands on what it hangs on. Green lines lead from a GPU to its nearest port by a switch alone, red ones by the CPU, where the two have no switch in common.
 
 # %%
 figures.node_ways({"the first server": first, "the second server": second})

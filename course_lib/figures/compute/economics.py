@@ -14,4 +14,4 @@ def token_costs(
     """{"H100": {"training": 0.6, "generating": 2.0}}, in USD for a million tokens, on one scale."""
     kinds = list(dict.fromkeys(kind for its in costs.values() for kind in its))
     looks = dict(zip(kinds, style.SERIES, strict=False))
-    return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD", looks)
+    return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD a million", looks)

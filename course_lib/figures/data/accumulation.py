@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
+from course_lib.figures.engines.axis import powers
 from course_lib.figures.engines.lanes import Lanes
-from course_lib.figures.engines.lines import lines
+from course_lib.figures.engines.lines import Curve, graph
 from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted, elide
 from course_lib.theory.inputs.units import format_number
@@ -64,15 +66,17 @@ def batch_cost(cost: BatchCost, critical_batch: float, batch: float) -> Drawing:
     """
     # From 999·Bc to Bc/999, evenly spaced on the logarithmic axes.
     all_batches = [cost_of(999 ** (part / 20), 1.0) for part in range(20, -21, -1)]
-    return lines(
-        {"all batches": [(point.steps, point.samples) for point in all_batches]},
-        "times the fewest optimizer steps",
-        "times the fewest samples",
-        "What a fixed loss costs",
-        doubling=(True, True),
-        level={
-            f"critical batch {critical_batch:,}": 2.0,
-            f"{format_number(cost.samples)}× the samples": cost.samples,
-        },
-        mark={f"batch {batch:,}: {format_number(cost.steps)}× the steps": cost.steps},
+    steps, samples = format_number(cost.steps), format_number(cost.samples)
+    curves = {
+        "all batches": Curve([(point.steps, point.samples) for point in all_batches], style.BLUE),
+        f"critical batch {critical_batch:,}": Curve([], style.WHITE, "2× both", dots=[(2.0, 2.0)]),
+        f"batch {batch:,}": Curve(
+            [], style.INK, f"{steps}× the steps, {samples}× the samples",
+            dots=[(cost.steps, cost.samples)],
+        ),
+    }  # fmt: skip
+    across, up = (
+        powers([1, 1000], "{:,.0f}×".format, f"times the fewest {what}")
+        for what in ("optimizer steps", "samples")
     )
+    return graph(curves, "What a fixed loss costs", across, up).drawing

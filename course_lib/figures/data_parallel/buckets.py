@@ -11,7 +11,7 @@ from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import Event
 
-_MOST_ARROWS = 25  # more would merge
+_MOST_ARROWS = 45  # more would merge
 
 
 def bucket_timeline(charts: Mapping[str, BucketTimeline]) -> Drawing:

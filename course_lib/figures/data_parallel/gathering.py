@@ -41,7 +41,7 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
         for kind in kinds
     }
     gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
-    marks = {"backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
+    marks = {"forward": 0.0, "backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
     lanes = Lanes({"layer": computing}, over=over, foot=False, marks=marks)
     curve = Levels(levels, over=over, name="one GPU", high=150)
     most = " and ".join(f"{format_bytes(size)} of {kind}" for kind, size in kinds.items())
@@ -53,7 +53,7 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
     sent = f"{counted(result.all_gathers, 'all-gather')} and "
     sent += f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step"
     named = f"{title}: " if title else ""
-    return page(title, curve, lanes, notes=[f"{held};", f"{peak}; {order}"],
+    return page(title, curve, lanes, key=[*levels], notes=[f"{held};", f"{peak}; {order}"],
                 sentence=f"{named}{held}; {peak}; {sent}")  # fmt: skip
 
 

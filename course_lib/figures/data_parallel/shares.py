@@ -10,6 +10,20 @@ from course_lib.figures.paper.text import counted
 from course_lib.theory.network.zero import shard
 
 
+class _Cut(Cells):
+    """A first row across all columns, with a thick mark where each of the later ones begins."""
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        super().draw(drawing, top)
+        first, last = self.columns[0], self.columns[-1]
+        left, right = self.x[first], self.x[last] + self.width[last]
+        low = top + self.height_pt - 2 * self._row_height("kept")
+        ends = low - 4, low + self.high["the vector"] + 4
+        parts = len(self.columns)
+        cuts = [left + (right - left) * part / parts for part in range(1, parts)]
+        drawing.lines([[(x, y) for y in ends] for x in cuts], style.INK, 2.5)
+
+
 def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
     """`tensors` (name: numbers) behind one another, filled up with zeros and cut into equal parts.
 
@@ -32,7 +46,8 @@ def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
     each = ", ".join(f"{count} of {name}" for name, count in tensors.items())
     zeros = names.count("padding")
     said = f"{each}) and {zeros} of padding, cut into {counted(ranks, 'part')} of {size}"
-    return page(title, Cells(grid, lined=True, gap=8, looks=looks, said=f"One vector ({said}"))
+    vector = _Cut(grid, lined=True, gap=8, between=10, looks=looks, said=f"One vector ({said}")
+    return page(title, vector)
 
 
 def cut_rows(tensors: Mapping[str, tuple[int, int]], ranks: int) -> Drawing:
@@ -81,4 +96,4 @@ def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
         for name, each in sent.items()
     }
     note = "Each box: (n-1)/n of the model's bytes, sent by each rank."
-    return cells(grid, title, heads=False, note=note)
+    return cells(grid, title, heads=False, note=note, high=26)

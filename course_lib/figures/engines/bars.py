@@ -31,6 +31,7 @@ class Bar(NamedTuple):
     """One bar: its parts from left to right, the words behind it, and the room that it takes.
 
     It takes `step` and is `high`. Its words are `bold`, or warn; a `chosen` one's name is bold.
+    Its name stands so much `lower`, as that of two bars.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Bar(NamedTuple):
     bold: bool = False
     chosen: bool = False
     warns: bool = False
+    lower: float = 0.0
 
     @property
     def total(self) -> float:
@@ -85,7 +87,10 @@ class Bars:
         self.limits = sorted((self.left + it.value * self.scale, it) for it in limits)
         self.pieces = [self._pieces(row, told) for row in rows]
         named = {piece.name for each in self.pieces for piece in each if piece.words}
-        named |= {row.name for row in rows}
+        named |= {row.name for row in rows if [*row.parts] == [row.name]}
+        pieces = [piece for each in self.pieces for piece in each]
+        seen = {piece.name for piece in pieces if piece.width > 0.5}
+        named |= {piece.name for piece in pieces} - seen
         self.unnamed = {name: look for name, look in looks.items() if name not in named}
 
     @property
@@ -99,7 +104,8 @@ class Bars:
         y = top + _MARK * len(self.limits)
         for row, pieces in zip(self.rows, self.pieces, strict=True):
             base = y + row.high / 2 + 0.35 * self.size
-            drawing.write(self.left - 8, base, row.name, self.size, "right", bold=row.chosen)
+            x, name_y = self.left - 8, base + row.lower
+            drawing.write(x, name_y, row.name, self.size, "right", bold=row.chosen)
             for piece in pieces:
                 if piece.width or len(pieces) == 1:
                     _draw(drawing, piece, y, row.high, self.looks[piece.name])
@@ -265,8 +271,16 @@ def grouped_bars(
         for place, (one, value) in enumerate(series.items()):
             last = place + 1 == len(series)
             text = (words or {}).get((name, one), told(value))
-            heading = name if place == (len(series) - 1) // 2 else ""
-            found.append(Bar(heading, {one: value}, text, 11, 20 if last else 12))
+            found.append(
+                Bar(
+                    name if place == (len(series) - 1) // 2 else "",
+                    {one: value},
+                    text,
+                    11,
+                    20 if last else 12,
+                    lower=0.0 if len(series) % 2 else 6.0,
+                )
+            )
     looks = {name: _look(colour) for name, colour in colours.items()}
     return Bars(found, looks, sentence=f"{title}. {sentence}.", size=_SIZE).alone(title)
 

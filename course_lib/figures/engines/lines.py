@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
@@ -13,7 +12,9 @@ from course_lib.figures.paper.picture import WIDTH_PT, Point
 from course_lib.figures.paper.text import width_pt
 
 _LEFT, _HEAD, _MARK, _HIGH, _FOOT, _LINE = 62.0, 44.0, 14.0, 172.0, 38.0, 17.0
+_NAMES = 128.0  # room for names at the ends of curves
 _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PINK, style.SKY, style.ORANGE)
+_APART = 12.5
 _SIZE = 9.0
 
 
@@ -178,7 +179,7 @@ def graph(
             drawing.line(
                 [(_LEFT, y - 3), (_LEFT + 30, y - 3)], curve.colour, curve.width, curve.dashed
             )
-        else:
+        elif curve.dots:
             drawing.dot(_LEFT + 15, y - 3, curve.colour, 4)
         drawing.write(_LEFT + 38, y, name)
         drawing.write(frame.right, y, said, align="right")
@@ -201,8 +202,8 @@ def lines(
 ) -> Drawing:
     """{"stage 1": [(x, y), …]} with what is measured `across` and `up`, units included.
 
-    The key has both ends of each. `doubling`: whether equal steps double the value, across and up.
-    `level` and `mark` name values with a line, horizontal or vertical. Raises ValueError
+    The names stand beside the ends. `doubling`: whether equal steps double the value, across and
+    up. `level` and `mark` name values with a dashed line, horizontal or vertical. Raises ValueError
     for no curve, for one without two points, for an empty title, and for a value that is not above
     0 where steps double.
     """
@@ -210,21 +211,46 @@ def lines(
         raise ValueError("title is empty: say what the curves show")
     if not curves or not all(len(points) > 1 for points in curves.values()):
         raise ValueError("curves must hold at least one with two points: give {name: [(x, y), …]}")
-    levels, marks = level or {}, mark or {}
+    levels, marks = dict(level or {}), dict(mark or {})
     every = [point for points in curves.values() for point in points]
-    wide = [x for x, _ in every] + [*marks.values()]
-    high = [y for _, y in every] + [*levels.values()]
-    twofold = partial(powers, base=2, most=7)
-    x_axis = (twofold if doubling[0] else partial(even, most=7))(wide, label=across)
-    y_axis = (twofold if doubling[1] else partial(even, most=7, zero=True))(high, label=up)
-    drawn = {
-        name: Curve(points, colour, " to ".join(f"{short(y)} at {short(x)}" for x, y in ends))
-        for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False)
-        if (ends := (points[0], points[-1]))
-    }
-    drawing = graph(drawn, title, x_axis, y_axis, marks=marks, levels=levels).drawing
-    named = (f" {name} at {short(value)}." for name, value in {**levels, **marks}.items())
-    drawing.sentence += "".join(named)
+    wide, high = (
+        [x for x, _ in every] + [*marks.values()],
+        [y for _, y in every] + [*levels.values()],
+    )
+    x_axis = (
+        powers(wide, base=2, label=across, most=7)
+        if doubling[0]
+        else even(wide, label=across, most=7)
+    )
+    y_axis = (
+        powers(high, base=2, label=up, most=7)
+        if doubling[1]
+        else even(high, label=up, zero=True, most=7)
+    )
+    if doubling[0]:  # the curves end at the names
+        x_axis = replace(x_axis, ends=(x_axis.ticks[0], max(wide)))
+    ends = "; ".join(
+        f"{name}: {short(points[0][1])} at {short(points[0][0])}, "
+        f"{short(points[-1][1])} at {short(points[-1][0])}"
+        for name, points in curves.items()
+    )
+    named = "".join(f"; {name} at {short(value)}" for name, value in (levels | marks).items())
+    top = _HEAD + _MARK * max(0, len(marks) - 1)
+    drawing = Drawing(top + _HIGH + 38, f"{up} against {across}. {ends}{named}.")
+    drawing.title(title)
+    frame = Frame(drawing, x_axis, y_axis, _LEFT, top, WIDTH_PT - _NAMES, top + _HIGH)
+    frame.axes()
+    frame.marks(marks)
+    names = []
+    for name, value in levels.items():
+        frame.level(value)
+        names.append((frame.y(value), name, style.INK))
+    for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
+        frame.curve(Curve(points, colour))
+        x, y = frame.x(points[-1][0]), frame.y(points[-1][1])
+        drawing.line([(x, y), (frame.right, y)], colour, 0.5)
+        names.append((y, name, colour))
+    _names(frame, sorted(names))
     return drawing
 
 
@@ -245,7 +271,9 @@ def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
         points = [] if name in hidden else list(enumerate(values, 1))
         ends = f"{short(values[0])} at update 1, {short(values[-1])} at update {len(values)}"
         told, alone = hidden.get(name, f"{what} {ends}"), points if len(points) == 1 else []
-        drawn[name] = Curve(points, colour, told, dashed, alone)
+        # A later line is thinner: where it lies on an earlier one, both are seen.
+        width = max(1.0, 2.6 - 0.6 * sum(bool(one.points) for one in drawn.values()))
+        drawn[name] = Curve(points, colour, told, dashed, alone, width)
     longest = max(map(len, curves.values()))
     across = replace(
         even([0, max(2, longest)], label="update", whole=True), ends=(1, max(2, longest))
@@ -268,3 +296,17 @@ def _hidden(curves: Mapping[str, Sequence[float]], seen: float) -> dict[str, str
                 hidden[name] = f"{far} {before}"
                 break
     return hidden
+
+
+def _names(frame: Frame, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Beside the end of each line its name, moved up or down where two would touch."""
+    places: list[float] = []
+    for at, _, _ in ends:
+        places.append(max(at, places[-1] + _APART) if places else at)
+    limit = frame.bottom + 6
+    for index in reversed(range(len(places))):
+        places[index] = min(places[index], limit)
+        limit = places[index] - _APART
+    for y, (at, name, colour) in zip(places, ends, strict=True):
+        frame.drawing.line([(frame.right, at), (frame.right + 10, y)], colour, 0.8)
+        frame.drawing.write(frame.right + 14, y + 3.3, name, _SIZE)

@@ -1,19 +1,22 @@
 """A ring with one slow link, and what it does to the time of an all-reduce."""
 
-from course_lib.figures.engines.cells import Cell, Cells
+import math
+
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.network.one_slow_link import OneSlowLink
 from course_lib.trace import Event
 
-_MOST_DRAWN = 8
+_MOST_DRAWN = 16
 
 
 def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
-    """The ring, with the ends of its slow link framed; below it the times, on one scale."""
+    """The ring, with its slow link thick; below it the times, on one scale."""
     bus = result.healthy_bus_bytes_per_s
     times = {
         "all links alike": (result.healthy_s, bus, "all-reduce"),
@@ -35,27 +38,33 @@ def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
     note = "time and bus bandwidth of an all-reduce: every piece passes over every link of its ring"
     return page(
         title or sizes,
-        _ring(result),
+        _Ring(result),
         Lanes(rows, sentence=f"{'; '.join(rows)}: {times_as_long}"),
         key=(),
         notes=[note],
     )
 
 
-def _ring(result: OneSlowLink) -> Cells:
-    drawn = min(result.ranks, _MOST_DRAWN)
-    slow = result.factor > 1
-    names = [str(rank) for rank in range(drawn)]
-    ring = {
-        name: Cell(name, frame="slow" if slow and place < 2 else "")
-        for place, name in enumerate(names)
-    }
-    links = [
-        (("ring", name), ("ring", following))
-        for name, following in zip(names, [*names[1:], names[0]], strict=True)
-    ]
-    rate = f"{format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"
-    note = f"{drawn} of {counted(result.ranks, 'rank')}; the link of the two in frames: {rate}"
-    if not slow:
-        note = f"{drawn} of {counted(result.ranks, 'rank')}; no link is slower than the others"
-    return Cells({"ring": ring}, arrows=links, heads=False, note=note, said="a ring")
+class _Ring:
+    """A flat ring of dots, with its slow link thick, and what it is in its middle."""
+
+    height_pt, words, sentence = 92.0, (), "a ring"
+
+    def __init__(self, result: OneSlowLink) -> None:
+        self.result = result
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        result, drawn = self.result, min(self.result.ranks, _MOST_DRAWN)
+        middle, y = WIDTH_PT / 2, top + self.height_pt / 2
+        turns = [2 * math.pi * (place - 0.5) / drawn - math.pi / 2 for place in range(drawn)]
+        dots = [(middle + 170 * math.cos(turn), y + 38 * math.sin(turn)) for turn in turns]
+        slow, *links = [list(link) for link in zip(dots, [*dots[1:], dots[0]], strict=True)]
+        drawing.lines(links, style.MESSAGES, 1.5)
+        drawing.lines([slow], *((style.WARNING, 5) if result.factor > 1 else (style.MESSAGES, 1.5)))
+        for place in dots:
+            drawing.dot(*place, style.COMPUTING, radius=4)
+        told = [f"{drawn} of them drawn"] * (drawn < result.ranks)
+        told += [f"one link at {format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"]
+        drawing.write(middle, y - 4, counted(result.ranks, "rank"), align="center")
+        lines = [(middle, y + 9 + 12 * row, line) for row, line in enumerate(told)]
+        drawing.write_all(lines, 9, "center", style.GREY)
