@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib import launch, mine
+from course_lib import launch
 from course_lib.demos.experts.training import ExpertTraining, mixtures
-from course_lib.demos.experts.versions import ByHand, Library, WithMine
+from course_lib.demos.experts.versions import ByHand, Library
 from course_lib.demos.shared.batch import Batch, own_rows
 from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
@@ -67,8 +67,7 @@ def main(options: Options) -> Result:
     _check_routes(options, rank.world)
     reference = one_process(training, rank.device, training.loss)
     stored = predicted_stored(training, layout)
-    with_mine = options.parts == "mine" and mine.is_mine("Dispatcher")
-    hand = (WithMine if with_mine else ByHand)(training, rank)
+    hand = ByHand(training, rank, options.parts)
     versions = []
     for trainee in (hand, Library(training, rank)):
         version = follow(trainee, training, reference, predicted_stored=stored)
