@@ -107,8 +107,3 @@ def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
     for step in (half, bound):
         assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.predicted_s
     assert half.waited_s > 1.5 * bound.waited_s
-
-
-def test_one_rank_is_refused():
-    with pytest.raises(Exception, match="start at least 2"):
-        demos.run("prefetch", ranks=1, stream=False)

@@ -10,7 +10,6 @@ Run it with `course demo experts --ranks 2`, or under torchrun.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,16 +73,19 @@ def main(options: Options) -> Result:
         # The routes are known afterwards.
         sent = predicted(trainee, training, layout).sent() if rank.world > 1 else {}
         versions.append(replace(version, predicted_sent=sent))
-    without = _loads_of_one_process(replace(training, balance=0.0), rank.device)
-    found: dict[str, Any] = {
-        "load": hand.load,
-        "dropped": hand.dropped,
-        "imbalance": imbalances(hand.load),
-        "imbalance_without_loss": imbalances(without),
-    }
-    notes = _notes(hand, found["imbalance"], found["imbalance_without_loss"])
+    imbalance = imbalances(hand.load)
+    without = imbalances(_loads_of_one_process(replace(training, balance=0.0), rank.device))
     return compared(
-        "expert parallelism", rank, options.model, reference, versions, notes=notes, **found
+        "expert parallelism",
+        rank,
+        options.model,
+        reference,
+        versions,
+        notes=_notes(hand, imbalance, without),
+        load=hand.load,
+        dropped=hand.dropped,
+        imbalance=imbalance,
+        imbalance_without_loss=without,
     )
 
 
@@ -97,7 +99,7 @@ def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trac
     moes, theory = mixtures(trainee.model), told(traffic(training, layout)).sent()
     journeys, routed = theory["all-to-all"]
     if not training.fixed_routes or any(trainee.dropped):
-        rows = sum(2 * (sent_rows(moe) + received_rows(moe)) for moe in moes)
+        rows = sum(2 * sum(own_rows_of(moe)[:2]) for moe in moes)
         routed = rows * 4 * training.size[1]
     counts = layout.world * training.experts * 8
     return Trace(
@@ -109,19 +111,10 @@ def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trac
     )
 
 
-def sent_rows(moe: MoE) -> int:
-    """Choices of this rank's tokens that were accepted."""
-    return int(moe.kept[moe.rank].sum())
-
-
-def received_rows(moe: MoE) -> int:
-    """Accepted choices of this rank's experts."""
-    return int(moe.kept.view(moe.ranks, moe.ranks, -1)[:, moe.rank].sum())
-
-
-def staying_rows(moe: MoE) -> int:
-    """Accepted choices of this rank's tokens for this rank's experts."""
-    return int(moe.kept.view(moe.ranks, moe.ranks, -1)[moe.rank, moe.rank].sum())
+def own_rows_of(moe: MoE) -> tuple[int, int, int]:
+    """Accepted choices: of this rank's tokens, for this rank's experts, and those that are both."""
+    kept, here = moe.kept.view(moe.ranks, moe.ranks, -1), moe.rank
+    return int(kept[here].sum()), int(kept[:, here].sum()), int(kept[here, here].sum())
 
 
 def _check_routes(options: Options, ranks: int) -> None:
@@ -154,8 +147,7 @@ def _notes(
 ) -> list[str]:
     """What became of the tokens."""
     moes, load = mixtures(trainee.model), trainee.load[-1]
-    staying = sum(staying_rows(moe) for moe in moes)
-    leaving = sum(sent_rows(moe) for moe in moes) - staying
+    sent, _, staying = (sum(rows) for rows in zip(*map(own_rows_of, moes), strict=True))
     choices = sum(sum(layer) for layer in load)
     return [
         f"  tokens of each expert, last update, by layer: {load}, "
@@ -163,6 +155,6 @@ def _notes(
         f"  busiest expert over the mean: {imbalance[0]:.2f}, in the last 5 updates "
         f"{fmean(imbalance[-5:]):.2f}, without balance loss "
         f"{fmean(imbalance_without_loss[-5:]):.2f}",
-        f"  of this rank's tokens {leaving} leave it and {staying} stay; the all-to-all's bytes "
-        "count both",
+        f"  of this rank's tokens {sent - staying} leave it and {staying} stay; the all-to-all's "
+        "bytes count both",
     ]
