@@ -342,15 +342,15 @@ def _fits(rows: list[Row], ranks: int) -> list[Fit]:
     ring = [row for row in rows if row.operation == RING]
     library = [replace(row, seconds=row.library_seconds) for row in ring]
     times = {RING: _seconds(ring), "the library's all-reduce": _seconds(library)}
-    return [_fit(name, seconds, ranks) for name, seconds in times.items() if seconds and ranks > 1]
-
-
-def _fit(name: str, seconds: dict[int, float], ranks: int) -> Fit:
-    try:
-        link = fit_alpha_beta("all-reduce", list(seconds), list(seconds.values()), ranks)
-        return Fit(name, link)
-    except ValueError as problem:  # a busy machine, or a single size
-        return Fit(name, None, str(problem))
+    fits = []
+    for name, seconds in times.items():
+        if seconds and ranks > 1:
+            try:
+                link = fit_alpha_beta("all-reduce", list(seconds), list(seconds.values()), ranks)
+                fits.append(Fit(name, link))
+            except ValueError as problem:  # a busy machine, or a single size
+                fits.append(Fit(name, None, str(problem)))
+    return fits
 
 
 def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,6 +20,7 @@ from course_lib import launch
 from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.demos.shared.prediction import FP32
+from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import Training
@@ -100,7 +100,7 @@ def main(options: Options) -> Result:
         if options.limit_mb:
             peak = peak_bytes(partial(trained.update, rows), [*trained.states(), *rows])
             if ranks > 1:
-                peak = most_of_ranks(peak, rank.device)
+                peak = max(from_all_ranks(peak))  # so that all go on with the same batch
             tries.append((batch, peak, peak <= limit_bytes))
         else:
             tries.append((batch, 0, fits_on_gpu(partial(trained.update, rows))))
@@ -132,13 +132,6 @@ def judged(found: int, predicted: int) -> Fact:
     gap, most = abs(found - predicted), max(1, _OFF * predicted)
     what = f"the {found} samples that fit"
     return Fact(what, gap, tolerance=most, unit="samples", beside=f"{predicted}, predicted,")
-
-
-def most_of_ranks(size_bytes: int, device: torch.device) -> int:
-    """The largest of all ranks' sizes, so that all go on with the same batch."""
-    most = torch.tensor(size_bytes, device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return int(most)
 
 
 class Trained:

@@ -36,15 +36,11 @@ class Options(BatchOptions):
         "all", "one of stage 0, ZeRO 1, ZeRO 2 and FSDP, or all", among=("all", *STAGES)
     )
 
-    def stages(self) -> dict[str, int]:
-        """The versions to run, and the stage of each."""
-        return {name: it for name, it in STAGES.items() if self.version in ("all", name)}
-
 
 def main(options: Options) -> Result:
     """Record every version; every rank returns what it held."""
     rank = launch.init()
-    stages = options.stages()
+    stages = {name: it for name, it in STAGES.items() if options.version in ("all", name)}
     measured = {name: _measured(stage, options, rank) for name, stage in stages.items()}
     predicted = {name: predict(stage, options, rank.world) for name, stage in stages.items()}
     lines = (

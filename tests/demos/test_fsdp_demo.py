@@ -37,7 +37,6 @@ def test_equal_to_one_process_and_as_predicted(two):
     # main() verifies losses, gradients, collectives and bytes
     for ranks, result in ((2, two["plain"]), (4, four)):
         for version in result.versions:
-            assert version.predicted_stored == version.stored
             assert version.stored["weights"] == whole // ranks
         ours, library = both(result, "sent")
         assert ours == library
