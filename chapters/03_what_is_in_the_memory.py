@@ -547,7 +547,10 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 # %%
 tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 walk = layer_walk(Job(tiny, RECIPES["fp32-16"], Layout(micro_batch=8)))
-figures.layer_step(walk, 10, "8 × 64 tokens, fp32")
+waits = walk.trace.held(10)[0]  # after the forward pass of ten operations
+sizes = {tensor.name: kept.bytes for tensor, kept in waits.items()}
+title = "One layer after its forward pass, 8 × 64 tokens, fp32"
+figures.bars(sizes, units.format_bytes, title, style.ACTIVATIONS)
 
 # %% [markdown]
 # The input of the MLP (前馈网络) is `norm 2's result`. Count in units of 131 kB, that is of $sbh$ numbers: the inputs of the two norms 2; the input of the q-k-v matrix, and q, k and v, 4; attention's

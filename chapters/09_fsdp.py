@@ -1540,8 +1540,8 @@ figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 
 told = buffer_turns(8)
 for turn, (phase, layer, *buffers) in enumerate(moments):
     assert (phase, layer) in {(event.what, event.part) for event in told.at(turn)}
-    for kind, layers in zip(("whole weights", "gradients"), buffers, strict=True):
-        held = {(kind, odd): n for odd, n in enumerate(layers) if n is not None}
+    for kind, pair in zip(("whole weights", "gradients"), buffers, strict=True):
+        held = {(kind, odd): n for odd, n in enumerate(pair) if n is not None}
         now = told.held(turn)[0]
         assert held == {part: int(now[part].label) for part in now if part[0] == kind}
 there, back = moments[5], moments[8 + 2]

@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
+from course_lib.figures.engines.axis import even
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.arrow import arrow_lines
@@ -17,6 +18,7 @@ from course_lib.trace import Event
 
 _NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
 _NAME_ROOM = 11.0  # rows that are lower share a name
+_TALL = 100.0  # levels that have a scale
 _NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
 _NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
 _SAID = 6  # rows, and spans of a row, that the sentence names
@@ -259,7 +261,7 @@ class Levels(Timed):
     @property
     def height_pt(self) -> float:
         """The head and the levels; their name stands beside them."""
-        return self.high + 4 + _NAME * bool(self.head)
+        return self.high + 4 + self._above
 
     @property
     def words(self) -> Iterable[str]:
@@ -279,10 +281,14 @@ class Levels(Timed):
         """Boxes from the bottom up, from change to change."""
         if self.head:
             drawing.write(0, top + 12, self.head, style.TITLE_PT, bold=True)
-            top += _NAME
+        top += self._above
         bottom = top + self.high
         drawing.write(self.left - 6, top + 10, self.name, 9, "right")
-        drawing.write(self.left - 6, top + 22, self.told(self.peak), 9, "right", style.GREY)
+        tall = self.high >= _TALL
+        if tall:
+            self._scale(drawing, bottom)
+        else:
+            drawing.write(self.left - 6, top + 22, self.told(self.peak), 9, "right", style.GREY)
         drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
         base = [0.0 for _ in self.times]
         later: list[Box] = []
@@ -299,7 +305,24 @@ class Levels(Timed):
             edge = style.INK if self.outlined else fill
             drawing.boxes(boxes if self.outlined else joined(boxes), fill, hatch, edge)
         drawing.boxes(later, style.PALE, edge=style.PALE)
+        if tall:
+            y = bottom - self.high * self.peak / self.most
+            drawing.line([(self.left, y), (RIGHT, y)], style.INK, 1, dashed=True)
+            drawing.write(RIGHT, y - 3, f"peak {self.told(self.peak)}", 9, "right", bold=True)
         self.cursor(drawing, top, bottom)
+
+    @property
+    def _above(self) -> float:
+        """Room for the head, or for the words of the peak."""
+        return _NAME if self.head else 10.0 if self.high >= _TALL else 0.0
+
+    def _scale(self, drawing: Drawing, bottom: float) -> None:
+        """A few sizes at the left, with lines, where there is room below the name."""
+        for size in even([0, self.most], most=4).ticks:
+            y = bottom - self.high * size / self.most
+            if 14 * bool(self.name) <= y - bottom + self.high:
+                drawing.line([(self.left, y), (RIGHT, y)], style.PALE)
+                drawing.write(self.left - 6, y + 3, self.told(size), 9, "right", style.GREY)
 
 
 def span(rows: Rows) -> tuple[float, float]:
