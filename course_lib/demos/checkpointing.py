@@ -7,7 +7,6 @@ Run it with `course demo checkpointing --ranks 1`, on several ranks (by DDP), or
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -62,6 +61,12 @@ class Options(BatchOptions):
         layers, _, _ = self.training().size
         return self.segment or round(math.sqrt(layers))
 
+    @property
+    def segments(self) -> int:
+        """Number of segments in the model; the last may be smaller."""
+        layers, _, _ = self.training().size
+        return -(-layers // self.size)
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -76,20 +81,13 @@ class Cost:
 
     def facts(self) -> list[Fact]:
         """What must be true of it."""
-        found = [
+        gradient, beside = f"{self.name}: the gradient with dropout", "that without checkpointing"
+        kept = Fact(f"{self.name}: bytes kept", self.kept_bytes, self.predicted_kept_bytes)
+        return [
             Fact(f"{self.name}: FLOP", self.flop, self.predicted_flop),
-            Fact(
-                f"{self.name}: the gradient with dropout",
-                self.dropout_difference,
-                tolerance=TOLERANCE,
-                beside="that without checkpointing",
-            ),
+            Fact(gradient, self.dropout_difference, tolerance=TOLERANCE, beside=beside),
+            *([] if self.predicted_kept_bytes is None else [kept]),
         ]
-        if self.predicted_kept_bytes is not None:
-            found.append(
-                Fact(f"{self.name}: bytes kept", self.kept_bytes, self.predicted_kept_bytes)
-            )
-        return found
 
     def line(self) -> str:
         """What was kept and computed."""
@@ -143,21 +141,15 @@ def main(options: Options) -> Result:
         reference,
         trained,
         notes=[
-            f"one forward and backward pass of a rank, {segments(options)} segments "
+            f"one forward and backward pass of a rank, {options.segments} segments "
             "(predicted in brackets):",
             *(cost.line() for cost in costs),
             f"checkpointing keeps {kept:.0%} of the bytes for {flop - 1:.0%} more FLOPs",
         ],
         facts=[fact for cost in costs for fact in cost.facts()],
-        segments=segments(options),
+        segments=options.segments,
         costs=costs,
     )
-
-
-def segments(options: Options) -> int:
-    """Number of segments in the model; the last may be smaller."""
-    layers, _, _ = options.training().size
-    return -(-layers // options.size)
 
 
 def predicted_bytes(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
@@ -178,7 +170,7 @@ def predicted_bytes(options: Options, samples: int, kind: type[nn.Module] | None
         norms, log_sums = 2 * shape.layers + 1, shape.layers * shape.heads
     else:
         full = replace(job, recipe=replace(FP32, recompute="full"))
-        kept += segments(options) * layer_activation_bytes(full)
+        kept += options.segments * layer_activation_bytes(full)
     return kept + indices + (2 * norms + log_sums) * 4 * tokens
 
 
@@ -195,7 +187,7 @@ def predicted_flop(options: Options, samples: int, kind: type[nn.Module] | None)
     ).hardware_flop
     if kind is LibrarySegment:
         tokens = samples * training.sequence
-        flops -= segments(options) * 2 * tokens * shape.ffn * shape.hidden
+        flops -= options.segments * 2 * tokens * shape.ffn * shape.hidden
     return flops
 
 
@@ -222,16 +214,14 @@ def _cost(name: str, kind: type[nn.Module] | None, options: Options, rows: Batch
 def _dropout_difference(kind: type[nn.Module] | None, options: Options, rows: Batch) -> float:
     """The gradient with dropout beside the one without checkpointing, from the same seed."""
 
-    def gradient(arrange: Callable[[GPT], GPT]) -> Tensor:
+    def gradient(kind: type[nn.Module] | None) -> Tensor:
         model = options.training().build(rows[0].device)
         model.blocks = nn.ModuleList(
             nn.Sequential(block, nn.Dropout(options.dropout)) for block in model.blocks
         )
-        model = arrange(model)
+        model = _cut(model, options, kind)
         torch.manual_seed(options.seed)
         mean_loss(model, rows).backward()
         return flat_gradient(model)
 
-    return relative_difference(
-        gradient(lambda model: _cut(model, options, kind)), gradient(lambda model: model)
-    )
+    return relative_difference(gradient(kind), gradient(None))

@@ -9,6 +9,8 @@ torchrun.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,29 +25,38 @@ from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
 from course_lib.scratch.collectives.peers import Peers, SlowPeers
-from course_lib.scratch.collectives.ring import (
-    all_to_all,
-    ring_all_gather,
-    ring_all_reduce,
-    ring_reduce_scatter,
-)
-from course_lib.scratch.collectives.tree import tree_all_reduce
+from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
 from course_lib.theory.inputs.units import KIB, MIB, format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.fitting import FittedLink, fit_alpha_beta
 from course_lib.validation import choice, whole
 
 NUMBER_BYTES = 4  # everything here is float32
+HALVES = ("ring_reduce_scatter", "ring_all_gather")
+BUILT = (*HALVES, "tree_all_reduce")  # by learners
+Scratch = Callable[[Tensor, Peers], Tensor]
 
 
-@dataclass(frozen=True)
-class Operation:
-    """A collective from scratch and from the library, and what the theory calls it."""
+class Operation(NamedTuple):
+    """A collective from scratch, by whose parts run, and from the library; the theory's names."""
 
     kind: str
     algorithm: str
-    scratch: Callable[[Tensor, Peers], Tensor]
+    scratch: Callable[[str], Scratch]
     library: Callable[[Tensor], Tensor]
+
+
+def ring(parts: str) -> Scratch:
+    """The course's ring all-reduce, or the learner's two halves."""
+    if parts == "course":
+        return ring_all_reduce
+    reduce_scatter, all_gather = (mine.get(name, parts) for name in HALVES)
+
+    def all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
+        whole: Tensor = all_gather(reduce_scatter(tensor, peers), peers, len(tensor))
+        return whole
+
+    return all_reduce
 
 
 def _library_all_to_all(whole: Tensor) -> Tensor:
@@ -56,15 +67,14 @@ def _library_all_to_all(whole: Tensor) -> Tensor:
 
 RING, TREE = "ring-all-reduce", "tree-all-reduce"
 OPERATIONS = {
-    RING: Operation("all-reduce", "ring", ring_all_reduce, wire.all_reduce),
-    TREE: Operation("all-reduce", "tree", tree_all_reduce, wire.all_reduce),
-    "reduce-scatter": Operation("reduce-scatter", "ring", ring_reduce_scatter, wire.reduce_scatter),
-    "all-gather": Operation("all-gather", "ring", ring_all_gather, wire.all_gather),
-    "all-to-all": Operation("all-to-all", "ring", all_to_all, _library_all_to_all),
+    RING: Operation("all-reduce", "ring", ring, wire.all_reduce),
+    TREE: Operation("all-reduce", "tree", partial(mine.get, "tree_all_reduce"), wire.all_reduce),
+    "reduce-scatter": Operation(
+        "reduce-scatter", "ring", partial(mine.get, HALVES[0]), wire.reduce_scatter
+    ),
+    "all-gather": Operation("all-gather", "ring", partial(mine.get, HALVES[1]), wire.all_gather),
+    "all-to-all": Operation("all-to-all", "ring", lambda _: all_to_all, _library_all_to_all),
 }
-
-# What learners build of them.
-BUILT = ("ring_reduce_scatter", "ring_all_gather", "tree_all_reduce")
 
 
 @dataclass(frozen=True)
@@ -238,7 +248,7 @@ def _line(row: Row, fits: Sequence[Fit], ranks: int) -> str:
     return (
         f"{row.operation:<16}{format_bytes(row.size_bytes, 'GiB', 1):>10}{row.steps:>6}"
         f"{row.messages:>9}{sum(row.sent_bytes) / ranks:>12,.0f}"
-        + "".join(f"{_milliseconds(time):>11}" for time in times)
+        + "".join(f"{'-' if time is None else f'{1000 * time:.3f}':>11}" for time in times)
         + f"{'-' if bus is None else f'{bus / 1e6:,.1f}':>11}"
     )
 
@@ -276,7 +286,7 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
         return row
     operation, device = OPERATIONS[name], launch.init().device
     tensor = _argument(operation, size_bytes, options.seed)
-    scratch = _scratch(name, options.parts)
+    scratch = operation.scratch(options.parts)
     seconds = collective_seconds(lambda: scratch(tensor, peers), options.repeats, device)
     # The library knows nothing of slowed links: beside them its times would say nothing.
     library_seconds = None
@@ -287,32 +297,11 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
     return replace(row, seconds=seconds, library_seconds=library_seconds)
 
 
-def _scratch(name: str, parts: str) -> Callable[[Tensor, Peers], Tensor]:
-    """The course's own function of an operation, or what is made of the learner's parts."""
-    if parts == "course" or name not in _OF_PARTS:
-        return OPERATIONS[name].scratch
-    return _OF_PARTS[name]
-
-
-def _both_halves(tensor: Tensor, peers: Peers) -> Tensor:
-    part = mine.get("ring_reduce_scatter")(tensor, peers)
-    whole: Tensor = mine.get("ring_all_gather")(part, peers, len(tensor))
-    return whole
-
-
-_OF_PARTS: dict[str, Callable[[Tensor, Peers], Tensor]] = {
-    RING: _both_halves,
-    TREE: lambda tensor, peers: mine.get("tree_all_reduce")(tensor, peers),
-    "reduce-scatter": lambda whole, peers: mine.get("ring_reduce_scatter")(whole, peers),
-    "all-gather": lambda shard, peers: mine.get("ring_all_gather")(shard, peers),
-}
-
-
 def _checked(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
     """Make one call, compare it with the library's, and count all that it sends."""
     operation, ranks = OPERATIONS[name], peers.ranks
     tensor = _argument(operation, size_bytes, options.seed)
-    scratch = _scratch(name, options.parts)
+    scratch = operation.scratch(options.parts)
     before = peers.rounds
     with log_wire() as log:
         ours = scratch(tensor, peers)
@@ -353,15 +342,15 @@ def _fits(rows: list[Row], ranks: int) -> list[Fit]:
     ring = [row for row in rows if row.operation == RING]
     library = [replace(row, seconds=row.library_seconds) for row in ring]
     times = {RING: _seconds(ring), "the library's all-reduce": _seconds(library)}
-    return [_fit(name, seconds, ranks) for name, seconds in times.items() if seconds and ranks > 1]
-
-
-def _fit(name: str, seconds: dict[int, float], ranks: int) -> Fit:
-    try:
-        link = fit_alpha_beta("all-reduce", list(seconds), list(seconds.values()), ranks)
-        return Fit(name, link)
-    except ValueError as problem:  # a busy machine, or a single size
-        return Fit(name, None, str(problem))
+    fits = []
+    for name, seconds in times.items():
+        if seconds and ranks > 1:
+            try:
+                link = fit_alpha_beta("all-reduce", list(seconds), list(seconds.values()), ranks)
+                fits.append(Fit(name, link))
+            except ValueError as problem:  # a busy machine, or a single size
+                fits.append(Fit(name, None, str(problem)))
+    return fits
 
 
 def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
@@ -370,7 +359,3 @@ def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
         return None
     link = fits[0].link.link
     return collectives.crossover_bytes("all-reduce", ranks, link, tree="tree", efficiency=1.0)
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:.3f}"

@@ -17,18 +17,12 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
-from course_lib.demos.shared import functional
+from course_lib.demos.shared import functional, prediction
 from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.prediction import (
-    Sent,
-    calls,
-    ddp_calls,
-    predicted_stored,
-    told,
-    traffic,
-)
+from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.prediction import Sent, calls, ddp_calls
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
@@ -61,8 +55,7 @@ class Ring(Trainee):
     zigzag: ClassVar[bool] = False
 
     def __init__(self, training: Training, rank: launch.Rank, parts: str = "course") -> None:
-        if parts == "mine" and mine.is_mine("ring_forward"):
-            self.name = f"{self.name}, with your ring_forward"
+        self.name += with_yours(parts, "ring_forward")
         model = training.build(rank.device)
         super().__init__(model, training.optimizer(model.parameters()))
         self.rank, self.layers = rank, model.blocks
@@ -173,8 +166,8 @@ def main(options: Options) -> Result:
     if options.zigzag:
         divisible("sequence", options.sequence, "2*ranks", 2 * rank.world)
     reference = one_process(training, rank.device)
-    theory = told(traffic(training, layout)).sent()
-    stored = predicted_stored(training, layout)
+    theory = prediction.told(prediction.traffic(training, layout)).sent()
+    stored = prediction.predicted_stored(training, layout)
     versions, scores = [], {}
     kinds: list[type[Ring]] = [Ring, ZigZag, Library] if options.zigzag else [Ring, Library]
     for kind in kinds:

@@ -6,12 +6,11 @@ all samples, to prove them equal.
 Run it with `course demo ddp --ranks 2`, or under torchrun.
 """
 
-import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import launch, mine
+from course_lib.demos.collectives import HALVES
 from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE as TOLERANCE
 from course_lib.demos.shared.comparison import tensor_gap
@@ -66,10 +66,14 @@ class Options(MicroBatchOptions):
         cap = round(self.bucket_cap_mb * MIB)
         return (cap, cap) if cap else (BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
 
+    def buckets(self) -> list[int]:
+        """Bytes of each bucket, in the order in which backward fills them; 4 a parameter in all."""
+        sizes = [p.nbytes for p in self.training().build().parameters()]
+        return ddp_buckets(sizes[::-1], *self.bucket_limits())
+
     def syncs(self) -> int:
         """Exchanges in the whole run."""
-        micro_steps = self.steps * self.accumulation
-        return gradient_syncs(micro_steps, self.accumulation, self.no_sync)
+        return gradient_syncs(self.steps * self.accumulation, self.accumulation, self.no_sync)
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,9 @@ def main(options: Options) -> Result:
     if options.compare:
         batches = _whole_batches(rank, options)
         one = one_process(options.training(), rank.device, batches=batches)
-    names, runs = [], []
-    for version in (library(rank, options), by_hand(rank, options)):
-        names.append(version.name)
-        runs.append(_train(version, rank, options, one))
-    (found, scratch), device = runs, device_name(rank.device)
-    gradient_bytes = _gradient_bytes(options)
+    versions = library(rank, options), by_hand(rank, options)
+    runs = found, scratch = [_train(version, rank, options, one) for version in versions]
+    names, device = [version.name for version in versions], device_name(rank.device)
     return Result(
         f"{rank.world} ranks, {rank.backend} on {device}: {len(found.losses)} updates in "
         f"{found.seconds:.2f} s, loss {found.losses[0]:.3f} -> {found.losses[-1]:.3f}"
@@ -132,20 +133,14 @@ def main(options: Options) -> Result:
         **vars(found),
         ranks=rank.world,
         losses_one_process=one.losses if one else [],
-        gradient_bytes=sum(gradient_bytes),  # of one exchange: 4 a parameter
-        predicted_bucket_bytes=ddp_buckets(gradient_bytes, *options.bucket_limits()),
+        gradient_bytes=sum(options.buckets()),  # of one exchange
+        predicted_bucket_bytes=options.buckets(),
         scratch=scratch,
         scratch_name=names[1],
     )
 
 
-def _gradient_bytes(options: Options) -> list[int]:
-    """Bytes of each gradient, in the order in which backward makes them."""
-    return [p.nbytes for p in reversed(list(options.training().build().parameters()))]
-
-
-@dataclass(frozen=True)
-class Version:
+class Version(NamedTuple):
     """A model that DDP trains, what it sends, and how often it should in the whole run."""
 
     name: str
@@ -160,18 +155,14 @@ def library(rank: launch.Rank, options: Options) -> Version:
     model = options.training().build(rank.device)
     # Given a cap, torch takes it for the first bucket too; without one it has 1 and 25 MiB.
     ddp = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb or None)
-    buckets = ddp_buckets(_gradient_bytes(options), *options.bucket_limits())
-    predicted = ddp_all_reduces(options.syncs(), len(buckets))
+    predicted = ddp_all_reduces(options.syncs(), len(options.buckets()))
     return Version("DistributedDataParallel", model, ddp, log_buckets(ddp), predicted)
-
-
-_RING = ("ring_reduce_scatter", "ring_all_gather")
 
 
 def by_hand(rank: launch.Rank, options: Options) -> Version:
     """DDP written out: it has its buckets from the first exchange on."""
     parts, limits, log = options.parts, options.bucket_limits(), BucketLog()
-    start = _ring(parts) if with_yours(parts, *_RING) else start_all_reduce
+    start = _ring(parts) if with_yours(parts, *HALVES) else start_all_reduce
 
     def all_reduce(flat: Tensor) -> Work:
         if rank.world > 1:  # one rank sends nothing
@@ -180,14 +171,13 @@ def by_hand(rank: launch.Rank, options: Options) -> Version:
 
     model = options.training().build(rank.device)
     ddp = mine.get("DDP", parts)(model, *limits, all_reduce=all_reduce)
-    buckets = ddp_buckets(_gradient_bytes(options), *limits)
-    predicted = options.syncs() * len(buckets) if rank.world > 1 else 0
-    return Version(f"DDP by hand{with_yours(parts, 'DDP', *_RING)}", model, ddp, log, predicted)
+    predicted = options.syncs() * len(options.buckets()) * (rank.world > 1)
+    return Version(f"DDP by hand{with_yours(parts, 'DDP', *HALVES)}", model, ddp, log, predicted)
 
 
 def _ring(parts: str) -> AllReduce:
     """An all-reduce by the ring of the learner."""
-    reduce_scatter, all_gather = (mine.get(name, parts) for name in _RING)
+    reduce_scatter, all_gather = (mine.get(name, parts) for name in HALVES)
     return partial(RingSum, peers=Peers(), reduce_scatter=reduce_scatter, all_gather=all_gather)
 
 
@@ -206,14 +196,13 @@ def _train(version: Version, rank: launch.Rank, options: Options, one: OneProces
         optimizer.step()
         optimizer.zero_grad()
         launch.report_step(len(losses), options.steps)
-    buckets = ddp_buckets(_gradient_bytes(options), *options.bucket_limits())
     return Run(
         losses=losses,
         gradient_difference=difference,
         all_reduces=version.log.all_reduces,
         predicted_all_reduces=version.predicted,
         all_reduced_bytes=version.log.total_bytes,
-        bucket_bytes=version.log.bucket_bytes[-len(buckets) :],
+        bucket_bytes=version.log.bucket_bytes[-len(options.buckets()) :],
         seconds=time.perf_counter() - start,
     )
 
@@ -227,12 +216,10 @@ def _whole_batches(rank: launch.Rank, options: Options) -> Iterator[Batch]:
 
 
 def _updates(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
-    """The windows of `accumulation` micro-batches of all updates, over as many epochs as needed."""
-    return itertools.islice(_endless(rank, options), options.steps)
+    """Each update's `accumulation` micro-batches, over as many epochs as needed.
 
-
-def _endless(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
-    """Windows of endless epochs; samples that fill no window are dropped."""
+    Samples that fill no update are dropped.
+    """
     windows = Windows(options.sequence)
     sizes = (len(windows), options.micro_batch, options.accumulation)
     epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()
@@ -240,8 +227,8 @@ def _endless(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
         windows, seed=options.seed, drop_last=True
     )
     loader = DataLoader(windows, options.micro_batch, sampler=sampler, drop_last=True)
-    for pass_number in itertools.count():
-        sampler.set_epoch(pass_number)
-        batches = iter(loader)
-        for _ in range(epoch.updates):
-            yield [next(batches) for _ in range(options.accumulation)]
+    for number in range(options.steps):
+        if number % epoch.updates == 0:
+            sampler.set_epoch(number // epoch.updates)
+            batches = iter(loader)
+        yield [next(batches) for _ in range(options.accumulation)]

@@ -12,9 +12,10 @@ from statistics import fmean
 import torch
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.training import Training, one_process
+from course_lib.scratch.gpt import GPT
 from course_lib.scratch.rounded_products import Formats, round_products
 
 VERSIONS = {
@@ -34,25 +35,27 @@ class Options(BatchOptions):
     learning_rate: float = option(1e-3, "the optimizer's learning rate")
 
 
-def losses(options: Options, formats: Formats | None) -> list[float]:
-    """Train one version; all have the same start and the same batches."""
-    device, run = launch.init().device, options.training()
-    model, found = run.build(device), []
-    if formats:
-        round_products(model.blocks, formats)
-    optimizer = run.optimizer(model.parameters())
-    for batch in run.batches(device):
-        optimizer.zero_grad()
-        loss = mean_loss(model, batch)
-        loss.backward()
-        optimizer.step()
-        found.append(float(loss.detach()))
-    return found
+@dataclass(frozen=True)
+class Rounded(Training):
+    """A training run whose products are rounded; all have the same start and the same batches."""
+
+    formats: Formats | None = None
+
+    def build(self, device: torch.device | str = "cpu") -> GPT:
+        """The model with its first weights."""
+        model = super().build(device)
+        if self.formats:
+            round_products(model.blocks, self.formats)
+        return model
 
 
 def main(options: Options) -> Result:
     """Train all versions; `last` is the mean loss of the last ten updates, since batches differ."""
-    found = {name: losses(options, formats) for name, formats in VERSIONS.items()}
+    device = launch.init().device
+    found = {
+        name: one_process(options.fill(Rounded, formats=formats), device).losses
+        for name, formats in VERSIONS.items()
+    }
     last = {name: fmean(each[-10:]) for name, each in found.items()}
     return Result(
         f"{options.steps} updates; mean loss of the last ten",

@@ -7,26 +7,25 @@ Run it with `course demo fsdp_tp --ranks 4`, or under torchrun; 2 ranks are 1 x 
 2 x 1 with `--tp 1`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import loss_parallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import Batch, mean_loss, rows_of
+from course_lib.demos.shared.batch import Batch, rows_of
 from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import besides, predicted_stored, told, traffic
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, gradients_of, one_process
+from course_lib.demos.shared.training import Training, one_process
 from course_lib.demos.three_d import Mixed
 from course_lib.demos.tp import torch_tp
+from course_lib.demos.tp.versions import Cut
+from course_lib.demos.tp.versions import Torch as TorchTP
 from course_lib.scratch.fsdp.flat_parameter import gathered
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.scratch.tensor.region import TensorParallel
@@ -63,41 +62,32 @@ class Options(BatchOptions):
         return layout
 
 
-class OnMesh(Trainee):
-    """What the versions share: a model on a mesh, and its rows of the batch."""
-
-    def __init__(self, model: nn.Module, training: Training, mesh: DeviceMesh) -> None:
-        super().__init__(model, training.optimizer(model.parameters()))
-        torch_tp.update_one_by_one(self.optimizer)
-        self.mesh = mesh
-
-    def rows(self, batch: Batch) -> Batch:
-        """The samples of this copy of the model."""
-        dp = self.mesh["dp"]
-        return rows_of(batch, dp.get_local_rank(), dp.size())
+def own_rows(batch: Batch, mesh: DeviceMesh) -> Batch:
+    """The samples of this copy of the model."""
+    dp = mesh["dp"]
+    return rows_of(batch, dp.get_local_rank(), dp.size())
 
 
-class Sharded(OnMesh):
+class Sharded(Cut):
     """Tensor parallelism from scratch; our FSDP shards each copy over dp, and its gradients."""
 
     name = "f and g, FSDP from scratch over dp"
 
     def __init__(self, training: Training, mesh: DeviceMesh, device: torch.device) -> None:
-        self.region = TensorParallel(mesh["tp"].get_group())
-        model = cut_gpt(training.build(device), self.region)
+        region = TensorParallel(mesh["tp"].get_group())
+        model = cut_gpt(training.build(device), region)
         named = model.named_parameters()
         self.cuts = {name: p.cut for name, p in named if hasattr(p, "cut")}
         self.units = FSDP(model, list(model.blocks), group=mesh["dp"].get_group()).units
-        super().__init__(model, training, mesh)
+        super().__init__(model, training, region)
+        self.mesh, self.ranks = mesh, mesh.size()
 
-    def backward(self, batch: Batch) -> Tensor:
-        """Forward and backward passes of this copy's rows."""
-        inputs, labels = self.rows(batch)
-        loss = vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
-        loss.backward()
-        return loss / self.mesh.size()
+    def loss(self, batch: Batch) -> Tensor:
+        """The mean loss of this copy's rows."""
+        inputs, labels = own_rows(batch, self.mesh)
+        return vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
 
-    def gradients(self) -> Mapping[str, Tensor]:
+    def gradients(self) -> dict[str, Tensor]:
         """The shards over dp gathered, then the tp ranks' parts joined."""
         shares = gathered(self.units, gradients=True)
         return {
@@ -106,7 +96,7 @@ class Sharded(OnMesh):
         }
 
 
-class Torch(OnMesh):
+class Torch(TorchTP):
     """`fully_shard` over `parallelize_module`, on one mesh of two dimensions."""
 
     name = "fully_shard over parallelize_module"
@@ -115,18 +105,12 @@ class Torch(OnMesh):
         model = torch_tp.parallelize(training.build(device), mesh["tp"])
         for module in (*model.blocks, model):
             fully_shard(module, mesh=mesh["dp"])
-        super().__init__(model, training, mesh)
+        super().__init__(model, training, mesh.size())
+        self.mesh = mesh
 
     def backward(self, batch: Batch) -> Tensor:
         """Forward and backward passes of this copy's rows."""
-        with loss_parallel():
-            loss = mean_loss(self.model, self.rows(batch))
-            loss.backward()
-        return torch_tp.whole_loss(loss) / self.mesh.size()
-
-    def gradients(self) -> Mapping[str, Tensor]:
-        """The whole gradients, from both dimensions of the mesh."""
-        return torch_tp.fused(gradients_of(self.model))
+        return super().backward(own_rows(batch, self.mesh))
 
 
 def main(options: Options) -> Result:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -20,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.prediction import FP32
+from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import Training
@@ -27,20 +28,13 @@ from course_lib.measure.largest_batch import fits_on_gpu, largest_batch, peak_by
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, memory_moments
 from course_lib.theory.memory.states import local_parameters
 
 # What the small GPT trains in: fp32, AdamW fused, the loss in PyTorch's own operators.
-RECIPE = Recipe(
-    "fp32",
-    "fp32",
-    master_copy=False,
-    gradient_life="backward",
-    loss="eager",
-    update="fused",
-    gradient_as_bucket_view=True,
+RECIPE = replace(
+    FP32, gradient_life="backward", loss="eager", update="fused", gradient_as_bucket_view=True
 )
 # Under DDP gradients are parts of its buckets, which stay.
 TECHNIQUES = {
@@ -106,7 +100,7 @@ def main(options: Options) -> Result:
         if options.limit_mb:
             peak = peak_bytes(partial(trained.update, rows), [*trained.states(), *rows])
             if ranks > 1:
-                peak = most_of_ranks(peak, rank.device)
+                peak = max(from_all_ranks(peak))  # so that all go on with the same batch
             tries.append((batch, peak, peak <= limit_bytes))
         else:
             tries.append((batch, 0, fits_on_gpu(partial(trained.update, rows))))
@@ -117,14 +111,13 @@ def main(options: Options) -> Result:
         lambda batch: predicted_bytes(options, batch, ranks, overhead_bytes) <= limit_bytes,
         options.most,
     )
-    lines = [
-        f"  batch {batch:>5}{f'{peak / 1e6:,.1f} MB' if peak else '':>12}   "
-        f"{'fits' if fits_ else 'does not fit'}"
-        for batch, peak, fits_ in tries
-    ]
     return Result(
         f"limit {limit_bytes / 1e6:,.1f} MB, {len(tries)} tries:",
-        *lines,
+        *(
+            f"  batch {batch:>5}{f'{peak / 1e6:,.1f} MB' if peak else '':>12}   "
+            f"{'fits' if fits_ else 'does not fit'}"
+            for batch, peak, fits_ in tries
+        ),
         f"the largest batch is {found}, predicted {predicted}",
         facts=[judged(found, predicted)] if options.limit_mb else (),
         limit_bytes=limit_bytes,
@@ -139,13 +132,6 @@ def judged(found: int, predicted: int) -> Fact:
     gap, most = abs(found - predicted), max(1, _OFF * predicted)
     what = f"the {found} samples that fit"
     return Fact(what, gap, tolerance=most, unit="samples", beside=f"{predicted}, predicted,")
-
-
-def most_of_ranks(size_bytes: int, device: torch.device) -> int:
-    """The largest of all ranks' sizes, so that all go on with the same batch."""
-    most = torch.tensor(size_bytes, device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return int(most)
 
 
 class Trained:

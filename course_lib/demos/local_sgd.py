@@ -123,12 +123,9 @@ def main(options: Options) -> Result:
 
 def _seldom(training: PlainTraining, rank: launch.Rank, every: int) -> tuple[list[float], Total]:
     """Losses with an average after `every` updates, and what was sent for them."""
-    trainee, losses, sent = Local(training, rank, every), [], Total(0, 0)
-    for batch in training.batches(rank.device):
-        with log_wire() as log:
-            share = trainee.backward(batch)
+    trainee, shares = Local(training, rank, every), []
+    with log_wire() as log:
+        for batch in training.batches(rank.device):
+            shares.append(trainee.backward(batch))
             trainee.update()
-        calls_, size = log.sent().get("all-reduce", Total(0, 0))
-        sent = Total(sent.calls + calls_, sent.size_bytes + size)
-        losses.append(sum_over_ranks(share))
-    return losses, sent
+    return [sum_over_ranks(share) for share in shares], log.sent().get("all-reduce", Total(0, 0))

@@ -76,7 +76,8 @@ def main(options: Options) -> Result:
         }
         for name, wrap in versions.items():
             trace = _profiled(wrap, training, rank)
-            lanes.append(_lanes(name, trace))
+            sends = [one for one in trace["traceEvents"] if one.get("name") == "c10d::allreduce_"]
+            lanes.append(Lanes(**vars(timeline(trace)), name=name, buckets=len(sends)))
             if options.trace and rank.rank == 0:
                 Path(options.trace).write_text(json.dumps(trace))
     device = device_name(rank.device)
@@ -103,9 +104,3 @@ def _profiled(
         ddp.zero_grad()
         launch.report_step(number_, training.steps)
     return trace
-
-
-def _lanes(name: str, trace: dict[str, Any]) -> Lanes:
-    found = timeline(trace)
-    sends = [event for event in trace["traceEvents"] if event.get("name") == "c10d::allreduce_"]
-    return Lanes(found.computation, found.communication, name, len(sends))

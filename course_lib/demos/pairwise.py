@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Result
 from course_lib.theory.network.pairwise import SCHEDULES, PairTest, name_slow, rounds
 
@@ -59,12 +60,10 @@ def main(options: Options) -> Result:
             if rank.rank in (first, second):
                 seconds = _one_way_s(data, rank.rank, first + second - rank.rank, options)
                 fastest[first, second] = min(seconds, fastest.get((first, second), seconds))
-    gathered: list[dict[tuple[int, int], float]] = [{} for _ in range(rank.world)]
-    dist.all_gather_object(gathered, fastest)
     # Both ends timed each pair: keep what the first one says.
     tests = [
         PairTest(*pair, data.nbytes / seconds)
-        for who, own in enumerate(gathered)
+        for who, own in enumerate(from_all_ranks(fastest))
         for pair, seconds in sorted(own.items())
         if pair[0] == who
     ]

@@ -9,11 +9,11 @@ Run it with `course demo prefetch --ranks 2`, or under torchrun.
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -73,16 +73,14 @@ class Lanes:
     @property
     def replayed_s(self) -> float:
         """Theory's step if messages and naps take as long as they did here, not as when alone."""
-        life = unit_life(_own_costs(self.measured), prefetch=int(self.prefetch))
-        return life.total_s
+        return unit_life(_own_costs(self.measured), prefetch=int(self.prefetch)).total_s
 
     def line(self) -> str:
         """All three times."""
-        predicted_s, measured_s, replayed_s = self.predicted_s, self.measured_s, self.replayed_s
         return (
-            f"prefetch {'on' if self.prefetch else 'off':<4} predicted {1000 * predicted_s:.0f} "
-            f"ms, measured {1000 * measured_s:.0f} ms, with the step's own messages predicted "
-            f"{1000 * replayed_s:.0f} ms"
+            f"prefetch {'on' if self.prefetch else 'off':<4} "
+            f"predicted {1000 * self.predicted_s:.0f} ms, measured {1000 * self.measured_s:.0f} "
+            f"ms, with the step's own messages predicted {1000 * self.replayed_s:.0f} ms"
         )
 
 
@@ -129,11 +127,12 @@ class Nap(Function):
 class Sleeper(nn.Module):
     """A layer of `numbers` weights; `blocks` of the root come after its own nap."""
 
+    note: Callable[[str, float], None]
+
     def __init__(self, numbers: int, seconds: float, blocks: Sequence["Sleeper"] = ()) -> None:
         super().__init__()
         self.weight, self.seconds = nn.Parameter(torch.zeros(numbers)), seconds
         self.blocks = nn.ModuleList(blocks)
-        self.note: Callable[[str, float], None] = lambda *_: None
 
     def sleep(self, what: str) -> None:
         """Twice as long backward; nothing is noted of a nap of no time."""
@@ -150,47 +149,39 @@ class Sleeper(nn.Module):
         return x
 
 
+class Delivery(NamedTuple):
+    """A message on a link; a unit waits for it as for any other."""
+
+    wait: Callable[[], object]
+
+
 class Link:
     """Carries one message at a time, each for `least_s` or longer, in a thread of its own."""
 
     def __init__(self, least_s: float) -> None:
         self.thread, self.least_s = ThreadPoolExecutor(1), least_s
 
-    def carry(self, work: Work, note: Callable[[], None] = lambda: None) -> "Delivery":
+    def carry(self, work: Work, note: Callable[[], None] = lambda: None) -> Delivery:
         """Wait for `work` beside the program, which may come later; then call `note`."""
-        return Delivery(self.thread.submit(self._carry, work, note))
 
-    def _carry(self, work: Work, note: Callable[[], None]) -> None:
-        start = time.monotonic()
-        work.wait()
-        time.sleep(max(0.0, start + self.least_s - time.monotonic()))
-        note()
+        def arrive() -> None:
+            start = time.monotonic()
+            work.wait()
+            time.sleep(max(0.0, start + self.least_s - time.monotonic()))
+            note()
 
-
-@dataclass(frozen=True)
-class Delivery:
-    """A message on a link; a unit waits for it as for any other."""
-
-    arrived: Future[None]
-
-    def wait(self) -> None:
-        """Return when it is there."""
-        self.arrived.result()
+        return Delivery(self.thread.submit(arrive).result)
 
 
 class Timed(FSDPUnit):
     """A unit that notes when its messages begin, and when they have ended."""
 
     link: Link
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.note: Callable[[str, float], None] = lambda *_: None
-        super().__init__(*args, **options)
+    note: Callable[[str, float], None]
 
     def start_gather(self) -> None:
         """By the link."""
-        before = self.gathering
-        start = time.monotonic()
+        before, start = self.gathering, time.monotonic()
         super().start_gather()
         if self.gathering and self.gathering is not before:
             note = partial(self.note, "all-gather", start)
@@ -217,39 +208,36 @@ def _measured(options: Options, link: Link, prefetch: bool, device: torch.device
     layers = [Sleeper(options.numbers, forward_s) for _ in range(options.layers)]
     model = Sleeper(options.numbers, 0.0, layers)
     fsdp = TimedFSDP(model, layers, device=device, prefetch=prefetch)
-    for unit in fsdp.units:
-        unit.link = link
-    model(torch.zeros(1)).sum().backward()
-    return min(
-        (_step(fsdp, model, [model, *layers]) for _ in range(_STEPS)),
-        key=lambda tasks: tasks[-1].until,
-    )
+    diary: list[Event] = []
+
+    def note(place: int, what: str, start: float) -> None:
+        diary.append(Event(start, 0, what, place, end=time.monotonic(), label=str(place)))
+
+    for place, (unit, module) in enumerate(zip(fsdp.units, [model, *layers], strict=True)):
+        unit.link, unit.note = link, partial(note, place)
+        module.note = unit.note
+
+    def step() -> list[Event]:
+        diary.clear()
+        dist.barrier()
+        model(torch.zeros(1)).sum().backward()  # waits for all messages
+        return _one_after_the_other(diary)
+
+    step()
+    return min((step() for _ in range(_STEPS)), key=lambda tasks: tasks[-1].until)
 
 
-def _step(fsdp: FSDP, model: Sleeper, modules: Sequence[Sleeper]) -> list[Event]:
-    diary: list[tuple[str, int, float, float]] = []
-    for place, (unit, module) in enumerate(zip(fsdp.units, modules, strict=True)):
-        # Bound now: each unit and each layer notes its own number.
-        def note(what: str, start: float, place: int = place) -> None:
-            diary.append((what, place, start, time.monotonic()))
-
-        unit.note = module.note = note
-    dist.barrier()
-    model(torch.zeros(1)).sum().backward()  # waits for all messages
-    return _tasks(diary)
-
-
-def _tasks(diary: Sequence[tuple[str, int, float, float]]) -> list[Event]:
+def _one_after_the_other(diary: Sequence[Event]) -> list[Event]:
     """In theory's form: a message starts when it is asked for and the one before it has ended."""
-    entries = sorted(diary, key=lambda entry: entry[2])
-    zero, link_free = entries[0][2], 0.0
+    asked = sorted(diary, key=lambda task: task.at)
+    zero, link_free = asked[0].at, 0.0
     tasks = []
-    for what, place, asked, end in entries:
-        start = asked
-        if what in COLLECTIVES:
-            start = min(max(asked, link_free), end)
-            link_free = end
-        tasks.append(Event(start - zero, 0, what, place, end=end - zero, label=str(place)))
+    for task in asked:
+        start = task.at
+        if task.what in COLLECTIVES:
+            start = min(max(start, link_free), task.until)
+            link_free = task.until
+        tasks.append(task._replace(at=start - zero, end=task.until - zero))
     return tasks
 
 
@@ -260,17 +248,12 @@ def _own_costs(tasks: Sequence[Event]) -> list[UnitCosts]:
         took = [it.until - it.at for it in tasks if (it.what, it.part) == (what, unit)]
         return fmean(took) if took else 0.0  # a nap of no time
 
-    return [
-        UnitCosts(
-            seconds("forward", unit),
-            seconds("backward", unit),
-            seconds("all-gather", unit),
-            seconds("reduce-scatter", unit),
-            weights_bytes=0,
-            gradients_bytes=0,
-        )
-        for unit in range(1 + max(int(task.label) for task in tasks))
-    ]
+    costs = []
+    for unit in range(1 + max(int(task.label) for task in tasks)):
+        passes = seconds("forward", unit), seconds("backward", unit)
+        messages = seconds("all-gather", unit), seconds("reduce-scatter", unit)
+        costs.append(UnitCosts(*passes, *messages, weights_bytes=0, gradients_bytes=0))
+    return costs
 
 
 def _alone(options: Options, link: Link, device: torch.device) -> tuple[float, float]:

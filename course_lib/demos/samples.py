@@ -51,13 +51,6 @@ class Seen(Result):
         seen = {s for rank in self.by_rank(epoch) for s in rank}
         return [s for s in range(self.samples) if s not in seen]
 
-    def line(self, epoch: int) -> str:
-        """What became of one epoch."""
-        return (
-            f"epoch {epoch}: {self.steps(epoch)} steps on each rank, "
-            f"repeated {self.repeated(epoch) or 'none'}, missed {self.missed(epoch) or 'none'}"
-        )
-
 
 def main(options: Options) -> Seen:
     """Every rank goes through its share of the data set and prints what it sees."""
@@ -80,5 +73,9 @@ def main(options: Options) -> Seen:
             print(f"epoch {epoch}: {batches}", flush=True)
         seen.append(from_all_ranks(batches))
     result = Seen(samples=options.samples, seen=seen)
-    result.said += [result.line(epoch) for epoch in range(options.epochs)]
+    result.said += [
+        f"epoch {epoch}: {result.steps(epoch)} steps on each rank, "
+        f"repeated {result.repeated(epoch) or 'none'}, missed {result.missed(epoch) or 'none'}"
+        for epoch in range(options.epochs)
+    ]
     return result

@@ -6,14 +6,14 @@ process, and what each axis sends equals the theory.
 Run it with `course demo three_d --ranks 8`, or with fewer ranks, or under torchrun.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from course_lib import launch, mine
+from course_lib.demos import collectives
 from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
@@ -23,8 +23,8 @@ from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.tp.versions import PAIR, own_pair
 from course_lib.scratch.collectives.peers import Peers
-from course_lib.scratch.tensor.region import Pair
 from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Coordinates, Mesh, ThreeD, axes
 from course_lib.theory.inputs.layout import Layout
@@ -32,8 +32,7 @@ from course_lib.theory.pipelines.schedules import schedule
 from course_lib.trace import SEND, Trace
 from course_lib.validation import divisible
 
-PAIR = ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear")
-RING = ("ring_reduce_scatter", "ring_all_gather")
+RING = collectives.HALVES
 BUILT = ("Mesh", *PAIR, "vocab_parallel_cross_entropy", "Pipeline", *RING)
 # zb1p walks backward twice, and would exchange tensor-parallel gradients twice.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
@@ -93,6 +92,7 @@ def main(options: Options) -> Result:
     layout, training = options.layout(rank.world), options.training()
     reference = one_process(training, rank.device)
     mesh = mine.get("Mesh", options.parts)(layout.dp, layout.tp, layout.pp)
+    yours = [name for name in BUILT if options.parts == "mine" and mine.is_mine(name)]
     version = follow(
         Mixed(training, layout, mesh, options.parts),
         training,
@@ -107,9 +107,9 @@ def main(options: Options) -> Result:
         options.model,
         reference,
         [version],
-        notes=_notes(mesh, layout, training) + _credit(options.parts),
+        notes=_notes(mesh, layout, training) + _credit(yours),
         places=[mesh.place_of(number)._asdict() for number in range(rank.world)],
-        yours=_yours(options.parts),
+        yours=yours,
     )
 
 
@@ -166,33 +166,22 @@ class Mixed(Trainee):
 def own_parts(parts: str) -> dict[str, Any]:
     """What ThreeD is made of: the course's parts or, where they are built, the learner's."""
     found: dict[str, Any] = {
-        "pair": Pair(*(mine.get(name, parts) for name in PAIR)),
+        "pair": own_pair(parts),
         "cross_entropy": mine.get("vocab_parallel_cross_entropy", parts),
         "pipeline": mine.get("Pipeline", parts),
     }
     if with_yours(parts, *RING):
-        reduce_scatter, all_gather = (mine.get(name, parts) for name in RING)
-
-        def by_ring(tensor: Tensor, group: ProcessGroup) -> Tensor:
-            peers = Peers(group)
-            whole: Tensor = all_gather(reduce_scatter(tensor, peers), peers, len(tensor))
-            return whole
-
-        found["all_reduce"] = by_ring
+        by_ring = collectives.ring(parts)
+        found["all_reduce"] = lambda tensor, group: by_ring(tensor, Peers(group))
     return found
 
 
-def _credit(parts: str) -> list[str]:
+def _credit(theirs: Sequence[str]) -> list[str]:
     """Which parts are the learner's, and which the course's still."""
-    theirs = _yours(parts)
     if not theirs:
         return []
     left = [name for name in BUILT if name not in theirs]
     return [f"yours: {', '.join(theirs)}", f"the course's: {', '.join(left) or 'none'}"]
-
-
-def _yours(parts: str) -> list[str]:
-    return [name for name in BUILT if parts == "mine" and mine.is_mine(name)]
 
 
 def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:

@@ -7,6 +7,7 @@ Run it with `course demo yafsdp --ranks 2`, or under torchrun.
 """
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from course_lib import launch
@@ -20,8 +21,9 @@ from course_lib.demos.shared.sharding import wire_recipe
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.measure.peak import log_memory
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters, sharding_buffers
-from course_lib.trace import Event, Trace
+from course_lib.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ def main(options: Options) -> Result:
     """Train YaFSDP, and measure it beside the others; every rank returns what it did."""
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device, clip=options.clip)
-    told = predicted(training, rank.world, options) if rank.world > 1 else None
-    stored = buffered(training, rank.world, options.precision)
+    recipe, sizes = wire_recipe(options.precision), sizes_of(training, rank.world)
+    told = predicted(sizes, recipe, options.clip > 0) if rank.world > 1 else None
+    stored = buffered(sizes, recipe, rank.world)
     version = follow(Ya(options, rank), training, reference, told, stored)
     kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
     memory = [measure_memory(kind, options, rank) for kind in kinds]
@@ -84,21 +87,21 @@ def sizes_of(training: Training, ranks: int) -> list[int]:
     return [-(-size // ranks) * ranks for size in sizes]
 
 
-def predicted(training: Training, ranks: int, options: Options) -> Trace:
+def predicted(sizes: Sequence[int], recipe: Recipe, clipped: bool) -> Trace:
     """Every piece twice, except the last two: the buffers still hold them when backward starts."""
-    recipe, sizes = wire_recipe(options.precision), sizes_of(training, ranks)
     gathers = [*sizes, *sizes[:-2]]
-    told: list[Event] = [
-        *calls("all-gather", len(gathers), recipe.compute_bytes * sum(gathers)),
-        *calls("reduce-scatter", len(sizes), recipe.gradient_bytes * sum(sizes)),
-    ]
-    return Trace([*told, *calls("all-reduce", 1, 4)] if options.clip else told)
+    return Trace(
+        [
+            *calls("all-gather", len(gathers), recipe.compute_bytes * sum(gathers)),
+            *calls("reduce-scatter", len(sizes), recipe.gradient_bytes * sum(sizes)),
+            *calls("all-reduce", int(clipped), 4),
+        ]
+    )
 
 
-def buffered(training: Training, ranks: int, precision: str) -> Stored:
+def buffered(sizes: Sequence[int], recipe: Recipe, ranks: int) -> Stored:
     """States, and buffers by `sharding_buffers`, which are there with one rank as well."""
-    recipe = replace(wire_recipe(precision), gathering="yafsdp")
-    sizes = sizes_of(training, ranks)
+    recipe = replace(recipe, gathering="yafsdp")
     local = LocalParameters(sum(sizes[:-1]), layer_dense=max(sizes))  # the head is the embedding
     buffers = sharding_buffers(local, recipe, Layout(dp=max(ranks, 2), zero_stage=3))
     return {

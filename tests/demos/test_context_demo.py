@@ -1,10 +1,9 @@
 """The demo of context parallelism: equal, bytes as predicted, and what its options change."""
 
 import pytest
-from together import keep_mine, refused, runs
+from together import runs
 
 from course_lib import demos
-from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
 
 SMALL = {"model": "2x32x4", "steps": 3, "sequence": 24, "batch": 3}
 
@@ -24,16 +23,12 @@ def test_equal_to_one_process(two):
 
 
 def check(result, ranks):
+    """Beside what `main` proves."""
     assert [one.name for one in result.versions] == [
         "ring",
         "zig-zag ring",
         "torch: all-gather, DDP",
     ]
-    for version in result.versions:
-        assert max(loss_gaps(version.losses, result.losses_one_process)) <= LOSS_TOLERANCE
-        assert version.gradient_difference <= GRADIENT_TOLERANCE
-        assert version.sent == version.predicted_sent
-        assert version.stored == version.predicted_stored
     if ranks > 1:
         # layers · (keys and values twice, their gradients once) · hops, each of a slice
         hops = 2 * 3 * (ranks - 1)
@@ -44,24 +39,5 @@ def check(result, ranks):
     assert "scores per head" in result.report()
 
 
-def test_the_learners_ring_is_run(tmp_path, monkeypatch):
-    keep_mine(tmp_path, monkeypatch, "ring_attention")
-    result = demos.run("context", ranks=2, stream=False, parts="mine", **SMALL)
-    names = [one.name for one in result.versions]
-    assert names[:2] == ["ring, with your ring_forward", "zig-zag ring, with your ring_forward"]
-    assert next(iter(result.scores)) == names[0] and names[2].startswith("torch")
-    keep_mine(tmp_path, monkeypatch, "ring_attention", ("never masked", ""))
-    cases = [({"parts": "mine"}, "ring, with your ring_forward: the loss of update 0 differs")]
-    refused("context", cases, **SMALL)
-
-
 def test_without_zigzag_a_sequence_may_be_odd_multiples(two):
     assert [one.name for one in two["odd"].versions] == ["ring", "torch: all-gather, DDP"]
-
-
-def test_an_uneven_sequence_is_explained():
-    cases = [
-        ({"sequence": 23}, "sequence 23 is not divisible by cp 2"),
-        ({"sequence": 22}, r"sequence 22 is not divisible by 2\*ranks 4"),
-    ]
-    refused("context", cases, **SMALL)

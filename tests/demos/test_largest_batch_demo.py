@@ -90,8 +90,3 @@ def test_a_wrong_prediction_is_refused():
 def test_a_cpu_needs_a_limit():
     with pytest.raises(launch.RankFailed, match="limit_mb 0 needs a GPU"):
         demos.run("largest_batch", ranks=1, stream=False, limit_mb=0.0)
-
-
-def test_one_rank_cannot_share():
-    with pytest.raises(launch.RankFailed, match="technique fsdp needs at least 2 ranks"):
-        demos.run("largest_batch", ranks=1, stream=False, technique="fsdp")

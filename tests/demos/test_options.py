@@ -1,7 +1,7 @@
 """Options that may not be, or do not fit each other, are refused in a sentence."""
 
 import pytest
-from together import explained
+from together import explained, refused
 
 from course_lib import demos
 
@@ -70,3 +70,59 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_bad_options_are_explained(name):
     explained(demos.load(name).Options, CASES[name])
+
+
+FEW = "batch 1 leaves some of 2 ranks without a sample"
+GPT = {"model": "3x16x2", "sequence": 8}
+ON_RANKS = [  # demo, ranks, options of all cases, cases
+    ("context", 2, {}, [({"sequence": 23}, "sequence 23 is not divisible by cp 2")]),
+    ("context", 2, {}, [({"sequence": 22}, r"sequence 22 is not divisible by 2\*ranks 4")]),
+    ("ddp", 2, {}, [({"micro_batch": 200}, "would drop them all")]),
+    (
+        "experts",
+        2,
+        {},
+        [
+            ({"experts": 3}, "experts 3 is not divisible by ep 2"),
+            ({"batch": 1}, FEW),
+            ({"batch": 3, "fixed_routes": True}, "batch 3 is not divisible by ranks 2"),
+            ({"experts": 6, "fixed_routes": True}, "not divisible by experts 6"),
+        ],
+    ),
+    ("fsdp", 2, GPT, [({"batch": 1}, FEW)]),
+    ("largest_batch", 1, {}, [({"technique": "fsdp"}, "technique fsdp needs at least 2 ranks")]),
+    ("local_sgd", 2, GPT, [({"batch": 1}, FEW)]),
+    ("multi_device", 2, GPT, [({"batch": 1}, FEW)]),
+    ("overlap", 1, {}, [({}, "start at least 2")]),
+    ("pairwise", 3, {"repeats": 1}, [({}, "ranks 3 is no power of two")]),
+    ("pairwise", 2, {"repeats": 1}, [({}, "tests has 1 of two pairs")]),
+    ("prefetch", 1, {}, [({}, "start at least 2")]),
+    ("samples", 2, {}, [({"samples": 3, "drop_last": True}, "would drop them all")]),
+    (
+        "three_d",
+        2,
+        GPT,
+        [
+            ({"dp": 2, "tp": 2, "pp": 2}, r"world 2 is not dp\*tp\*pp\*cp = 2\*2\*2\*1 = 8"),
+            ({"pp": 2, "model": "1x16x2"}, "pp.virtual_stages 2 leaves a stage without a layer"),
+            ({"tp": 2, "model": "1x9x3"}, "heads 3 is not divisible by tp 2"),
+            ({"micro_batches": 3}, r"batch 8 is not divisible by dp\*micro_batches 3"),
+            (
+                {"schedule": "interleaved", "model": "4x16x2", "micro_batches": 1},
+                "accumulation 1 is not divisible by pp 2",
+            ),
+        ],
+    ),
+    ("three_d", 3, GPT, [({"tp": 2}, r"world 3 is not dp\*tp\*pp\*cp = 1\*2\*1\*1 = 2")]),
+    (
+        "zero",
+        2,
+        GPT,
+        [({"batch": 5, "accumulation": 3}, r"batch 5 leaves a micro-batch empty.* = 6")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "base", "cases"), ON_RANKS)
+def test_what_the_ranks_cannot_share_is_explained(name, ranks, base, cases):
+    refused(name, cases, ranks, **base)

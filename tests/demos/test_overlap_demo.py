@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from course_lib import demos, figures, launch
+from course_lib import demos, figures
 from course_lib.demos import overlap
 from course_lib.measure.overlap import timeline
 from course_lib.theory.network.buckets import ddp_buckets
@@ -33,8 +33,3 @@ def test_only_small_buckets_start_early(tmp_path):
     assert written.communication_ms == pytest.approx(result.lanes[-1].communication_ms)
     sheet = figures.lanes({run.title: run.rows for run in result.lanes})
     assert f"{many} buckets: " in sheet.sentence
-
-
-def test_it_needs_two_ranks():
-    with pytest.raises(launch.RankFailed, match="start at least 2"):
-        demos.run("overlap", ranks=1, **SMALL)

@@ -6,6 +6,7 @@ On a slow link they also show how many tokens hide the messages.
 import pytest
 
 from course_lib import demos
+from course_lib.measure.overlap import Timeline
 from course_lib.theory.inputs import RECIPES
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 from course_lib.theory.network.hiding import fsdp_hiding_tokens
@@ -45,14 +46,9 @@ def usual():
 
 def hidden(tasks):
     """The share of all messages' time in which something computes."""
-    naps = [it for it in tasks if it.what in COMPUTES]
-    messages_s = sum(it.end - it.at for it in tasks if it.what not in COMPUTES)
-    return (1 / messages_s) * sum(
-        max(0.0, min(message.end, nap.end) - max(message.at, nap.at))
-        for message in tasks
-        for nap in naps
-        if message.what not in COMPUTES
-    )
+    naps, messages = ([it for it in tasks if (it.what in COMPUTES) == nap] for nap in (True, False))
+    lanes = Timeline(naps, messages)
+    return lanes.overlapped_ms / lanes.communication_ms
 
 
 def test_a_step_takes_what_theory_makes_of_its_own_messages(usual):
@@ -107,8 +103,3 @@ def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
     for step in (half, bound):
         assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.predicted_s
     assert half.waited_s > 1.5 * bound.waited_s
-
-
-def test_one_rank_is_refused():
-    with pytest.raises(Exception, match="start at least 2"):
-        demos.run("prefetch", ranks=1, stream=False)

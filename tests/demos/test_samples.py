@@ -1,7 +1,7 @@
 """The samples demo against the theory of batches."""
 
 import pytest
-from together import refused, runs
+from together import runs
 
 from course_lib import demos
 from course_lib.theory.step.batching import Batching, rank_samples
@@ -52,8 +52,3 @@ def test_ranks_print_what_they_see(capsys):
     demos.run("samples", ranks=2, samples=4, epochs=1, shuffle=False)
     lines = sorted(line for line in capsys.readouterr().out.splitlines() if "epoch 0" in line)
     assert lines == ["[rank 0] epoch 0: [[0, 2]]", "[rank 1] epoch 0: [[1, 3]]"]
-
-
-def test_dropping_everything_is_explained():
-    options = {"samples": 3, "batch": 2, "drop_last": True}
-    refused("samples", [(options, "would drop them all")])

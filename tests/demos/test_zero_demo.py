@@ -1,7 +1,7 @@
 """The ZeRO demo on real ranks: equal to one process, stored and sent as the theory says."""
 
 import pytest
-from together import keep, refused, runs
+from together import runs
 
 from course_lib import launch
 from course_lib.demos.shared.training import Training
@@ -95,13 +95,6 @@ def test_whole_tensors_do_not_divide_evenly():
     assert redundancy_optimizer_parts([9, 1], 4) == [9, 1, 0, 0]
 
 
-def test_a_prediction_depends_on_stage_ranks_and_padding():
-    options = zero.Options(model="1x18x2")
-    stages = [options.sharding(stage, 4) for stage in range(4)]
-    assert len({str(one.stored()) for one in stages}) == 4
-    assert [one.units()["layers"][2] for one in stages] == [0, 2, 2, 2]  # 4122 parameters
-
-
 def broken_reduce():
     """One unit keeps its own gradient, without the other ranks'."""
     from course_lib.scratch.zero.shard import Unit
@@ -120,36 +113,3 @@ def broken_reduce():
 def test_a_wrong_gradient_is_refused():
     with pytest.raises(launch.RankFailed, match=r"stage 2 from scratch: the .* differs"):
         launch.run(broken_reduce, ranks=2)
-
-
-KEPT = """from course_lib.scratch.zero.shard import Unit as CourseUnit
-from course_lib.scratch.zero.stages import Zero as Course, clip
-
-class Unit(CourseUnit):
-    pass
-
-class Zero(Course):
-    unit = Unit
-
-    def step(self):
-        self.reduce()
-        for unit in self.units.values():
-            unit.gradient *= {}
-        super().step()
-"""
-
-
-def test_the_learners_stages_1_and_2_are_what_runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
-    keep(tmp_path, "zero", KEPT.format(1))
-    found = by_stage(runs("zero", {"": {"parts": "mine"}}, **BASE)[""])
-    yours = ["stage 1 from scratch, with your Zero", "stage 2 from scratch, with your Zero"]
-    assert list(found)[:4] == ["stage 0 from scratch", *yours, "stage 3 from scratch"]
-    keep(tmp_path, "zero", KEPT.format(0))
-    cases = [({"parts": "mine"}, f"{yours[0]}: the loss of update 1 differs"), ({}, "accepted")]
-    refused("zero", cases, **BASE)
-
-
-def test_a_batch_that_leaves_a_micro_batch_empty_is_explained():
-    options = {"batch": 5, "accumulation": 3}
-    refused("zero", [(options, r"batch 5 leaves a micro-batch empty.* = 6")], **BASE)

@@ -4,7 +4,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from course_lib import demos, launch
+from course_lib import demos, launch, mine
 
 
 def runs(name, cases, ranks=2, **base):
@@ -57,6 +57,12 @@ def keep(home, file, text):
     """Keep a part as a learner's, in the folder that COURSE_HOME names."""
     (home / "mine").mkdir(exist_ok=True)
     (home / "mine" / f"{file}.py").write_text(text)
+
+
+def keep_courses(home, file, mistake=""):
+    """Keep the course's own parts as the learner's, with a mistake at the end of the file."""
+    part = mine.BY_FILE[file]
+    keep(home, file, f"from {part.home} import {', '.join(part.names)}\n{mistake}")
 
 
 def keep_mine(home, monkeypatch, file, change=("", "")):

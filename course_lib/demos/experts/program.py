@@ -10,14 +10,13 @@ Run it with `course demo experts --ranks 2`, or under torchrun.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib import launch, mine
+from course_lib import launch
 from course_lib.demos.experts.training import ExpertTraining, mixtures
-from course_lib.demos.experts.versions import ByHand, Library, WithMine
+from course_lib.demos.experts.versions import ByHand, Library
 from course_lib.demos.shared.batch import Batch, own_rows
 from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
@@ -67,24 +66,26 @@ def main(options: Options) -> Result:
     _check_routes(options, rank.world)
     reference = one_process(training, rank.device, training.loss)
     stored = predicted_stored(training, layout)
-    with_mine = options.parts == "mine" and mine.is_mine("Dispatcher")
-    hand = (WithMine if with_mine else ByHand)(training, rank)
+    hand = ByHand(training, rank, options.parts)
     versions = []
     for trainee in (hand, Library(training, rank)):
         version = follow(trainee, training, reference, predicted_stored=stored)
         # The routes are known afterwards.
         sent = predicted(trainee, training, layout).sent() if rank.world > 1 else {}
         versions.append(replace(version, predicted_sent=sent))
-    without = _loads_of_one_process(replace(training, balance=0.0), rank.device)
-    found: dict[str, Any] = {
-        "load": hand.load,
-        "dropped": hand.dropped,
-        "imbalance": imbalances(hand.load),
-        "imbalance_without_loss": imbalances(without),
-    }
-    notes = _notes(hand, found["imbalance"], found["imbalance_without_loss"])
+    imbalance = imbalances(hand.load)
+    without = imbalances(_loads_of_one_process(replace(training, balance=0.0), rank.device))
     return compared(
-        "expert parallelism", rank, options.model, reference, versions, notes=notes, **found
+        "expert parallelism",
+        rank,
+        options.model,
+        reference,
+        versions,
+        notes=_notes(hand, imbalance, without),
+        load=hand.load,
+        dropped=hand.dropped,
+        imbalance=imbalance,
+        imbalance_without_loss=without,
     )
 
 
@@ -98,7 +99,7 @@ def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trac
     moes, theory = mixtures(trainee.model), told(traffic(training, layout)).sent()
     journeys, routed = theory["all-to-all"]
     if not training.fixed_routes or any(trainee.dropped):
-        rows = sum(2 * (sent_rows(moe) + received_rows(moe)) for moe in moes)
+        rows = sum(2 * sum(own_rows_of(moe)[:2]) for moe in moes)
         routed = rows * 4 * training.size[1]
     counts = layout.world * training.experts * 8
     return Trace(
@@ -110,19 +111,10 @@ def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trac
     )
 
 
-def sent_rows(moe: MoE) -> int:
-    """Choices of this rank's tokens that were accepted."""
-    return int(moe.kept[moe.rank].sum())
-
-
-def received_rows(moe: MoE) -> int:
-    """Accepted choices of this rank's experts."""
-    return int(moe.kept.view(moe.ranks, moe.ranks, -1)[:, moe.rank].sum())
-
-
-def staying_rows(moe: MoE) -> int:
-    """Accepted choices of this rank's tokens for this rank's experts."""
-    return int(moe.kept.view(moe.ranks, moe.ranks, -1)[moe.rank, moe.rank].sum())
+def own_rows_of(moe: MoE) -> tuple[int, int, int]:
+    """Accepted choices: of this rank's tokens, for this rank's experts, and those that are both."""
+    kept, here = moe.kept.view(moe.ranks, moe.ranks, -1), moe.rank
+    return int(kept[here].sum()), int(kept[:, here].sum()), int(kept[here, here].sum())
 
 
 def _check_routes(options: Options, ranks: int) -> None:
@@ -155,8 +147,7 @@ def _notes(
 ) -> list[str]:
     """What became of the tokens."""
     moes, load = mixtures(trainee.model), trainee.load[-1]
-    staying = sum(staying_rows(moe) for moe in moes)
-    leaving = sum(sent_rows(moe) for moe in moes) - staying
+    sent, _, staying = (sum(rows) for rows in zip(*map(own_rows_of, moes), strict=True))
     choices = sum(sum(layer) for layer in load)
     return [
         f"  tokens of each expert, last update, by layer: {load}, "
@@ -164,6 +155,6 @@ def _notes(
         f"  busiest expert over the mean: {imbalance[0]:.2f}, in the last 5 updates "
         f"{fmean(imbalance[-5:]):.2f}, without balance loss "
         f"{fmean(imbalance_without_loss[-5:]):.2f}",
-        f"  of this rank's tokens {leaving} leave it and {staying} stay; the all-to-all's bytes "
-        "count both",
+        f"  of this rank's tokens {sent - staying} leave it and {staying} stay; the all-to-all's "
+        "bytes count both",
     ]

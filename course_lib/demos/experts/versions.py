@@ -10,6 +10,7 @@ from course_lib import launch, mine
 from course_lib.demos.experts.training import ExpertTraining, mixtures
 from course_lib.demos.shared import functional
 from course_lib.demos.shared.batch import Batch, own_rows
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
@@ -26,12 +27,14 @@ class ByHand(Trainee):
         self,
         training: ExpertTraining,
         rank: launch.Rank,
-        dispatcher: type[Dispatcher] = Dispatcher,
+        parts: str = "course",
+        dispatcher: type[Dispatcher] | None = None,
     ) -> None:
         self.training, self.rank = training, rank
+        self.name += with_yours(parts, "Dispatcher")
         model = training.build(rank.device)
         for moe in mixtures(model):
-            moe.spread(world(), dispatcher)
+            moe.spread(world(), dispatcher or mine.get("Dispatcher", parts))
         super().__init__(model, training.optimizer(model.parameters()))
         self.load: list[list[list[int]]] = []
         self.dropped: list[int] = []
@@ -65,15 +68,6 @@ class ByHand(Trainee):
         return [p.nbytes for name, p in named if ".experts." not in name]
 
 
-class WithMine(ByHand):
-    """The same, with the Dispatcher that the learner has built."""
-
-    name = "by hand, with your Dispatcher"
-
-    def __init__(self, training: ExpertTraining, rank: launch.Rank) -> None:
-        super().__init__(training, rank, mine.get("Dispatcher"))
-
-
 class TorchDispatcher(Dispatcher):
     """Tokens travel by torch's all-to-all."""
 
@@ -88,7 +82,7 @@ class Library(ByHand):
     name = "torch: all-to-all, DDP"
 
     def __init__(self, training: ExpertTraining, rank: launch.Rank) -> None:
-        super().__init__(training, rank, TorchDispatcher)
+        super().__init__(training, rank, dispatcher=TorchDispatcher)
         # The attribute by which DDP learns which parameters are none of its business.
         names = [name for name, _ in self.model.named_parameters() if ".experts." in name]
         cast(Any, self.model)._ddp_params_and_buffers_to_ignore = names

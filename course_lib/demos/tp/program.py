@@ -7,6 +7,8 @@ Run it with `course demo tp --ranks 2`, or under torchrun.
 
 from dataclasses import dataclass
 
+from torch.distributed.device_mesh import init_device_mesh
+
 from course_lib import launch
 from course_lib.demos.shared.comparison import compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
@@ -14,7 +16,7 @@ from course_lib.demos.shared.prediction import besides, predicted_stored, told, 
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import one_process
-from course_lib.demos.tp import megatron
+from course_lib.demos.tp import megatron, torch_tp
 from course_lib.demos.tp.versions import Megatron, Scratch, Torch, own_region
 from course_lib.theory.inputs.layout import Layout
 from course_lib.trace import Trace
@@ -73,7 +75,9 @@ def main(options: Options) -> Result:
     ours = Scratch(training, region, rank.device, options.parts)
     versions, notes = [follow(ours, training, reference, sent, stored)], []
     if options.library:
-        theirs = Torch(training, rank, options.sequence_parallel)
+        mesh, model = init_device_mesh(rank.device.type, (rank.world,)), training.build(rank.device)
+        torch_tp.parallelize(model, mesh, options.sequence_parallel)
+        theirs = Torch(model, training, rank.world)
         torchs = options.told(
             layout, "torch, sequence parallelism", torchs="torch, separate q, k and v"
         )

@@ -3,11 +3,10 @@
 from abc import abstractmethod
 
 import torch
-from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch import Tensor, nn
 from torch.distributed.tensor.parallel import loss_parallel
 
-from course_lib import launch, mine
+from course_lib import mine
 from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
@@ -41,7 +40,7 @@ class Cut(Trainee):
 
     def __init__(self, model: GPT, training: Training, region: TensorParallel) -> None:
         super().__init__(model, training.optimizer(model.parameters()))
-        self.region = region
+        self.region, self.ranks = region, region.ranks
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
@@ -53,7 +52,7 @@ class Cut(Trainee):
         loss.backward()
         if isinstance(self.region, SequenceParallel):
             sum_copied_gradients(self.model, self.region)
-        return loss / self.region.ranks
+        return loss / self.ranks
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of all ranks, joined."""
@@ -102,12 +101,10 @@ class Torch(Trainee):
 
     name = "parallelize_module"
 
-    def __init__(self, training: Training, rank: launch.Rank, sequence_parallel: bool) -> None:
-        mesh = init_device_mesh(rank.device.type, (rank.world,))
-        model = torch_tp.parallelize(training.build(rank.device), mesh, sequence_parallel)
+    def __init__(self, model: nn.Module, training: Training, ranks: int) -> None:
         super().__init__(model, training.optimizer(model.parameters()))
         torch_tp.update_one_by_one(self.optimizer)
-        self.ranks = rank.world
+        self.ranks = ranks
 
     def backward(self, batch: Batch) -> Tensor:
         """Forward and backward passes of the whole batch."""

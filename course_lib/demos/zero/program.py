@@ -52,7 +52,12 @@ class Options(BatchOptions):
 def main(options: Options) -> Result:
     """Train every version; every rank returns the same losses and its own bytes."""
     rank, training = launch.init(), options.training()
-    check_batch(options, rank.world)
+    least = rank.world * options.accumulation
+    if options.batch < least:
+        raise ValueError(
+            f"batch {options.batch} leaves a micro-batch empty: take at least ranks {rank.world} × "
+            f"accumulation {options.accumulation} = {least}"
+        )
     reference = one_process(training, rank.device)
     weights = BYTES * training.shape().parameters().total
     versions: list[Version] = []
@@ -87,16 +92,6 @@ def main(options: Options) -> Result:
     if 1 in options.stages():
         add(_library(options, rank, reference))
     return compared("ZeRO", rank, options.model, reference, versions, notes=notes, facts=facts)
-
-
-def check_batch(options: Options, ranks: int) -> None:
-    """Raise ValueError unless every rank has a sample in each of its micro-batches."""
-    least = ranks * options.accumulation
-    if options.batch < least:
-        raise ValueError(
-            f"batch {options.batch} leaves a micro-batch empty: take at least ranks {ranks} × "
-            f"accumulation {options.accumulation} = {least}"
-        )
 
 
 def offloaded(sharding: Sharding) -> Stored:
