@@ -109,7 +109,7 @@ partner = predict("13.partner", "dp partner of rank 5?", yours=None)
 # %%
 cube = Layout(dp=2, tp=2, pp=2)
 print("strides:", mesh.strides(cube))
-figures.rank_mesh([mesh.place(cube, rank) for rank in range(8)])
+figures.rank_block([mesh.place(cube, rank) for rank in range(8)])
 
 # %% [markdown]
 # Now real process groups. The from-scratch version:

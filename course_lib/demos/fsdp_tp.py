@@ -121,6 +121,7 @@ def main(options: Options) -> Result:
     mesh = init_device_mesh(rank.device.type, (copies.dp, copies.tp), mesh_dim_names=("dp", "tp"))
     reference = one_process(training, rank.device)
     whole = Mixed(training, copies, Mesh(copies.dp, copies.tp, 1), "course")
+    whole.name = "f and g, averaged over dp"
     trainees: list[Mixed | Sharded | Torch] = [whole, Sharded(training, mesh, rank.device)]
     if options.library:
         trainees.append(Torch(training, mesh, rank.device))

@@ -62,6 +62,7 @@ from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
 from course_lib.figures.layouts.block_step import block_step
 from course_lib.figures.layouts.plans import ranked_layouts
+from course_lib.figures.layouts.rank_block import rank_block
 from course_lib.figures.layouts.ranks import families, rank_groups, rank_mesh, same_samples
 from course_lib.figures.memory.activations import activation_terms
 from course_lib.figures.memory.memory import consumer_bars, consumers

@@ -309,6 +309,9 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "measured memory": lambda: figures.measured_memory(
         {name: [n * (200 - n) for n in range(200)] for name in ("mini-FSDP", "YaFSDP", "DDP", "a")}
     ),
+    "rank block": lambda: figures.rank_block(
+        [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(2) for c in range(2)]
+    ),
     "mesh": lambda: figures.rank_mesh(MESH, {"tp all-reduce": [26, 106_496]}),
     "tp reach": lambda: figures.tp_reach(
         CutLayer(8192, 8, 989.4e12, accelerator("H100-SXM").inside), TITLE
