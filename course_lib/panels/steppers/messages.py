@@ -213,6 +213,9 @@ def ring_attention(ranks: int = 4, zigzag: bool = False) -> Stepper:
     return Stepper(controls, _RingAttention)
 
 
+_BELOW = [4 * row + column for row in range(4) for column in range(row + 1)]  # the diagonal
+
+
 class _RingAttention(Story):
     """Queries (rows) by keys (columns), and below each rank's keys and its time so far."""
 
@@ -258,9 +261,9 @@ class _RingAttention(Story):
         for event in sorted(self.work, key=lambda event: event.part):
             queries, keys = event.part
             word = "work" if event.at == moment else "done" if event.at < moment else "expected"
-            masked = queries == keys
-            texts = {int(masked): str(event.who)} if event.at == moment else {}
-            cell = Cell("", {int(masked): word}, 1 + masked, 1, texts)
+            seen = _BELOW if queries == keys else range(16)
+            who = str(event.who) if event.at == moment else ""
+            cell = Cell(who, dict.fromkeys(seen, word), 16, 4)
             grid[f"queries of {names[queries]}"][f"keys and values of rank\n{names[keys]}"] = cell
         now = [event for event in self.work if event.at == moment]
         blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
