@@ -261,9 +261,10 @@ class _RingAttention(Story):
         for event in sorted(self.work, key=lambda event: event.part):
             queries, keys = event.part
             word = "work" if event.at == moment else "done" if event.at < moment else "expected"
-            seen = _BELOW if queries == keys else range(16)
             who = str(event.who) if event.at == moment else ""
-            cell = Cell(who, dict.fromkeys(seen, word), 16, 4)
+            cell = Cell(who, {0: word})
+            if queries == keys:
+                cell = Cell("", dict.fromkeys(_BELOW, word), 16, 4)
             grid[f"queries of {names[queries]}"][f"keys and values of rank\n{names[keys]}"] = cell
         now = [event for event in self.work if event.at == moment]
         blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
