@@ -140,11 +140,8 @@ class Trace(tuple[Event, ...]):
 
     def levels(self, who: Who) -> tuple[tuple[float, int], ...]:
         """(time, bytes that `who` holds from then on), for each time at which that changes."""
-        held: dict[Who, dict[Hashable, Held]] = {each: {} for each in self.who}
         found: list[tuple[float, int]] = []
-        for time, events in self._changes:
-            _apply(held, events)
-            size = sum(part.bytes for part in held[who].values())
+        for time, size in dict(self._sizes(who)).items():
             if not found or found[-1][1] != size:
                 found.append((time, size))
         return tuple(found)
@@ -154,19 +151,20 @@ class Trace(tuple[Event, ...]):
 
         Within one time a part that is freed before another is taken makes room for it.
         """
+        return max((size for _, size in self._sizes(who)), default=0)
+
+    def _sizes(self, who: Who) -> Iterator[tuple[float, int]]:
+        """(time, bytes that `who` holds) after each event that changes that."""
         held: dict[Hashable, int] = {}
-        now = most = 0
-        for _, events in self._changes:
+        now = 0
+        for time, events in self._changes:
             for event in events:
-                if who in (event.who, event.to) and event.what in (TAKE, FREE, ADD, COPY):
-                    if event.to not in (None, who):
-                        continue
+                if who == (event.who if event.to is None else event.to):
                     now -= held.pop(event.part, 0)
                     if event.what != FREE:
                         held[event.part] = event.bytes
                         now += event.bytes
-                    most = max(most, now)
-        return most
+                    yield time, now
 
     @cached_property
     def _changes(self) -> tuple[tuple[float, tuple[Event, ...]], ...]:

@@ -228,6 +228,7 @@ def main(options: Options) -> Result:
         fits=fits,
         crossover_bytes=crossover_bytes,  # from the ring's fit: below it the tree should be faster
         whose=whose,
+        backend=rank.backend,
     )
 
 

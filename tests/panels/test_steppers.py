@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import checks
 import pytest
 
-from course_lib import figures
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels import steppers
@@ -191,11 +190,6 @@ def dashed_boxes(svg: str) -> int:
 
 def dashed_paths(svg: str) -> list[str]:
     return re.findall(r'<path d="([^"]*)"[^>]*stroke-dasharray', svg)
-
-
-def test_an_unknown_light_is_refused() -> None:
-    with pytest.raises(ValueError, match="'cp' is not one of one, tp"):
-        figures.block_step(Layout(tp=2), "cp", "", ("", ""))
 
 
 def test_the_group_of_the_rank_is_filled() -> None:

@@ -74,4 +74,6 @@ def main(options: Options) -> Result:
         version.exchange()
     on, folder = "one rank" if rank.world == 1 else f"{rank.world} ranks", Path(options.folder)
     own = float(loss.detach())
-    return Result(f"{folder}: one update on {on}, loss {own:.6f} on rank 0", loss=own)
+    return Result(
+        f"{folder}: one update on {on}, loss {own:.6f} on rank 0", loss=own, folder=str(folder)
+    )

@@ -44,11 +44,14 @@ def ranked_layouts(
         f"seconds of a step, 0 to {format_number(slowest)}",
         "seconds" if careful is None else "seconds and MFU",
         f"of {format_bytes(plan.capacity_bytes, digits=0)} memory",
+        "memory",
     )
     for place, (one, step) in enumerate(zip(options, steps, strict=True), 1):
         marked = careful is not None and (one.sturdy or one.regret == least)
         grid[f"{_STURDY} " * marked + layout_words(plan, one.option)] = {}
-        cells = _time(one, step, slowest), Cell(_told(plan, one), slots=0), _memory(plan, one)
+        size = format_bytes(one.option.memory_bytes, digits=1)
+        words = Cell(_told(plan, one), slots=0), Cell(size, slots=0)
+        cells = _time(one, step, slowest), words[0], _memory(plan, one), words[1]
         grid[str(place)] = dict(zip(heads, cells, strict=True))
     if not options:
         smallest, _ = next(plan.rejected())
@@ -133,7 +136,7 @@ def _time(one: Judged, step: StepTime, slowest: float) -> Cell:
 def _memory(plan: Plan, one: Judged) -> Cell:
     size = one.option.memory_bytes
     filled = dict.fromkeys(range(round(_SLOTS * size / plan.capacity_bytes)), "memory")
-    return Cell(format_bytes(size, digits=1), filled, _SLOTS)
+    return Cell("", filled, _SLOTS)
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class GatherTimeline:
     all_gathers: int
     reduce_scatters: int
 
+    @checked
     def levels(self, kinds: tuple[str, ...] = (WEIGHTS, GRADIENTS)) -> Levels:
         """(change, bytes from then on) of "whole weights", "gradients" or both."""
         return Trace(e for e in self.trace if _kind(e) in kinds).levels(0)

@@ -7,6 +7,7 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import needed_terms
 from course_lib.trace import FREE, TAKE, Event, Trace
+from course_lib.validation import whole
 
 NORM_1, QKV, ATTENTION = "norm 1", "queries, keys, values", "attention"
 PROJECTION, ADD_1 = "projection", "add to the stream"
@@ -44,8 +45,10 @@ class LayerWalk:
         """The operations in their order."""
         return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
+    @checked
     def held_bytes(self, step: int) -> int:
         """All that is held for the backward pass after so many steps."""
+        whole("step", step, least=0)
         return sum(part.bytes for part in self.trace.held(step)[0].values())
 
     @property

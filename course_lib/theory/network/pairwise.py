@@ -46,6 +46,7 @@ class SlowPart:
     slow_bytes_per_s: float = 0.0
     usual_bytes_per_s: float = 0.0
 
+    @checked
     def is_slow(self, test: PairTest) -> bool:
         """Nearer to the slow rate than to the usual one, by factors; none is slow if it is 0."""
         return test.bytes_per_s**2 < self.slow_bytes_per_s * self.usual_bytes_per_s

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from every import every
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.huggingface import MOST_BYTES, configuration, read_configuration

@@ -16,7 +16,7 @@ from probes import (
     by_name,
     values,
 )
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator

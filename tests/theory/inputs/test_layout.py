@@ -7,7 +7,7 @@ from every import every
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, by_name, check
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job

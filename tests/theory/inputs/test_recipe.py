@@ -1,7 +1,7 @@
 """Recipes: bytes per parameter, and what cannot be meant."""
 
 from probes import MIXTURE, TWO_STAGES, ZERO_3, Given, Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from every import every
 from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Given, Probe, by_name, check, values
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job

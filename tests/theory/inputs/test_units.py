@@ -3,7 +3,7 @@
 import pytest
 from every import every
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.units import format_flop

@@ -8,7 +8,7 @@ from every import every
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import DENSE, FULL, JOB, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -8,7 +8,7 @@ from every import every
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import DENSE, JOB, Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.job import Job

@@ -10,7 +10,7 @@ from every import every
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

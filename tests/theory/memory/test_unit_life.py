@@ -105,9 +105,10 @@ PROBES = {
     ),
     "fsdp_calls": Probe(fsdp_calls, {"layers": 3}, {"layers": 4, "prefetch": 0, "reshard": False}),
     "changes": Probe(
-        lambda **given: list(changes(**given)),
+        changes,
         {"units": UNITS, "calls": fsdp_calls(4)},
         {"units": [ROOT] * 5, "calls": fsdp_calls(3), "copy_bytes": [1] * 5},
+        see=list,
     ),
 }
 RECORDS = {"UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)], "UnitLife": LIVES}

@@ -2,7 +2,7 @@
 
 import pytest
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.network.all_reduce_ways import SWITCH, Way, all_reduce_ways
 from course_lib.theory.network.collectives import sent_bytes

@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 from every import every
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster

@@ -5,7 +5,7 @@ import random
 import pytest
 from every import every
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds

@@ -2,7 +2,7 @@
 
 import pytest
 from probes import Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
 

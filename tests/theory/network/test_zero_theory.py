@@ -3,7 +3,7 @@
 import pytest
 from every import every
 from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.recipe import RECIPES, Recipe

@@ -16,7 +16,7 @@ from probes import (
     Probe,
     by_name,
 )
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from probes import Given, Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.step.streams import SharedTimeline, Span, Task, rates, shared_timeline
 

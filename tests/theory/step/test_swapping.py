@@ -2,7 +2,7 @@
 
 import pytest
 from probes import Given, Probe, by_name
-from refusals import rows
+from refused import rows
 
 from course_lib.theory.step.swapping import Swapping
 

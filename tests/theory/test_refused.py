@@ -1,7 +1,7 @@
 """Every REFUSED table of the test files of theory."""
 
 import pytest
-from refusals import accepted, rows
+from refused import accepted, rows
 from test_every_parameter import modules
 
 ROOMS = sorted({module.source.parent.name for module in modules()})
