@@ -37,8 +37,8 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
     turn = next(place[event.at] for event in passes if event.what == "backward")
     kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
     levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
-        kind: [(place[number], _level(result.levels((kind,)), number)) for number in shown]
-        for kind in kinds
+        kind: [(place[number], _level(its, number)) for number in shown]
+        for kind, its in ((kind, result.levels((kind,))) for kind in kinds)
     }
     gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
     marks = {"forward": 0.0, "backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
