@@ -188,9 +188,3 @@ def _apply(held: dict[Who, dict[Hashable, Held]], events: Iterable[Event]) -> No
             if event.what == ADD and had:
                 of = tuple(sorted(of + had.of))
             held[event.to][event.part] = Held(of, event.bytes, event.label)
-
-
-def steps(trace: Trace) -> Iterator[tuple[float, tuple[Event, ...]]]:
-    """(time, events that begin then), in order: what a stepper walks through."""
-    for time, events in groupby(trace, lambda event: event.at):
-        yield time, tuple(events)

@@ -4,8 +4,8 @@ A story is in STORIES with what must be so at its end, and in RECORDED with a ru
 own code on ranks, which `measure.wire` writes down.
 """
 
-from collections.abc import Callable
-from itertools import combinations_with_replacement, pairwise
+from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement, groupby, pairwise
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ from course_lib.theory.stories.messages import (
     skewed_exchange,
     tree_steps,
 )
-from course_lib.trace import ADD, COPY, FREE, SEND, TAKE, Trace, steps
+from course_lib.trace import ADD, COPY, FREE, SEND, TAKE, Event, Trace
 
 END = float("inf")
 
@@ -237,6 +237,12 @@ def test_it_ends_as_it_should(name: str) -> None:
     trace, is_right = STORIES[name]
     assert is_right(trace)
     assert not is_right(Trace(trace[: 2 * len(trace) // 3])) or name == "a server"
+
+
+def steps(trace: Trace) -> Iterator[tuple[float, tuple[Event, ...]]]:
+    """(time, events that begin then), in order."""
+    for time, events in groupby(trace, lambda event: event.at):
+        yield time, tuple(events)
 
 
 @stories

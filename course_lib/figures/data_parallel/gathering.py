@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
 
 from course_lib.figures.engines.axis import even
-from course_lib.figures.engines.lanes import Lanes, Levels
+from course_lib.figures.engines.lanes import Lanes, Levels, level
 from course_lib.figures.engines.lines import Curve, graph
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
@@ -37,7 +37,7 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
     turn = next(place[event.at] for event in passes if event.what == "backward")
     kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
     levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
-        kind: [(place[number], _level(its, number)) for number in shown]
+        kind: [(place[number], level(its, number)) for number in shown]
         for kind, its in ((kind, result.levels((kind,))) for kind in kinds)
     }
     gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
@@ -80,10 +80,6 @@ def _end(result: GatherTimeline, what: str, unit: int) -> float:
         for event in result.trace
         if event.part in its and event.at >= begun and (what == "backward" or event.at < turn)
     )
-
-
-def _level(levels: Sequence[tuple[float, int]], number: float) -> float:
-    return next((size for at, size in reversed(levels) if at <= number), 0)
 
 
 def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:

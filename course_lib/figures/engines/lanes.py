@@ -253,7 +253,7 @@ class Levels(Timed):
         times |= {*over, *([now] if now is not None else [])}
         self.times = sorted(time for time in times if over[0] <= time <= over[1])
         self.sizes = {
-            what: [_level(its, time) for time in self.times] for what, its in levels.items()
+            what: [level(its, time) for time in self.times] for what, its in levels.items()
         }
         self.peak = max((sum(sizes) for sizes in zip(*self.sizes.values(), strict=True)), default=0)
         self.most = most or self.peak or 1.0
@@ -272,7 +272,7 @@ class Levels(Timed):
     def sentence(self) -> str:
         """The peak, and what it is now."""
         now = self.now
-        sizes = [] if now is None else [_level(its, now) for its in self.levels.values()]
+        sizes = [] if now is None else [level(its, now) for its in self.levels.values()]
         end = "" if now is None else f", now {self.told(sum(sizes))}"
         name = " ".join(filter(None, (self.head, self.name))) or "held"
         return f"{name}: at most {self.told(self.peak)}{end}"
@@ -393,5 +393,6 @@ def _number_pt(number: str, size: float) -> float:
     return 0.64 * size * len(number)
 
 
-def _level(its: Sequence[tuple[float, float]], time: float) -> float:
+def level(its: Sequence[tuple[float, float]], time: float) -> float:
+    """What holds at `time`, of [(time, size from then on), …]; 0 before the first."""
     return next((size for at, size in reversed(its) if at <= time), 0.0)
