@@ -32,10 +32,10 @@ def unpack(path: Path) -> Any:
 
 
 def _packer(file: io.BufferedWriter) -> Any:
-    import cloudpickle
+    from course_lib import pickled_code
 
-    class Packer(cloudpickle.Pickler):  # type: ignore[misc]
-        """cloudpickle's, with its own way for large tensors."""
+    class Packer(pickled_code.Pickler):
+        """Code's, with its own way for large tensors."""
 
         def reducer_override(self, value: Any) -> Any:
             import torch

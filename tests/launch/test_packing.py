@@ -143,9 +143,10 @@ def test_nothing_is_unpickled_from_where_others_can_write() -> None:
     assert launch.run(look, ranks=1) == [(0, os.getuid())]
 
 
-def test_pickle_is_what_cloudpickle_makes_of_everything_else(tmp_path: Path) -> None:
+def test_all_else_travels_as_with_cloudpickle_and_code_keeps_its_file(tmp_path: Path) -> None:
     factor = 3
-    assert there_and_back(lambda number: factor * number, tmp_path)(4) == 12
+    function = there_and_back(lambda number: factor * number, tmp_path)
+    assert function(4) == 12 and function.__code__.co_filename == __file__
     packing.pack({"a": 1}, tmp_path / "plain")
     assert pickle.loads((tmp_path / "plain").read_bytes()) == {"a": 1}
 

@@ -35,10 +35,12 @@ def packed(answer: object, own: str = "") -> bytes:
     """
     import cloudpickle
 
+    from course_lib import pickled_code
+
     for module in list(sys.modules.values()) if own else ():
         if (getattr(module, "__file__", None) or "").startswith(own):
             cloudpickle.register_pickle_by_value(module)
-    raw: bytes = cloudpickle.dumps(_as_data(answer), protocol=5)
+    raw = pickled_code.dumps(_as_data(answer))
     if len(raw) > LARGEST_BYTES:
         raise TooLarge(f"it has {len(raw):,} bytes, where {LARGEST_BYTES:,} are allowed")
     return raw
