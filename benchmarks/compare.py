@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from course_lib import comparing, launch
-from course_lib.demos.one_update import program
-from course_lib.demos.one_update.faults import FAULTS
+from course_lib.chapters.ch16_cluster_clinic.demos.one_update import program
+from course_lib.chapters.ch16_cluster_clinic.demos.one_update.faults import FAULTS
 
 RIGHT = ("tp", "sp", "tp_ddp", "ddp", "fsdp")
 PRECISIONS = ("fp32", "bf16")

@@ -9,8 +9,8 @@ import statistics
 import time
 
 from course_lib import launch
+from course_lib.chapters.ch09_fsdp.demos.yafsdp import Memory, measure_memory
 from course_lib.demos.fsdp.versions import FullyShard, MiniFSDP, Options, Ya
-from course_lib.demos.yafsdp import Memory, measure_memory
 
 KINDS = (FullyShard, MiniFSDP, Ya)
 

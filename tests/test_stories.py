@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import launch, mine
+from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.storages import tensor_bytes
@@ -36,7 +37,6 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.buffer_turns import buffer_turns
-from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.theory.memory.unit_life import (

@@ -1,7 +1,7 @@
 """Joins a chapter with its exercises: writes their headings, refuses one without the other.
 
 In a chapter an exercise is a markdown cell that begins with `**5.1**`, and below it code with
-`check("5.1", …)`. Its kind, title, hints and check stand in course_lib/checking/ch05.py.
+`check("5.1", …)`. Its kind, title, hints and check stand in course_lib/chapters/ch05_flops_roofline_mfu/exercises.py.
 """
 
 import re

@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-JOB = "course_lib.demos.elastic.resumable"
+JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable"
 
 
 def batch_script(

@@ -47,7 +47,10 @@ SECOND = 'check("1.2", often)'
 
 
 def build_with(root, chapter, checks):
-    for path, text in (("chapters/01_steps.py", chapter), ("course_lib/checking/ch01.py", checks)):
+    for path, text in (
+        ("chapters/01_steps.py", chapter),
+        ("course_lib/chapters/ch01_steps_and_batches/exercises.py", checks),
+    ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
     build(root)

@@ -1,6 +1,6 @@
 """Answers to chapter 11 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.checking.ch11 import _CLUSTERS
+from course_lib.chapters.ch11_pipelines.exercises import _CLUSTERS
 
 
 def _order(warm_up=1, cut=True, reverse=False):

@@ -1,6 +1,12 @@
 """Answers to chapter 14 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.checking.ch14 import _CLAIMS, _PAIRS, TRACES, _missing, _order
+from course_lib.chapters.ch14_parameter_servers.exercises import (
+    _CLAIMS,
+    _PAIRS,
+    TRACES,
+    _missing,
+    _order,
+)
 
 _BARRIERS = {name: _missing(trace)[0] for name, trace in TRACES.items()}
 _VERDICTS = {claim: verdict for claim, (verdict, _) in _CLAIMS.items()}

@@ -1,6 +1,13 @@
 """Answers to chapter 15 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.checking.ch15 import _OPTIONS, _SYMPTOMS, _TEAMS, _best_offer, _claims, _pieces
+from course_lib.chapters.ch15_launchers_and_recovery.exercises import (
+    _OPTIONS,
+    _SYMPTOMS,
+    _TEAMS,
+    _best_offer,
+    _claims,
+    _pieces,
+)
 
 _TEAM_NAMES = list(_TEAMS)
 _BUY = {team: _best_offer(*times) for team, (*times, _) in _TEAMS.items()}

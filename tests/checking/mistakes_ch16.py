@@ -5,7 +5,14 @@ from statistics import median
 
 import yaml
 
-from course_lib.checking.ch16 import _CASES, _DIFFERENCES, _NAMED, _RATES, _claims, _lanes
+from course_lib.chapters.ch16_cluster_clinic.exercises import (
+    _CASES,
+    _DIFFERENCES,
+    _NAMED,
+    _RATES,
+    _claims,
+    _lanes,
+)
 from course_lib.checking.hunts import drawn
 
 _FACTORS = {rate: 4 // _lanes(rate) for rate in _RATES}

@@ -1,7 +1,7 @@
 """Answers to chapter 17 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.checking import ch17
-from course_lib.checking.audits import Audit
+from course_lib.chapters.ch17_capstone import exercises as ch17
+from course_lib.chapters.ch17_capstone.audits import Audit
 from course_lib.theory.inputs import hardware
 
 _COST = [0.05675, 0.06757, 0.06798, 0.2922, 0.5]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from course_lib.chapters.ch17_capstone.audits import Audit
 from course_lib.checking import Unanswered, Wrong, check, progress
-from course_lib.checking.audits import Audit
 from course_lib.checking.exercises import find
 from course_lib.checking.records import complete, empty
 

@@ -7,8 +7,8 @@ import torch
 from together import keep_mine, refused, runs
 
 from course_lib import demos, launch
-from course_lib.demos.checkpoint import program as checkpoint
-from course_lib.demos.checkpoint import versions as recovery
+from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint import program as checkpoint
+from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint import versions as recovery
 from course_lib.demos.shared.training import Training
 from course_lib.scratch.recovery.checkpoint import complete
 

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib import demos
-from course_lib.demos import compile as compiling
+from course_lib.chapters.ch15_launchers_and_recovery.demos import compile as compiling
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from course_lib import demos, launch
-from course_lib.demos.elastic import agent
-from course_lib.demos.elastic import program as elastic
-from course_lib.demos.elastic.agent import Agent
-from course_lib.demos.elastic.program import Options
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic import agent
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic import program as elastic
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.agent import Agent
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.program import Options
 from course_lib.launch import two_nodes
 
 BUSY_S = 200.0  # for what takes half a minute on a quiet machine
@@ -184,7 +184,9 @@ def test_the_worker_ends_when_its_agent_or_its_folder_is_not_there(tmp_path):
     for folder, parent in ((tmp_path, 1), (tmp_path / "gone", None)):
 
         def watch(folder=folder, parent=parent):
-            from course_lib.demos.elastic import worker as elastic_worker
+            from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic import (
+                worker as elastic_worker,
+            )
 
             elastic_worker._watch(folder, parent or os.getppid())
 

@@ -2,7 +2,7 @@
 
 from together import by_rank, explained, runs
 
-from course_lib.demos import fsdp_tp
+from course_lib.chapters.ch10_tensor_parallelism.demos import fsdp_tp
 
 SMALL = {"model": "2x16x4", "steps": 3, "batch": 4, "sequence": 8}
 

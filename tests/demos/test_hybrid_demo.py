@@ -16,7 +16,7 @@ from torch.distributed import rpc
 from torch.distributed.nn.api.remote_module import RemoteModule
 
 from course_lib import demos, launch
-from course_lib.demos.hybrid import trace
+from course_lib.chapters.ch14_parameter_servers.demos.hybrid import trace
 from course_lib.launch import two_nodes
 from course_lib.scratch.hybrid import HybridModel
 

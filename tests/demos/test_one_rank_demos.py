@@ -3,7 +3,7 @@
 from together import by_rank
 
 from course_lib import demos
-from course_lib.demos import checkpointing
+from course_lib.chapters.ch04_activations.demos import checkpointing
 
 SMALL = {"model": "3x16x2", "steps": 3, "batch": 7, "sequence": 8}
 

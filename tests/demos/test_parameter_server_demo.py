@@ -5,8 +5,8 @@ from statistics import fmean
 import pytest
 from together import keep_mine, refused, runs
 
+from course_lib.chapters.ch14_parameter_servers.served import mean_staleness
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.theory.network.served import mean_staleness
 
 TABLE_BYTES = 512 * 128 * 4
 SMALL = {"model": "512x2", "steps": 4, "sequence": 16}

@@ -6,7 +6,7 @@ import pytest
 from together import keep_mine, refused, runs
 
 from course_lib import demos, figures, launch
-from course_lib.demos.pipeline import program as pipeline
+from course_lib.chapters.ch11_pipelines.demos.pipeline import program as pipeline
 
 SMALL = {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
 BOUNDARY = 4 * 2 * 8 * 16  # one micro-batch of 2 samples: b·s·h in fp32

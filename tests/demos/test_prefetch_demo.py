@@ -6,10 +6,10 @@ On a slow link they also show how many tokens hide the messages.
 import pytest
 
 from course_lib import demos
+from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
 from course_lib.measure.overlap import Timeline
 from course_lib.theory.inputs import RECIPES
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
-from course_lib.theory.network.hiding import fsdp_hiding_tokens
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib import demos
-from course_lib.demos.wrappers import orthogonal
+from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
 
 
 @pytest.fixture(scope="module")

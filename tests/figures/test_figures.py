@@ -12,6 +12,8 @@ from checks import Drawn
 from listed import BAD, FIGURES, SMALL, SPLIT, TITLE
 
 from course_lib import figures, outline
+from course_lib.chapters.ch01_steps_and_batches.figures import samples_by_rank
+from course_lib.chapters.ch04_activations.figures import activation_terms as activation_terms_figure
 from course_lib.figures.paper import style
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -213,13 +215,13 @@ def test_sentences(name: str, drawn: dict[str, Drawn]) -> None:
 
 def test_same_order_is_pointed_out() -> None:
     assert FIGURES["samples"]().to_svg().count("the epoch before</text>") == 2
-    other = figures.samples_by_rank([[[0, 1]], [[1, 0]]])
+    other = samples_by_rank([[[0, 1]], [[1, 0]]])
     assert "the same order" not in other.to_svg()
 
 
 def test_terms_of_experts_are_shown_where_there_are_experts() -> None:
     mixtral = Job(MODELS["mixtral-8x7b"], sequence=1024)
-    drawn = figures.activation_terms(activation_terms(mixtral), 32, TITLE).sentence
+    drawn = activation_terms_figure(activation_terms(mixtral), 32, TITLE).sentence
     plain = FIGURES["activations"]().sentence
     for name in ("routed experts", "router"):
         assert name in drawn and name not in plain

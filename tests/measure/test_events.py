@@ -2,7 +2,7 @@
 
 import time
 
-from course_lib.measure.events import Event, EventLog, in_order
+from course_lib.chapters.ch14_parameter_servers.events import Event, EventLog, in_order
 
 
 def test_events_have_the_time_of_the_wall_clock_and_keep_their_order():

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from course_lib.measure import interface
-from course_lib.measure.interface import Counted, interface_bytes
+from course_lib.chapters.ch14_parameter_servers import interface
+from course_lib.chapters.ch14_parameter_servers.interface import Counted, interface_bytes
 
 # As Linux prints it: eight columns of what came in, eight of what went out.
 PRINTED = """Inter-|   Receive                        |  Transmit

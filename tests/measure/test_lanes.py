@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from course_lib.measure.lanes import Lanes
+from course_lib.chapters.ch14_parameter_servers.lanes import Lanes
 
 
 def test_a_watched_function_returns_what_it_returned():

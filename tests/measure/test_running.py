@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from course_lib.measure.running import Meter, watched
+from course_lib.chapters.ch16_cluster_clinic.running import Meter, watched
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="other programs disturb it elsewhere")
 

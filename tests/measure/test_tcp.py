@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.measure.tcp import processor_s_per_byte
+from course_lib.chapters.ch16_cluster_clinic.tcp import processor_s_per_byte
 
 
 def test_a_byte_costs_something_and_twice_as_many_about_twice_as_much():

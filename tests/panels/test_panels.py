@@ -10,6 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from course_lib import panels
+from course_lib.chapters.ch02_gradient_accumulation.panels import accumulation, critical_batch
+from course_lib.chapters.ch03_what_is_in_the_memory.panels import memory as memory_panel
+from course_lib.chapters.ch07_ddp.panels import buckets
+from course_lib.chapters.ch13_3d_planning.panels import planner
 from course_lib.panels import Panel
 from course_lib.panels.controls import Control
 from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4
@@ -120,7 +124,7 @@ def test_the_browser_is_told_all_controls(build: Callable[..., Panel]) -> None:
 
 def test_a_hand_moves_what_code_moves() -> None:
     """The browser sends places, not values."""
-    panel, same = panels.memory(model="llama2-7b"), panels.memory(model="llama2-7b")
+    panel, same = memory_panel(model="llama2-7b"), memory_panel(model="llama2-7b")
     panel.micro_batch.value = 4
     same.values = {**same.values, "micro_batch": 2}
     assert same.micro_batch.value == 4
@@ -129,7 +133,7 @@ def test_a_hand_moves_what_code_moves() -> None:
 
 
 def test_one_message_per_change() -> None:
-    panel = panels.memory(model="llama2-7b")
+    panel = memory_panel(model="llama2-7b")
     shown: list[object] = []
     panel.observe(shown.append, "shown")
     panel.micro_batch.value = 4
@@ -142,8 +146,8 @@ def test_results_are_the_theorys() -> None:
     batches = panels.batches(1000, micro_batch=5, accumulation=2, nodes=1, gpus_per_node=1)
     assert batches.result == Batching(1000, 5, 2, sequence=1024)
     assert "updates per epoch: 200 / accumulation 2, rounded up = 100" in batches.text
-    assert panels.critical_batch(64, 1024).result == batch_cost(64, 1024)
-    memory = panels.memory("gpt2-1.5b", "megatron-18", micro_batch=2, sequence=512)
+    assert critical_batch(64, 1024).result == batch_cost(64, 1024)
+    memory = memory_panel("gpt2-1.5b", "megatron-18", micro_batch=2, sequence=512)
     expected = training_memory(MODELS["gpt2-1.5b"], RECIPES["megatron-18"], 2, 512)
     assert memory.result == expected
 
@@ -160,7 +164,7 @@ def test_pipeline_shows_the_formula_only_where_it_holds() -> None:
 
 
 def test_buckets_are_the_theorys() -> None:
-    panel = panels.buckets("gpt2-1.5b", "H100-SXM", PCIE4.name, 64, 512, 100, overlap=False)
+    panel = buckets("gpt2-1.5b", "H100-SXM", PCIE4.name, 64, 512, 100, overlap=False)
     gradients = model_gradients(MODELS["gpt2-1.5b"], ACCELERATORS["H100-SXM"], 512)
     cap = 100 * 2**20
     assert panel.result == ddp_timeline(
@@ -170,7 +174,7 @@ def test_buckets_are_the_theorys() -> None:
 
 
 def test_planner_is_the_theorys_under_both_assumptions() -> None:
-    panel = panels.planner(nodes=8, gpu="H200-SXM")
+    panel = planner(nodes=8, gpu="H200-SXM")
     assert panel.result.question.assumptions == OPTIMISTIC
     plans = (panel.result, panel.result.under(CAUTIOUS))
     (best,), (sturdiest,) = fastest(plans, 1), sturdy(plans, 1)
@@ -194,7 +198,7 @@ def told(option: PlannedLayout) -> str:
 @pytest.mark.parametrize("model", [name for name, shape in MODELS.items() if shape.experts])
 def test_planner_plans_mixtures_of_experts(model: str) -> None:
     """On any number of nodes, with more than one way to spread the experts."""
-    panel, degrees = panels.planner(model, nodes=64), set()
+    panel, degrees = planner(model, nodes=64), set()
     for option in (1, 64, 256, 2048):
         panel.nodes.value = option
         assert panel.problem is None
@@ -203,11 +207,11 @@ def test_planner_plans_mixtures_of_experts(model: str) -> None:
         degrees |= found
     assert degrees == {1, 8, 64} & set(divisors(MODELS[model].experts))
     assert re.search(r"dp \d+ × ep \d+, ZeRO-", panel.sentence)
-    assert "ep" not in panels.planner("llama2-7b").sentence.split()
+    assert "ep" not in planner("llama2-7b").sentence.split()
 
 
 def test_no_sync_and_activations() -> None:
-    panel = panels.accumulation(micro_batch=4, accumulation=8, dp=2, no_sync=True)
+    panel = accumulation(micro_batch=4, accumulation=8, dp=2, no_sync=True)
     assert panel.result.all_reduces == 1
     assert panel.result.batching.global_batch == 64
     assert panel.result.at_once_layer_bytes == 8 * panel.result.layer_bytes
@@ -219,7 +223,7 @@ def test_no_sync_and_activations() -> None:
 
 
 def test_memory_says_whether_it_fits() -> None:
-    panel = panels.memory("gpt2-1.5b", gpu="RTX 4090 24 GB")
+    panel = memory_panel("gpt2-1.5b", gpu="RTX 4090 24 GB")
     assert "does not fit in 24.00 GB" in panel.sentence
     assert "the largest consumer is optimizer" in panel.sentence
     panel.gpu.value = "A100 40 GB"
@@ -234,7 +238,7 @@ def test_memory_says_whether_it_fits() -> None:
         (lambda: panels.batches(gpus_per_node=1), "tp", 4, 1, "world 2 is not divisible"),
         (lambda: panels.batches(samples=5), "drop_last", True, False, "less than one global batch"),
         (
-            lambda: panels.memory("gpt2-1.5b"),
+            lambda: memory_panel("gpt2-1.5b"),
             "sequence",
             2048,
             1024,
@@ -307,7 +311,7 @@ def test_a_problem_is_told_with_the_labels_of_the_controls() -> None:
 
 
 def test_each_gpu_on_offer_can_be_planned_for() -> None:
-    panel = panels.planner()
+    panel = planner()
     for _, name in controls(panel)["gpu"].options:
         panel.gpu.value = name
         assert panel.problem is None and panel.result.layouts > 100, name
@@ -327,9 +331,9 @@ def without_ids(svg: str) -> str:
         (panels.batches, {"nodes": 3}, "nodes 3 is not one of 1, 2, 4"),
         (panels.batches, {"nodes": 1, "gpus_per_node": 1, "tp": 4}, "world 1 is not divisible"),
         (panels.batches, {"drop_last": "yes"}, "drop last must be True or False"),
-        (panels.accumulation, {"accumulation": True}, "must be a whole number, got True"),
-        (panels.memory, {"model": "gpt5"}, "model 'gpt5' is not one of gpt2-124m"),
-        (panels.memory, {"unit": "MB"}, "unit 'MB' is not one of"),
+        (accumulation, {"accumulation": True}, "must be a whole number, got True"),
+        (memory_panel, {"model": "gpt5"}, "model 'gpt5' is not one of gpt2-124m"),
+        (memory_panel, {"unit": "MB"}, "unit 'MB' is not one of"),
         (panels.pipeline, {"schedule": "2f2b"}, "schedule '2f2b' is not one of naive"),
     ],
 )

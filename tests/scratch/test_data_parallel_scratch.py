@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.measure.copies import copied_bytes
+from course_lib.chapters.ch07_ddp.copies import copied_bytes
 from course_lib.measure.gradients import flat_gradient
 from course_lib.measure.storages import tensor_bytes
 from course_lib.scratch.gpt import GPT

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.checking.ch03 import loss_scale
+from course_lib.chapters.ch03_what_is_in_the_memory.exercises import loss_scale
 from course_lib.scratch.loss_scale import LossScaler
 
 # Times which the gradient overflows: at once, after growth, and never again.

@@ -4,10 +4,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
+from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.sparse_gradient import sum_of_rows
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.theory.network.sparse import RowExchange
 
 ROWS, WIDTH = 50, 4
 IDS = ([3, 3, 49, 7], [7, 0], [3, 1, 2, 0])  # of each rank

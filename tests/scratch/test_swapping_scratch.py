@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
+from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
 from course_lib.scratch import swapping
-from course_lib.theory.step.swapping import Swapping
 
 LAYERS, SIDE = 6, 32
 BYTES = 4 * SIDE * SIDE

@@ -13,6 +13,7 @@ from every import every
 from probes import Probe
 from test_every_parameter import all_probes
 
+from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Accelerator, Link, accelerator
 from course_lib.theory.inputs.job import Job
@@ -20,7 +21,6 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import gb, gib, parse_count
-from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import gpu_memory, training_memory
 from course_lib.theory.network import mesh
 from course_lib.theory.network.bucket_timeline import ddp_timeline

@@ -148,7 +148,7 @@ def _mlp(cut: Callable[[Any], object]) -> Callable[[], object]:
 
 
 def _by_a_pair(parts: SimpleNamespace) -> Callable[[], object]:
-    pair = later("course_lib.checking.builds.tensor").pair_of(parts)
+    pair = later("course_lib.chapters.ch10_tensor_parallelism.builds.tensor").pair_of(parts)
     region = later("course_lib.scratch.tensor.region").TensorParallel(pair=pair)
 
     def cut(mlp: Any) -> None:
@@ -278,7 +278,7 @@ def _server(parts: SimpleNamespace) -> Callable[[], object]:
 
 def _reshard(parts: SimpleNamespace) -> Callable[[], object]:
     """A checkpoint of a million parameters, which a rank writes as 3 would."""
-    inside = later("course_lib.checking.builds.reshard").launch_folder()
+    inside = later("course_lib.chapters.ch15_launchers_and_recovery.builds.reshard").launch_folder()
     layout, folder = {"weight": [1000, 1000]}, Path(tempfile.mkdtemp(dir=inside)) / "step-00000004"
     folder.mkdir()
     entries = []
@@ -294,7 +294,7 @@ def _reshard(parts: SimpleNamespace) -> Callable[[], object]:
 
 
 def _shared_rate(parts: SimpleNamespace) -> Callable[[], object]:
-    tasks = list(later("course_lib.checking.builds.shared_rate").backward(40))
+    tasks = list(later("course_lib.chapters.ch17_capstone.builds.shared_rate").backward(40))
     return lambda: parts.shared_timeline(tasks)
 
 

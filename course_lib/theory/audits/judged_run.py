@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from course_lib.theory.audits.whole_run import Run
+from course_lib.chapters.ch17_capstone.whole_run import Run
 from course_lib.validation import fraction, text
 
 # No training is faster than the best large matmul: 271.2 of an A100's 312 TFLOP/s

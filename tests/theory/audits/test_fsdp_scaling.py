@@ -2,7 +2,7 @@
 
 from probes import Given, Probe, by_name
 
-from course_lib.theory.audits.fsdp_scaling import Weak, fsdp_scaling
+from course_lib.chapters.ch17_capstone.fsdp_scaling import Weak, fsdp_scaling
 from course_lib.theory.inputs.hardware import HDR
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.step.assumptions import Assumptions

@@ -3,7 +3,7 @@
 import pytest
 from probes import Given, Probe, by_name
 
-from course_lib.theory.audits.plan_2048 import NotesPlan, compared, plan_2048
+from course_lib.chapters.ch17_capstone.plan_2048 import NotesPlan, compared, plan_2048
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.pipelines.simulation import timeline
 

@@ -3,7 +3,7 @@
 import pytest
 from probes import Given, Probe, by_name
 
-from course_lib.theory.audits.whole_run import (
+from course_lib.chapters.ch17_capstone.whole_run import (
     BLOOM,
     BLOOM_STEP,
     OTHERS,

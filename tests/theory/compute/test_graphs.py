@@ -4,7 +4,7 @@ import torch
 from every import every
 from probes import Probe, by_name
 
-from course_lib.theory.compute.graphs import graphs_made
+from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 
 
 def _epoch(samples, size):

@@ -4,7 +4,7 @@ import re
 
 from probes import Probe, by_name
 
-from course_lib.theory.compute.prices import PRICES, HourPrice
+from course_lib.chapters.ch17_capstone.prices import PRICES, HourPrice
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS, accelerator
 

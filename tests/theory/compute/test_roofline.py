@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from probes import DENSE, Probe, by_name
 
-from course_lib.theory.compute.roofline import model_roofline
+from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
 

@@ -8,10 +8,10 @@ from itertools import groupby
 import pytest
 from probes import Probe, by_name
 
+from course_lib.chapters.ch03_what_is_in_the_memory.chrome_trace import chrome_trace
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.memory.chrome_trace import chrome_trace
 from course_lib.theory.memory.step_timeline import step_timeline
 
 PHASES = ("forward", "forward", "backward", "update")

@@ -10,6 +10,7 @@ from probes import DENSE, Probe
 from torch import nn
 
 from course_lib import launch
+from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.measure.peak import Watch, watching
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.scratch.gpt import GPT
@@ -17,7 +18,6 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.states import local_parameters, sharding_buffers
 from course_lib.theory.memory.unit_life import GRADIENTS, WEIGHTS
 

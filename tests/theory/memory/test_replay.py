@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from probes import JOB, Probe
 
+from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -16,7 +17,6 @@ from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.memory.peak import gpu_memory, memory_moments
-from course_lib.theory.memory.replay import memory_timeline
 
 SEVENTY, MIXTRAL = MODELS["llama2-70b"], MODELS["mixtral-8x7b"]
 LATE = Recipe(gradients="fp32", fused_swiglu=True, gradient_life="backward")

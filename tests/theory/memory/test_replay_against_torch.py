@@ -4,13 +4,13 @@ import pytest
 import torch
 from every import every
 
+from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.gpt import Block
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.replay import memory_timeline
 from course_lib.theory.pipelines.schedules import stage_order
 
 SHAPE = TransformerShape(16, 128, 4, 512, 64, 64)

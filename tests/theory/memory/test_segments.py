@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from probes import FULL, Probe, by_name
 
+from course_lib.chapters.ch04_activations.segments import runs_again, segment_bill
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.checkpointing import cut
 from course_lib.scratch.gpt import GPT
@@ -14,7 +15,6 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.segments import runs_again, segment_bill
 
 LLAMA = Job(MODELS["llama2-70b"], FULL, sequence=4096)
 

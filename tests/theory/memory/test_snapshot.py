@@ -7,18 +7,23 @@ import pytest
 from every import every
 from probes import Probe, by_name
 
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.snapshot import CATEGORIES, LEAK, UNKNOWN, read_snapshot
-from course_lib.theory.memory.snapshot_file import (
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import (
+    CATEGORIES,
+    LEAK,
+    UNKNOWN,
+    read_snapshot,
+)
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import (
     BlockEvent,
     Frame,
     parse_snapshot,
     snapshot_pickle,
     timeline_events,
 )
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.step_timeline import step_timeline
 
 SHAPE = TransformerShape(layers=3, hidden=64, heads=4, ffn=256, vocab=128, context=64)

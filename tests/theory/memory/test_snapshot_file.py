@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from probes import Probe, by_name
 from refused import rows
 
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.snapshot_file import (
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import (
     BlockEvent,
     Frame,
     parse_snapshot,
     snapshot_pickle,
     timeline_events,
 )
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.step_timeline import step_timeline
 
 SHAPE = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=128, context=64)

@@ -9,8 +9,8 @@ import pytest
 from every import every
 from probes import DENSE, Probe
 
+from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.memory.unit_life import (
     GRADIENTS,

@@ -6,7 +6,7 @@ from every import every
 from probes import Probe, by_name
 
 from course_lib import launch
-from course_lib.theory.network.blocks import OPERATIONS, exchange
+from course_lib.chapters.ch06_collectives.blocks import OPERATIONS, exchange
 
 RANKS = 4
 

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.theory.network.compression import low_rank_elements, powersgd_bytes
+from course_lib.chapters.ch07_ddp.compression import low_rank_elements, powersgd_bytes
 
 
 def test_a_matrix_by_hand():

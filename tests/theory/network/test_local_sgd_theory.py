@@ -2,8 +2,8 @@
 
 from probes import Probe, by_name
 
+from course_lib.chapters.ch14_parameter_servers.local_sgd import averaged_bytes
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.theory.network.local_sgd import averaged_bytes
 
 
 def test_bytes_fall_by_the_updates_between_averages():

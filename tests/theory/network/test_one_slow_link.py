@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from probes import Probe, by_name
 
+from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
 from course_lib.theory.inputs.hardware import HDR, NDR, Link
-from course_lib.theory.network.one_slow_link import OneSlowLink
 
 # 4 GB on 64 ranks over 200 Gb/s; one port runs at 50 Gb/s.
 MORNING = OneSlowLink(4e9, 64, HDR, slow_bytes_per_s=50e9 / 8)

@@ -6,12 +6,12 @@ import pytest
 from every import every
 from probes import SLOW_LINK, Probe, by_name
 
-from course_lib.theory.inputs.hardware import accelerator
-from course_lib.theory.network.overlapped_product import (
+from course_lib.chapters.ch10_tensor_parallelism.overlapped_product import (
     OverlappedProduct,
     layer_products,
     overlapped_seconds,
 )
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.network.tensor_parallel import CutLayer
 
 H100 = accelerator("H100-SXM")

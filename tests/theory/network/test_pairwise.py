@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 from probes import Probe, by_name
 
-from course_lib.theory.network.pairwise import PairTest, SlowPart, name_slow, rounds
+from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, SlowPart, name_slow, rounds
 
 FAST, SLOW = 24e9, 6e9
 

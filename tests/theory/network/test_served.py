@@ -7,13 +7,13 @@ import pytest
 import torch
 from probes import Probe, by_name
 
-from course_lib.scratch.parameter_server.stale import descend
-from course_lib.theory.network.served import (
+from course_lib.chapters.ch14_parameter_servers.served import (
     ServedTraining,
     largest_stable_rate,
     mean_staleness,
 )
-from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
+from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange, dense_over_sparse
+from course_lib.scratch.parameter_server.stale import descend
 
 # 100,000 rows of 64 numbers, 25 GB/s, 20 ms of computing.
 BASE = ServedTraining(RowExchange(100_000, 64), 8, 1, compute_s=0.02, bytes_per_s=25e9)

@@ -4,7 +4,7 @@ import pytest
 from probes import Probe, by_name
 from refused import rows
 
-from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
+from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange, dense_over_sparse
 
 
 def test_an_exchange_by_hand():

@@ -5,10 +5,10 @@ from dataclasses import replace
 from every import every
 from probes import Probe, by_name
 
+from course_lib.chapters.ch08_zero.zero_choice import fewest_ranks, most_parameters, whole_and_cut
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.network.zero import STAGES, zero_stages
-from course_lib.theory.network.zero_choice import fewest_ranks, most_parameters, whole_and_cut
 
 MIXED = RECIPES["mixed-16"]
 

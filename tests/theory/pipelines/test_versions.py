@@ -3,7 +3,7 @@
 import pytest
 from probes import Probe, by_name
 
-from course_lib.theory.pipelines.versions import late_updates, weight_versions
+from course_lib.chapters.ch14_parameter_servers.versions import late_updates, weight_versions
 
 
 def test_published_versions():

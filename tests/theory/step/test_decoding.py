@@ -4,11 +4,11 @@ import pytest
 from every import every
 from probes import Given, Probe, by_name
 
+from course_lib.chapters.ch17_capstone.decoding import Decoding, most_sequences
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Link, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import collectives
-from course_lib.theory.step.decoding import Decoding, most_sequences
 
 LLAMA, RTX, H100 = MODELS["llama2-70b"], accelerator("RTX4090"), accelerator("H100-SXM")
 

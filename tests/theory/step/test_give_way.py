@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from probes import Given, Probe, by_name
 
-from course_lib.theory.step.give_way import sharded_backward
+from course_lib.chapters.ch17_capstone.give_way import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
 
 BACKWARD = Task("backward", "computing", 0.095, {"processor": 1.0})

@@ -6,9 +6,9 @@ import pytest
 from probes import Probe, by_name
 
 from course_lib import recorded
+from course_lib.chapters.ch16_cluster_clinic.scaling import MoreNodes
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
-from course_lib.theory.step.scaling import MoreNodes
 
 
 def test_strong_scaling_by_hand():

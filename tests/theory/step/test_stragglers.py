@@ -5,7 +5,7 @@ import random
 import pytest
 from probes import Probe, by_name
 
-from course_lib.theory.step.stragglers import (
+from course_lib.chapters.ch16_cluster_clinic.stragglers import (
     expected_slowest_s,
     shared_work_factor,
     straggler_factor,

@@ -4,7 +4,7 @@ import pytest
 from probes import Given, Probe, by_name
 from refused import rows
 
-from course_lib.theory.step.swapping import Swapping
+from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
 
 
 def test_three_layers_by_hand():

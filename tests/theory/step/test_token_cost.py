@@ -3,10 +3,10 @@
 import pytest
 from probes import Given, Probe, by_name
 
+from course_lib.chapters.ch17_capstone.decoding import Decoding
+from course_lib.chapters.ch17_capstone.token_cost import TokenCost
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.step.decoding import Decoding
-from course_lib.theory.step.token_cost import TokenCost
 
 ONE = Decoding(MODELS["llama2-70b"], accelerator("H100-SXM"), tp=8, batch=32, context=4096)
 

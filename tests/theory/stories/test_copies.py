@@ -11,13 +11,13 @@ import torch
 from every import every
 from probes import SLOW_LINK, Probe
 
+from course_lib.chapters.ch14_parameter_servers.served import mean_staleness
 from course_lib.scratch.parameter_server.bounded import BoundedServer
 from course_lib.scratch.parameter_server.messages import STOP
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
-from course_lib.theory.network.served import mean_staleness
 from course_lib.theory.network.zero import zero_stages
 from course_lib.theory.stories.copies import (
     Rows,

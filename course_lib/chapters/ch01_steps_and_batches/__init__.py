@@ -1,0 +1,1 @@
+"""Chapter Steps and batches."""

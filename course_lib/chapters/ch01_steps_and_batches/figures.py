@@ -1,0 +1,141 @@
+"""Figures of chapter 1, beside those of the library."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.text import counted, elide
+from course_lib.theory.step.batching import Batching
+
+# --- batch ladder -------------------------------------------------------------------------------
+# From an epoch down to a sample, one rung after the other: what each is made of.
+
+
+_LEFT, _RIGHT, _TOP, _BAR, _ROW = 130.0, WIDTH_PT - 112.0, 30.0, 22.0, 46.0
+_SIZE = 9
+_MOST_CELLS = 100  # more pieces than this are drawn as one
+
+
+class _Rung(NamedTuple):
+    """One bar: its name, its pieces, what a piece is called, the samples in it, its colour."""
+
+    name: str
+    pieces: int
+    piece: str
+    samples: int
+    fill: str
+    how: str = "one after another"
+
+
+def batch_ladder(batching: Batching) -> Drawing:
+    """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
+    rungs = _rungs(batching)
+    drawing = Drawing(_TOP + _ROW * len(rungs), _sentence(rungs))
+    drawing.title(f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}")
+    for place, rung in enumerate(rungs):
+        y = _TOP + _ROW * place
+        _draw(drawing, rung, y)
+        if place + 1 < len(rungs):
+            width = (_RIGHT - _LEFT) / rung.pieces
+            below = y + _ROW
+            corners = ((_LEFT, _LEFT), (_LEFT + width, _RIGHT))
+            ways = [[(a, y + _BAR), (b, below)] for a, b in corners]
+            drawing.lines(ways, style.GREY, 0.8, dashed=True)
+    return drawing
+
+
+def _rungs(batching: Batching) -> list[_Rung]:
+    micro, accumulation, dp = batching.micro_batch, batching.accumulation, batching.dp
+    rungs = [
+        _Rung("one epoch", batching.epoch().updates, "update", batching.samples, style.WHITE),
+        _Rung("one update", accumulation, "micro-step", batching.global_batch, style.UPDATE),
+        _Rung("one micro-step", dp, "micro-batch", micro * dp, style.COMPUTING, "side by side"),
+        _Rung("one micro-batch", micro, "sample", micro, style.PALE, "at once"),
+    ]
+    if dp == 1:  # the micro-step of the only rank is its micro-batch
+        del rungs[2]
+    return rungs
+
+
+def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
+    """A bar of equal pieces; how many they are on the right."""
+    cells = min(rung.pieces, _MOST_CELLS)
+    width = (_RIGHT - _LEFT) / cells
+    drawing.write(_LEFT - 8, y + 10, rung.name, size=_SIZE, align="right", bold=True)
+    samples = counted(rung.samples, "sample")
+    drawing.write(_LEFT - 8, y + 21, samples, size=_SIZE, align="right", colour=style.GREY)
+    first = (_LEFT, y, width, _BAR)
+    rest = [(_LEFT + cell * width, y, width, _BAR) for cell in range(1, cells)]
+    drawing.boxes(rest, rung.fill, edge=style.GREY)
+    drawing.boxes([first], rung.fill)
+    drawing.write(_RIGHT + 8, y + 10, counted(rung.pieces, rung.piece), size=_SIZE)
+    if rung.pieces > 1:
+        drawing.write(_RIGHT + 8, y + 21, rung.how, size=_SIZE, colour=style.GREY)
+
+
+def _sentence(rungs: list[_Rung]) -> str:
+    parts = [
+        f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
+        for rung in rungs
+    ]
+    return "; ".join(parts).capitalize() + f"; one update rests on {rungs[1].samples:,} samples."
+
+
+# --- samples ------------------------------------------------------------------------------------
+# Which samples each rank saw.
+
+
+_COLUMNS, _ROWS = 16, 8
+
+
+def samples_by_rank(epochs: Sequence[Sequence[Sequence[int]]]) -> Drawing:
+    """For each epoch, a row per rank with the sample indices in the order it saw them.
+
+    `epochs[e][r]` are the indices of rank r in epoch e. A sample that was seen before in its
+    epoch stands in brackets.
+    """
+    blocks = []
+    for number, ranks in enumerate(epochs):
+        same = number > 0 and list(map(list, ranks)) == list(map(list, epochs[number - 1]))
+        note = ": the same order as the epoch before" if same else ""
+        blocks.append(_epoch(ranks, f"Epoch {number}{note}"))
+    return page("", *blocks, key=())
+
+
+def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
+    """Ranks work side by side: place 0 of every rank comes before place 1 of any."""
+    longest = max(map(len, ranks))
+    seen: set[int] = set()
+    every: list[dict[int, Cell]] = [{} for _ in ranks]
+    for place in range(longest):
+        for rank, its in enumerate(ranks):
+            if place < len(its):
+                again = its[place] in seen
+                text = f"({its[place]})" if again else str(its[place])
+                every[rank][place] = Cell(text, {0: "again" if again else "computing"})
+                seen.add(its[place])
+    shown = elide(longest, _COLUMNS)
+    dots = Cell("…", slots=0)
+    grid: dict[str, dict[str, Cell]] = {heading: {}}
+    for rank_or_none in elide(len(ranks), _ROWS):
+        if rank_or_none is None:
+            grid["…"] = {"0": Cell(slots=0)}
+            continue
+        row = every[rank_or_none]
+        grid[f"rank {rank_or_none}"] = {
+            "…" if place is None else str(place): dots if place is None else row[place]
+            for place in shown
+            if place is None or place in row
+        }
+    twice = sum(map(len, ranks)) - len(seen)
+    each = ", ".join(
+        f"rank {rank} saw {counted(len(its), 'sample')}" for rank, its in enumerate(ranks[:_ROWS])
+    )
+    more = ", …" if len(ranks) > _ROWS else ""
+    said = f"{heading}: {each}{more}; {counted(twice, 'sample')} seen again"
+    return Cells(grid, heads=False, gap=3, said=said)

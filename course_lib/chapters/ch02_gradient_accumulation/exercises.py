@@ -1,0 +1,420 @@
+"""Exercises and quiz of chapter 2, gradient accumulation."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from course_lib.chapters.ch02_gradient_accumulation.builds import accumulation as accumulation_build
+from course_lib.checking import (
+    Question,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_choice,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    run,
+)
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.step.batching import (
+    Batching,
+    batch_cost,
+    noise_scale,
+    scaled_learning_rate,
+)
+
+GPT2 = 124_439_808
+
+
+@exercise(
+    "2.1",
+    kind="calculate",
+    title="two nodes, batch 960",
+    hints=(
+        "How many sequences does each rank have in an update? Which micro-batches divide that?",
+        "16 fit, but 16 does not divide 120.",
+        "Half the ranks, the same global batch and micro-batch: what must double? And "
+        "how many updates are 1000 updates?",
+    ),
+)
+def _accumulation(answer: Any) -> None:
+    of_one_step = {
+        micro_batch: Batching(960, micro_batch, gpus_per_node=8).global_batch
+        for micro_batch in range(1, 17)
+    }
+    micro_batch = max(size for size, samples in of_one_step.items() if 960 % samples == 0)
+    accumulation = 960 // of_one_step[micro_batch]
+    on_four_gpus = 960 // Batching(960, micro_batch, gpus_per_node=4).global_batch
+    exchanges = [
+        gradient_syncs(1000 * windows, windows, no_sync=True)
+        for windows in (accumulation, on_four_gpus)
+    ]
+    expect_equal(
+        answer,
+        [micro_batch, accumulation, on_four_gpus, exchanges[1] / exchanges[0]],
+        "each of 8 ranks has 120 sequences, 15 is the largest divisor that fits; 4 ranks need "
+        "twice the micro-batches, but there is still one exchange for each update",
+        wants="four numbers: micro-batch, two accumulations and a ratio",
+    )
+
+
+@exercise(
+    "2.2",
+    kind="debug",
+    title="does accumulation save steps?",
+    hints=(
+        "How often does each sample go through the model in an epoch?",
+        "Some things happen once in a micro-step, others once in an update. Sort the six.",
+        "While a micro-batch goes through the model, the others' intermediate results are gone.",
+    ),
+)
+def _saves_steps(answer: Any) -> None:
+    before, after = (_per_epoch(accumulation) for accumulation in (1, 4))
+    expected = {
+        name: (after[name][0] / count, because) for name, (count, because) in before.items()
+    }
+    expect_entries(answer, expected, "a dict of factors", each="a factor")
+
+
+def _per_epoch(accumulation: int) -> dict[str, tuple[float, str]]:
+    """What exercise 2.2 asks about, as counts, each with the reason why it changes or stays."""
+    run = Batching(4096, micro_batch=8, accumulation=accumulation, gpus_per_node=2)
+    epoch = run.epoch()
+    with_it, without = (
+        gradient_syncs(epoch.micro_steps, accumulation, no_sync) for no_sync in (True, False)
+    )
+    layout = Layout(micro_batch=run.micro_batch, accumulation=accumulation)
+    kept = layer_activation_bytes(Job(MODELS["gpt2-124m"], Recipe(), layout, sequence=1024))
+    return {
+        "forward passes of an epoch": (
+            epoch.micro_steps,
+            "every sample goes through the model once",
+        ),
+        "updates of an epoch": (epoch.updates, "four micro-steps make one update"),
+        "exchanges of an epoch, with no_sync": (with_it, "there is one in each update"),
+        "exchanges of an epoch, without no_sync": (without, "there is one in each micro-step"),
+        "samples behind an update": (run.global_batch, "four micro-batches are behind one update"),
+        "bytes stored for the backward pass": (kept, "one micro-batch is in memory at a time"),
+    }
+
+
+_TRAIN = "train(model, optimizer, batches, accumulation)"
+
+
+@exercise(
+    "2.3",
+    kind="debug",
+    title="three mistakes in six lines",
+    hints=(
+        "What is in .grad when the second window begins?",
+        "A mean per micro-batch must become the mean of the window: divide sums.",
+        "What happens to 3 micro-batches with accumulation 2?",
+    ),
+)
+def _train(function: Any) -> None:
+    for sizes, accumulation, what in (
+        ([4, 4], 1, "one micro-batch per update"),
+        ([4, 4], 2, "two equal micro-batches in one update"),
+        ([4, 4, 4, 4], 2, "two updates: is .grad empty at the start of the second?"),
+        ([6, 2], 2, "micro-batches of 6 and 2 samples: each sample must count once"),
+        ([4, 4, 4], 2, "a last window of one micro-batch"),
+    ):
+        _compare_training(function, sizes, accumulation, what)
+
+
+def _compare_training(function: Any, sizes: list[int], accumulation: int, what: str) -> None:
+    """Train with the learner's loop and with whole windows; refuse different weights."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randn(n, 3, generator=generator), torch.randn(n, 1, generator=generator))
+        for n in sizes
+    ]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs, whole = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    whole.load_state_dict(theirs.state_dict())
+    start = theirs.weight.detach().clone()
+    theirs_sgd = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    run(function, theirs, theirs_sgd, batches, accumulation, signature=_TRAIN)
+    if torch.equal(theirs.weight, start):
+        raise Wrong(f"gave unchanged weights, expected an update because of {what}")
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+    for first in range(0, len(batches), accumulation):
+        inputs, targets = map(torch.cat, zip(*batches[first : first + accumulation], strict=True))
+        optimizer.zero_grad()
+        (whole(inputs) - targets).square().mean().backward()
+        optimizer.step()
+    if not torch.allclose(theirs.weight, whole.weight, atol=1e-5):
+        given, expected = (model.weight[0, 0].item() for model in (theirs, whole))
+        raise Wrong(
+            f"gave weight {given:.4f}, expected {expected:.4f} because this case has {what}"
+        )
+
+
+@exercise(
+    "2.4",
+    kind="implement",
+    title="the loss of a window",
+    hints=(
+        "A mean has forgotten over how many tokens it was taken. How does it become a sum again?",
+        "NaN × 0 is NaN: leave micro-batches without tokens out.",
+    ),
+)
+def _window_loss(function: Any) -> None:
+    expect_calls(
+        function,
+        [
+            (([2.0, 4.0], [10, 90]), 3.8, "(10 × 2.0 + 90 × 4.0) / 100 tokens"),
+            (([1.5, 2.5, 3.5], [8, 8, 8]), 2.5, "equal counts give the plain mean"),
+            (([2.0, math.nan], [5, 0]), 2.0, "a micro-batch without tokens has no say"),
+        ],
+        signature="window_loss(means, tokens)",
+        rel=1e-9,
+    )
+
+
+class _Recorder:
+    """Stands in for a DDP model: notes at each forward whether the coming backward exchanges."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.scale = torch.ones(1, requires_grad=True)
+        self.quiet = False
+        self.exchanges: list[bool] = []
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.quiet = True
+        try:
+            yield
+        finally:
+            self.quiet = False
+
+    def __call__(self, logits: Any) -> Any:
+        self.exchanges.append(not self.quiet)  # like DDP, which decides in forward
+        return logits * self.scale
+
+
+@exercise(
+    "2.5",
+    kind="debug",
+    title="still slow",
+    hints=(
+        "When does DDP decide whether it will exchange? See section 2.3.",
+        "model(inputs) belongs into the block of model.no_sync(), like backward().",
+    ),
+)
+def _backward_window(function: Any) -> None:
+    import torch
+
+    from course_lib.scratch.accumulation import loss_sum
+
+    generator = torch.Generator().manual_seed(0)
+    window = [
+        (torch.randn(1, 3, 5, generator=generator), torch.tensor([[0, 1, 2]])) for _ in range(3)
+    ]
+    model, alone = _Recorder(), _Recorder()
+    run(function, model, window, signature="backward_window(model, window)")
+    if not model.exchanges:
+        raise Wrong("gave no forward pass, expected one per micro-batch: call model(inputs)")
+    expect_equal(
+        sum(model.exchanges),
+        1,
+        "DDP decides in the forward pass whether the coming backward exchanges gradients",
+    )
+    if not model.exchanges[-1]:
+        raise Wrong("gave an exchange before the last micro-batch, expected it at the last one")
+    total = torch.stack([loss_sum(alone(inputs), labels) for inputs, labels in window]).sum()
+    (expected,) = torch.autograd.grad(total / 9, alone.scale)
+    if model.scale.grad is None or not torch.allclose(model.scale.grad, expected):
+        raise Wrong("gave another gradient, expected that of the mean over all 9 tokens")
+
+
+@exercise(
+    "2.6",
+    kind="debug",
+    title="what the counters say",
+    hints=(
+        "First compute the bytes of the run that does what its settings say.",
+        "By which factor is each counter too large or too small? What has this factor: the "
+        "accumulation, the bytes of a number, …?",
+    ),
+)
+def _counters(answer: Any) -> None:
+    wants = "one of " + ", ".join(map(repr, _causes()))
+    expect_entries(answer, _happened(), "a dict with a cause for each run", each=wants)
+
+
+_COUNTED_BYTES = {"A": 3.186e12, "B": 99.55e9, "C": 49.78e9, "D": 12.44e9, "E": 796.4e9}
+
+
+def _causes() -> dict[str, int]:
+    """The bytes that a rank hands to all-reduce, for each thing that may have happened."""
+    updates = gradient_syncs(6400, 32, no_sync=True)
+    return {
+        "as the settings say": updates * 4 * GPT2,
+        "the forward pass is outside no_sync": gradient_syncs(6400, 32, no_sync=False) * 4 * GPT2,
+        "bf16 gradients": updates * 2 * GPT2,
+        "accumulation 4": gradient_syncs(6400, 4, no_sync=True) * 4 * GPT2,
+        "most updates without an exchange": updates // 8 * 4 * GPT2,
+    }
+
+
+def _happened() -> dict[str, tuple[object, str]]:
+    """The cause whose bytes are those of the counter, run by run."""
+    found: dict[str, tuple[object, str]] = {}
+    for name, counted in _COUNTED_BYTES.items():
+        cause = min(_causes().items(), key=lambda item: abs(item[1] - counted))
+        exchanges = counted / (4 * GPT2)
+        found[name] = (cause[0], f"that is {exchanges:.0f} times the fp32 gradients")
+    return found
+
+
+@exercise(
+    "2.7",
+    kind="predict",
+    title="is batch 1024 worth it?",
+    hints=(
+        "The squared length has two parts. Which one does not care about the batch?",
+        "Section 2.5: |G|² + tr Σ / B. Two batches, two equations, two unknowns.",
+        "Subtract: 5.0 - 2.0 is tr Σ times (1/32 - 1/256).",
+    ),
+)
+def _noise(answer: Any) -> None:
+    critical = noise_scale(small=32, square_small=5.0, big=256, square_big=2.0)
+    signal = 5.0 / (1 + critical / 32)
+    expect_equal(
+        answer,
+        [
+            signal * (1 + critical / 1024),
+            critical,
+            batch_cost(1024, critical_batch=critical).samples,
+        ],
+        "tr Σ is 110 and |G|² 1.57, so that batch 256 is beyond the critical batch already: more "
+        "samples take away noise of which little is left",
+        wants="three numbers: squared length, critical batch, ratio of samples",
+        rel=5e-3,
+    )
+
+
+_CRITICAL = 1920.0
+
+
+def _sgd_rate(batch: int) -> float:
+    """The best rate of exercise 2.8's SGD, from the one at batch 128."""
+    return scaled_learning_rate(0.05, 128, batch, rule="linear", critical_batch=_CRITICAL)
+
+
+@exercise(
+    "2.8",
+    kind="debug",
+    title="two sweeps without labels",
+    hints=(
+        "The batch grows by 5. By which factor would each rule let the rate grow?",
+        "Far below the critical batch SGD's factor would be 5; near it, less. Adam's is √5.",
+        "Section 2.5: rate · (1 + critical batch / batch) is the same number at both batches.",
+    ),
+)
+def _two_sweeps(answer: Any) -> None:
+    assert abs(_sgd_rate(640) - 0.2) < 1e-9
+    assert round(scaled_learning_rate(0.04, 128, 640, rule="sqrt"), 4) == 0.0894
+    expect_parts(answer, 4, "a letter, a rate, a batch and a rate")
+    adams, adam_at_8, critical, sgd_large = answer
+    expect_choice(adams, "X", "2.24 is √5, the root rule for 5 times the batch", ("X", "Y"))
+    right = (
+        (adam_at_8, scaled_learning_rate(0.04, 128, 8, rule="sqrt"), "a quarter, √(8/128)"),
+        (critical, _CRITICAL, "0.05 · (1 + B/128) = 0.2 · (1 + B/640) holds for this B"),
+        (sgd_large, _sgd_rate(5760), "the largest rate is 0.8, over 1 + 1920/5760"),
+    )
+    for given, expected, because in right:
+        expect_number(given, expected, because, rel=5e-3)
+
+
+@exercise(
+    "2.9",
+    kind="debug",
+    title="do large batches hurt?",
+    hints=(
+        "How large is each batch, measured in critical batches?",
+        "From the tokens at 0.5M: what are the fewest tokens with which any batch gets there?",
+        "An update takes as long as before. So which ratio is the gain in time?",
+    ),
+)
+def _large_batches(answer: Any) -> None:
+    small, large = (batch_cost(batch, critical_batch=2e6) for batch in (0.5e6, 16e6))
+    trillions = 1.25 / small.samples * large.samples
+    expect_parts(answer, 3, "three numbers: trillion tokens, updates and a ratio")
+    right = (
+        (trillions, "the fewest are 1 trillion; 16M is 8 critical batches: 1 + 8 times as many"),
+        (round(trillions * 1e12 / 16e6), "tokens over the batch"),
+        (small.steps / large.steps, "updates fall from 2.5 million to 562,500"),
+    )
+    for given, (expected, because) in zip(answer, right, strict=True):
+        expect_number(given, expected, because, rel=5e-3)
+
+
+BUILDS = (accumulation_build.ACCUMULATION,)
+
+QUIZ = (
+    Question(
+        "What does accumulation 8 reduce, with the same micro-batch and the same data?",
+        ("forward passes", "updates", "memory of the weights"),
+        answer=1,
+        why="Every sample still passes once; the weights change an eighth as often.",
+    ),
+    Question(
+        "Two gradients that should be equal differ by 2e-7, relative to their size. Probably …",
+        ("a bug in the data order", "float32 rounding", "a missing all-reduce"),
+        answer=1,
+        why="float32 has a relative precision of 6e-8; sums in another order round differently.",
+    ),
+    Question(
+        "When is loss.mean() / accumulation the right loss of a micro-batch?",
+        (
+            "always",
+            "when all micro-batches have equally many tokens",
+            "when the optimizer is Adam",
+        ),
+        answer=1,
+        why="Only then is the mean of the means the mean over all tokens.",
+    ),
+    Question(
+        "no_sync surrounds loss.backward() but not the forward pass. What happens?",
+        (
+            "an error",
+            "wrong gradients",
+            "right gradients, and an exchange in every micro-step",
+        ),
+        answer=2,
+        why="DDP decides in forward; it exchanges each time, and nobody notices.",
+    ),
+    Question(
+        "FSDP is told to exchange gradients only in the last of four micro-batches. What does a "
+        "rank keep until then?",
+        ("its part of the gradients", "the whole gradients", "no gradients"),
+        answer=1,
+        why="What is not exchanged yet must be kept whole: 27 GB instead of 3.4 for LLaMA-2 7B on "
+        "8 GPUs.",
+    ),
+    Question(
+        "The batch is a tenth of the critical batch. Doubling it …",
+        (
+            "nearly halves the updates",
+            "doubles the samples needed",
+            "changes nothing",
+        ),
+        answer=0,
+        why="Updates go as 1 + Bcrit/B: 11 becomes 6; samples go from 1.1 to only 1.2.",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Chapter What is in the memory."""

@@ -1,0 +1,436 @@
+"""Exercises and quiz of chapter 3, what is in the memory."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from course_lib.chapters.ch03_what_is_in_the_memory.builds import eight_bit, master_adamw
+from course_lib.checking import (
+    Question,
+    exercise,
+    expect_calls,
+    expect_choice,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_raises,
+    run,
+)
+from course_lib.theory.inputs import units
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, RECIPES, Recipe
+from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED
+from course_lib.theory.memory.peak import memory_moments, training_memory
+from course_lib.theory.memory.states import model_states
+
+# What a tool prints for LLaMA-2 70B: the recipe, whether it means GiB, and why.
+_TOOLS = {
+    "1,028 GB": (RECIPES["mixed-16"], True, "2 + 2 + 4 + 8 bytes, in GiB"),
+    "1,242 GB": (RECIPES["megatron-18"], False, "fp32 gradients: 2 + 4 + 4 + 8 bytes"),
+    "1,285 GB": (
+        RECIPES["accumulate-20"],
+        True,
+        "a buffer beside bf16 gradients: 20 bytes, in GiB",
+    ),
+    "690 GB": (Recipe(optimizer="adamw-8bit"), False, "2 + 2 + 4, and 2 bytes of moments"),
+}
+
+
+@exercise(
+    "3.1",
+    kind="debug",
+    title="140 + 140 + 840, and four tools",
+    hints=(
+        "840 GB are 12 bytes per parameter. Which things of which size are they?",
+        "Divide what a tool prints by the parameters, once as GB and once as GiB. Bytes per "
+        "parameter are whole numbers.",
+        "The table in section 3.3 has three of the four. The fourth: 8-bit AdamW.",
+    ),
+)
+def _seventy(answer: Any) -> None:
+    expect_parts(answer, 3, "GB and two dicts, each with an entry for every tool")
+    nominal = model_states(70 * 10**9, RECIPES["mixed-16"]).master_copy_bytes / units.GB
+    because = "8 of the 12 bytes are Adam's; 4 are the fp32 master copy of the weights"
+    expect_number(answer[0], nominal, because, rel=0.02, unit="GB")
+    sizes: dict[str, tuple[object, str]] = {
+        says: (recipe.bytes_per_parameter, because) for says, (recipe, _, because) in _TOOLS.items()
+    }
+    expect_entries(answer[1], sizes, "a dict of bytes per parameter", each="a whole number")
+    meant: dict[str, tuple[object, str]] = {
+        says: (gib, because) for says, (_, gib, because) in _TOOLS.items()
+    }
+    expect_entries(answer[2], meant, "a dict of True and False", each="True or False")
+
+
+@exercise(
+    "3.2",
+    kind="debug",
+    title='"AdamW takes twice the weights"',
+    hints=(
+        "Adam's two numbers are 8 bytes. How large is a weight?",
+        "The master copy adds 4 bytes to the 8, beside a weight of 2.",
+    ),
+)
+def _twice_the_weights(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [2.0, 4.0, 6.0],
+        "Adam's 8 bytes stand beside 4 or 2 bytes of weight, and the master copy adds 4",
+        wants="three numbers",
+        rel=1e-9,
+    )
+
+
+# A sentence on state and weights: its optimizer, the precision of the weights, and the ratio.
+_SENTENCES = {
+    "the state is one number per parameter, and takes as much as the weights": (
+        ("momentum", "fp32", 1.0),
+        "momentum keeps one fp32 number beside a weight of 4 bytes",
+    ),
+    "the state is two numbers per parameter, and takes as much as the weights": (
+        ("adamw-8bit", "bf16", 1.0),
+        "two numbers of one byte beside a weight of 2 bytes",
+    ),
+    "the state takes half of the weights": (
+        ("adamw-8bit", "fp32", 0.5),
+        "two numbers of one byte beside a weight of 4 bytes",
+    ),
+    "the state takes four times the weights": (
+        ("adamw", "bf16", 4.0),
+        "two fp32 numbers beside a weight of 2 bytes",
+    ),
+}
+_SPOKEN = {
+    "sgd": "SGD",
+    "momentum": "SGD with momentum",
+    "adamw": "AdamW",
+    "adamw-8bit": "8-bit AdamW",
+}
+
+
+@exercise(
+    "3.3",
+    kind="debug",
+    title="true of one optimizer",
+    hints=(
+        "What does each optimizer keep from one update to the next? Plain SGD keeps nothing.",
+        "Divide 4, 8 and 2 bytes by 4, and by 2.",
+    ),
+)
+def _optimizers(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {}
+    for sentence, ((optimizer, weights, ratio), because) in _SENTENCES.items():
+        assert OPTIMIZER_STATE_BYTES[optimizer] == ratio * PRECISION_BYTES[weights]
+        right[sentence] = (f"{_SPOKEN[optimizer]}, {weights}", because)
+    expect_entries(answer, right, "a dict", each="an optimizer and weights")
+
+
+_BYTES = "bytes_per_parameter(weights, gradients, fp32_buffer)"
+
+
+@exercise(
+    "3.4",
+    kind="implement",
+    title="bytes per parameter",
+    hints=(
+        "Add five things: weight, gradient, buffer, master copy, Adam.",
+        "fp32 weights need no master copy, fp32 gradients no fp32 buffer.",
+    ),
+)
+def _bytes_per_parameter(function: Any) -> None:
+    expect_calls(
+        function,
+        [
+            (("bf16", "bf16"), 16, "2 + 2 + master 4 + Adam 8"),
+            (("fp32", "fp32"), 16, "4 + 4 + Adam 8, and no master copy"),
+            (("bf16", "fp32"), 18, "Megatron's convention: 2 + 4 + 4 + 8"),
+            (("bf16", "bf16", True), 20, "an fp32 buffer adds 4"),
+            (("bf16", "fp32", True), 18, "fp32 gradients need no second buffer"),
+        ],
+        signature=_BYTES,
+    )
+    expect_raises(
+        function, ("int4", "bf16"), ValueError, "int4 is neither fp32 nor bf16", signature=_BYTES
+    )
+
+
+@exercise(
+    "3.5",
+    kind="implement",
+    title="read the ledger",
+    hints=(
+        "optimizer.state is a dict of dicts. Print one of AdamW's, and one of SGD's.",
+        "Go through the values of the inner dicts. Not all are tensors; a tensor has .nbytes.",
+    ),
+)
+def _optimizer_bytes(function: Any) -> None:
+    import torch
+
+    makers: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], int]] = {
+        "plain SGD": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
+        "SGD with momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4),
+        "AdamW": (lambda p: torch.optim.AdamW(p), 8),
+        "AdamW on bf16 weights": (lambda p: torch.optim.AdamW(p), 4),
+    }
+    for name, (make, size) in makers.items():
+        dtype = torch.bfloat16 if "bf16" in name else torch.float32
+        layer = torch.nn.Linear(7, 5, dtype=dtype)
+        optimizer = make(layer.parameters())
+        layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
+        optimizer.step()
+        given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
+        expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
+
+
+@exercise(
+    "3.6",
+    kind="predict",
+    title="six proposals",
+    hints=(
+        "Which consumer is too large at the update: what depends on the batch, or what does not?",
+        "Add up the bytes per parameter of each proposal. What does the master copy do to the sum?",
+        "1,557,611,200 parameters at 16 bytes are 23.2 GiB, and the intermediate results of one "
+        "sequence 4.9 GiB, which are gone at the update. What does each proposal leave?",
+    ),
+)
+def _fits(answer: Any) -> None:
+    usable = 23.65 * units.GIB
+    expected = {
+        name: (size <= usable, f"it takes {units.gib(size):.1f} GiB")
+        for name, size in _proposed_bytes().items()
+    }
+    expect_entries(answer, expected, "a dict of True and False", each="True or False")
+
+
+def _proposed_bytes() -> dict[str, float]:
+    """The memory that GPT-2 1.5B takes after each proposal of exercise 3.6."""
+    model, fp32 = MODELS["gpt2-1.5b"], replace(_EAGER, update="fused")
+    bf16 = replace(fp32, parameters="bf16", gradients="bf16", master_copy=True)
+    bill = training_memory(model, fp32, micro_batch=1)
+    recipes = {
+        "bf16 weights and gradients, with a master copy": bf16,
+        "bf16 weights, gradients and AdamW, without a master copy": replace(
+            bf16, optimizer="adamw-bf16", master_copy=False
+        ),
+        "SGD with momentum": replace(fp32, optimizer="momentum"),
+        "8-bit AdamW": replace(fp32, optimizer="adamw-8bit"),
+    }
+    return {
+        "half the sequence": training_memory(model, fp32, micro_batch=1, sequence=512).total_bytes,
+        "no intermediate results at all": bill.model_states_bytes + bill.overhead_bytes,
+        **{name: training_memory(model, recipe, 1).total_bytes for name, recipe in recipes.items()},
+    }
+
+
+@exercise(
+    "3.7",
+    kind="calculate",
+    title="148 is more than 141",
+    hints=(
+        "The colleague compares two numbers. Which unit does each of them have?",
+        "Bring all of it to GiB: what nvidia-smi says, and the 148 × 10^9 bytes. Then 1 GiB more.",
+    ),
+)
+def _gb_and_gib(answer: Any) -> None:
+    expect_parts(answer, 2, "a list: GiB left, and 'yes' or 'no'")
+    reserved = 129 * units.GB * RESERVED_OVER_ALLOCATED
+    left = units.gib(143_771 * units.MIB - reserved) - 1
+    expect_number(
+        answer[0],
+        left,
+        "143,771 MiB are 140.4 GiB, and 148.35 GB are 138.2 GiB; the card has 150.8 GB in fact",
+        rel=0.05,
+        unit="GiB",
+    )
+    expect_choice(
+        answer[1], "yes" if left > 0 else "no", "something is left", choices=("yes", "no")
+    )
+
+
+def turning_point() -> int:
+    """The micro-batch from which GPT-2 1.5B's intermediate results outweigh its optimizer."""
+    for micro_batch in range(1, 1000):
+        bill = training_memory(MODELS["gpt2-1.5b"], RECIPES["mixed-16"], micro_batch).consumers
+        if bill["intermediate results"] > bill["optimizer"]:
+            return micro_batch
+    raise AssertionError("no turning point below 1000")
+
+
+@exercise(
+    "3.8",
+    kind="predict",
+    title="the turning point",
+    hints=(
+        "Which of the two changes with the micro-batch?",
+        "Divide it by the intermediate results of micro-batch 1 and round up.",
+    ),
+)
+def _turning_point(answer: Any) -> None:
+    expect_number(
+        answer,
+        turning_point(),
+        "one sample of 1024 tokens keeps 2.73 GB and the optimizer 18.69 GB",
+    )
+
+
+_CONSUMERS = {
+    "gradient of a weight": (2, "it lives from backward to the update"),
+    "running mean of the squared gradient": (3, "it is Adam's variance, kept forever"),
+    "fp32 master copy": (3, "the optimizer updates it"),
+    "output of GELU, kept for backward": (5, "it lives from forward to backward"),
+    "gradient of the logits, freed at once": (6, "it lives for a moment"),
+    "CUDA context": (7, "it is there before any tensor"),
+}
+
+
+@exercise(
+    "3.9",
+    kind="debug",
+    title="sort them",
+    hints=(
+        "Ask how long each thing lives: the last column of the table in section 3.2.",
+        "What only the update reads and writes belongs to the optimizer.",
+    ),
+)
+def _sort_them(answer: Any) -> None:
+    expect_entries(answer, _CONSUMERS, "a dict of consumer numbers", each="a number from 1 to 7")
+
+
+@exercise(
+    "3.10",
+    kind="debug",
+    title="two tracebacks",
+    hints=(
+        "Which of the four points of section 3.4 is the peak of A, and which that of B?",
+        "A change helps if it makes something smaller that is there at that point.",
+        "At the update no intermediate results and no logits are left; the optimizer's states are "
+        "there at every point.",
+    ),
+)
+def _two_tracebacks(answer: Any) -> None:
+    expected = {}
+    for name, (model, micro_batch) in {"A": ("gpt2-124m", 16), "B": ("gpt2-1.5b", 2)}.items():
+        moment, before = _peak(model, _EAGER, micro_batch)
+        after = {
+            "half the micro-batch": _peak(model, _EAGER, micro_batch // 2),
+            **{change: _peak(model, recipe, micro_batch) for change, recipe in _CHANGED.items()},
+        }
+        for change, (_, size) in after.items():
+            because = f"the peak of {name} is at the point '{moment}'"
+            expected[f"{name}: {change}"] = (size < before, because)
+    expect_entries(answer, expected, "a dict of True and False", each="True or False")
+
+
+_EAGER = replace(RECIPES["fp32-16"], loss="eager", gradient_life="backward", update="foreach")
+_CHANGED = {
+    "fused=True in AdamW": replace(_EAGER, update="fused"),
+    "a loss that writes its gradient over the logits": replace(_EAGER, loss="in-place"),
+    "8-bit AdamW": replace(_EAGER, optimizer="adamw-8bit"),
+}
+
+
+def _peak(model: str, recipe: Recipe, micro_batch: int) -> tuple[str, float]:
+    """The moment at which most memory is needed, and the bytes."""
+    job = Job(MODELS[model], recipe, Layout(micro_batch=micro_batch), sequence=1024)
+    sizes = {name: bill.total_bytes for name, bill in memory_moments(job).items()}
+    moment = max(sizes, key=lambda name: sizes[name])
+    return moment, sizes[moment]
+
+
+def loss_scale(overflows: Iterable[bool]) -> tuple[float, int]:
+    """The scale after these batches by the rules of torch.amp.GradScaler, and the updates made."""
+    scale, in_a_row, updates = 65_536.0, 0, 0
+    for overflow in overflows:
+        updates += not overflow
+        in_a_row = 0 if overflow else in_a_row + 1
+        if overflow:
+            scale /= 2
+        elif in_a_row == 2000:
+            scale, in_a_row = 2 * scale, 0
+    return scale, updates
+
+
+_BATCHES = [True] * 3 + [False] * 6000 + [True] + [False] * 1999
+
+
+@exercise(
+    "3.13",
+    kind="calculate",
+    title="a scale that went up and down",
+    hints=(
+        "Start at 65,536 and go from one stretch of batches to the next. How many doublings do "
+        "6,000 good batches bring?",
+        "2,000 good batches in a row double the scale; an overflow sets the count back to 0, and "
+        "that batch makes no update.",
+    ),
+)
+def _loss_scale(answer: Any) -> None:
+    expect_equal(
+        answer,
+        list(loss_scale(_BATCHES)),
+        "halved three times, doubled three times, halved once; the four batches made no update",
+        wants="the scale and a number of updates",
+    )
+
+
+BUILDS = (master_adamw.MASTER_ADAMW, eight_bit.EIGHT_BIT)
+
+QUIZ = (
+    Question(
+        "bf16 weights and gradients, fp32 master copy, AdamW. Bytes per parameter?",
+        ("8", "16", "20"),
+        answer=1,
+        why="2 + 2 + 4 + 8.",
+    ),
+    Question(
+        "You double the micro-batch. What grows?",
+        ("intermediate results", "optimizer states", "gradients"),
+        answer=0,
+        why="Model states depend on the parameters only.",
+    ),
+    Question(
+        "Megatron counts 18 bytes where the ZeRO paper counts 16. Why?",
+        (
+            "one of them is wrong",
+            "Megatron keeps the gradients in fp32",
+            "Megatron has another optimizer",
+        ),
+        answer=1,
+        why="2 + 4 + 4 + 8: a choice of the program, not a property of the model.",
+    ),
+    Question(
+        "A tool says 24.0 GiB, the data sheet 25.8 GB. Which is more memory?",
+        ("24.0 GiB", "25.8 GB", "they are the same"),
+        answer=2,
+        why="24 × 2^30 = 25.77 × 10^9 bytes.",
+    ),
+    Question(
+        "What is the fp32 master copy good for?",
+        (
+            "it keeps updates that bf16 would round away",
+            "it makes the matrix products exact",
+            "it is a backup in case of a crash",
+        ),
+        answer=0,
+        why="bf16 has 8 binary digits: 1.0 + 0.001 stays 1.0.",
+    ),
+    Question(
+        "Why is the loss multiplied by 65,536 in fp16, and not in bf16?",
+        (
+            "fp16 has fewer binary digits than bf16",
+            "fp16 ends at 6e-8, where many gradients lie; bf16 reaches as far down as fp32",
+            "fp16 gradients are too large",
+        ),
+        answer=1,
+        why="fp16 has more digits and less range: small gradients would become 0.",
+    ),
+    Question(
+        "Your fp32 model trains under autocast in bf16, with AdamW. Model states per parameter?",
+        ("8 bytes", "12 bytes", "16 bytes"),
+        answer=2,
+        why="4 + 4 + 8, as without autocast: it saves activations and time.",
+    ),
+)

@@ -1,0 +1,101 @@
+"""Figures of chapter 3, beside those of the library."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import read_snapshot
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.axis import Axis, powers
+from course_lib.figures.engines.lines import Frame
+from course_lib.figures.memory.memory_over_time import LEFT, PANEL_PT, Panel
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key, key_height
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.theory.inputs.units import format_bytes, power_of_ten
+
+# --- number ranges ------------------------------------------------------------------------------
+# How far the numbers of each format reach, on one scale of powers of ten.
+
+
+_LEFT, _RIGHT, _TOP, _ROW, _BAR, _MARK = 92.0, WIDTH_PT - 24, 24.0, 24.0, 15.0, 14.0
+_KEY = {"all digits": style.BLUE, "fewer digits (subnormal)": style.YELLOW}
+Range = tuple[float, float, float]
+
+
+def number_ranges(
+    formats: Mapping[str, Range], title: str, marks: Mapping[str, float] | None = None
+) -> Drawing:
+    """{"fp16": (smallest above 0, smallest with all digits, largest)}: a bar for each.
+
+    Subnormal numbers, which lack digits, are yellow; `marks` are named vertical lines.
+    """
+    named = marks or {}
+    every = [*named.values(), *(end for row in formats.values() for end in row)]
+    top = _TOP + _MARK * len(named)
+    bottom = top + _ROW * len(formats)
+    drawing = Drawing(bottom + 26 + key_height(_KEY, _LEFT), _sentence(formats, title, named))
+    drawing.title(title)
+    # Whole tens of powers around all values, so that the ticks are such as well.
+    tens = [math.floor(math.log10(min(every)) / 10), math.floor(math.log10(max(every)) / 10) + 1]
+    axis = powers([10.0 ** (10 * ten) for ten in tens], _power, most=10)
+    frame = Frame(drawing, axis, Axis(()), _LEFT, top, _RIGHT, bottom)
+    frame.ticks_across()
+    for row, (name, values) in enumerate(formats.items()):
+        y = top + _ROW * (row + 0.5) - _BAR / 2
+        start, full, end = map(frame.x, values)
+        drawing.write(_LEFT - 8, y + 12, name, align="right")
+        drawing.boxes([(start, y, full - start, _BAR)], style.YELLOW)
+        drawing.boxes([(full, y, end - full, _BAR)], style.BLUE)
+    frame.marks(named)
+    key(drawing, _KEY, _LEFT, bottom + 24)
+    return drawing
+
+
+def _power(value: float) -> str:
+    return power_of_ten(round(math.log10(value)))
+
+
+def _sentence(formats: Mapping[str, Range], title: str, named: Mapping[str, float]) -> str:
+    rows = []
+    for name, values in formats.items():
+        least, full, most = map(_power, values)
+        rows.append(f"{name} reaches from {least} to {most}, with all digits from {full}")
+    marks = (f"{name} is at {_power(at)}" for name, at in named.items())
+    return f"{title}. Powers of ten, rounded. {'; '.join([*rows, *marks])}."
+
+
+# --- snapshot -----------------------------------------------------------------------------------
+# A memory snapshot of torch, sorted into the course's seven consumers.
+
+
+_LEAKS = 3  # of more the largest are written
+_PLACE = 45  # letters that fit behind the numbers
+
+
+def snapshot(path: str | Path, name: str = "") -> Drawing:
+    """What torch.cuda.memory._dump_snapshot(path) wrote: bytes over time, and leaks.
+
+    The file is read without running anything in it. Raises ValueError for a file that is no
+    snapshot, and FileNotFoundError.
+    """
+    found = read_snapshot(Path(path).read_bytes())
+    panel = Panel(name or Path(path).name, found)
+    leaks = found.leaks[:_LEAKS]
+    lines = [
+        f"{format_bytes(it.size_bytes)} in {it.blocks} blocks never freed: {_short(it.where)}"
+        for it in leaks
+    ]
+    sentence = "; ".join([panel.sentence(), *lines])
+    drawing = Drawing(PANEL_PT + 16 * len(lines), f"{sentence}.")
+    panel.draw(drawing, 0, max(panel.peak_bytes, 1))
+    for row, line in enumerate(lines):
+        y = PANEL_PT + 16 * row
+        drawing.boxes([(LEFT, y, 9, 9)], style.WARNING)
+        drawing.write(LEFT + 13, y + 8, line, size=9)
+    return drawing
+
+
+def _short(place: str) -> str:
+    return place if len(place) <= _PLACE else place[: _PLACE - 1] + "…"

@@ -1,0 +1,1 @@
+"""Chapter Activations and recomputation."""

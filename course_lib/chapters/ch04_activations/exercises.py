@@ -1,0 +1,265 @@
+"""Exercises and quiz of chapter 4, activations and recomputation."""
+
+from dataclasses import replace
+from typing import Any
+
+from course_lib.chapters.ch04_activations.builds import checkpointing
+from course_lib.checking import (
+    Question,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+)
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.activations import layer_activation_bytes
+
+_GPT3 = MODELS["gpt3-175b"]
+_LLAMA = MODELS["llama2-70b"]
+
+
+def _paper(recompute: str) -> Recipe:
+    """As the paper on activations counts: all scores and dropout masks are kept."""
+    return Recipe(attention="standard", dropout=True, recompute=recompute)
+
+
+@exercise(
+    "4.1",
+    kind="calculate",
+    title="one layer",
+    hints=(
+        "Section 4.1's formula has two terms. Which of them does selective recomputation keep?",
+        "Full recomputation keeps one tensor of s · b · h numbers of 2 bytes.",
+    ),
+)
+def _one_layer(answer: Any) -> None:
+    sizes = [
+        layer_activation_bytes(Job(_GPT3, _paper(mode), Layout(micro_batch=2), sequence=2048))
+        for mode in ("none", "selective", "full")
+    ]
+    expect_equal(
+        answer,
+        sizes,
+        "34 sbh and 5 a s² b; without the scores; 2 sbh for the input",
+        wants="three whole numbers of bytes",
+        unit="B",
+    )
+
+
+@exercise(
+    "4.2",
+    kind="debug",
+    title="730 GB",
+    hints=(
+        "Each correction changes one line of the table, or two. In which unit are its numbers?",
+        "Four tensors of 28,672 numbers, 2 bytes each: how many times h bytes is that?",
+        "Keys and values are an eighth as wide as before; queries stay.",
+    ),
+)
+def _corrected(answer: Any) -> None:
+    expect_parts(answer, 3, "three sizes in GB")
+    gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden, kv_heads=_LLAMA.heads)
+    corrected = (
+        (gelu, "the two masks are gone, 32 are left"),
+        (replace(_LLAMA, kv_heads=_LLAMA.heads), "SwiGLU keeps 4 · 3.5 · 2 = 28 in place of 16"),
+        (_LLAMA, "keys and values are 2 · 2 / 8 in place of 4"),
+    )
+    for given, (shape, because) in zip(answer, corrected, strict=True):
+        job = Job(shape, Recipe(), Layout(micro_batch=8), sequence=4096)
+        size = shape.layers * layer_activation_bytes(job) / 1e9
+        expect_number(given, size, because, rel=5e-3, unit="GB")
+
+
+@exercise(
+    "4.3",
+    kind="debug",
+    title="40 times",
+    hints=(
+        "From where does layer 80 start when it is recomputed? And layer 75, in a group of 10?",
+        "All 80 layers run forward once. Which of them run once more, and from which inputs?",
+    ),
+)
+def _forty_times(answer: Any) -> None:
+    expected: dict[str, tuple[object, str]] = {}
+    for plan, groups in _PLANS.items():
+        repeated = sum(groups)
+        because = f"{repeated} layers run once more, from {len(groups)} stored inputs"
+        expected[plan] = ([80 + repeated, len(groups)], because)
+    wants = "a list of two whole numbers: [forward passes, stored inputs]"
+    expect_entries(answer, expected, "a dict of lists", each=wants)
+
+
+# How many layers run from each stored input.
+_PLANS = {
+    "each of 80 layers checkpointed": [1] * 80,
+    "8 groups of 10 layers checkpointed": [10] * 8,
+    "every second layer checkpointed": [1] * 40,
+    "2 groups of 5 layers checkpointed, 70 layers not": [5] * 2,
+}
+
+
+@exercise(
+    "4.4",
+    kind="debug",
+    title="110 GB to 5 GB",
+    hints=(
+        "What do the two numbers have in common: the layers' inputs, or all that a layer keeps?",
+        "Everything that a layer keeps must halve, and its input as well.",
+        "Section 4.2: without sequence parallelism the inputs of the norms are not cut.",
+    ),
+)
+def _five_gigabytes(answer: Any) -> None:
+    expected = {}
+    for name, (kept, inputs) in _explanations().items():
+        fits = abs(kept / 110e9 - 1) < 0.1 and abs(inputs / 5e9 - 1) < 0.1
+        because = f"that makes {kept / 1e9:.0f} and {inputs / 1e9:.1f} GB"
+        expected[name] = (fits, because)
+    expect_entries(answer, expected, "a dict of True and False", each="True or False")
+
+
+def _explanations() -> dict[str, tuple[float, float]]:
+    """Bytes without and with checkpointing, by each explanation of exercise 4.4."""
+    kept, inputs = _both()
+    gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden)
+    return {
+        "4096 tokens": _both(sequence=4096),
+        "each of two GPUs has 40 layers": (kept / 2, inputs / 2),
+        "each of two GPUs has half of the tokens": _both(layout=Layout(cp=2)),
+        "each of two GPUs has half of every matrix, without sequence parallelism": _both(
+            layout=Layout(tp=2)
+        ),
+        "an MLP with GELU, 4h wide": _both(gelu),
+        "segments of two layers": (kept, inputs / 2),
+    }
+
+
+def _both(
+    shape: TransformerShape = _LLAMA, sequence: int = 8192, layout: Layout | None = None
+) -> tuple[float, float]:
+    """Bytes that 80 layers keep, all and only the inputs."""
+    kept, inputs = (
+        80
+        * layer_activation_bytes(
+            Job(shape, Recipe(recompute=mode), layout or Layout(), sequence=sequence)
+        )
+        for mode in ("none", "full")
+    )
+    return kept, inputs
+
+
+_FORMULA = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
+
+
+@exercise(
+    "4.5",
+    kind="implement",
+    title="the formula",
+    hints=(
+        "Which rows of section 4.1's table go without dropout?",
+        "34 = 32 + 2 masks. Of the scores' 5 bytes, softmax's result has 2.",
+    ),
+)
+def _formula(function: Any) -> None:
+    sbh, pairs = 64 * 2 * 32, 4 * 64**2 * 2
+    cases = [
+        ((64, 2, 32, 4, False, True), 34 * sbh + 5 * pairs, "34 sbh + 5 a s² b"),
+        ((64, 2, 32, 4, True, True), 34 * sbh, "flash attention keeps no scores"),
+        ((64, 2, 32, 4, True, False), 32 * sbh, "two masks of one byte are gone"),
+        ((64, 2, 32, 4, False, False), 32 * sbh + 2 * pairs, "only softmax's result is left"),
+        ((128, 1, 32, 8, False, True), 34 * 128 * 32 + 5 * 8 * 128**2, "scores grow with s²"),
+    ]
+    expect_calls(function, cases, signature=_FORMULA)
+
+
+def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:
+    return -(-layers // k) * input_bytes + k * layer_bytes
+
+
+@exercise(
+    "4.7",
+    kind="implement",
+    title="the best segment",
+    hints=(
+        "The last segment may be shorter. Is there a formula for that, or is trying cheaper?",
+        "Try all k from 1 to layers; min(…, key=…) takes the first of equals.",
+    ),
+)
+def _segments(function: Any) -> None:
+    calls = {
+        (100, 1, 1): "equal sizes: the square root of 100",
+        (80, 134_217_728, 2_000_000_000): "a layer is much larger than its input",
+        (16, 1, 16): "√(L · i / a) = 1",
+        (16, 4, 1): "large inputs want long segments",
+        (7, 1, 1): "7 layers: ⌈7/k⌉ + k",
+    }
+    cases = []
+    for (layers, stored, alive), because in calls.items():
+        peaks = [_peak(layers, k, stored, alive) for k in range(1, layers + 1)]
+        cases.append(((layers, stored, alive), 1 + peaks.index(min(peaks)), because))
+    expect_calls(function, cases, signature="best_segment(layers, input_bytes, layer_bytes)")
+
+
+@exercise(
+    "4.8",
+    kind="predict",
+    title="long sequences",
+    hints=(
+        "Which of the formula's two terms must be the larger one?",
+        "Divide both by s · b · h: what is left of the scores grows with s. a / h = 96 / 12288.",
+    ),
+)
+def _long_sequences(answer: Any) -> None:
+    sequence = 256
+    while True:
+        with_scores, without = (
+            layer_activation_bytes(Job(_GPT3, _paper(mode), sequence=min(sequence, 2048)))
+            for mode in ("none", "selective")
+        )
+        if with_scores > 2 * without:
+            break
+        sequence += 256
+    expect_number(
+        answer, sequence, "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
+    )
+
+
+BUILDS = (checkpointing.CHECKPOINTING,)
+
+QUIZ = (
+    Question(
+        "Which operation needs nothing kept for its backward pass?",
+        ("a matrix product", "an addition", "GELU"),
+        answer=1,
+        why="The gradient of a sum is 1, whatever was added.",
+    ),
+    Question(
+        "You double the sequence. Flash attention. What do a layer's activations do?",
+        ("double", "quadruple", "stay"),
+        answer=0,
+        why="Without scores everything is proportional to s.",
+    ),
+    Question(
+        "Full checkpointing of all layers: operations of a step?",
+        ("4/3 of before", "twice", "40 times"),
+        answer=0,
+        why="2 + 4 becomes 2 + 2 + 4: each layer is recomputed once, from its own input.",
+    ),
+    Question(
+        "Why does a checkpoint store the state of the random generator?",
+        ("for the next epoch", "so that dropout draws the same masks again", "for the optimizer"),
+        answer=1,
+        why="With other masks the gradient would belong to another function.",
+    ),
+    Question(
+        "You use flash attention. What does selective recomputation save on top?",
+        ("half", "the MLP", "nothing"),
+        answer=2,
+        why="It drops the scores, which flash attention never keeps.",
+    ),
+)

@@ -1,0 +1,63 @@
+"""Figures of chapter 4, beside those of the library."""
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.bars import bars
+from course_lib.figures.engines.lanes import Lanes
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.activations import ActivationTerms
+from course_lib.trace import Event
+
+# --- activations --------------------------------------------------------------------------------
+# What one layer keeps for the backward pass, term by term.
+
+
+# Terms that only some models have: without them there is nothing to say about "not kept".
+_OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router", "unused")
+
+
+def activation_terms(
+    terms: ActivationTerms, layers: int, title: str = "", unit: str = "GB"
+) -> Drawing:
+    """One bar for each term of a layer, and the sum over `layers` layers below them."""
+    leaves = terms.leaves().items()
+    sizes = {name: size for name, size in leaves if size or name not in _OF_SOME_MODELS}
+    whole = terms.total_bytes
+    told = {
+        name: f"{format_bytes(size, unit)} ({size / max(whole, 1):.0%})" if size else "not kept"
+        for name, size in sizes.items()
+    }
+    note = (
+        f"One layer, one micro-batch: {format_bytes(whole, unit)}; × {layers} layers = "
+        f"{format_bytes(layers * whole, unit)}"
+    )
+    return bars(sizes, told, title, style.ACTIVATIONS, note=note)
+
+
+# --- recomputed ---------------------------------------------------------------------------------
+# Which layers are computed again before the backward pass of each layer.
+
+
+def recomputed_layers(runs: Mapping[str, Sequence[range]]) -> Drawing:
+    """For each way of keeping inputs its backward passes, the last layer's first.
+
+    `runs[way][i]` are the layers that run again before the backward of layer i.
+    """
+    return page("", *[_chart(way, again) for way, again in runs.items()])
+
+
+def _chart(way: str, again: Sequence[range]) -> Lanes:
+    rows = {
+        f"before {row + 1}'s backward": [
+            Event(layer, 0, "forward", end=layer + 1, label=str(layer + 1)) for layer in again[row]
+        ]
+        for row in reversed(range(len(again)))
+    }
+    total = sum(map(len, again))
+    said = f"{way}: {counted(total, 'layer')} run again, {total / len(again):g} × the forward pass"
+    return Lanes(rows, name=said, over=(0, len(again)), high=11.5, foot=False, sentence=said)

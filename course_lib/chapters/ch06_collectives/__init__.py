@@ -1,0 +1,1 @@
+"""Chapter Collectives and the α–β model."""

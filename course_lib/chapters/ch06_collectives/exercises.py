@@ -1,0 +1,421 @@
+"""Exercises and quiz of chapter 6, collectives and the α–β model."""
+
+from dataclasses import replace
+from typing import Any
+
+from course_lib.chapters.ch06_collectives.builds import ring, tree
+from course_lib.checking import (
+    Question,
+    Wrong,
+    call,
+    exercise,
+    expect_calls,
+    expect_choice,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    run,
+)
+from course_lib.checking.helpers import gave, is_whole_numbers, same, show
+from course_lib.theory.inputs.hardware import HDR, Link, accelerator
+from course_lib.theory.network import collectives
+from course_lib.theory.network.nccl_times import nccl_ways
+
+_GB = 10**9
+_NVLINK = accelerator("H100-SXM").inside
+
+
+@exercise(
+    "6.1",
+    kind="calculate",
+    title="sixteen nodes",
+    hints=(
+        "Two halves, each of one step less than there are GPUs. How much travels in a step?",
+        "2(n-1)/n · S bytes, 2(n-1) steps; then steps · α + bytes / β.",
+    ),
+)
+def _sixteen(answer: Any) -> None:
+    seconds = collectives.seconds("all-reduce", _GB, 16, HDR)
+    steps = collectives.steps("all-reduce", 16)
+    expect_equal(
+        answer,
+        [collectives.sent_bytes("all-reduce", _GB, 16), steps, seconds],
+        "2 · 15/16 of the size, in 2 · 15 steps of 9.6 µs each",
+        wants="bytes, steps and seconds",
+        rel=1e-3,
+    )
+
+
+@exercise(
+    "6.2",
+    kind="calculate",
+    title="α and β from two times",
+    hints=(
+        "How many steps has a ring all-reduce on 8 ranks?",
+        "Take the latency off the second time; each rank sends 1.75 GB.",
+        "An all-gather is half of an all-reduce: how many steps, and which part of the result?",
+    ),
+)
+def _two_times(answer: Any) -> None:
+    steps = collectives.steps("all-reduce", 8)
+    sent = collectives.sent_bytes("all-reduce", _GB, 8)
+    expect_parts(answer, 3, "seconds, bytes per second and seconds")
+    expect_number(answer[0], 140e-6 / steps, "140 µs are 14 steps", rel=5e-3, unit="s")
+    beta = sent / (35.14e-3 - 140e-6)
+    expect_number(
+        answer[1],
+        beta,
+        "1.75 GB flow in what is left of 35.14 ms without the 14 latencies",
+        rel=5e-3,
+        unit="B/s",
+    )
+    link = Link("as measured", beta, 140e-6 / steps)
+    gathered_s = collectives.seconds("all-gather", 1_000_000, 64, link)
+    expect_number(answer[2], gathered_s, "63 steps, and 63/64 of 1 MB", rel=5e-3, unit="s")
+
+
+_ALL_REDUCE = "all_reduce(rows, reduce_scatter, all_gather)"
+
+
+@exercise(
+    "6.3",
+    kind="implement",
+    title="all-reduce from its halves",
+    hints=(
+        "First make the length a multiple of the ranks, with numbers that do not change a sum.",
+        "-length % ranks zeros; cut them off in the end.",
+    ),
+)
+def _two_halves(function: Any) -> None:
+    for ranks, length in ((2, 4), (3, 6), (4, 7), (3, 1), (1, 3)):
+        rows = [
+            [float((rank + 1) * (number + 1)) for number in range(length)] for rank in range(ranks)
+        ]
+        total = [sum(column) for column in zip(*rows, strict=True)]
+        what = f"{ranks} ranks with {length} numbers each"
+        halves = _Halves()
+        try:
+            given = call(
+                function, rows, halves.reduce_scatter, halves.all_gather, signature=_ALL_REDUCE
+            )
+        except _Refused as refused:
+            raise Wrong(f"{what}: {refused}; expected zeros to fill the rows up") from None
+        if not same(given, [total] * ranks):
+            because = "each rank gets the whole sum, as long as its row was"
+            raise gave(given, [total] * ranks, because, what=what)
+        if halves.calls != ["reduce_scatter", "all_gather"]:
+            made = ", ".join(halves.calls) or "no call"
+            raise Wrong(f"{what} made {made}, expected reduce_scatter, then all_gather, once each")
+
+
+class _Refused(ValueError):
+    """A row that does not divide by the ranks."""
+
+
+class _Halves:
+    """The two halves on lists; they write down that they were called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def reduce_scatter(self, rows: list[list[float]]) -> list[list[float]]:
+        self.calls.append("reduce_scatter")
+        ranks, length = len(rows), len(rows[0])
+        if length % ranks:
+            raise _Refused(f"reduce_scatter got rows of {length} numbers for {ranks} ranks")
+        total = [sum(column) for column in zip(*rows, strict=True)]
+        size = length // ranks
+        return [total[rank * size : (rank + 1) * size] for rank in range(ranks)]
+
+    def all_gather(self, shards: list[list[float]]) -> list[list[float]]:
+        self.calls.append("all_gather")
+        whole = [number for shard in shards for number in shard]
+        return [list(whole) for _ in shards]
+
+
+_BROADCAST = "broadcast_steps(ranks)"
+
+
+@exercise(
+    "6.4",
+    kind="implement",
+    title="a broadcast in few steps",
+    hints=(
+        "After one step two ranks have it, after two steps four.",
+        "In a step, let rank r < have send to r + have, unless that is no rank.",
+    ),
+)
+def _broadcast(function: Any) -> None:
+    for ranks in (2, 4, 8, 6, 13, 1):
+        ask = call if ranks == 2 else run  # None at the first call: not answered yet
+        _check_steps(ask(function, ranks, signature=_BROADCAST), ranks)
+
+
+def _check_steps(steps: Any, ranks: int) -> None:
+    what = f"broadcast_steps({ranks})"
+    pairs_wanted = f"{what} wants a list of steps, each a list of pairs (from, to)"
+    if not isinstance(steps, list | tuple):
+        raise Wrong(f"{pairs_wanted}, got {show(steps)}")
+    have = {0}
+    for number, step in enumerate(steps, start=1):
+        if not isinstance(step, list | tuple) or not all(_is_pair(pair) for pair in step):
+            raise Wrong(f"{pairs_wanted}, got {show(step)}")
+        busy = [rank for pair in step for rank in pair]
+        if len(set(busy)) < len(busy):
+            raise Wrong(f"{what}, step {number}: {show(step)}, expected each rank at most once")
+        if not all(0 <= rank < ranks for rank in busy):
+            raise Wrong(f"{what}, step {number}: {show(step)}, expected ranks below {ranks}")
+        empty = [source for source, _ in step if source not in have]
+        if empty:
+            raise Wrong(
+                f"{what}, step {number}: rank {empty[0]} sends, expected one that has the tensor"
+            )
+        have |= {to for _, to in step}
+    if len(have) < ranks:
+        missing = min(set(range(ranks)) - have)
+        raise Wrong(f"{what}: rank {missing} got nothing, expected all ranks to have the tensor")
+    least = collectives.steps("broadcast", ranks, "tree")
+    if len(steps) != least:
+        because = "the number of ranks that have it can double in each step"
+        raise gave(len(steps), least, because, "steps", what=what)
+
+
+def _is_pair(pair: Any) -> bool:
+    return is_whole_numbers(pair) and len(pair) == 2
+
+
+_ORDER = "order(rank, ranks)"
+
+
+@exercise(
+    "6.5",
+    kind="debug",
+    title="everybody sends first",
+    hints=("Who could receive while rank 0 sends?", "Even and odd ranks do not do the same."),
+)
+def _order(function: Any) -> None:
+    for ranks in (2, 3, 4, 5, 8):
+        orders = [call(function, rank, ranks, signature=_ORDER) for rank in range(ranks)]
+        for rank, calls in enumerate(orders):
+            if not any(same(calls, right) for right in (["recv", "send"], ["send", "recv"])):
+                because = "each rank sends once and receives once"
+                raise gave(calls, ["send", "recv"], because, what=f"order({rank}, {ranks})")
+        stuck = _stuck(orders)
+        if stuck:
+            waits = f"rank {stuck[0]} waits in {orders[stuck[0]][0]}"
+            raise Wrong(
+                f"on {ranks} ranks {waits} forever, expected every send to meet its recv: "
+                "some ranks must receive first, and not all of them"
+            )
+
+
+def _stuck(orders: list[list[str]]) -> list[int]:
+    """The ranks that never finish, when a send and its recv end together or not at all."""
+    ranks = len(orders)
+    todo = [list(calls) for calls in orders]
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(ranks):
+            to = (rank + 1) % ranks
+            if todo[rank][:1] == ["send"] and todo[to][:1] == ["recv"]:
+                todo[rank].pop(0)
+                todo[to].pop(0)
+                moved = True
+    return [rank for rank in range(ranks) if todo[rank]]
+
+
+@exercise(
+    "6.6",
+    kind="debug",
+    title="sum, average, broadcast",
+    hints=(
+        "How many tensors must rank 0 receive, one after the other, and how many send?",
+        "The ring sends 2(n-1)/n tensors from each rank at the same time.",
+        "What is the default of `op` in dist.all_reduce?",
+    ),
+)
+def _sum_average_broadcast(answer: Any) -> None:
+    expect_parts(answer, 3, "two ratios and a learning rate")
+    one = collectives.sent_bytes("send-recv", _GB, 2)  # a message of the whole tensor
+    for given, ranks in zip(answer, (8, 1024), strict=False):
+        ratio = 2 * (ranks - 1) * one / collectives.sent_bytes("all-reduce", _GB, ranks)
+        because = f"2 · {ranks - 1} tensors pass rank 0; a ring's rank sends 1/{ranks} of that"
+        expect_number(given, ratio, because, rel=5e-3)
+    expect_number(answer[2], 16 * 0.01, "it sums, unless op says ReduceOp.AVG", rel=1e-3)
+
+
+_LINES = {  # server: operation, bytes, seconds
+    "A": ("all-reduce", 8 * _GB, 38.2e-3),
+    "B": ("all-reduce", 8 * _GB, 29.2e-3),
+    "C": ("all-gather", 8 * _GB, 38.2e-3),
+    "D": ("all-reduce", 64_000, 57e-6),
+}
+_SIMPLE = next(way for way in nccl_ways() if way.name == "Ring, Simple")
+_HEALTHY = 0.75  # of a link's bandwidth: NVLink's protocol leaves about 80 % (section 6.3)
+
+
+def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
+    """What a line of nccl-tests says about eight H100, and why."""
+    if _SIMPLE.latency_s > 0.9 * time_s:
+        return "latency", f"the call and its steps alone take {1e6 * _SIMPLE.latency_s:.0f} µs"
+    share = collectives.bus_bandwidth(operation, size, 8, time_s) / _NVLINK.bytes_per_s
+    because = f"its busbw is {share:.0%} of one way"
+    if share > 1:
+        return "switches add", f"{because}, and no ring can do that"
+    return ("healthy ring" if share > _HEALTHY else "links missing"), because
+
+
+@exercise(
+    "6.7",
+    kind="debug",
+    title="four servers",
+    hints=(
+        "Compare with the link what can be compared with it: algbw or busbw?",
+        "The factor of busbw is another one for all-gather: what does a rank send in it?",
+        "For D, count the steps of the ring first.",
+    ),
+)
+def _four_servers(answer: Any) -> None:
+    right = {server: _verdict(*line) for server, line in _LINES.items()}
+    each = "'healthy ring', 'switches add', 'latency' or 'links missing'"
+    expect_entries(answer, right, "a dict with a verdict for each server", each=each)
+
+
+@exercise(
+    "6.8",
+    kind="predict",
+    title="what would you buy?",
+    hints=(
+        "Which of the two terms is larger for 16 kB, and which for 1 GB?",
+        "At 10 MB the latencies take 1.2 ms and the bytes 0.8 ms. The tree sends all in each step.",
+    ),
+)
+def _buy(answer: Any) -> None:
+    expect_parts(answer, 2, "two lists, what is best and how long it takes")
+    best, seconds = answer
+    expect_parts(best, 3, "what is best for three sizes")
+    expect_parts(seconds, 3, "the seconds for three sizes")
+    offers = {
+        "bandwidth": (replace(HDR, bytes_per_s=2 * HDR.bytes_per_s), "ring"),
+        "latency": (replace(HDR, latency_s=HDR.latency_s / 2), "ring"),
+        "tree": (HDR, "tree"),
+    }
+    for place, size in enumerate((16_000, 10_000_000, _GB)):
+        takes = {
+            name: collectives.seconds("all-reduce", size, 64, link, algorithm=algorithm)
+            for name, (link, algorithm) in offers.items()
+        }
+        right = min(takes, key=lambda name: takes[name])
+        listed = ", ".join(f"{name} {1000 * time:.3g} ms" for name, time in takes.items())
+        because = f"{size:,} bytes take: {listed}"
+        expect_choice(best[place], right, because, choices=tuple(offers))
+        expect_number(seconds[place], takes[right], because, rel=1e-2, unit="s")
+
+
+_ODD = "odd_ranks(begun)"
+
+
+@exercise(
+    "6.9",
+    kind="implement",
+    title="who does everybody wait for?",
+    hints=(
+        "Lay the lists beside each other and go through the places, not through the ranks.",
+        "itertools.zip_longest gives all ranks' calls at a place, None where a list has ended.",
+    ),
+)
+def _odd(function: Any) -> None:
+    step, loss = "all-reduce 25 MB", "all-reduce 4 B"
+    runs = [
+        (
+            [[step, loss, step], [step, step], [step, step], [step, step]],
+            "rank 0 alone sums its loss, in an `if rank == 0`",
+        ),
+        ([[step] * 3, [step] * 3, [step] * 2, [step] * 3], "rank 2 never came to the third call"),
+        (
+            [["all-gather 8 MB"], ["all-gather 8 MB"], ["all-gather 8 MB"], ["all-gather 6 MB"]],
+            "the same call with another size is another call",
+        ),
+        ([[step], [step] * 4, [step] * 2, [step] * 4, [step] * 4], "rank 0 was the first to stop"),
+        ([[], [step], [step], []] + [[step]] * 3, "two ranks have not begun"),
+        ([[step, loss]] * 3, "all have begun the same"),
+    ]
+    cases = [((begun,), _first_odd(begun), because) for begun, because in runs]
+    expect_calls(function, cases, signature=_ODD)
+
+
+def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
+    for place in range(max(map(len, begun))):
+        here = [calls[place] if place < len(calls) else "" for calls in begun]
+        usual = max(here, key=here.count)
+        if odd := [rank for rank, call in enumerate(here) if call != usual]:
+            return place, odd
+    return None
+
+
+@exercise(
+    "6.10",
+    kind="predict",
+    title="where tree and ring cross",
+    hints=(
+        "How many steps does the tree save, and how many times S/β does it cost more?",
+        "The crossover is proportional to α · β.",
+    ),
+)
+def _crossover(answer: Any) -> None:
+    sizes = [
+        collectives.crossover_bytes("all-reduce", 64, link, tree="tree", efficiency=1.0)
+        for link in (HDR, replace(HDR, bytes_per_s=2 * HDR.bytes_per_s))
+    ]
+    expect_equal(
+        answer,
+        sizes,
+        "α · (126 - 12 steps) = S/β · (12 - 2 · 63/64), and S goes with α · β",
+        wants="two amounts of bytes",
+        rel=1e-2,
+    )
+
+
+BUILDS = (ring.RING, tree.TREE)
+
+QUIZ = (
+    Question(
+        "Four ranks hold 1, 2, 3 and 4. After an all-reduce (sum), rank 2 holds",
+        ("3", "10", "2.5"),
+        answer=1,
+        why="The sum of all, on every rank. Nothing is divided unless you ask for it.",
+    ),
+    Question(
+        "From 8 to 1024 GPUs: the bytes that each GPU sends in a ring all-reduce grow by",
+        ("a factor of 128", "a factor of 10", "14 %"),
+        answer=2,
+        why="From 1.75 to 1.998 times the tensor. It is the number of steps that grows by 146.",
+    ),
+    Question(
+        "An all-reduce of 4 bytes on 512 GPUs takes too long. What helps?",
+        ("a link with more bandwidth", "a tree in place of the ring", "bf16 in place of fp32"),
+        answer=1,
+        why="It is all latency: 18 steps in place of 1022.",
+    ),
+    Question(
+        "Eight H100 in one server, an all-reduce of 4 kB. What will NCCL choose?",
+        ("the ring with LL", "NVLS, the switches", "the ring with Simple"),
+        answer=0,
+        why="Latency decides: 15 µs for LL, 25 for NVLS and 56 for Simple. Above 1 MiB it is NVLS.",
+    ),
+    Question(
+        "nccl-tests, all-gather on 8 GPUs: algbw 400 GB/s. Which bus bandwidth is that?",
+        ("350 GB/s", "400 GB/s", "700 GB/s"),
+        answer=0,
+        why="An all-gather sends (n-1)/n of the result: 7/8 of 400.",
+    ),
+    Question(
+        "`if rank == 0: dist.all_reduce(loss)` in a program on 4 ranks does what?",
+        ("sums the loss for rank 0", "raises an error at once", "hangs until a timeout"),
+        answer=2,
+        why="A collective needs all ranks, so rank 0 waits until the process group's timeout: 10 "
+        "minutes with NCCL, 30 with Gloo. To get a sum on rank 0, all of them call reduce.",
+    ),
+)

@@ -1,0 +1,70 @@
+"""Panels of chapter 6, beside those of the library."""
+
+from course_lib.chapters.ch06_collectives import figures
+from course_lib.figures.paper.text import counted
+from course_lib.panels import steppers as steppers
+from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.offers import by_name, ethernet
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
+from course_lib.theory.inputs.units import KIB, format_number, format_seconds
+from course_lib.theory.network.collectives import OPERATIONS
+from course_lib.theory.network.ring_or_tree import ring_or_tree
+
+_LINKS = by_name(
+    ACCELERATORS["H100-SXM"].inside,
+    ACCELERATORS["A100-SXM-80GB"].inside,
+    PCIE4,
+    NDR,
+    HDR,
+    ethernet(10),
+)
+
+
+def collectives(
+    operation: str = "all-reduce",
+    ranks: int = 8,
+    size_kib: int = 64,
+    link: str | Link = "NVLink4",
+    tree: str = "tree",
+) -> Panel:
+    """Controls for `ring_or_tree`, whose `RingOrTree` is the panel's result.
+
+    `link`: a name, or a Link of your own, which is then offered and chosen first. Raises ValueError
+    for starting values that are not offered.
+    """
+    own, name = ({link.name: link}, link.name) if isinstance(link, Link) else ({}, link)
+    links = {**own, **_LINKS}
+    controls = {
+        "operation": choice("operation", operation, OPERATIONS),
+        "link": choice("link", name, list(links)),
+        "ranks": powers_of_two("ranks", ranks, 2, 1024),
+        "size_kib": powers_of_two("size", size_kib, 1, 4 * 2**20, "KiB"),
+        "tree": choice("kind of tree", tree, {"one tree": "tree", "double tree": "double-tree"}),
+    }
+    return Panel(controls, lambda **values: _view(links, **values))
+
+
+def _view(
+    links: dict[str, Link], operation: str, link: str, ranks: int, size_kib: int, tree: str
+) -> View:
+    result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree=tree)
+    bus = result.bus_bytes_per_s
+    rows = (
+        (
+            "link",
+            f"α {format_seconds(result.link.latency_s)}, "
+            f"β {format_number(result.link.bytes_per_s / 1e9)} GB/s one way",
+        ),
+        (
+            "ring, latency",
+            f"{counted(result.ring_steps, 'step')} · α = {format_seconds(result.ring_latency_s)}",
+        ),
+        ("ring, bytes", f"bytes / β = {format_seconds(result.ring_s - result.ring_latency_s)}"),
+        ("faster here", result.tree if result.faster == "tree" else "ring"),
+        (
+            "bus bandwidth of the ring",
+            f"{format_number(bus / 1e9)} GB/s, {bus / result.link.bytes_per_s:.0%} of the link",
+        ),
+    )
+    return View(result, rows, lambda: figures.collective_times(result))

@@ -1,0 +1,1 @@
+"""Chapter From DP to DDP."""

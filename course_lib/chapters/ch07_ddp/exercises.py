@@ -1,0 +1,347 @@
+"""Exercises and quiz of chapter 7, from DP to DDP."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.chapters.ch07_ddp.builds import ddp
+from course_lib.checking import (
+    Question,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_choice,
+    expect_entries,
+    expect_number,
+    expect_parts,
+    run,
+)
+from course_lib.checking.helpers import described
+from course_lib.theory.inputs import RECIPES, Job, Layout
+from course_lib.theory.inputs.hardware import HDR, NDR, Link
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import MIB
+from course_lib.theory.memory.peak import memory_moments
+from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline, hiding_tokens
+from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
+from course_lib.theory.network.collectives import steps
+
+_REMEDIES = (
+    "bucket_cap_mb=1",
+    "gradient_as_bucket_view=True",
+    "find_unused_parameters=True",
+    "more GPUs",
+)
+
+
+@exercise(
+    "7.1",
+    kind="calculate",
+    title="fits on one GPU, dies on two",
+    hints=(
+        "What does a rank of DDP hold that one process without DDP does not? Section 7.5 names it.",
+        "AdamW in fp32 needs 16 bytes a parameter. All buckets together are as large as what?",
+    ),
+)
+def _dies_on_two(answer: Any) -> None:
+    expect_parts(answer, 3, "GB on one GPU, GB on each of two, and a remedy")
+    alone, on_each = (_held_gb(gpus) + 12 for gpus in (1, 2))
+    because = "weights, gradients and two numbers of AdamW are 16 bytes a parameter, and 12 GB more"
+    expect_number(answer[0], alone, because, rel=5e-3, unit="GB")
+    because = "DDP's buckets are a second copy of all gradients, 4 bytes a parameter"
+    expect_number(answer[1], on_each, because, rel=5e-3, unit="GB")
+    because = "`.grad` is then a view into the bucket; other limits cut the same bytes differently"
+    expect_choice(answer[2], _REMEDIES[1], because, choices=_REMEDIES)
+
+
+def _held_gb(gpus: int) -> float:
+    """GPT-2 1.5B's weights, gradients, optimizer and buckets on each of so many GPUs."""
+    job = Job(MODELS["gpt2-1.5b"], RECIPES["fp32-16"], Layout(dp=gpus))
+    bill = memory_moments(job)["loss"]
+    states = bill.parameters_bytes + bill.gradients_bytes + bill.optimizer_state_bytes
+    return (states + bill.bucket_bytes) / 1e9
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A line of 7.2's table; times in ms."""
+
+    gpus: int
+    micro_batches: int
+    all_reduces: int
+    first: float
+    backward: float
+    last: float
+    busy: float
+
+    def change(self) -> tuple[str, str]:
+        """What to change first, and why."""
+        if self.micro_batches > 1:
+            return "no_sync", "each micro-batch exchanges; one exchange in an update is enough"
+        if self.first >= self.backward:
+            return "smaller buckets", "nothing is sent before backward has ended"
+        latency = 1000 * self.all_reduces * steps("all-reduce", self.gpus) * HDR.latency_s
+        if latency > self.busy / 2:
+            return "larger buckets", f"the steps of its buckets take {latency:.0f} ms of latency"
+        if self.busy > self.backward:
+            return "more tokens per GPU", "the link needs longer than the whole backward pass"
+        return "nothing", "only the last bucket, with the embedding, comes after backward"
+
+
+_TRACES = {
+    "A": _Trace(8, 1, 1, 29.9, 29.9, 64.8, 35.0),
+    "B": _Trace(1024, 1, 13, 22.1, 59.7, 317.2, 295.1),
+    "C": _Trace(8, 1, 13, 2.8, 7.5, 39.3, 36.6),
+    "D": _Trace(8, 1, 13, 44.2, 119.4, 132.7, 36.6),
+    "E": _Trace(8, 4, 52, 11.0, 29.9, 47.6, 36.6),
+}
+
+
+@exercise(
+    "7.2",
+    kind="debug",
+    title="five traces",
+    hints=(
+        "For each: when could the first bucket go, and what is the link doing all the time?",
+        "498 MB are some 35 ms at 25 GB/s: what does the link of B do for 295 ms?",
+        "C and D send alike. Compare how long each computes.",
+    ),
+)
+def _traces(answer: Any) -> None:
+    right = {run: trace.change() for run, trace in _TRACES.items()}
+    each = ", ".join(repr(change) for change, _ in right.values())
+    expect_entries(answer, right, "a dict with a change for each run", each=f"one of {each}")
+
+
+@exercise(
+    "7.3",
+    kind="debug",
+    title='"periodically"',
+    hints=(
+        "How often do ranks exchange, and what do they all know afterwards?",
+        "The mean, not the sum, and in every step: weight - learning rate · mean.",
+    ),
+)
+def _replicas(function: Any) -> None:
+    cases = [
+        ((1.0, [[0.2, 0.6]], 0.1), [0.96, 0.96], "the mean 0.4, times 0.1, is subtracted"),
+        ((1.0, [[0.2, 0.6], [1.0, 3.0]], 0.1), [0.76] * 2, "every step exchanges the mean"),
+        ((0.0, [[1.0, 2.0, 3.0]] * 3, 0.5), [-3.0] * 3, "three ranks, three steps of mean 2"),
+        ((5.0, [[1.0]], 1.0), [4.0], "one rank: its own gradient"),
+    ]
+    signature = "replicas(weight, gradients, learning_rate)"
+    expect_calls(function, cases, signature=signature, rel=1e-9)
+
+
+@exercise(
+    "7.4",
+    kind="predict",
+    title="does it hide?",
+    hints=(
+        "What counts is the tokens of one GPU in the pass that exchanges. What cancels?",
+        "4 N T / F = 2 · 4 N / β: which of the six change T, and which the bytes of a gradient?",
+    ),
+)
+def _hides(answer: Any) -> None:
+    expect_parts(answer, 2, "a number of tokens, and a dict of True and False")
+    # The limit of many ranks: 2(n-1)/n is 2, twice that of two ranks.
+    fp32, bf16 = (2 * hiding_tokens(794.5e12, NDR.bytes_per_s, 2, size) for size in (4, 2))
+    because = "4NT/F = 2 · 4N/β gives T = 2F/β"
+    expect_number(answer[0], fp32, because, rel=1e-3, unit="tokens")
+    batch = 2**22
+    right = {
+        "64 GPUs": (batch / 64 > fp32, "each has 65,536 tokens"),
+        "256 GPUs": (batch / 256 > fp32, "each has 16,384 tokens"),
+        "128 GPUs, gradients in bf16": (batch / 128 > bf16, "half of the bytes need half of T"),
+        "128 GPUs, 2 micro-batches and no_sync": (
+            batch / 128 / 2 > fp32,
+            "only the last backward pass exchanges, and it sees 16,384 tokens",
+        ),
+        "512 GPUs, a batch of 32M tokens": (8 * batch / 512 > fp32, "each has 65,536 tokens"),
+        "256 GPUs, a model twice as large": (
+            batch / 256 > fp32,
+            "computing and bytes double, so the size cancels",
+        ),
+    }
+    expect_entries(answer[1], right, "a dict of True and False", each="True or False")
+
+
+@exercise(
+    "7.5",
+    kind="implement",
+    title="bucketing",
+    hints=("Add first, then compare: at least the limit.", "Do not lose the last bucket."),
+)
+def _bucketing(function: Any) -> None:
+    calls = [
+        ([4] * 16, 25, 1, "the first closes at once, the others at 28"),
+        ([1, 1, 1, 1], 2, 2, "exactly the limit closes a bucket"),
+        ([10, 1, 1], 5, 3, "a large gradient is not cut"),
+        ([1, 1, 1], 100, 100, "the last bucket may hold less"),
+        ([2, 2, 2, 1], 3, 1, "only the first bucket has the first limit"),
+        ([], 5, 5, "no gradients, no buckets"),
+    ]
+    cases = [
+        ((sizes, cap, first), ddp_buckets(sizes, cap, first), because)
+        for sizes, cap, first, because in calls
+    ]
+    expect_calls(function, cases, signature="fill(sizes, cap, first)")
+
+
+@exercise(
+    "7.6",
+    kind="predict",
+    title="how many all-reduces?",
+    hints=(
+        "8 ≥ 1: the first bucket has one gradient. How many have the next ones?",
+        "How many buckets has the first exchange? And with find_unused_parameters?",
+        "With find_unused_parameters the ranks also tell each other who used what.",
+    ),
+)
+def _how_many(answer: Any) -> None:
+    expect_parts(answer, 3, "three whole numbers")
+    buckets = len(ddp_buckets([8 * MIB] * 16))
+    once, always = (gradient_syncs(80, 4, no_sync) for no_sync in (True, False))
+    right = (
+        (ddp_all_reduces(once, buckets), "one bucket at first, then 19 exchanges of five"),
+        (ddp_all_reduces(always, buckets), "each of the 80 backward passes exchanges"),
+        (once * (buckets + 1), "five buckets from the first pass on, and the marks, 20 times"),
+    )
+    for given, (number, because) in zip(answer, right, strict=True):
+        expect_number(given, number, because)
+
+
+@exercise(
+    "7.7",
+    kind="debug",
+    title="the hang",
+    hints=("Compute the branch in any case.", "Something times zero is in the graph."),
+)
+def _hang(answer: Any) -> None:
+    import torch
+
+    if not (isinstance(answer, type) and issubclass(answer, torch.nn.Module)):
+        raise Wrong(f"wants the class Branches, an nn.Module, got {described(answer)}")
+    torch.manual_seed(0)
+    model, x = run(answer), torch.randn(2, 3)
+    if {name for name, _ in model.named_children()} != {"always", "sometimes"}:
+        raise Wrong("has other layers, expected `always` and `sometimes` as they were")
+    for both in (True, False):
+        model.zero_grad(set_to_none=True)
+        right = model.always(x)
+        right = model.sometimes(right) if both else right
+        output = model(x, both)
+        alike = isinstance(output, torch.Tensor) and output.shape == right.shape
+        if not alike or not torch.allclose(output, right):
+            raise Wrong(f"gave another output for both={both}, expected that of the old module")
+        if output.requires_grad:
+            output.sum().backward()
+        unused = [name for name, p in model.named_parameters() if p.grad is None]
+        if unused:
+            raise Wrong(
+                f"gave no gradient to {', '.join(unused)} for both={both}, expected one, zero or "
+                "not, because a bucket waits for it"
+            )
+        if not both and any(p.grad.abs().sum() for p in model.sometimes.parameters()):
+            raise Wrong("gave `sometimes` a gradient for both=False, expected 0")
+
+
+@exercise(
+    "7.8",
+    kind="implement",
+    title="the exposed time",
+    hints=(
+        "Two things must have happened before a bucket can start. Which?",
+        "It starts at max(full, the link is free); backward ends at ready[-1].",
+    ),
+)
+def _exposed(function: Any) -> None:
+    calls = [
+        ([5, 10, 15], [10, 10, 10], "the link is the bottleneck: 5 + 30 - 15"),
+        ([15], [30], "one bucket hides nothing"),
+        ([5, 10, 15], [1, 1, 1], "only the last one is exposed"),
+        ([1, 2, 10], [5, 5, 1], "the link waits for a bucket that is not full"),
+        ([10, 11], [1, 20], "the last bucket is the large one"),
+    ]
+    cases = [((ready, travel), _end(ready, travel), because) for ready, travel, because in calls]
+    expect_calls(function, cases, signature="exposed(ready, travel)", rel=1e-9)
+
+
+def _end(ready: list[int], travel: list[int]) -> float:
+    """By the theory: gradients of `travel` bytes, ready when they should be, at 1 byte a second."""
+    waits = [now - before for before, now in zip([0, *ready], ready, strict=False)]
+    gradients = [Gradient("", size, wait) for size, wait in zip(travel, waits, strict=True)]
+    return ddp_timeline(gradients, 2, Link("1 B/s", 1.0), cap_bytes=1, first_bytes=1).exposed_s
+
+
+_BOTH_HAVE = {
+    "the weights": (True, "they began equal, and every update was the same"),
+    "their gradients": (True, "all ranks take the same P Qᵀ, from all-reduced P and Q"),
+    "AdamW's second moments": (True, "equal gradients, so equal moments"),
+    "the norm of the gradient": (True, "of equal gradients, so all clip alike"),
+    "the loss": (False, "it is the mean of a rank's own samples"),
+    "BatchNorm's running mean": (
+        False,
+        "rank 0's was broadcast before the forward pass, which moved it by a rank's own samples",
+    ),
+    "what PowerSGD has left out": (False, "each rank keeps its own gradient less the common one"),
+}
+
+
+@exercise(
+    "7.9",
+    kind="predict",
+    title="equal on all ranks?",
+    hints=(
+        "What of the seven is made of a rank's own samples, and not exchanged since?",
+        "When does DDP broadcast buffers: before or after the forward pass that moves them?",
+        "Which of them is neither in the file nor made anew by the next pass?",
+    ),
+)
+def _equal(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of True and False, and one of its keys")
+    expect_entries(answer[0], _BOTH_HAVE, "a dict of True and False", each="True or False")
+    because = "it is in no file, while the next forward pass broadcasts rank 0's running mean"
+    expect_choice(answer[1], "what PowerSGD has left out", because, choices=tuple(_BOTH_HAVE))
+
+
+BUILDS = (ddp.DDP,)
+
+QUIZ = (
+    Question(
+        "How often do the ranks of DDP exchange gradients?",
+        ("at every update", "once an epoch", "whenever they have time"),
+        answer=0,
+        why="After one update with different gradients the replicas would differ forever.",
+    ),
+    Question(
+        "You double the GPUs from 64 to 128, with the same batch per GPU. Each rank's bytes …",
+        ("double", "halve", "stay nearly the same"),
+        answer=2,
+        why="2(n-1)/n · 4N: 1.97 and 1.98 times 4N. Only the number of latencies doubles.",
+    ),
+    Question(
+        "One bucket for everything. How much of the communication hides behind backward?",
+        ("none", "half", "all"),
+        answer=0,
+        why="It is full only when the last gradient is there, and then backward has ended.",
+    ),
+    Question(
+        "One rank skips a layer in forward; the others use it. What happens without "
+        "find_unused_parameters?",
+        ("an error at once", "the others hang in backward", "the gradient is taken as zero"),
+        answer=1,
+        why="They send their bucket and wait for a rank that has nothing to send.",
+    ),
+    Question(
+        "A replica spans two GPUs of a node with eight. How many processes does DDP need there?",
+        ("8", "4", "2"),
+        answer=1,
+        why="One process per replica, with device_ids=None; each takes two GPUs.",
+    ),
+    Question(
+        "torch.compile makes one graph of the backward pass. When does the first bucket leave?",
+        ("when its own layers are done", "when all of the graph has run", "in the next pass"),
+        answer=1,
+        why="A graph gives back its gradients when it ends, so the compiler cuts it at buckets.",
+    ),
+)

@@ -1,0 +1,452 @@
+"""Exercises and quiz of chapter 8, ZeRO 1, 2, 3."""
+
+from dataclasses import replace
+from typing import Any
+
+from course_lib.chapters.ch08_zero import zero_choice
+from course_lib.chapters.ch08_zero.builds import zero as zero_build
+from course_lib.checking import (
+    Question,
+    Wrong,
+    call,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_type,
+)
+from course_lib.theory.inputs import Job, Layout
+from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.memory.peak import memory_moments
+from course_lib.theory.network import zero
+from course_lib.theory.step.batching import Batching
+
+_MIXED = RECIPES["mixed-16"]
+_OFFLOADED = replace(_MIXED, offload="optimizer")
+
+
+@exercise(
+    "8.1",
+    kind="calculate",
+    title="ZeRO with fp32 gradients",
+    hints=(
+        "Which of 2 + 4 + 12 bytes does the stage cut, and into how many parts?",
+        "Stage 1: 6 · 128 + 12 · 128 / 16.",
+        "Plain: two halves of 4P bytes. What does the second half carry in stage 1?",
+    ),
+)
+def _table_1(answer: Any) -> None:
+    expect_parts(answer, 4, "three numbers in GB and a factor")
+    plain, *cut = zero.zero_stages(128 * 10**9, 16, RECIPES["megatron-18"]).bills
+    reasons = (
+        "6P + 12P/n: weights and fp32 gradients stay whole",
+        "2P + 16P/n: only the weights stay whole",
+        "18P/n",
+    )
+    for given, bill, because in zip(answer, cut, reasons, strict=False):
+        expect_number(given, bill.total_bytes / 1e9, because, rel=1e-3, unit="GB")
+    because = "gradients of 4 bytes and weights of 2, instead of gradients twice"
+    expect_number(answer[3], cut[0].sent_bytes / plain.sent_bytes, because, rel=1e-3)
+
+
+@exercise(
+    "8.2",
+    kind="predict",
+    title="the stage that fits, and its price",
+    hints=(
+        "A stage keeps 4, 2 or 0 of the 16 bytes whole. What room do they leave for the rest?",
+        "Count halves of an all-reduce in an update of 8 micro-batches: 2, 2, 9 or 24.",
+        "6PT FLOP take as long as 3 · 2P bytes when T = F / β. The model's size cancels.",
+    ),
+)
+def _fitting(answer: Any) -> None:
+    expect_parts(answer, 3, "the GPUs of three stages, a factor and a number of tokens")
+    count, room, given_ranks, steps = 32 * 10**9, 68e9, 64, 8
+    fewest = {stage: zero_choice.fewest_ranks(count, stage, room, _MIXED) for stage in (1, 2, 3)}
+    right: dict[int, tuple[object, str]] = {
+        stage: (ranks or "never", "{} GB stay whole, {} GB are cut".format(*_in_gb(stage, count)))
+        for stage, ranks in fewest.items()
+    }
+    expect_parts(answer[0], 3, "the GPUs of three stages")
+    listed = dict(enumerate(answer[0], start=1))
+    expect_entries(listed, right, "a number for each stage", each="a number of GPUs or 'never'")
+    stage = next(stage for stage, ranks in fewest.items() if ranks and ranks <= given_ranks)
+    sent, plain = (
+        zero.sent_bytes(count, which, given_ranks, _MIXED, accumulation=steps)
+        for which in (stage, 0)
+    )
+    because = "stage 3 gathers twice and reduces once for each of 8 micro-batches: 24 halves, not 2"
+    expect_number(answer[1], sent / plain, because, rel=1e-3)
+    expect_number(answer[2], 400e12 / 50e9, "400 · 10^12 FLOP/s over 50 · 10^9 B/s", rel=1e-3)
+
+
+def _in_gb(stage: int, count: int) -> tuple[int, int]:
+    """GB that each GPU keeps whole, and GB that are cut over all of them."""
+    everywhere, cut = zero_choice.whole_and_cut(stage, _MIXED)
+    return count * everywhere // 10**9, count * cut // 10**9
+
+
+_CLIP = "clip_part(part, limit, all_reduce)"
+
+
+def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]:
+    """What each rank's call returns, all ranks simulated one after the other.
+
+    Each round knows one all-reduce more: what ranks hand in at the k-th call is summed for the next
+    round.
+    """
+    sums: list[Any] = []
+    for _ in range(5):
+        handed: list[list[Any]] = []
+
+        def clip(part: Any, handed: list[list[Any]] = handed) -> Any:
+            given: list[Any] = []
+            handed.append(given)
+
+            def all_reduce(value: Any) -> Any:
+                place = len(given)
+                given.append(value)
+                return sums[place].clone() if place < len(sums) else value.clone()
+
+            return call(function, part.clone(), limit, all_reduce, signature=_CLIP)
+
+        results = [clip(part) for part in parts]
+        counts = {len(given) for given in handed}
+        if len(counts) > 1:
+            raise Wrong(f"ranks called all_reduce {sorted(counts)} times, expected equally often")
+        if counts == {len(sums)}:
+            return results
+        place = len(sums)
+        sums.append(sum(given[place] for given in handed))
+    raise Wrong("called all_reduce more than four times, expected one call of one number")
+
+
+@exercise(
+    "8.3",
+    kind="debug",
+    title="the wrong clip norm",
+    hints=("Which part of a norm can be summed?", "Sum the squares, then take the root."),
+)
+def _clip(function: Any) -> None:
+    import torch
+
+    cases = [
+        ([[3.0], [4.0]], 1.0, "the whole norm is 5, not 3 and 4"),
+        ([[3.0, 0.0], [0.0, 4.0], [12.0, 0.0]], 6.5, "the whole norm is 13"),
+        ([[0.3], [0.4]], 1.0, "a norm of 0.5 is within the limit"),
+        ([[0.9], [0.9]], 1.0, "each part is within the limit, the whole is not"),
+    ]
+    for values, limit, because in cases:
+        parts = [torch.tensor(value) for value in values]
+        norm = torch.cat(parts).norm()
+        expected = [(part * min(1.0, limit / float(norm))).tolist() for part in parts]
+        given = [
+            result.tolist() if hasattr(result, "tolist") else result
+            for result in _on_all_ranks(function, parts, limit)
+        ]
+        expect_equal(given, expected, because, wants="a tensor from each rank", rel=1e-4)
+
+
+_JOBS = {  # model, GPUs, GB of activations
+    "gpt2-1.5b on 8 GPUs, 30 GB": ("gpt2-1.5b", 8, 30),
+    "llama2-7b on 8 GPUs, 50 GB": ("llama2-7b", 8, 50),
+    "llama2-7b on 8 GPUs, 58 GB": ("llama2-7b", 8, 58),
+    "llama2-13b on 16 GPUs, 10 GB": ("llama2-13b", 16, 10),
+    "llama1-33b on 32 GPUs, 20 GB": ("llama1-33b", 32, 20),
+    "llama2-70b on 8 GPUs, 10 GB": ("llama2-70b", 8, 10),
+}
+
+
+def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str, str]:
+    """The lowest stage that fits in 78 of 80 GB, "none" if none does, and why."""
+    needs = []
+    for stage in zero.STAGES:
+        job = Job(MODELS[model], _MIXED, Layout(dp=gpus, zero_stage=stage))
+        bill = zero.zero_stages(job.shape.parameters().total, gpus, _MIXED).bills[stage]
+        moment = memory_moments(job)["backward begins"]
+        gathered = moment.gathered_gradients_bytes + moment.gathered_parameters_bytes
+        beside = moment.bucket_bytes + gathered
+        needs.append((bill.total_bytes + beside) / 1e9 + activations_gb)
+    listed = ", ".join(f"{stage}: {size:.1f} GB" for stage, size in enumerate(needs))
+    fitting = [stage for stage, size in enumerate(needs) if size <= 78]
+    return (fitting[0] if fitting else "none"), f"the stages need {listed}"
+
+
+@exercise(
+    "8.4",
+    kind="predict",
+    title="which stage?",
+    hints=(
+        "Go up from stage 0 and stop at the first that fits: higher ones send more, or more often.",
+        "zero.zero_stages has the states. For a moment: 2P, nothing, "
+        "2(2P_l + P_h), and in stage 3 whole weights, 2(2P_l + P_r), on top.",
+    ),
+)
+def _which_stage(answer: Any) -> None:
+    right = {job: _lowest_stage(*numbers) for job, numbers in _JOBS.items()}
+    expect_entries(answer, right, "a dict with a stage for each job", each="0, 1, 2, 3 or 'none'")
+
+
+_KEYS = {
+    "the loss curve changed with the version, the file did not": (
+        "gradient_clipping",
+        "its default was 0 and is 1.0 in newer versions",
+    ),
+    "stage 3 of a tiny model: each GPU still has all weights": (
+        "stage3_param_persistence_threshold",
+        "tensors of less than 100,000 elements stay whole",
+    ),
+    "stage 2: the network is idle in backward, busy after it": (
+        "overlap_comm",
+        "it is off where stage 3 is not asked for",
+    ),
+    "2 GB that nobody can explain, as many for any large model in fp32": (
+        "reduce_bucket_size",
+        "5 · 10^8 elements of 4 bytes are 2 GB",
+    ),
+    "offload: the GPU waits for each copy to the host": (
+        "pin_memory",
+        "only to and from pinned memory a GPU copies while it computes",
+    ),
+    "an error: your own optimizer is not on a list": (
+        "zero_allow_untested_optimizer",
+        "DeepSpeed takes optimizers that it knows, unless told otherwise",
+    ),
+}
+
+
+@exercise(
+    "8.5",
+    kind="debug",
+    title="six jobs, six keys",
+    hints=(
+        "First those where a number gives it away: 2 GB, and how many elements a tiny model has.",
+        "Which of them has another default in stage 3, and which had another one before 2026?",
+    ),
+)
+def _keys(answer: Any) -> None:
+    expect_entries(answer, _KEYS, "a dict with a key for each job", each="a key of the table")
+
+
+_MARKS = "own_marks(sizes, decays, ranks, rank)"
+
+
+@exercise(
+    "8.6",
+    kind="implement",
+    title="whose weights decay",
+    hints=(
+        "Write the marks of the whole vector first, one for each element of each tensor.",
+        "How large is a part when the padding counts, too? Round elements / ranks up.",
+        "Rank r has the elements from r · part to (r + 1) · part, of the padded vector.",
+    ),
+)
+def _own_marks(function: Any) -> None:
+    calls = {
+        ((6, 6), (True, False), 4, 1): "12 elements divide by 4; rank 1 has the other half of 6",
+        ((6, 4), (True, False), 4, 1): "parts have 3 elements: those from 3 to 5 are the matrix's",
+        ((6, 4), (False, True), 4, 3): "one element is left for rank 3, and two zeros of padding",
+        ((4, 3, 4), (True, False, True), 3, 1): "its part begins and ends in tensors that decay",
+        ((5,), (True,), 4, 3): "nothing is left for rank 3: its part is padding",
+        ((3, 4), (True, False), 1, 0): "one rank has all",
+    }
+    cases = [(_lists(*case), _marks(*case), because) for case, because in calls.items()]
+    expect_calls(function, cases, signature=_MARKS)
+
+
+def _lists(
+    sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: int
+) -> tuple[list[int], list[bool], int, int]:
+    return list(sizes), list(decays), ranks, rank
+
+
+def _marks(sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: int) -> list[int]:
+    part = zero.shard(sum(sizes), ranks, rank)
+    whole = [int(decay) for size, decay in zip(sizes, decays, strict=True) for _ in range(size)]
+    return whole[part.start : part.stop] + part.zeros * [0]
+
+
+@exercise(
+    "8.7",
+    kind="predict",
+    title="the volume with accumulation",
+    hints=(
+        "A half is 3/4 · 2,000,000 bytes.",
+        "Which stage can wait for the last micro-batch?",
+    ),
+)
+def _volume(answer: Any) -> None:
+    expect_parts(answer, 4, "the bytes of stages 0 to 3")
+    reasons = (
+        "one all-reduce is two halves, whatever the accumulation",
+        "one reduce-scatter and one all-gather",
+        "a reduce-scatter in each micro-batch, one all-gather",
+        "two all-gathers and a reduce-scatter in each micro-batch",
+    )
+    for stage, because in enumerate(reasons):
+        expected = zero.sent_bytes(10**6, stage, 4, _MIXED, accumulation=8)
+        expect_number(answer[stage], expected, because, rel=1e-6, unit="B")
+
+
+@exercise(
+    "8.8",
+    kind="calculate",
+    title="offload",
+    hints=("Which 12 of the 16 bytes move?", "Gradients and weights have 2 bytes each."),
+)
+def _offload(answer: Any) -> None:
+    expect_parts(answer, 3, "bytes and two times")
+    one, eight = (zero.zero_stages(13 * 10**9, ranks, _OFFLOADED).bills[2] for ranks in (1, 8))
+    because = "master copy and two numbers of AdamW are 12 bytes"
+    expect_number(answer[0], one.host_bytes, because, rel=1e-3, unit="B")
+    because = "2 bytes there and 2 back"
+    expect_number(answer[1], one.bus_seconds(PCIE4), because, rel=5e-3, unit="s")
+    because = "each GPU moves an eighth over its own slot"
+    expect_number(answer[2], eight.bus_seconds(PCIE4), because, rel=5e-3, unit="s")
+
+
+@exercise(
+    "8.9",
+    kind="debug",
+    title="a configuration",
+    hints=("64 = 4 · accumulation · 4.", "Which default changed in 2026?"),
+)
+def _configuration(answer: Any) -> None:
+    expect_type(answer, dict, "a configuration, a dict")
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}
+    for key, size in sizes.items():
+        if key not in answer:
+            raise Wrong(f"gave no {key}, expected the configuration to keep its {size}")
+        expect_number(answer[key], size, f"the {key} stays")
+    accumulation = 1
+    while Batching(1000, 4, accumulation, gpus_per_node=4).global_batch < 64:
+        accumulation += 1
+    # DeepSpeed computes this one where it is left out.
+    steps = answer.get("gradient_accumulation_steps", accumulation)
+    expect_number(steps, accumulation, "64 = micro-batch 4 · accumulation · 4 ranks")
+    if "gradient_clipping" not in answer:
+        raise Wrong("gave no gradient_clipping, expected 0.0 because newer versions clip at 1.0")
+    expect_number(answer["gradient_clipping"], 0, "DDP does not clip")
+    section = answer.get("zero_optimization")
+    stage = section.get("stage") if isinstance(section, dict) else None
+    expect_equal({"stage": stage}, {"stage": 2}, "stage 2 is the one with whole weights")
+
+
+_RUNS = {  # run: weights, gradients, optimizer; operation: all in MB
+    "A": ((4, 4, 8), {"all-reduce": 4}),
+    "B": ((4, 4, 2), {"all-reduce": 4, "broadcast": 4}),
+    "C": ((4, 1, 2), {"reduce-scatter": 16, "all-gather": 4}),
+    "D": ((4, 4, 8), {"all-reduce": 16}),
+    "E": ((1, 1, 2), {"reduce-scatter": 16, "all-gather": 32}),
+    "F": ((4, 4, 2), {"reduce-scatter": 4, "all-gather": 4}),
+}
+
+
+def _run_by(held: tuple[int, ...], sent: dict[str, int]) -> tuple[str, str]:
+    """What holds and sends this on 4 ranks, and why."""
+    for bill in zero.zero_stages(10**6, 4, RECIPES["fp32-16"]).bills:
+        parts = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes)
+        if tuple(size * 10**6 for size in held) == parts:
+            break
+    if bill.zero_stage == 0:
+        if sent["all-reduce"] > held[1]:
+            return "DDP without no_sync", "it all-reduces the gradients of every micro-batch"
+        return "DDP", "everything is whole, and the gradients travel once"
+    if "all-reduce" in sent:
+        because = "the optimizer is cut, but DDP's all-reduce stays and weights are broadcast"
+        return "ZeroRedundancyOptimizer", because
+    return f"ZeRO {bill.zero_stage}", "the held bytes show which of the three states are cut"
+
+
+@exercise(
+    "8.10",
+    kind="debug",
+    title="which run is which?",
+    hints=(
+        "First what is held: which of the three states has a quarter on each rank?",
+        "Then what travels: once an update, or in each of the 4 micro-batches?",
+        "On a ring each rank sends 3/4 of a reduce-scatter's or an all-gather's tensor.",
+    ),
+)
+def _which_run(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict with a name for each run, and a number of bytes")
+    right = {run: _run_by(*seen) for run, seen in _RUNS.items()}
+    each = ", ".join(repr(name) for name, _ in right.values())
+    expect_entries(answer[0], right, "a dict with a name for each run", each=f"one of {each}")
+    sent = zero.sent_bytes(10**6, 3, 4, RECIPES["fp32-16"], accumulation=4)
+    because = "a reduce-scatter and two all-gathers in each micro-batch, 3/4 of 4 MB each"
+    expect_number(answer[1], sent, because, rel=1e-3, unit="B")
+
+
+BUILDS = (zero_build.ZERO,)
+
+QUIZ = (
+    Question(
+        "Why does plain data parallelism store the optimizer states on each GPU?",
+        (
+            "each GPU does the same update",
+            "each GPU has other gradients after the all-reduce",
+            "the network is too slow to share them",
+        ),
+        answer=0,
+        why="After the all-reduce all gradients are equal, and so are states and new weights.",
+    ),
+    Question(
+        "Stage 2 sends as much as plain data parallelism. Why?",
+        (
+            "it compresses the gradients",
+            "an all-reduce is a reduce-scatter and an all-gather, and so is stage 2",
+            "it sends less often",
+        ),
+        answer=1,
+        why="The update moves between the halves; the second half carries weights.",
+    ),
+    Question(
+        "A pipeline runs 32 micro-batches in an update. Stages 1 and 2 both fit. Which one?",
+        ("stage 1", "stage 2", "either: they send the same bytes"),
+        answer=0,
+        why="Stage 2 reduces every micro-batch: 33 halves of an all-reduce instead of 2.",
+    ),
+    Question(
+        "Stage 3, and F/β is 16,000 tokens. Each GPU has 4,000 in a micro-batch. What happens?",
+        (
+            "the messages hide behind computing",
+            "messages take four times as long as computing",
+            "it depends on the size of the model",
+        ),
+        answer=1,
+        why="Both take equally long at F/β tokens; computing shrinks with the tokens.",
+    ),
+    Question(
+        "128 GPUs instead of 64, stage 1, 7.5B parameters. What becomes of the 31.4 GB?",
+        ("15.7 GB", "30.7 GB", "31.4 GB"),
+        answer=1,
+        why="Only 12P/n halves, from 1.4 to 0.7 GB. Weights and gradients stay whole.",
+    ),
+    Question(
+        "Your activations do not fit. Which stage helps most?",
+        ("stage 2", "stage 3", "none: ZeRO does not cut activations"),
+        answer=2,
+        why="It may free memory for them, but each GPU keeps its own samples' activations.",
+    ),
+    Question(
+        "A rank clips its shard by the norm of its shard, on 16 ranks. The whole gradient's norm?",
+        ("up to 4 times the limit", "the limit", "a sixteenth of the limit"),
+        answer=0,
+        why="Each part has the limit as its norm: the root of 16 · limit².",
+    ),
+    Question(
+        "Norms shall not decay, and a unit is one flat vector that is cut. What still works?",
+        (
+            "two groups of parameters, given to the optimizer",
+            "a vector of marks, padded and cut like the weights",
+            "a decay of the whole vector, with the norms put back by the next all-gather",
+        ),
+        answer=1,
+        why="Decay shrinks each number by itself, so its marks can be cut in the same places.",
+    ),
+)

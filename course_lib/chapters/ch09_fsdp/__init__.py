@@ -1,0 +1,1 @@
+"""Chapter FSDP and YaFSDP."""

@@ -1,0 +1,395 @@
+"""Exercises and quiz of chapter 9, FSDP and YaFSDP."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from course_lib.chapters.ch09_fsdp.builds import fsdp
+from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
+from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
+from course_lib.checking import (
+    Question,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_raises,
+    expect_type,
+)
+from course_lib.theory.audits.gpt2_128 import Program
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.units import GB
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.planner.space import MARGIN
+
+_XL = MODELS["gpt2-1.5b"]
+_FP32 = RECIPES["fp32-16"]
+
+
+@exercise(
+    "9.1",
+    kind="calculate",
+    title="GPT-2 XL",
+    hints=(
+        "How often is a layer gathered in a step, and how often the root?",
+        "Each gather delivers the whole unit, in 2 bytes a number.",
+    ),
+)
+def _collectives(answer: Any) -> None:
+    step = gather_timeline(_XL, Recipe(), ranks=2)
+    local = local_parameters(_XL)
+    gathered = 2 * (2 * _XL.layers * local.layer_dense + local.ends_dense) / GB
+    expect_parts(answer, 3, "two counts and GB")
+    counts, because = [step.all_gathers, step.reduce_scatters], "layers are gathered twice"
+    expect_equal(answer[:2], counts, f"{because}, the root once")
+    expect_number(answer[2], gathered, f"{because}; 2 bytes a number", rel=1e-3, unit="GB")
+
+
+_FLAT = "flat_shard(shapes, ranks)"
+
+
+@exercise(
+    "9.2",
+    kind="implement",
+    title="a flat parameter",
+    hints=("Add up all numbers of the unit first.", "-(-numbers // ranks) rounds up."),
+)
+def _flat(function: Any) -> None:
+    cases = [
+        (([(3, 5), (3,)], 4), (5, 2), "18 numbers on 4 ranks are 5 each, and 2 of padding"),
+        (([(4, 4)], 4), (4, 0), "16 numbers on 4 ranks need no padding"),
+        (([(64, 64), (64,)], 3), (1387, 1), "4160 numbers on 3 ranks are 1387 each"),
+        (([(5,), (5,)], 4), (3, 2), "the unit is padded as a whole, not each tensor"),
+        (([(7, 2)], 1), (14, 0), "one rank keeps everything"),
+    ]
+    expect_calls(function, cases, signature=_FLAT)
+    for ranks in (0, -1):
+        expect_raises(function, ([(4,)], ranks), ValueError, "there is no rank", signature=_FLAT)
+
+
+@exercise(
+    "9.3",
+    kind="debug",
+    title="what FSDP is, and with what it goes",
+    hints=(
+        "Section 9.1: which shape did the rank compute with?",
+        "states.local_parameters(MODELS['llama3-405b'], Layout(dp=64, tp=8, zero_stage=3))",
+    ),
+)
+def _not_fsdp(answer: Any) -> None:
+    expect_parts(answer, 3, "three numbers of parameters")
+    shape = MODELS["llama3-405b"]
+    layer = local_parameters(shape).layer_dense
+    because = "a rank gathers the whole layer and computes with all of it"
+    expect_number(answer[0], layer, because, rel=1e-3, unit="parameters")
+    expect_number(answer[1], layer / 64, "a 64th of it stays", rel=1e-3, unit="parameters")
+    cut = local_parameters(shape, Layout(dp=64, tp=8, zero_stage=3)).layer_dense
+    # An eighth, norms included, would be smaller by 7e-5.
+    because = "tensor parallelism cuts the matrices by 8, not the norms"
+    expect_number(answer[2], cut, because, rel=2e-5, unit="parameters")
+
+
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "DDP": {},
+    "HYBRID_SHARD": {"zero_stage": 3, "shard_group": 8},
+    "FULL_SHARD": {"zero_stage": 3},
+}
+# Model, sequences of a micro-batch, tokens of each, what is recomputed; and why.
+_TRAININGS = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": (
+        ("gpt2-1.5b", 8, 1024, "none"),
+        "25 GB of states and as much of activations fit as they are",
+    ),
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": (
+        ("llama2-13b", 1, 4096, "none"),
+        "208 GB of states do not fit; an eighth of them does, beside the activations",
+    ),
+    "llama2-7b, 4 sequences of 4096, nothing recomputed": (
+        ("llama2-7b", 4, 4096, "none"),
+        "four sequences keep more than a GPU has, and no strategy shards activations",
+    ),
+    "llama2-70b, 1 sequence of 4096, all recomputed": (
+        ("llama2-70b", 1, 4096, "full"),
+        "an eighth of 1.1 TB of states is 138 GB; only all 64 together have room",
+    ),
+}
+
+
+def _simplest(model: str, batch: int, tokens: int, recompute: str) -> str:
+    """The first strategy with which the training fits into an H100, less the planner's margin."""
+    room = accelerator("H100-SXM").memory_bytes * (1 - MARGIN)
+    for name, options in _STRATEGIES.items():
+        layout = Layout(dp=64, micro_batch=batch, **options)
+        job = Job(MODELS[model], Recipe(recompute=recompute), layout, sequence=tokens)
+        if gpu_memory(job).total_bytes <= room:
+            return name
+    return "none"
+
+
+@exercise(
+    "9.4",
+    kind="debug",
+    title="which strategy?",
+    hints=(
+        "16 bytes a parameter: on one GPU, over 8 of them, over 64. What is left for activations?",
+        "Which strategy makes activations smaller?",
+        "gpu_memory(job) with Layout(dp=64), then zero_stage=3, shard_group=8, then zero_stage=3.",
+    ),
+)
+def _strategy(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        training: (_simplest(*case), because) for training, (case, because) in _TRAININGS.items()
+    }
+    expect_entries(answer, right, "a dict of strategies", each="a strategy or 'none'")
+
+
+_SEVEN = MODELS["llama2-7b"]
+
+
+def _logs() -> dict[str, tuple[object, str]]:
+    """What a profiler says of each setting, and which it is."""
+    settings = {
+        "no prefetch": (True, False, "the next layer is not there while one computes"),
+        "no reshard": (False, True, "layers stay from forward to backward: gathered once"),
+        "as advised": (True, True, "each layer twice, the root once; two layers and the root"),
+    }
+    found: dict[str, tuple[object, str]] = {}
+    for name, (reshard, prefetch, because) in settings.items():
+        step = gather_timeline(_SEVEN, Recipe(), 8, reshard=reshard, prefetch=prefetch)
+        gathers, scatters = step.all_gathers, step.reduce_scatters
+        size = f"{step.peak_weights_bytes / GB:.2f} GB"
+        found[f"{gathers} all-gathers, {scatters} reduce-scatters, {size}"] = (name, because)
+    size = f"{Recipe().weight_bytes * _SEVEN.parameters().total / GB:.2f} GB"
+    because = "without units of their own all layers belong to the root, one unit for all"
+    found[f"1 all-gather, 1 reduce-scatter, {size}"] = ("layers not wrapped", because)
+    return found
+
+
+@exercise(
+    "9.5",
+    kind="debug",
+    title="read the profile",
+    hints=(
+        "32 layers and the root: how many units are there, and how often is each gathered?",
+        "13.48 GB are all weights at once. Who gathers them one by one, who in one piece?",
+        "Prefetch changes no count, only how many layers are whole at a time.",
+    ),
+)
+def _profile(answer: Any) -> None:
+    expect_entries(answer, _logs(), "a dict of settings", each="one of the four settings")
+
+
+def _bill(ranks: int, recompute: str = "none", sequence: int = 4096) -> MemoryBreakdown:
+    layout = Layout(dp=ranks, zero_stage=3)
+    shape = MODELS["llama2-13b"]
+    return gpu_memory(Job(shape, Recipe(recompute=recompute), layout, sequence=sequence))
+
+
+@exercise(
+    "9.6",
+    kind="debug",
+    title="more cards",
+    hints=(
+        "How large are the shards on 16 cards, on 64, on 1024? And how large is what is missing?",
+        "Activations of a card's own sequence, whole layers and their gradients: do they depend "
+        "on the number of cards?",
+        "bill.total_bytes - bill.model_states_bytes.",
+    ),
+)
+def _more_cards(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of True and False, and GB")
+    room = accelerator("RTX4090").memory_bytes * (1 - MARGIN)
+    bills = {
+        "64 cards": (_bill(64), "10 GB less of shards, where 27 are missing"),
+        "1024 cards": (_bill(1024), "all shards are gone, and 37 GB are left"),
+        "sequences of 2048 tokens": (_bill(16, sequence=2048), "half of the activations stay"),
+        "full recomputation": (_bill(16, "full"), "activations were 32 GB"),
+        "full recomputation, on 8 cards": (_bill(8, "full"), "the shards are twice as large"),
+    }
+    right: dict[str, tuple[object, str]] = {
+        change: (bill.total_bytes <= room, because) for change, (bill, because) in bills.items()
+    }
+    expect_entries(answer[0], right, "a dict of True and False", each="True or False")
+    bill = _bill(16)
+    stays = (bill.total_bytes - bill.model_states_bytes) / GB
+    because = "activations, whole tensors and the framework's own, on any number of cards"
+    expect_number(answer[1], stays, because, rel=1e-2, unit="GB")
+
+
+# Millions of parameters in table 2 of Radford et al. 2019, "Language Models are Unsupervised
+# Multitask Learners". No cause was published; GPT-1's vocabulary of 40,478 explains all four.
+_PAPER = {"gpt2-124m": 117, "gpt2-355m": 345, "gpt2-774m": 762, "gpt2-1.5b": 1542}
+
+
+@exercise(
+    "9.7",
+    kind="debug",
+    title="762 million, and an empty cell",
+    hints=(
+        "Divide each difference by the hidden size. What has a row of that length for each entry?",
+        "Is a whole weight in fp32 kept beside its shard? With reshard=False, all of them are.",
+        "gather_timeline(shape, RECIPES['fp32-16'], 2, reshard=False); "
+        "Program(shape).largest_batch('SHARD_GRAD_OP').",
+    ),
+)
+def _gpt2(answer: Any) -> None:
+    expect_parts(answer, 3, "a vocabulary, GB and a number of samples")
+    expect_type(answer[0], int, "a whole number of words")
+    if not 1 <= answer[0] < 10**6:
+        raise Wrong(f"wants a vocabulary of less than a million words, got {answer[0]}")
+    counted = [
+        round(replace(MODELS[name], vocab=answer[0]).parameters().total / 1e6) for name in _PAPER
+    ]
+    because = "12 million are 9,779 rows of 1,280 numbers: GPT-1's vocabulary has 40,478 words"
+    what = "in millions, your vocabulary"
+    expect_equal(counted, list(_PAPER.values()), because, what=what)
+    beside = gather_timeline(_XL, _FP32, 2, reshard=False).peak_bytes / GB
+    because = "half of all states, all weights whole, and the gradients of a layer or two"
+    expect_number(answer[1], beside, because, rel=1e-2, unit="GB")
+    because = "the memory that is left, over what the program keeps for each sample"
+    expect_number(answer[2], Program(_XL).largest_batch("SHARD_GRAD_OP"), because)
+
+
+@exercise(
+    "9.8",
+    kind="predict",
+    title="the optimizer that was too early",
+    hints=("An optimizer skips parameters without gradients.", "Half of 9152 on each rank."),
+)
+def _early(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [0, 9152, 28, 4576],
+        "too early: whole parameters that get no gradient; after it: shards, half of them",
+        wants="four whole numbers",
+    )
+
+
+_TWO = "in_two_units(units)"
+
+
+@exercise(
+    "9.9",
+    kind="implement",
+    title="shared weights",
+    hints=(
+        "For each tensor, collect the units in which it lies.",
+        "A set of units, not names.",
+    ),
+)
+def _two_units(function: Any) -> None:
+    tied = {"embedding": {"embedding.weight": 1}, "head": {"norm": 2, "head.weight": 1}}
+    cases = [
+        ((tied,), ["embedding.weight", "head.weight"], "tensor 1 is in both units"),
+        (({"root": {"embedding.weight": 1, "head.weight": 1}},), [], "two names, but one unit"),
+        (({"a": {"x": 1}, "b": {"y": 2}},), [], "nothing is shared"),
+        (
+            ({"a": {"z": 1, "x": 3}, "b": {"y": 1}, "c": {"b": 3, "w": 4}},),
+            ["b", "x", "y", "z"],
+            "tensors 1 and 3 are shared; names are sorted",
+        ),
+    ]
+    expect_calls(function, cases, signature=_TWO)
+
+
+@exercise(
+    "9.10",
+    kind="predict",
+    title="the peak",
+    hints=("k layers and the root, 2 bytes each.", "YaFSDP has no unit that stays whole."),
+)
+def _peak(answer: Any) -> None:
+    expect_parts(answer, 4, "four sizes in GB")
+    shape, yafsdp = MODELS["llama2-70b"], Recipe(gathering="yafsdp")
+    steps = (
+        (gather_timeline(shape, Recipe(), 64), "two layers and the root"),
+        (gather_timeline(shape, Recipe(), 64, prefetch=False), "one layer and the root"),
+        (
+            gather_timeline(shape, Recipe(), 64, reshard=False),
+            "all layers and the root: the whole model",
+        ),
+        (gather_timeline(shape, yafsdp, 64), "two buffers of the largest unit, a layer; no root"),
+    )
+    for given, (step, because) in zip(answer, steps, strict=True):
+        expect_number(given, step.peak_weights_bytes / GB, because, rel=5e-3, unit="GB")
+
+
+@exercise(
+    "9.12",
+    kind="calculate",
+    title="FSDP in use",
+    hints=(
+        "Section 9.3: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.",
+        "Whole gradients in fp32. Weights are gathered in each micro-batch, whatever gradients do.",
+    ),
+)
+def _in_use(answer: Any) -> None:
+    expect_parts(answer, 5, "tokens, sequences, GB and two counts")
+    recipe = Recipe("fp32", "fp32", master_copy=False, compute="bf16")
+    hidden = fsdp_hiding_tokens(recipe, 32, flop_per_s=156e12, bytes_per_s=4 * 25e9)
+    because = "31/32 of 6 bytes, sent at 100 GB/s, while it does 4 FLOP for each token"
+    expect_number(answer[0], hidden.backward, because, rel=2e-3, unit="tokens")
+    expect_number(answer[1], math.ceil(hidden.backward / 2048), "one sequence is too short")
+    whole = 4 * _SEVEN.parameters().total / GB
+    expect_number(answer[2], whole, "no shards: 4 bytes for each parameter", rel=2e-3, unit="GB")
+    step = gather_timeline(_SEVEN, recipe, 32)
+    because = "weights are freed after each pass, so each micro-batch gathers them"
+    expect_number(answer[3], 4 * step.all_gathers, because)
+    expect_number(answer[4], step.reduce_scatters, "only the last micro-batch reduces")
+
+
+BUILDS = (fsdp.FSDP,)
+
+QUIZ = (
+    Question(
+        "FULL_SHARD on 8 ranks. With how many of a layer's weights does a rank multiply?",
+        ("an eighth", "all", "it depends on the strategy"),
+        answer=1,
+        why="It gathers the whole layer. Ranks differ in the data and in what they store.",
+    ),
+    Question(
+        "A model has 30 layers. How many all-gathers has a step with resharding?",
+        ("61", "30", "90"),
+        answer=0,
+        why="Each layer twice, the root once: 2 · 30 + 1.",
+    ),
+    Question(
+        "You double the ranks. What does not shrink?",
+        ("the optimizer states of a rank", "the shards", "the whole layers at the peak"),
+        answer=2,
+        why="A whole layer is a whole layer, on 8 ranks as on 8000.",
+    ),
+    Question(
+        "New GPUs compute twice as fast, on the same network. How many tokens hide the messages?",
+        ("as many as before", "half as many", "twice as many"),
+        answer=2,
+        why="The messages take as long as before; the same tokens are done in half of the time.",
+    ),
+    Question(
+        "Gradients are not reduced until the last of four micro-batches. What is saved?",
+        ("three of four gathers", "three of four reduce-scatters", "memory for gradients"),
+        answer=1,
+        why="Weights are gathered each time, and whole gradients take more memory than shards.",
+    ),
+    Question(
+        "Which order is right?",
+        ("optimizer, fully_shard, fill", "meta, fully_shard, fill, optimizer", "fill, meta, cut"),
+        answer=1,
+        why="An optimizer that is built first holds parameters that never get a gradient.",
+    ),
+    Question(
+        "A step takes 7.5 s instead of 10 s. Which sentence is right?",
+        ("33 % more throughput", "25 % more throughput", "33 % less time"),
+        answer=0,
+        why="A quarter of the time is saved, and 10 / 7.5 - 1 is a third more throughput.",
+    ),
+)

@@ -1,0 +1,162 @@
+"""Figures of chapter 9, beside those of the library."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle, pairwise
+from typing import Protocol
+
+from course_lib.chapters.ch09_fsdp.gather_timeline import GatherTimeline
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.axis import even
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes, Levels, level
+from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.theory.inputs.units import GB, KB, MB, format_bytes, format_number
+from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, ROOT, WEIGHTS
+
+# --- buffers ------------------------------------------------------------------------------------
+# Which layer lies in which buffer while one computes: the two pairs of YaFSDP.
+
+
+_BUFFERS = ("weights, even", "weights, odd", "gradients, even", "gradients, odd")
+_WORDS = ("gathered weights", "gathered weights", "gradients", "gradients")
+
+
+class Moment(Protocol):
+    """What lies where while `layer` computes; None is an empty buffer."""
+
+    @property
+    def phase(self) -> str: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def weights(self) -> Sequence[int | None]: ...
+    @property
+    def gradients(self) -> Sequence[int | None]: ...
+
+
+def two_buffers(moments: Sequence[Moment], title: str = "") -> Drawing:
+    """A column for each moment: the layer that computes, and the four buffers below it.
+
+    A `phase` is "forward" or "backward".
+    """
+    grid: dict[str, dict[str, Cell]] = {row: {} for row in ("computes", *_BUFFERS)}
+    for place, moment in enumerate(moments, 1):
+        column = f"{moment.phase}\n{place}"
+        grid["computes"][column] = Cell(str(moment.layer), {0: moment.phase}, bold=True)
+        held = (*moment.weights, *moment.gradients)
+        for buffer, layer, word in zip(_BUFFERS, held, _WORDS, strict=True):
+            if layer is not None:
+                bold = layer == moment.layer
+                grid[buffer][column] = Cell(str(layer), {0: word}, bold=bold)
+    return page(
+        title,
+        Cells(dict(grid), gap=2.0),
+        notes=[
+            "bold: the layer that computes; in other buffers meanwhile: weights of the layer to "
+            "come,",
+            "gradients of the layer before",
+        ],
+    )
+
+
+# --- gathering ----------------------------------------------------------------------------------
+# What sharded data parallelism holds while it computes: predicted by the theory, and measured.
+
+
+_ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same
+_POINTS = 80  # of a measured line: more cannot be told apart
+_STATES = "states of the shard"
+
+
+def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
+    """Shards, whole weights and whole gradients on top of each other, change by change.
+
+    For a deep model only the first and last three layers are drawn.
+    """
+    shown = _shown(result)
+    place = {number: float(at) for at, number in enumerate(shown)}
+    over = (0.0, float(len(shown)))
+    passes = [event for event in result.trace if event.what in COMPUTES and event.at in place]
+    computing, start = [], 0.0
+    for event in passes:
+        if event.part != ROOT:
+            end = place[_end(result, event.what, int(event.label))] + 1
+            computing.append(event._replace(at=start, end=end))
+            start = end
+    turn = next(place[event.at] for event in passes if event.what == "backward")
+    kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
+    levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
+        kind: [(place[number], level(its, number)) for number in shown]
+        for kind, its in ((kind, result.levels((kind,))) for kind in kinds)
+    }
+    gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
+    marks = {"forward": 0.0, "backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
+    lanes = Lanes({"layer": computing}, over=over, foot=False, marks=marks)
+    curve = Levels(levels, over=over, name="one GPU", high=150)
+    most = " and ".join(f"{format_bytes(size)} of {kind}" for kind, size in kinds.items())
+    held = f"{format_bytes(result.states_bytes)} of shards all the time; at most {most}"
+    peak = f"the peak is {format_bytes(result.peak_bytes)}, without activations"
+    between = result.layers - 2 * _ENDS_SHOWN
+    order = "changes in their order, not to scale in time"
+    order = f"{counted(between, 'layer')} between are left out" if between > 0 else order
+    sent = f"{counted(result.all_gathers, 'all-gather')} and "
+    sent += f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step"
+    named = f"{title}: " if title else ""
+    return page(title, curve, lanes, key=[*levels], notes=[f"{held};", f"{peak}; {order}"],
+                sentence=f"{named}{held}; {peak}; {sent}")  # fmt: skip
+
+
+def _shown(result: GatherTimeline) -> list[float]:
+    """The changes of the first and the last layers."""
+    first, last = _ENDS_SHOWN, result.layers - _ENDS_SHOWN
+    ends = {what: [_end(result, what, unit) for unit in units]
+            for what, units in (("forward", (first, last)), ("backward", (last + 1, first + 1)))
+            if last > first}  # fmt: skip
+    return [
+        number
+        for number in dict.fromkeys(event.at for event in result.trace)
+        if not any(start < number <= end for start, end in ends.values())
+    ]
+
+
+def _end(result: GatherTimeline, what: str, unit: int) -> float:
+    """The last change of a unit's pass: what it frees, and gives to be reduced."""
+    begun = next(e.at for e in result.trace if (e.what, e.part) == (what, unit))
+    turn = next(e.at for e in result.trace if e.what == "backward")
+    its = (unit, (WEIGHTS, unit), (GRADIENTS, unit))
+    return max(
+        event.at
+        for event in result.trace
+        if event.part in its and event.at >= begun and (what == "backward" or event.at < turn)
+    )
+
+
+def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:
+    """Measured bytes after each change (a MemoryLog's timeline), one line for each version."""
+    unit, name = _unit(max(map(max, timelines.values())))
+    curves = {}
+    for (key, values), (colour, dashed) in zip(timelines.items(), cycle(style.LINES), strict=False):
+        peak = f"peak {format_number(max(values) / unit)} {name}"
+        points = [(x, size / unit) for x, size in _thinned(values)]
+        curves[key] = Curve(points, colour, peak, dashed, width=1.6)
+    top = max(y for curve in curves.values() for _, y in curve.points)
+    words = "part of the forward and backward pass, in % of all changes"
+    up = even([0, top], label=f"{name} in tensors")
+    title = "Measured in a forward and backward pass"
+    return graph(curves, title, even([0, 100], label=words), up).drawing
+
+
+def _unit(largest: float) -> tuple[int, str]:
+    """The unit in which the largest value is at least 1, or kB."""
+    return next(((u, n) for u, n in ((GB, "GB"), (MB, "MB")) if largest >= u), (KB, "kB"))
+
+
+def _thinned(values: Sequence[int]) -> list[tuple[float, int]]:
+    """Places in percent and the highest value of each of at most _POINTS stretches."""
+    size = max(1, -(-len(values) // _POINTS))
+    last = max(len(values) - 1, 1)
+    return [(100 * at / last, max(values[at : at + size])) for at in range(0, len(values), size)]

@@ -1,0 +1,1 @@
+"""What this chapter lets you build."""

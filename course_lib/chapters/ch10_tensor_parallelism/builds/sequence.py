@@ -1,0 +1,145 @@
+"""Build 10.12: what replaces f and g where norms are cut along the sequence."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from course_lib.chapters.ch10_tensor_parallelism.builds.tensor import (
+    BLOCK_BYTES,
+    End,
+    as_one_process,
+    ends,
+    given_block,
+)
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Must,
+    Never,
+    Place,
+    Rows,
+    Sends,
+    compare,
+    dist,
+    later,
+    torch,
+    unchanged,
+)
+from course_lib.checking.builds.torch_races import RACES
+
+_passes = later("course_lib.checking.builds.on_rank.passes")
+_wire = later("course_lib.measure.wire")
+_layers, _sequence, _vocabulary = (
+    later(f"course_lib.scratch.tensor.{name}") for name in ("layers", "sequence", "vocabulary")
+)
+
+_BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
+
+
+def _whole(rank: int) -> Any:
+    """What a rank has of all tokens."""
+    return torch.randn(*_SHAPE, generator=torch.Generator().manual_seed(rank))
+
+
+def _share(whole: Any, rank: int, ranks: int) -> Any:
+    return whole.chunk(ranks, 1)[rank]
+
+
+def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
+    """One function forward and backward: all tokens on one side, own tokens on the other."""
+    place, ranks = dist.get_rank(group), dist.get_world_size(group)
+    given = [_share(case.of(_whole(0)), place, ranks).clone(), case.of(_whole(dist.get_rank()))]
+    x, upstream = given if case.name == "Gather" else given[::-1]
+    yield from _passes.both_passes(getattr(parts, case.name), x, upstream, group, "a")
+
+
+def _expect_passes(found: Any, place: Place) -> Rows:
+    case, ranks = place.case, place.ranks
+    result, gradient, forward, backward, kept = found
+    gathers, scatters = (result, "forward"), (gradient, "backward")
+    if case.name == "SumScatter":
+        gathers, scatters = scatters, gathers
+    yield from _gathered(gathers[0], case, ranks, f"{case.name}, {gathers[1]}")
+    yield _scattered(scatters[0], place, f"{case.name}, {scatters[1]}: the share")
+    yield from unchanged(kept, case.name)
+    size = case.of(_whole(0)).nbytes
+    calls = {"all-gather": (1, size), "reduce-scatter": (1, size)} if ranks > 1 else {}
+    why = f"{case.name} needs one call in each pass, of all tokens"
+    forward.calls.extend(backward.calls)
+    yield Sends(forward, calls, why, among=ranks)
+
+
+def _gathered(found: Any, case: End, ranks: int, what: str) -> Rows:
+    whole, shape = case.of(_whole(0)), tuple(getattr(found, "shape", ()))
+    along_batch = ranks > 1 and shape == (_BATCH * ranks, _TOKENS // ranks, _HIDDEN)
+    words = f"{what}: has shape {shape}: joined along the batch, not the sequence"
+    yield Never(along_batch, words)
+    flat = torch.cat(whole.chunk(ranks, 1)).view(_SHAPE)
+    others = {"the shares one after another, whose samples are not kept apart": flat}
+    yield Must(f"{what}: the whole", found, whole, others, same_dtype=True)
+
+
+def _scattered(found: Any, place: Place, what: str) -> Must:
+    rank, ranks, case, _ = place
+    wholes = [case.of(_whole(each)) for each in place.line]
+    total, own = sum(wholes), wholes[rank]
+    others = {"this rank's own part, to which nothing was added": _share(own, rank, ranks)}
+    for other in set(range(ranks)) - {rank}:
+        others[f"the sum for the tokens of rank {other}"] = _share(total, other, ranks)
+    along_batch = total.flatten().chunk(ranks)[rank].view(_BATCH, -1, _HIDDEN)
+    others["a part of the batch, not of the sequence"] = along_batch
+    mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
+    close = 1e-5 if case.dtype == "float32" else 2e-2
+    return Must(what, found, _share(total, rank, ranks), others, mean, close, same_dtype=True)
+
+
+def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
+    """A transformer's layer whose norms see this rank's tokens only."""
+    region = _sequence.SequenceParallel(gather=parts.Gather, sum_scatter=parts.SumScatter)
+    block, *both = given_block()
+    _layers.cut_block(block, region)
+    x, upstream = (_share(one.detach(), region.rank, region.ranks).clone() for one in both)
+    with _wire.log_wire() as log:
+        y = block(x.requires_grad_())
+        y.backward(upstream)
+    _sequence.sum_copied_gradients(block, region)
+    return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), log
+
+
+def _whole_layer(found: Any, place: Place) -> Rows:
+    *own, log = found
+    yield from as_one_process(own, lambda whole: _share(whole, place.rank, place.ranks))
+    calls = dict.fromkeys(("all-gather", "reduce-scatter"), (4, 4 * BLOCK_BYTES))
+    yield Sends(log, calls, "each of the four all-reduces of a layer becomes one of both")
+
+
+SEQUENCE = build(
+    "sequence",
+    title="into a pair and out of it, by tokens",
+    hints=(
+        "An all-reduce is a reduce-scatter and an all-gather. What does the matrix need before it, "
+        "and what do the norms after it?",
+        "The backward pass of an all-gather is a reduce-scatter, and the other way round.",
+        "`wire.all_gather` joins the first dimension, which is the batch here. Which dimension "
+        "must stand first while it runs?",
+        "wire.all_gather(x.transpose(0, 1), group).transpose(0, 1), and the same for "
+        "reduce_scatter.",
+    ),
+    steps=(
+        compare(
+            "Gather",
+            ("Gather.forward", "Gather.backward"),
+            _passed,
+            _expect_passes,
+            [End("Gather", ranks=2), *ends("Gather")],
+        ),
+        compare(
+            "SumScatter",
+            ("SumScatter.forward", "SumScatter.backward"),
+            _passed,
+            _expect_passes,
+            ends("SumScatter"),
+        ),
+        compare("attention and MLP", (), _cut_block, _whole_layer),
+    ),
+    race=RACES["sequence"],
+)

@@ -1,0 +1,417 @@
+"""Exercises and quiz of chapter 10, tensor parallelism."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from course_lib.chapters.ch10_tensor_parallelism import overlapped_product
+from course_lib.chapters.ch10_tensor_parallelism.builds import sequence, tensor, vocabulary
+from course_lib.checking import (
+    Question,
+    exercise,
+    expect_calls,
+    expect_choice,
+    expect_entries,
+    expect_number,
+    expect_parts,
+    expect_raises,
+)
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network import collectives, links, tensor_parallel
+from course_lib.theory.network.step_traffic import step_traffic
+
+_GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
+_H100 = hardware.accelerator("H100-SXM")
+
+
+def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
+    """Calls of one operation in a training step of GPT-2."""
+    traffic = step_traffic(Job(_GPT2, Recipe(recompute=recompute), layout, Cluster(_H100)))
+    return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
+
+
+@exercise(
+    "10.1",
+    kind="calculate",
+    title="a layer of GPT-3",
+    hints=(
+        "One all-reduce carries b · s · h numbers.",
+        "A ring all-reduce sends nearly twice its tensor. How many has a layer, both ways?",
+    ),
+)
+def _layer(answer: Any) -> None:
+    expect_parts(answer, 3, "two sizes in bytes and a number")
+    tensor = collectives.activation_bytes(1, 2048, 12288)
+    sent = collectives.tensor_parallel_bytes(1, 2048, 12288, tp=8)
+    expect_number(answer[0], tensor, "b · s · h numbers of 2 bytes", rel=1e-9, unit="B")
+    expect_number(answer[1], sent, "8 b s h (t-1)/t numbers of 2 bytes", rel=1e-9, unit="B")
+    expect_number(answer[2], 4 * 96, "2 forward and 2 backward in each layer")
+
+
+_CUT = ("gpt2-1.5b", "llama1-33b", "llama2-13b", "llama2-70b")
+
+
+def _largest(name: str) -> int:
+    """The largest degree up to 16 that the model can be cut by."""
+    degrees = []
+    for tp in range(1, 17):
+        with suppress(ValueError):
+            Layout(tp=tp).check(MODELS[name])
+            degrees.append(tp)
+    return max(degrees)
+
+
+@exercise(
+    "10.2",
+    kind="debug",
+    title="64 heads, 64 GPUs",
+    hints=(
+        "Three things are cut: query heads, key-value heads and the MLP's width.",
+        "t must divide the heads and ffn. Key-value heads may be copied: then they divide t.",
+    ),
+)
+def _heads(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of degrees and a number")
+    right: dict[str, tuple[object, str]] = {}
+    for name in _CUT:
+        shape = MODELS[name]
+        because = f"{shape.heads} heads, {shape.kv_heads} for keys, ffn {shape.ffn}"
+        right[name] = (_largest(name), because)
+    expect_entries(answer[0], right, "a dict of degrees", each="a whole number")
+    copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, _largest("llama2-70b"))
+    expect_number(answer[1], copies, "8 key-value heads on t GPUs: t / 8 share one")
+
+
+@exercise(
+    "10.3",
+    kind="debug",
+    title="FLOP and bytes, not memory",
+    hints=(
+        "Of 6 FLOP a weight and four all-reduces, which belong to the forward pass?",
+        "Forward: 2 · 12 h² b s / t FLOP, two all-reduces. What does recomputation add to each?",
+        "Set the FLOP per byte of the forward pass equal to the ridge, with t unknown.",
+    ),
+)
+def _passes(answer: Any) -> None:
+    expect_parts(answer, 4, "three numbers of FLOP per byte and a number of GPUs")
+    training = collectives.layer_intensity(8192, 8)
+    forward = training * (2 / 6) / (2 / 4)  # a third of the FLOP for half of the bytes
+    reasons = (
+        (forward, "the backward pass has twice the FLOP for the same two all-reduces"),
+        (training * (8 / 6) / (6 / 4), "8 instead of 6 FLOP a weight, six all-reduces, not four"),
+        (collectives.layer_intensity(8192, 8, element_bytes=1), "half of the bytes"),
+    )
+    for given, (intensity, because) in zip(answer, reasons, strict=False):
+        expect_number(given, intensity, because, rel=5e-3)
+    reach = int(1 + 7 * forward / 2199)
+    expect_number(answer[3], reach, "3 h / (t - 1) against 2199, where training reaches 17")
+
+
+_RTX = hardware.accelerator("RTX4090")
+
+
+def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
+    """The largest of 1, 2, 4 and 8 at which communication is at most 40 % of a layer's time."""
+    accepted = 1
+    for tp in (2, 4, 8):
+        link = links.group_link(Cluster(gpu), "all-reduce", tp, 1)
+        layer = tensor_parallel.CutLayer(hidden, tp, gpu.peak_flop_per_s, link)
+        if layer.communication_s <= 0.4 * layer.seconds:
+            accepted = tp
+    return accepted
+
+
+@exercise(
+    "10.4",
+    kind="debug",
+    title="11 or 22",
+    hints=(
+        "Bytes shrink with the hidden size, arithmetic with its square. And what does not shrink?",
+        "An all-reduce on t GPUs has 2(t-1) steps, each with a latency; a layer has four of them.",
+        "CutLayer(2048, 4, peak, link): communication_s over seconds.",
+    ),
+)
+def _reach(answer: Any) -> None:
+    expect_parts(answer, 4, "four whole numbers")
+    right = (
+        (_accepted(8192, _H100), "at 8 a third is communication"),
+        (_accepted(8192, _RTX), "at 8 half of the time is lost over PCIe"),
+        (_accepted(2048, _H100), "at 4 it is half: a small layer leaves little to compute"),
+        (
+            collectives.layer_tp_reach(2048, _H100.peak_flop_per_s, 450e9),
+            "4.5 · 2048 / (t - 1) against a ridge of 2199, without latency",
+        ),
+    )
+    for given, (degree, because) in zip(answer, right, strict=True):
+        expect_number(given, degree, because)
+
+
+def _pair(fault: str) -> str:
+    """What the pair of section 10.2, with this mistake, prints on two ranks."""
+    x, columns, rows, bias = (1, 2), ((1, 3), (-2, 4)), ((1, 0), (2, 1)), (1, 1)
+    middle = [sum(a * b for a, b in zip(x, column, strict=True)) for column in columns]
+    parts = [[max(0, m) * w for w in row] for m, row in zip(middle, rows, strict=True)]
+    if fault == "bias before the sum":
+        parts = [_added(part, bias) for part in parts]
+    results = parts if fault == "no g" else [_added(*parts)] * 2
+    if fault != "bias before the sum":
+        results = [_added(result, bias) for result in results]
+    of_result = 2 if fault == "g sums in the backward pass as well" else 1
+    own = [
+        [of_result * sum(row) * w for w in column]
+        for column, row in zip(columns, rows, strict=True)
+    ]
+    gradients = own if fault == "no f" else [_added(*own)] * 2
+    return f"Z {_both(results)}, gradient {_both(gradients)}"
+
+
+def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _both(ranks: Sequence[Sequence[int]]) -> str:
+    return " and ".join(str(tuple(rank)) for rank in ranks)
+
+
+_FAULTS = {
+    "no f": "each rank knows the gradient through its own half only",
+    "bias before the sum": "the bias counts once for each rank",
+    "no g": "each rank has its own part of the sum",
+    "g sums in the backward pass as well": "both ranks know Z's gradient, so a sum doubles it",
+}
+
+
+@exercise(
+    "10.5",
+    kind="debug",
+    title="read the numbers",
+    hints=(
+        "Do the two ranks agree on Z? Then g is there, forward. Do they agree on the gradient?",
+        "Compare with what is right: which number is added twice, which one is doubled?",
+    ),
+)
+def _read(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        _pair(fault): (fault, because) for fault, because in _FAULTS.items()
+    }
+    expect_entries(answer, right, "a dict of mistakes", each="one of the four mistakes")
+
+
+_ROWS = "my_rows(heads, kv_heads, width, tp, rank)"
+
+
+@exercise(
+    "10.6",
+    kind="implement",
+    title="cut a fused matrix by heads",
+    hints=(
+        "Three blocks, each with its own start and its own length.",
+        "With more ranks than key-value heads: rank // (tp // kv_heads) is the head.",
+    ),
+)
+def _rows(function: Any) -> None:
+    calls = {
+        (4, 4, 1, 1, 0): "one rank needs all",
+        (4, 4, 1, 2, 0): "q, k and v are cut each: rows 0, 1 of each part",
+        (4, 4, 2, 2, 1): "a head is `width` rows",
+        (4, 2, 1, 2, 1): "keys follow heads · width rows, values kv_heads · width more",
+        (4, 2, 1, 4, 1): "4 ranks share 2 key-value heads: ranks 0 and 1 hold the first",
+        (4, 2, 2, 4, 2): "ranks 2 and 3 hold the second",
+        (64, 8, 2, 16, 5): "two ranks to each key-value head",
+    }
+    cases = []
+    for (*sizes, tp, rank), because in calls.items():
+        rows = tensor_parallel.qkv_rows(*sizes, tp=tp, rank=rank)
+        cases.append(((*sizes, tp, rank), rows, because))
+    expect_calls(function, cases, signature=_ROWS)
+    expect_raises(
+        function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads", signature=_ROWS
+    )
+
+
+_LENGTH = "gradient_length(cut, whole)"
+
+
+@exercise(
+    "10.7",
+    kind="debug",
+    title="clipped too early",
+    hints=(
+        "Which numbers does every rank have, and how often are they counted?",
+        "Parts of matrices differ from rank to rank. Gradients of norms are the same on all.",
+    ),
+)
+def _length(function: Any) -> None:
+    cases = [
+        (([[3.0]], [[4.0]]), 5.0, "one rank: the root of 9 + 16"),
+        (([[2.0], [2.0]], [[1.0], [1.0]]), 3.0, "4 + 4 of the parts, and 1 once: 9"),
+        (
+            ([[1.0, 2.0], [0.0, 2.0], [6.0, 0.0]], [[2.0], [2.0], [2.0]]),
+            7.0,
+            "45 of the parts, and 4 once: 49",
+        ),
+    ]
+    expect_calls(function, cases, signature=_LENGTH, rel=1e-9)
+
+
+@exercise(
+    "10.8",
+    kind="predict",
+    title="the messages of GPT-2",
+    hints=(
+        "Section 10.6: layers, embedding, head, loss.",
+        "Recomputation repeats what belongs to the forward pass of the layers.",
+    ),
+)
+def _messages(answer: Any) -> None:
+    expect_parts(answer, 3, "three whole numbers")
+    plain, cut = Layout(tp=4), Layout(tp=4, sequence_parallel=True, keep_gathered=True)
+    expected = [
+        (_count("all-reduce", plain), "4 a layer, 1 embedding, 1 head, 3 loss"),
+        (
+            _count("all-reduce", plain, "full"),
+            "the forward sums of the layers come twice: 6 a layer",
+        ),
+        (_count("all-gather", cut), "one for each large all-reduce; the loss gathers nothing"),
+    ]
+    for given, (count, because) in zip(answer, expected, strict=True):
+        expect_number(given, count, because)
+
+
+_LOSS = "cut_loss(parts, label)"
+
+
+@exercise(
+    "10.9",
+    kind="implement",
+    title="the loss from cut scores",
+    hints=("First the maximum over all ranks.", "Whose part holds the label, and where in it?"),
+)
+def _loss(function: Any) -> None:
+    def loss(parts: list[list[float]], label: int) -> float:
+        scores = [score for part in parts for score in part]
+        top = max(scores)
+        return top + math.log(sum(math.exp(score - top) for score in scores)) - scores[label]
+
+    calls = [
+        (([[1.0, 2.0], [3.0, 0.0]], 1), "section 10.5: 1.4402"),
+        (([[1.0, 2.0], [3.0, 0.0]], 2), "the label may lie on the second rank"),
+        (([[0.0, 0.0, 0.0, 0.0]], 3), "one rank: log 4"),
+        (([[1000.0, 998.0], [1001.0, 1000.0]], 0), "subtract the largest of all before exp"),
+        (([[-1000.0, -900.0], [5.0, 4.0], [0.0, 1.0]], 4), "the largest of all ranks, not of each"),
+    ]
+    cases = [(args, loss(*args), because) for args, because in calls]
+    # fp32 knows scores of 1000 to 6e-5, and the losses here are 1 and larger.
+    expect_calls(function, cases, signature=_LOSS, rel=1e-4)
+
+
+_F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT = (
+    "an f for each of q, k and v",
+    "no f before the MLPs",
+    "the logits are gathered",
+    "the gradients of norms are not summed",
+    "as it should be",
+)
+
+
+@exercise(
+    "10.10",
+    kind="debug",
+    title="read the log",
+    hints=(
+        "Count first what a right program makes, with and without sequence parallelism.",
+        "How many more or fewer is it: a multiple of the layers, or a few at the ends?",
+        "Section 10.9 has a program with 17 all-reduces, and one with 4.",
+    ),
+)
+def _logs(answer: Any) -> None:
+    layers, ends = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
+    plain = 4 * layers + ends
+    shares = f"{plain - 3} all-gathers, {plain - 3} reduce-scatters"
+    right: dict[str, tuple[object, str]] = {
+        f"{plain + 2 * layers} all-reduces": (_F_TWICE, "it makes two more in each layer"),
+        f"{plain} all-reduces": (_RIGHT, "it makes 4 in each layer, and 1 + 1 + 3"),
+        f"{plain - layers} all-reduces": (_NO_F, "it makes one less in each layer"),
+        f"{plain - 3} all-reduces, 1 all-gather": (_GATHERED, "the loss's three are missing"),
+        f"3 all-reduces, {shares}": (_NORMS, "only those of the loss are left"),
+        f"4 all-reduces, {shares}": (_RIGHT, "three for the loss, one for the norms' gradients"),
+    }
+    each = ", ".join(map(repr, (_F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT)))
+    expect_entries(answer, right, "a dict of verdicts", each=f"one of {each}")
+
+
+_H800 = hardware.accelerator("H800-SXM")
+
+
+@exercise(
+    "10.14",
+    kind="predict",
+    title="a slower NVLink",
+    hints=(
+        "Hidden is what is not exposed: four products, twice each, against communication_s.",
+        "No product hides all of its messages, so the layer takes longer than its arithmetic.",
+    ),
+)
+def _slower_link(answer: Any) -> None:
+    expect_parts(answer, 3, "a percentage, a time in ms and the name of a chip")
+    slow, fast = (
+        tensor_parallel.CutLayer(8192, 8, gpu.peak_flop_per_s, gpu.inside) for gpu in (_H800, _H100)
+    )
+    seconds = overlapped_product.overlapped_seconds(slow)
+    hidden = 100 * (slow.seconds - seconds) / slow.communication_s
+    expect_number(answer[0], hidden, "what overlap saves, of all messages", rel=0.01, unit="%")
+    because = "the arithmetic, and what stays exposed"
+    expect_number(answer[1], 1000 * seconds, because, rel=5e-3, unit="ms")
+    assert seconds < fast.seconds
+    because = "3.58 ms against 3.73 ms: overlap makes up for less than half of the bandwidth"
+    expect_choice(answer[2], "H800", because, ("H800", "H100"))
+
+
+BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)
+
+QUIZ = (
+    Question(
+        "A matrix is cut by columns over 4 GPUs. What has each GPU after the product?",
+        (
+            "a quarter of the outputs, finished",
+            "all outputs, to be summed",
+            "all outputs, finished",
+        ),
+        answer=0,
+        why="Columns are outputs. Rows would give full-size parts of a sum.",
+    ),
+    Question(
+        "f, before a matrix cut by columns, does nothing forward. And in the backward pass?",
+        ("nothing", "it sums the gradients over the GPUs", "it gathers the weights"),
+        answer=1,
+        why="The input was copied to all, so the gradients through all copies add up.",
+    ),
+    Question(
+        "You switch on sequence parallelism. What happens to the bytes on the wire?",
+        ("they halve", "they double", "they stay the same"),
+        answer=2,
+        why="An all-reduce is a reduce-scatter and an all-gather; now they stand apart.",
+    ),
+    Question(
+        "A model has 32 query heads and 4 key-value heads. What happens at tp = 8?",
+        (
+            "each key-value head is held by two GPUs",
+            "it is impossible",
+            "each GPU has half of a key-value head",
+        ),
+        answer=0,
+        why="8 / 4 = 2 copies. Query heads are no problem: 4 for each GPU.",
+    ),
+    Question(
+        "At the largest t of the layer formula, what part of the time is communication?",
+        ("almost none", "half", "all"),
+        answer=1,
+        why="There both take equally long, if nothing overlaps. So stay well below.",
+    ),
+)

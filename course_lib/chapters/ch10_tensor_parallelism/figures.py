@@ -1,0 +1,88 @@
+"""Figures of chapter 10, beside those of the library."""
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.axis import powers
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.theory.inputs.units import format_number
+from course_lib.theory.network import collectives
+from course_lib.theory.network.tensor_parallel import CutLayer
+
+# --- heads --------------------------------------------------------------------------------------
+# Which GPU has which heads of attention, and which of them are copies.
+
+
+_OWN, _COPY = "weights of its own", "copy of a head on the GPU before"
+Heads = tuple[Sequence[int], Sequence[int]]  # of queries, of keys and values
+
+
+def heads_by_gpu(cuts: Mapping[str, Sequence[Heads]]) -> Drawing:
+    """A block for each way to cut: {"t = 8": [(query heads, key-value heads) of GPU 0, …]}."""
+    blocks = []
+    for name, gpus in cuts.items():
+        seen: set[int] = set()
+        queries, keys = {}, {}
+        for gpu, (asked, kept) in enumerate(gpus):
+            queries[str(gpu)] = Cell("", dict.fromkeys(range(len(asked)), _OWN), len(asked))
+            filled = {slot: _COPY if head in seen else _OWN for slot, head in enumerate(kept)}
+            texts = {slot: str(head) for slot, head in enumerate(kept)}
+            keys[str(gpu)] = Cell("", filled, len(kept), texts=texts, bold=True)
+            seen |= set(kept)
+        high = {"queries": 14.0, "keys, values": 18.0}
+        grid = {"queries": queries, "keys, values": keys}
+        first = [counted(len(gpus[0][0]), "query head"), counted(len(gpus[0][1]), "key-value head")]
+        note = f"{name}: {' and '.join(first)} on GPU 0"
+        blocks.append(Cells(grid, high=high, lined=True, gap=5, note=note))
+    return page("", *blocks)
+
+
+# --- reach --------------------------------------------------------------------------------------
+# FLOP per byte of a layer against the number of GPUs that share it, and what the link needs.
+
+
+_MOST = 64  # GPUs
+
+
+def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
+    """The curves of a layer and of one matrix, and the ridge; both axes are logarithmic."""
+    degrees = [2 ** (1 + 5 * step / 40) for step in range(41)]
+    hidden, size = layer.hidden, layer.element_bytes
+    whole = 9 * hidden / size  # of a layer shared by two
+    notes = [(t, collectives.matrix_intensity(hidden, t, size)) for t in degrees]
+    reaches = "above the ridge up to t = {}".format
+    curves = {
+        "a layer's FLOP / bytes, 4.5 h/(t-1) in 16 bits": Curve(
+            [(t, whole / (t - 1)) for t in degrees],
+            style.BLUE,
+            reaches(layer.layer_reach),
+            dots=[(layer.tp, layer.flop_per_byte)] if layer.tp > 1 else (),
+        ),
+        "the notes: one matrix, 3 h/t": Curve(
+            notes, style.GREEN, reaches(format_number(layer.matrix_reach)), dashed=True
+        ),
+    }
+    ridge = layer.ridge_flop_per_byte
+    drawing = graph(
+        curves,
+        title or f"hidden {hidden}",
+        powers([2, _MOST], "{:.0f}".format, "GPUs that share each matrix, t", base=2, most=7),
+        powers([10, 1e5], "{:,.0f}".format, "FLOP per byte sent (both axes logarithmic)"),
+        levels={f"ridge {ridge:,.0f}": ridge},
+    ).drawing
+    longer = "computing" if layer.compute_s >= layer.communication_s else "communicating"
+    drawing.sentence = (
+        f"Hidden {hidden}, tp {layer.tp} on {layer.link.name}: {layer.flop_per_byte:,.0f} FLOP per "
+        f"byte; {longer} takes longer, {_ms(layer.compute_s)} against "
+        f"{_ms(layer.communication_s)}. {drawing.sentence}"
+    )
+    return drawing
+
+
+def _ms(seconds: float) -> str:
+    return f"{format_number(1000 * seconds)} ms"

@@ -1,0 +1,409 @@
+"""Exercises and quiz of chapter 11, pipeline parallelism."""
+
+from dataclasses import replace
+from typing import Any
+
+from course_lib.chapters.ch11_pipelines.builds import pipeline
+from course_lib.checking import (
+    Question,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_raises,
+    expect_type,
+)
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines import bubble, schedules
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import Pass, Schedule
+from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
+
+
+@exercise(
+    "11.1",
+    kind="calculate",
+    title="the bubble",
+    hints=(
+        "How many passes of a stage does the bubble last? And how many does the work last?",
+        "One fraction is over the work, the other over work and bubble; chunks shorten the bubble.",
+    ),
+)
+def _bubble(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [
+            bubble.bubble_over_ideal(8, 32),
+            bubble.bubble_fraction(8, 32),
+            bubble.bubble_fraction(8, 32, 4),
+        ],
+        "7 / 32 of the ideal time, 7 / 39 of the whole; chunks divide the 7 passes by 4",
+        wants="three fractions",
+        rel=5e-3,
+    )
+
+
+_CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}
+_WHY_HELD = {
+    "gpipe": "all forward passes come first, so all 12 are held",
+    "1f1b": "min(m, p - stage): the last stage goes back at once",
+    "interleaved": "p + (p - 1) / v on the first stage, one less on each stage behind it",
+    "zb1p": "activations are kept until W, so every stage holds p",
+}
+
+
+def _held(name: str) -> str:
+    """How the exercise names a schedule: what its four stages hold."""
+    ran = timeline(name, 4, 12, _CHUNKS[name])
+    return f"held {', '.join(f'{ran.in_flight(stage):g}' for stage in range(4))}"
+
+
+@exercise(
+    "11.2",
+    kind="debug",
+    title="2N - 1",
+    hints=(
+        "Which schedule holds all micro-batches? And which lets the last stage go back at once?",
+        "Halves come from chunks that are half of a stage.",
+        "What does a stage of ZB-H1 wait for, before it may free the activations?",
+    ),
+)
+def _in_flight(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of schedules and a number")
+    right: dict[str, tuple[object, str]] = {
+        _held(name): (name, because) for name, because in _WHY_HELD.items()
+    }
+    expect_entries(answer[0], right, "a dict of schedules", each="the name of a schedule")
+    expect_number(answer[1], 2 * 4 - 1, "N is the number of stages, and no schedule above holds it")
+
+
+_FAST, _SLOW = 0.1, 0.13  # seconds of a forward pass; a backward pass takes twice as long
+_FORWARD = (_FAST, _FAST, _FAST, _SLOW)
+_MEAN = sum(_FORWARD) / 4
+
+
+def _update(forward: tuple[float, ...], micro_batches: int) -> float:
+    backward = tuple(2 * seconds for seconds in forward)
+    return timeline("1f1b", 4, micro_batches, times=PassTimes(forward, backward)).makespan
+
+
+@exercise(
+    "11.3",
+    kind="debug",
+    title="it does not get faster",
+    hints=(
+        "8 more micro-batches cost 3.12 s. Who decides how long each of them takes?",
+        "The first micro-batch goes through all four stages. How long is that?",
+        "If all stages are alike, each has a quarter of that sum, and m + p - 1 of them follow.",
+    ),
+)
+def _not_faster(answer: Any) -> None:
+    assert [round(_update(_FORWARD, m), 2) for m in (8, 16)] == [4.02, 7.14]
+    expect_parts(answer, 3, "three times in seconds")
+    right = (
+        (3 * _SLOW, "each more micro-batch costs one pass of the slowest stage: 3.12 s / 8"),
+        (3 * _FAST, "4.02 s are one micro-batch through all stages and 7 times the slowest"),
+        (_update((_MEAN,) * 4, 16), "(m + p - 1) times the mean of the stages"),
+    )
+    for given, (seconds, because) in zip(answer, right, strict=True):
+        expect_number(given, seconds, because, rel=5e-3, unit="s")
+
+
+_EIGHT = (8,) * 8
+_CLUSTERS: dict[str, tuple[float, tuple[int, ...], bool, str]] = {
+    "a message takes 0.1 units; room for 8 micro-batches on every stage": (
+        0.1,
+        _EIGHT,
+        True,
+        "within the memory of 1F1B's first stage W fills two thirds of the bubble",
+    ),
+    "the same, but the last stage, with its logits, has room for 2": (
+        0.1,
+        (*_EIGHT[1:], 2),
+        True,
+        "ZB-H1 holds p on every stage; 1F1B holds one on the last",
+    ),
+    "the same, room for 12 everywhere, but no split backward passes": (
+        0.1,
+        (12,) * 8,
+        False,
+        "two chunks halve the bubble and hold 11.5",
+    ),
+    "a message takes a whole unit; room for 16 everywhere": (
+        1.0,
+        (16,) * 8,
+        True,
+        "GPipe waits for messages only while it fills and empties",
+    ),
+}
+
+
+def _shortest(cluster: str) -> str:
+    """The schedule with the shortest update among those whose stages have room."""
+    transfer, room, splits, _ = _CLUSTERS[cluster]
+    spans = {}
+    for name, chunks in _CHUNKS.items():
+        ran = timeline(name, 8, 16, chunks, times=PassTimes(transfer=transfer))
+        if all(ran.in_flight(stage) <= room[stage] for stage in range(8)):
+            spans[name] = ran.makespan
+    if not splits:
+        spans.pop("zb1p", None)
+    return min(spans, key=spans.__getitem__)
+
+
+@exercise(
+    "11.4",
+    kind="debug",
+    title="which schedule?",
+    hints=(
+        "First strike out what does not fit: what does each schedule hold on stage 0, and on 7?",
+        "Of those that are left: who waits for a message in each round, who only at the ends?",
+        "timeline(name, 8, 16, chunks, times=PassTimes(transfer=1)).makespan, and .in_flight(7).",
+    ),
+)
+def _which(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        cluster: (_shortest(cluster), because) for cluster, (*_, because) in _CLUSTERS.items()
+    }
+    expect_entries(answer, right, "a dict of schedules", each="the name of a schedule")
+
+
+_PIPELINED = Layout(pp=4, accumulation=16)
+_COUNTED = {  # program: its family, its layout, GB that a GPU should send, and what it sends
+    "A": ("naive model", Layout(pp=4, micro_batch=16), 1.07, "activations at each cut"),
+    "B": ("tensor", Layout(tp=4, accumulation=16), 105, "sums of activations in each layer"),
+    "C": ("data", Layout(dp=4, accumulation=4), 20.2, "gradients, as large as the weights"),
+    "D": ("pipeline", _PIPELINED, 1.07, "activations at each cut"),
+}
+_LLAMA = MODELS["llama2-7b"]
+
+
+def _second_sends(layout: Layout, shape: TransformerShape = _LLAMA) -> float:
+    """Bytes that the second GPU of exercise 11.5 sends in an update."""
+    job = Job(shape, Recipe(), layout, Cluster(accelerator("H100-SXM")), 4096)
+    return step_traffic(job, stage=min(1, layout.pp - 1)).total_bytes
+
+
+def _grows() -> tuple[dict[str, float], dict[str, float]]:
+    """The factors of what is sent: with twice the sequences, and with twice the layers."""
+    samples, layers = {}, {}
+    for name, (_, layout, gigabytes, _) in _COUNTED.items():
+        sent = _second_sends(layout)
+        assert abs(sent / 1e9 / gigabytes - 1) < 5e-3
+        samples[name] = _second_sends(replace(layout, accumulation=2 * layout.accumulation)) / sent
+        layers[name] = _second_sends(layout, replace(_LLAMA, layers=2 * _LLAMA.layers)) / sent
+    return samples, layers
+
+
+@exercise(
+    "11.5",
+    kind="debug",
+    title="whose counters?",
+    hints=(
+        "Which family keeps the whole model? Which lets one GPU work at a time?",
+        "What is sent: gradients, activations at the cuts, or activations in every layer?",
+        "The idle share of a pipeline is (p-1)/(m+p-1).",
+    ),
+)
+def _families(answer: Any) -> None:
+    expect_parts(answer, 4, "three dicts and a number of micro-batches")
+    right: dict[str, tuple[object, str]] = {
+        name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()
+    }
+    wants = "one of 'data', 'naive model', 'pipeline', 'tensor'"
+    expect_entries(answer[0], right, "a dict of families", each=wants)
+    for given, grows in zip(answer[1:3], _grows(), strict=True):
+        factors: dict[str, tuple[object, str]] = {
+            name: (factor, f"it sends {_COUNTED[name][-1]}") for name, factor in grows.items()
+        }
+        expect_entries(given, factors, "a dict of factors", each="a factor", rel=0.05)
+    fraction = bubble.bubble_fraction(4, _PIPELINED.accumulation)
+    assert round(fraction, 3) == 0.158
+    expect_number(answer[3], _PIPELINED.accumulation, "3 / (m + 3) is 15.8 %")
+
+
+_ORDER = "one_f_one_b(stage, stages, micro_batches)"
+
+
+@exercise(
+    "11.6",
+    kind="implement",
+    title="the order of 1F1B",
+    hints=(
+        "How many stages must answer, before this one can make its first backward pass?",
+        "Warm-up: min(m, stages - stage - 1) forward passes.",
+        "Then one F and one B in turn, then the B that are left.",
+    ),
+)
+def _order(function: Any) -> None:
+    reasons = {
+        (3, 4, 3): "the last stage goes back at once",
+        (0, 4, 6): "the first stage warms up with stages - 1 forward passes",
+        (1, 4, 5): "each stage warms up with one pass less than the one before it",
+        (0, 4, 2): "there are no more forward passes than micro-batches",
+        (0, 1, 2): "one stage is the last one",
+    }
+    cases = [(sizes, _names(*sizes), because) for sizes, because in reasons.items()]
+    expect_calls(function, cases, signature=_ORDER)
+
+
+def _names(*sizes: int) -> list[str]:
+    return [f"{work.kind}{work.micro_batch}" for work in schedules.one_f_one_b_order(*sizes)]
+
+
+_FEWEST = "fewest_micro_batches(stages, most_bubble)"
+
+
+def _fewest(stages: int, most_bubble: float) -> int:
+    micro_batches = 1
+    while bubble.bubble_fraction(stages, micro_batches) > most_bubble:
+        micro_batches += 1
+    return micro_batches
+
+
+@exercise(
+    "11.7",
+    kind="implement",
+    title="choose m",
+    hints=("A loop that counts up is enough.", "Refuse most_bubble <= 0."),
+)
+def _choose(function: Any) -> None:
+    reasons = {
+        (4, 0.11): "3 / (m + 3) must be at most 0.11",
+        (8, 0.25): "7 / (m + 7) must be at most 0.25",
+        (80, 0.07): "80 stages need many",
+        (4, 0.8): "one micro-batch is the least",
+        (1, 0.01): "one stage has no bubble",
+    }
+    cases = [(args, _fewest(*args), because) for args, because in reasons.items()]
+    expect_calls(function, cases, signature=_FEWEST)
+    none = "no number of micro-batches removes the bubble"
+    expect_raises(function, (4, 0.0), ValueError, none, signature=_FEWEST)
+
+
+_UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
+
+
+@exercise(
+    "11.8",
+    kind="predict",
+    title="a slow stage in the middle",
+    hints=(
+        "How long is the first micro-batch on its way, there and back?",
+        "After that each later one costs the slow stage's 1.5 + 3.",
+        "Section 11.6: what does stage 1 do while the first micro-batch is away?",
+    ),
+)
+def _slow_end(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [timeline("1f1b", 4, m, times=_UNEVEN).makespan for m in (8, 64)],
+        "13.5 for the first micro-batch, 4.5 for each later one, less a warm-up of 2 · 1.5",
+        wants="two times",
+        rel=1e-6,
+    )
+
+
+@exercise(
+    "11.9",
+    kind="calculate",
+    title="on the wire",
+    hints=(
+        "One message has b·s·h numbers.",
+        "A stage in the middle sends both ways, for each micro-batch and chunk.",
+        "The message takes 2 ms, whatever the chunk. How many layers take 20 times as long?",
+    ),
+)
+def _messages(answer: Any) -> None:
+    def sent(**layout: Any) -> float:
+        spread = Layout(pp=8, accumulation=64, **layout)
+        job = Job(MODELS["gpt3-175b"], Recipe(), spread, Cluster(accelerator("H100-SXM")), 2048)
+        return step_traffic(job, stage=1).bytes_by_axis["pp"]
+
+    message_s = 2048 * 12288 * 2 / 25e9
+    most = max(v for v in (1, 2, 3, 4, 6, 12) if message_s <= 0.05 * 12 / v * 19.3e-3)
+    expect_equal(
+        answer,
+        [sent(), sent(schedule="interleaved", virtual_stages=2), most],
+        "b·s·h numbers of 2 bytes, activations up and gradients down, from each chunk; 2.01 ms are "
+        "5 % of 2.09 layers, so a chunk needs three",
+        wants="two numbers of bytes and a number of chunks",
+        rel=1e-6,
+    )
+
+
+_IN_PAIRS = ["F0", "F1", "B0", "B1", "F2", "F3", "B2", "B3"]
+_ROOM = 3  # micro-batches on stage 1
+
+
+@exercise(
+    "11.10",
+    kind="debug",
+    title="it hangs",
+    hints=(
+        "Stage 2 makes B0 after F1. How many forward passes must stage 1 run before its B0?",
+        "1F1B's warm-up is enough to end, but not at 18: stage 2 answers later than there.",
+        "Give both stages the doubled warm-up of section 11.3.",
+    ),
+)
+def _hang(answer: Any) -> None:
+    expect_parts(answer, 2, "two lists of passes such as 'F0'")
+    for order in answer:
+        expect_type(order, (list, tuple), "a list of passes such as 'F0'")
+        if sorted(map(str, order)) != sorted(_IN_PAIRS):
+            raise Wrong(f"wants each of {', '.join(_IN_PAIRS)} once, got {order!r}")
+    orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (*answer, _IN_PAIRS)]
+    try:
+        result = simulate(Schedule("corrected", 4, tuple(map(tuple, orders))), PassTimes())
+    except Deadlock as error:
+        raise Wrong(f"gave orders that still hang, expected an end: {error}") from None
+    best = timeline("1f1b", 3, 4).makespan
+    expect_number(result.makespan, best, "a longer warm-up hides stage 2's pairs", rel=1e-9)
+    if result.in_flight(1) > _ROOM:
+        raise Wrong(f"held {result.in_flight(1):g} micro-batches on stage 1, expected {_ROOM}")
+
+
+BUILDS = (pipeline.PIPELINE,)
+
+QUIZ = (
+    Question(
+        "4 stages, 12 micro-batches, 1F1B. For what fraction of the whole time is a stage idle?",
+        ("25 %", "20 %", "33 %"),
+        answer=1,
+        why="3 / (12 + 3). Of the ideal time it is 3 / 12 = 25 %.",
+    ),
+    Question(
+        "You go from GPipe to 1F1B. What becomes smaller?",
+        ("the bubble", "the activations in flight", "the messages"),
+        answer=1,
+        why="Both idle (p-1)(f+b). 1F1B holds at most p micro-batches instead of m.",
+    ),
+    Question(
+        "What does the interleaved schedule pay for its smaller bubble?",
+        ("a second copy of the weights", "more messages, more in flight", "a smaller batch"),
+        answer=1,
+        why="With v chunks each micro-batch crosses v times as many boundaries.",
+    ),
+    Question(
+        "From 8 to 16 stages under 1F1B. How do the activations of the first stage change?",
+        ("not at all", "they double", "they halve"),
+        answer=0,
+        why="Half as many layers, twice as many micro-batches in flight.",
+    ),
+    Question(
+        "Two wires: NVLink inside a server, InfiniBand between. Which axis goes on InfiniBand?",
+        ("tensor", "pipeline", "either"),
+        answer=1,
+        why="A boundary is crossed once a micro-batch; tensor parallelism sends in every layer.",
+    ),
+)

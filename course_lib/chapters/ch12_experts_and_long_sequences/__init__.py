@@ -1,0 +1,1 @@
+"""Chapter Experts and long sequences."""

@@ -1,0 +1,166 @@
+"""Expert parallelism: a GPT with mixtures of experts, tokens routed by all-to-all.
+
+Each rank has its own samples and its own experts; tokens travel to their experts and back by
+all-to-all. Gradients of the experts stay where they are, all others are summed over the ranks.
+torch ships no mixture-of-experts layer. Its counterparts here are its all-to-all with autograd, and
+DistributedDataParallel told to leave the experts alone.
+Run it with `course demo experts --ranks 2`, or under torchrun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import launch
+from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts.training import (
+    ExpertTraining,
+    mixtures,
+)
+from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts.versions import (
+    ByHand,
+    Library,
+)
+from course_lib.demos.shared.batch import Batch, own_rows
+from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
+from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.training import one_process
+from course_lib.scratch.experts.mixture import MoE
+from course_lib.theory.inputs.layout import Layout
+from course_lib.trace import Trace
+from course_lib.validation import divisible, whole
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    steps: int = option(30, "optimizer updates")
+    experts: int = option(4, "experts in each layer", least=1, most=1024)
+    top_k: int = option(2, "experts that a token uses", least=1)
+    capacity_factor: float = option(
+        0.0, "choices an expert accepts, over the mean; 0: all", least=0
+    )
+    balance: float = option(0.05, "weight of the balance loss", least=0)
+    fixed_routes: bool = option(False, "deal tokens out to experts in turn, instead of by score")
+    parts: str = whose_parts()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("top_k", self.top_k, most=self.experts)
+
+    def training(self) -> ExpertTraining:
+        """What is trained."""
+        return self.fill(ExpertTraining)
+
+
+def main(options: Options) -> Result:
+    """Train both versions and one process; every rank returns its own counts.
+
+    Found are `load[update][layer][expert]`: choices of all ranks; `imbalance`: the busiest expert's
+    load over the mean, the mean of all layers, for each update, and the same in a training without
+    balance loss; `dropped`: choices beyond the capacity, in each update.
+    """
+    rank, training = launch.init(), options.training()
+    layout = Layout(dp=rank.world, ep=rank.world, micro_batch=-(-options.batch // rank.world))
+    layout.check(training.shape(), options.sequence)
+    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    _check_routes(options, rank.world)
+    reference = one_process(training, rank.device, training.loss)
+    stored = predicted_stored(training, layout)
+    hand = ByHand(training, rank, options.parts)
+    versions = []
+    for trainee in (hand, Library(training, rank)):
+        version = follow(trainee, training, reference, predicted_stored=stored)
+        # The routes are known afterwards.
+        sent = predicted(trainee, training, layout).sent() if rank.world > 1 else {}
+        versions.append(replace(version, predicted_sent=sent))
+    imbalance = imbalances(hand.load)
+    without = imbalances(_loads_of_one_process(replace(training, balance=0.0), rank.device))
+    return compared(
+        "expert parallelism",
+        rank,
+        options.model,
+        reference,
+        versions,
+        notes=_notes(hand, imbalance, without),
+        load=hand.load,
+        dropped=hand.dropped,
+        imbalance=imbalance,
+        imbalance_without_loss=without,
+    )
+
+
+def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trace:
+    """What the last update sends.
+
+    All-reduces: the theory's bytes, in as many calls as the version makes. All-to-all: what the
+    routes of this rank ask for, 2 · (rows sent + rows received) of hidden floats per layer; with
+    equal loads that is the theory's number, which is checked here. All-gather: the counts.
+    """
+    moes, theory = mixtures(trainee.model), told(traffic(training, layout)).sent()
+    journeys, routed = theory["all-to-all"]
+    if not training.fixed_routes or any(trainee.dropped):
+        rows = sum(2 * sum(own_rows_of(moe)[:2]) for moe in moes)
+        routed = rows * 4 * training.size[1]
+    counts = layout.world * training.experts * 8
+    return Trace(
+        [
+            *calls("all-to-all", journeys, routed),
+            *calls("all-gather", len(moes), len(moes) * counts),
+            *calls("all-reduce", len(trainee.sums()), theory["all-reduce"].size_bytes),
+        ]
+    )
+
+
+def own_rows_of(moe: MoE) -> tuple[int, int, int]:
+    """Accepted choices: of this rank's tokens, for this rank's experts, and those that are both."""
+    kept, here = moe.kept.view(moe.ranks, moe.ranks, -1), moe.rank
+    return int(kept[here].sum()), int(kept[:, here].sum()), int(kept[here, here].sum())
+
+
+def _check_routes(options: Options, ranks: int) -> None:
+    """Raise ValueError unless dealing tokens out in turn gives all experts equally many."""
+    if options.fixed_routes:  # each rank's turn starts with expert 0
+        divisible("batch", options.batch, "ranks", ranks)
+        choices = options.batch // ranks * options.sequence * options.top_k
+        divisible("batch/ranks*sequence*top_k", choices, "experts", options.experts)
+
+
+def _loads_of_one_process(training: ExpertTraining, device: torch.device) -> list[list[list[int]]]:
+    loads: list[list[list[int]]] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        result = training.loss(model, batch)
+        loads.append([moe.counts.sum(0).tolist() for moe in mixtures(model)])
+        return result
+
+    one_process(training, device, loss)
+    return loads
+
+
+def imbalances(load: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """The busiest expert's load over the mean, averaged over the layers, for each update."""
+    return [sum(max(one) * len(one) / sum(one) for one in layers) / len(layers) for layers in load]
+
+
+def _notes(
+    trainee: ByHand, imbalance: Sequence[float], imbalance_without_loss: Sequence[float]
+) -> list[str]:
+    """What became of the tokens."""
+    moes, load = mixtures(trainee.model), trainee.load[-1]
+    sent, _, staying = (sum(rows) for rows in zip(*map(own_rows_of, moes), strict=True))
+    choices = sum(sum(layer) for layer in load)
+    return [
+        f"  tokens of each expert, last update, by layer: {load}, "
+        f"dropped {trainee.dropped[-1]} of {choices}",
+        f"  busiest expert over the mean: {imbalance[0]:.2f}, in the last 5 updates "
+        f"{fmean(imbalance[-5:]):.2f}, without balance loss "
+        f"{fmean(imbalance_without_loss[-5:]):.2f}",
+        f"  of this rank's tokens {sent - staying} leave it and {staying} stay; the all-to-all's "
+        "bytes count both",
+    ]

@@ -1,0 +1,1 @@
+"""Chapter 3D parallelism and planning."""

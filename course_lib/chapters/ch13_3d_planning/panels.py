@@ -1,0 +1,90 @@
+"""Panels of chapter 13, beside those of the library."""
+
+from functools import lru_cache
+
+from course_lib.figures.layouts import plans as figure
+from course_lib.panels import steppers as steppers
+from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.panel import Rows, View, panel
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes, format_number
+from course_lib.theory.planner import Plan, PlannedLayout, fastest, plan, sturdy
+from course_lib.theory.step.assumptions import CAUTIOUS
+
+# A redraw takes longer than in other panels, and most of that is the search. So there are few
+# stages, micro-batches and chunks and one cp; and fewer tp, pp and ep for a mixture of experts,
+# where each has states and messages of its own. The fastest layout of Llama 2 7B and 70B and Llama
+# 3 405B on 1 to 1024 nodes is at most 2 % slower for that, mostly the same. The milliseconds are in
+# benchmarks/README.md.
+_FEW = {"micro_batch": (1, 2, 4, 8), "virtual_stages": (1, 2, 4), "pp": (1, 2, 8, 16)}
+_FEWER = _FEW | {"tp": (1, 4), "pp": (1, 4, 16), "ep": (1, 8, 64), "virtual_stages": (1, 2)}
+_RECOMPUTE = {"planner's choice": ("none", "full"), "none": ("none",), "full": ("full",)}
+_ZERO = {"planner's choice": (0, 1, 2, 3), "0": (0,), "1": (1,), "2": (2,), "3": (3,)}
+_NETWORKED = [name for name, chip in ACCELERATORS.items() if chip.between]
+# Learned positions end at 1024 or 2048 tokens, and most of the sequences would be refused.
+_MODELS = [name for name, shape in MODELS.items() if not shape.learned_positions]
+
+
+@lru_cache(maxsize=8)
+def _plans(
+    model: str,
+    cluster: Cluster,
+    batch: int,
+    sequence: int,
+    recompute: str,
+    zero_stage: str,
+    cp: int,
+) -> tuple[Plan, Plan]:
+    """Under the usual assumptions and under cautious ones.
+
+    The same Plans for the same question, so that two views of it are equal.
+    """
+    few = _FEWER if MODELS[model].experts else _FEW
+    only: dict[str, tuple[int | str, ...]] = {**few, "cp": (cp,)}
+    only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
+    found = plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
+    return found, found.under(CAUTIOUS)
+
+
+@panel
+def planner(
+    model: str = choice("model", "llama2-70b", _MODELS),
+    gpu: str = choice("GPU", "H100-SXM", _NETWORKED),
+    recompute: str = choice("recompute", "planner's choice", list(_RECOMPUTE)),
+    zero_stage: str = choice("ZeRO stage", "planner's choice", list(_ZERO)),
+    nodes: int = powers_of_two("nodes of 8", 16, 1, 2048),
+    batch: int = powers_of_two("global batch", 512, 8, 16384),
+    sequence: int = powers_of_two("sequence", 4096, 512, 131072),
+    cp: int = powers_of_two("context parallel", 1, 1, 16),
+) -> View:
+    """Controls for `plan`, whose `Plan` is the panel's result; hatched ends lead to cautious times.
+
+    Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
+    is no layout.
+    """
+    cluster = Cluster(ACCELERATORS[gpu], nodes)
+    result, careful = both = _plans(model, cluster, batch, sequence, recompute, zero_stage, cp)
+    title = f"{model} on {8 * nodes:,} {gpu}, {batch:,} × {sequence:,} tokens"
+    rows: Rows
+    if result.fitting:
+        (best,), (sturdiest,) = fastest(both, 1), sturdy(both, 1)
+        first, second = map(result.mfu, best.steps_s)
+        mfu = f"MFU {first:.1%}, under cautious assumptions {second:.1%}"
+        regret = f"at worst {sturdiest.regret:.1%} behind the best"
+        rows = (
+            ("fastest", f"{_told(result, best.option)}; {mfu}"),
+            ("sturdiest", f"{_told(result, sturdiest.option)}; {regret}"),
+        )
+    else:
+        option, reason = next(result.rejected())
+        rows = (("closest", _told(result, option)), ("why not", reason))
+    return View(result, rows, lambda: figure.ranked_layouts(result, title, careful=careful))
+
+
+def _told(result: Plan, option: PlannedLayout) -> str:
+    """A layout, its memory and the time of its step."""
+    size = format_bytes(option.memory_bytes, digits=1)
+    return f"{figure.layout_words(result, option)}: {size}, {format_number(option.step_s, 4)} s"

@@ -1,0 +1,1 @@
+"""Chapter Parameter servers and RPC."""

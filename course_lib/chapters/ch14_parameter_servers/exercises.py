@@ -1,0 +1,370 @@
+"""Exercises and quiz of chapter 14, parameter servers and RPC."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from course_lib.chapters.ch14_parameter_servers.builds import server
+from course_lib.chapters.ch14_parameter_servers.served import ServedTraining, mean_staleness
+from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
+from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
+from course_lib.checking import (
+    Question,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_number,
+    expect_parts,
+)
+from course_lib.theory.network.collectives import sent_bytes
+
+
+@exercise(
+    "14.1",
+    kind="calculate",
+    title="three ways to update a table",
+    hints=(
+        "Which of the two, look-ups or different rows, decides what travels?",
+        "Rows come, gradients go back, and each gradient needs the number of its row.",
+        "Gathered: gradients and numbers to 15 others. All-reduced: 2 · 15/16 of the whole table.",
+    ),
+)
+def _three_ways(answer: Any) -> None:
+    expect_parts(answer, 3, "three sizes in MB")
+    exchange = RowExchange(50_000, 128, element_bytes=2, header_bytes=0)
+    dense = sent_bytes("all-reduce", 40_000_000 * 128 * 2, 16)
+    right = (
+        (exchange.total_bytes, "50,000 rows there and back, and their numbers; a row travels once"),
+        (exchange.gathered_bytes(16), "gradients and numbers go to each of the 15 others"),
+        (dense, "an all-reduce sends 2(n-1)/n of all rows, used or not"),
+    )
+    for given, (size, because) in zip(answer, right, strict=True):
+        expect_number(given, size / 1e6, because, rel=5e-3, unit="MB")
+
+
+@exercise(
+    "14.2",
+    kind="calculate",
+    title="a full link",
+    hints=(
+        "How long does one trainer's push keep the server's link busy? And how long is its update?",
+        "alone = 50 ms + (pulled + pushed) / 25 GB/s; trainers = alone / (pushed / 25 GB/s).",
+        "In step each server's link carries 128/S times a trainer's bytes, while nobody computes.",
+    ),
+)
+def _full_link(answer: Any) -> None:
+    expect_parts(answer, 3, "trainers, servers, and milliseconds")
+    exchange = RowExchange(200_000, 128, header_bytes=0)
+    one = ServedTraining(exchange, 128, 1, compute_s=0.05, bytes_per_s=25e9)
+    servers = math.ceil(128 / one.saturating_trainers)
+    several = ServedTraining(exchange, 128, servers, compute_s=0.05, bytes_per_s=25e9)
+    right = (
+        (one.saturating_trainers, "a trainer's whole update over the time of its push", ""),
+        (servers, "enough servers that 128 trainers do not fill them: round up", ""),
+        (
+            1000 * several.in_step_s,
+            "in step all 128 exchange at once, over as many links as there are servers",
+            "ms",
+        ),
+    )
+    for given, (value, because, unit) in zip(answer, right, strict=True):
+        expect_number(given, value, because, rel=2e-2 if unit == "" else 5e-3, unit=unit)
+
+
+_APPLY = "apply(table, rate, pushed)"
+_TABLE = {3: 1.0, 7: 2.0, 9: -1.0}
+
+
+def _as_one_process(table: dict[int, float], rate: float, pushed: Any) -> dict[int, float]:
+    table, everybody = dict(table), sum(samples for samples, _ in pushed)
+    for samples, gradient in pushed:
+        for row, value in gradient.items():
+            table[row] -= rate * value * samples / everybody
+    return table
+
+
+@exercise(
+    "14.3",
+    kind="debug",
+    title="the table learns too fast",
+    hints=(
+        "Two trainers, the same row, the same gradient: how far does the row move? And in one "
+        "process?",
+        "Each gradient is that of the mean over the trainer's own samples. The server adds.",
+        "A mean over all samples gives each trainer the weight samples / all samples.",
+    ),
+)
+def _too_fast(function: Any) -> None:
+    cases = (
+        ([(4, {3: 2.0})], "one trainer needs no correction"),
+        ([(4, {3: 2.0}), (4, {3: 2.0})], "two equal gradients have one mean, as large as each"),
+        ([(4, {3: 2.0}), (4, {7: 4.0})], "a row of one trainer is in half of the samples only"),
+        ([(12, {3: 2.0, 9: 1.0}), (4, {3: -2.0})], "who has more samples counts more"),
+    )
+    expect_calls(
+        function,
+        [
+            ((_TABLE, 0.5, pushed), _as_one_process(_TABLE, 0.5, pushed), because)
+            for pushed, because in cases
+        ],
+        signature=_APPLY,
+        rel=1e-9,
+    )
+
+
+# What the server did, over one update and the beginning of the next.
+TRACES = {
+    "A": "L1 L0 G1 G0 U0 U1 L0 L1",
+    "B": "L0 G0 U0 L1 G1 U1 L0 L1",
+    "C": "L0 L1 G0 G1 U0 L0 U1 L1",
+    "D": "L0 L1 G1 G0 U1 U0 L1 L0",
+    "E": "L0 L1 G0 U0 G1 U1 L1 L0",
+}
+
+
+def _missing(trace: str) -> tuple[str, str]:
+    """The barrier that this trace proves to be missing, and how."""
+    kinds = [event[0] for event in trace.split()]
+    if "G" in kinds[kinds.index("U") :]:
+        return "before", "a row changes before both gradients are there"
+    if kinds[-2:] != ["L", "L"]:
+        return "after", "a trainer gets rows for its next update before both have updated"
+    return "none", "all rows, then all gradients, then all updates; who is first does not matter"
+
+
+@exercise(
+    "14.4",
+    kind="debug",
+    title="the missing barrier",
+    hints=(
+        "One barrier divides gradients from updates, the other updates from the next look-ups. "
+        "Nothing else makes one trainer wait for the other.",
+        "The order of the two trainers may be any, as long as both are on the same side.",
+        "E gave the right numbers, by luck. Did the faster trainer wait for the slower one?",
+    ),
+)
+def _barrier(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {name: _missing(trace) for name, trace in TRACES.items()}
+    expect_entries(answer, right, "a dict of traces", each="'none', 'before' or 'after'")
+
+
+_CLAIMS: dict[str, tuple[object, str]] = {
+    "Gloo is a default backend of RPC": (
+        "backend",
+        "TensorPipe is RPC's only backend; until 1.9 there was one over process groups",
+    ),
+    "Gloo is a backend of DDP": ("right", "DDP uses the collectives of torch.distributed"),
+    "DDP and nn.DataParallel work alike": (
+        "processes",
+        "DataParallel is one process with threads, DDP a process for each replica",
+    ),
+    "DDP: create a process for each replica of the module": ("right", "and it is faster"),
+    "DDP: workers sum their gradients periodically": (
+        "rhythm",
+        "in every update; what averages periodically is local SGD",
+    ),
+    "backward: first the dense gradients, then DDP's all-reduce": ("right", "the trace shows it"),
+    "backward: the rows' gradient is sent when the all-reduce has ended": (
+        "order",
+        "it leaves as soon as it is computed, before or after the end of the all-reduce",
+    ),
+}
+
+
+@exercise(
+    "14.5",
+    kind="debug",
+    title="published claims about DDP and RPC",
+    hints=(
+        "Three of the seven are right.",
+        "Ask your PyTorch: rpc.BackendType. Look at the trace: what waits for what?",
+        "The table of section 14.6, and the one of what is added up, have the rest.",
+    ),
+)
+def _claims(answer: Any) -> None:
+    choices = "'right', 'backend', 'processes', 'rhythm' or 'order'"
+    expect_entries(answer, _CLAIMS, "a dict of claims", each=choices)
+
+
+_BY_SERVER = "by_server(ids, gradients, servers)"
+
+
+def _sums(ids: list[int], gradients: list[float], servers: int) -> list[dict[int, float]]:
+    found: list[dict[int, float]] = [{} for _ in range(servers)]
+    for row, gradient in zip(ids, gradients, strict=True):
+        own = found[row % servers]
+        own[row // servers] = own.get(row // servers, 0.0) + gradient
+    return found
+
+
+@exercise(
+    "14.6",
+    kind="implement",
+    title="what is pushed where",
+    hints=(
+        "Row i lies on server i mod S. Which number has it there?",
+        "Server 1 of 3 has the rows 1, 4, 7, …: its own rows 0, 1, 2, ….",
+        "A dict of sums for each server: add to what is there, or begin with 0.",
+    ),
+)
+def _push(function: Any) -> None:
+    reasons = {
+        ((5, 3), (1.0, 2.0), 1): "one server has all rows, under their own numbers",
+        ((7, 3, 7, 7), (1.0, 2.0, 4.0, 8.0), 1): "a row travels once, with the sum",
+        ((4, 7, 4), (1.0, 2.0, 4.0), 3): "a server of which no row was used gets nothing",
+        ((3, 4, 5, 6, 7, 8), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 3): "row i is row i div S there",
+    }
+    cases = [
+        ((list(ids), list(gradients), servers), _sums([*ids], [*gradients], servers), because)
+        for (ids, gradients, servers), because in reasons.items()
+    ]
+    expect_calls(function, cases, signature=_BY_SERVER)
+
+
+_PACES = (1.0, 1.0, 10.0)  # seconds of an update of each trainer
+
+
+def _lateness(trainer: int) -> float:
+    """Updates by others within one update of this trainer."""
+    return sum(_PACES[trainer] / other for place, other in enumerate(_PACES) if place != trainer)
+
+
+@exercise(
+    "14.7",
+    kind="predict",
+    title="one slow trainer",
+    hints=(
+        "While the slow one computes once, how many updates do the two others make together?",
+        "A fast one is overtaken by the other fast one once, and by the slow one now and then.",
+        "The mean of all gradients: 21 of them in 10 seconds, of which one is the slow one's.",
+    ),
+)
+def _slow(answer: Any) -> None:
+    expect_parts(answer, 3, "three means: slow, fast, all")
+    counts = [10 / pace for pace in _PACES]
+    late = [_lateness(trainer) for trainer in range(3)]
+    mean = sum(a * b for a, b in zip(counts, late, strict=True)) / sum(counts)
+    assert math.isclose(mean, mean_staleness(3))
+    right = (
+        (late[2], "each of the two others makes 10 updates meanwhile"),
+        (late[0], "the other fast one makes one, the slow one a tenth"),
+        (mean, "each update makes the two other trainers' gradients later by one"),
+    )
+    for given, (value, because) in zip(answer, right, strict=True):
+        expect_number(given, value, because, rel=1e-2)
+
+
+# What must come before what: in one trainer, between trainer and server, by DDP and by the barrier.
+_CHAINS = (
+    ("server looks up for 0", "loss of 0", "dense gradients of 0", "all-reduce of 0 ends"),
+    ("server looks up for 1", "loss of 1", "dense gradients of 1", "all-reduce of 1 ends"),
+    ("dense gradients of 0", "rows' gradient of 0 leaves", "server updates the table"),
+    ("dense gradients of 1", "rows' gradient of 1 leaves", "server updates the table"),
+    ("dense gradients of 0", "all-reduce of 1 ends", "server updates the table"),
+    ("dense gradients of 1", "all-reduce of 0 ends", "server updates the table"),
+)
+_PAIRS = {
+    ("server looks up for 0", "loss of 0"): "the loss needs the rows",
+    ("rows' gradient of 0 leaves", "all-reduce of 0 ends"): "neither waits for the other",
+    ("loss of 1", "dense gradients of 0"): "nothing of trainer 0's backward needs trainer 1",
+    ("all-reduce of 0 ends", "dense gradients of 1"): "an all-reduce needs all ranks",
+    ("server looks up for 1", "rows' gradient of 0 leaves"): "trainers are not in step until the "
+    "all-reduce, and the rows' gradient does not wait for it",
+    ("server updates the table", "server looks up for 1"): "each update follows an all-reduce, "
+    "which needs the gradients of 1, and those need its rows",
+}
+
+
+def _order(pair: tuple[str, str]) -> str:
+    """By the chains: which of the two is always first, or "either"."""
+    if _leads(*pair):
+        return "first"
+    return "second" if _leads(*reversed(pair)) else "either"
+
+
+def _leads(early: str, late: str) -> bool:
+    after = [b for chain in _CHAINS for a, b in pairwise(chain) if a == early]
+    return late in after or any(_leads(step, late) for step in after)
+
+
+@exercise(
+    "14.8",
+    kind="predict",
+    title="the order of backward",
+    hints=(
+        "For each pair ask: does one need a number that the other makes, or wait at a barrier?",
+        "Two things of different trainers meet only in the all-reduce, and at the barriers.",
+        "The gradient of the rows waits for nobody. The table's update waits for everybody.",
+    ),
+)
+def _order_of_backward(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        " | ".join(pair): (_order(pair), because) for pair, because in _PAIRS.items()
+    }
+    expect_entries(answer, right, "a dict of pairs", each="'first', 'second' or 'either'")
+
+
+_LAYER, _LAYERS, _BUS, _FLOP_PER_S = 855_654_400, 80, 63e9, 400e12
+
+
+@exercise(
+    "14.9",
+    kind="calculate",
+    title="a 70B model in the host's memory",
+    hints=(
+        "A copy takes 2 bytes for each parameter, a token 2 FLOP for each parameter.",
+        "With 2048 tokens, which of the two is longer? Then that one never rests.",
+        "The first copy, 79 times the longer of the two, and the last layer's computing.",
+    ),
+)
+def _from_the_host(answer: Any) -> None:
+    expect_parts(answer, 3, "tokens, seconds, and a ratio")
+    swap_s, compute_s = 2 * _LAYER / _BUS, 2 * _LAYER * 2048 / _FLOP_PER_S
+    run = Swapping([compute_s] * _LAYERS, [swap_s] * _LAYERS)
+    right = (
+        (_FLOP_PER_S / _BUS, "2P/B = 2PT/F: the layer's size cancels", ""),
+        (run.overlapped_s, "the bus never rests: 80 copies and one layer's computing", "s"),
+        (run.serial_s / run.overlapped_s, "only the computing was hidden, and it is short", ""),
+    )
+    for given, (value, because, unit) in zip(answer, right, strict=True):
+        expect_number(given, value, because, rel=1e-2, unit=unit)
+
+
+BUILDS = (server.SERVER,)
+
+QUIZ = (
+    Question(
+        "The table grows from 1 to 10 billion rows, the batch stays. Bytes of an exchange?",
+        ("the same", "10 times", "20 times"),
+        answer=0,
+        why="Only rows that are used travel. An all-reduce of the table would send 10 times more.",
+    ),
+    Question(
+        "8 ranks gather sparse gradients instead of asking a server. What does each of them store?",
+        ("an eighth of the table", "the whole table", "its rows"),
+        answer=1,
+        why="sparse=True saves bytes on the wire, and no memory for weights.",
+    ),
+    Question(
+        "One server is full. A second one takes over half of the rows. Which half?",
+        ("the rows from the middle on", "every second row", "those used least"),
+        answer=1,
+        why="Used rows stand together where rows are numbered by age or frequency.",
+    ),
+    Question(
+        "16 trainers, nobody waits. By how many updates is a gradient late on average?",
+        ("15", "8", "1"),
+        answer=0,
+        why="Each update finds 15 others with rows in their hands.",
+    ),
+    Question(
+        "A pipeline never flushes and keeps old weights for the backward pass. What is exact?",
+        (
+            "nothing",
+            "each gradient, for weights some updates old",
+            "each gradient, for today's weights",
+        ),
+        answer=1,
+        why="Without the stash it would be the gradient for no weights at all.",
+    ),
+)

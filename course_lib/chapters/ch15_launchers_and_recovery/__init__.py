@@ -1,0 +1,1 @@
+"""Chapter Launchers, frameworks, recovery."""

@@ -1,0 +1,471 @@
+"""Build 15.10: a launcher, and how its ranks enter and leave a group."""
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from course_lib.chapters.ch15_launchers_and_recovery.builds.reshard import Here, launch_folder
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Case,
+    Never,
+    Place,
+    Rows,
+    compare,
+    compare_here,
+    dist,
+    in_turn,
+    later,
+    torch,
+)
+from course_lib.checking.exercises import Unanswered
+from course_lib.checking.helpers import described
+
+_launcher = later("course_lib.scratch.launcher")
+
+_PORT = 29_123
+_CODE = 3  # with which a rank fails
+_WAIT_S = 2.0  # of a rank for the others, who have started as well
+_SLEEP_S = 4.0  # of a rank that nobody ends
+_SOON_S = 3.0  # within which a launcher on a busy machine has ended it
+_GRACE_S = 0.4
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_INHERITED = "COURSE_INHERITED"  # a variable of the launcher's own
+_ELSEWHERE = {"node": 1, "nodes": 2, "address": "10.0.0.1"}
+_ALONE = [Here(ranks=1)]
+# (local_rank, local_ranks, node, nodes): one node, and the first and last of several.
+_PLACES = ((0, 2, 0, 1), (1, 2, 0, 1), (1, 4, 0, 3), (3, 4, 2, 3), (0, 1, 1, 2))
+
+# What a rank does in a check: it writes down what it was told, waits for the others, and does what
+# is said of its number in the third argument. Without torch it starts in a moment.
+_RANK = """
+import json, os, signal, sys, time
+folder, ranks, kinds, names = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5]
+wait_s, sleep_s = map(float, sys.argv[5:7])
+told = {name: os.environ.get(name) for name in names.split()}
+kinds = kinds.split()
+kind = kinds[int(told["RANK"] or 0) % len(kinds)]
+if kind == "polite":
+    def leave(*_):
+        open(f"{folder}/left{os.getpid()}", "w").close()
+        os._exit(7)
+    signal.signal(signal.SIGTERM, leave)
+if kind == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(1, b"said ")
+with open(f"{folder}/part{os.getpid()}", "w") as file:
+    json.dump(told, file)
+os.rename(f"{folder}/part{os.getpid()}", f"{folder}/told{os.getpid()}")
+until_s = time.monotonic() + wait_s
+while sum(name.startswith("told") for name in os.listdir(folder)) < ranks:
+    if time.monotonic() > until_s:
+        sys.exit(75)
+    time.sleep(0.01)
+if kind == "fails":
+    sys.exit(3)
+if kind in ("late", "killed"):
+    time.sleep(0.1)
+if kind == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if kind not in ("ends", "late"):
+    time.sleep(sleep_s)
+"""
+
+
+def _command(folder: str, ranks: int, kinds: str) -> list[str]:
+    there, names = launch_folder() / folder, " ".join((*_NAMES, _INHERITED))
+    there.mkdir(exist_ok=True)
+    program = [sys.executable, "-I", "-S", "-c", _RANK, str(there), str(ranks), kinds, names]
+    return [*program, str(_WAIT_S), str(_SLEEP_S)]
+
+
+def _told(folder: str) -> list[dict[str, str | None]]:
+    """What the ranks were told, in the order of their RANK."""
+    told = [json.loads(path.read_text()) for path in (launch_folder() / folder).glob("told*")]
+    return sorted(told, key=lambda one: str(one["RANK"]))
+
+
+def _count(folder: str, what: str) -> int:
+    return len(list((launch_folder() / folder).glob(f"{what}*")))
+
+
+def _alive(folder: str) -> int:
+    """How many of the ranks that wrote down what they were told are still there."""
+    found = 0
+    for path in (launch_folder() / folder).glob("told*"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(path.name.removeprefix("told")), 0)
+            found += 1
+    return found
+
+
+# --- what a rank is told ----------------------------------------------------------------------
+
+
+def _environment(parts: SimpleNamespace) -> Rows:
+    for local_rank, local_ranks, node, nodes in _PLACES:
+        more = {} if nodes == 1 else {"node": node, "nodes": nodes, "address": "10.0.0.1"}
+        given = parts.rank_environment(local_rank, local_ranks, _PORT, **more)
+        where = f"local rank {local_rank} of {local_ranks}, node {node} of {nodes}"
+        yield from _as_told(given, where, local_rank, local_ranks, **more)
+
+
+def _as_told(given: Any, where: str, local_rank: int, local_ranks: int, **more: Any) -> Rows:
+    if given is None:
+        raise Unanswered(f"{where}: rank_environment returns None")
+    wants = f"{where}: rank_environment wants a dict, got {described(given)}"
+    yield Never(not isinstance(given, dict), wants)
+    right = _launcher.rank_environment(local_rank, local_ranks, _PORT, **more)
+    for name, value in right.items():
+        yield Never(name not in given, f"{where}: {name} is missing")
+        what, its = f"{where}: {name}", given[name]
+        wants = f"{what} wants a string, as all of an environment, got {described(its)}"
+        yield Never(not isinstance(its, str), wants)
+        same = [other for other in _NAMES if other != name and right[other] == its]
+        meant = f", which is {same[0]}" if same else f": {_MEANT[name]}"
+        yield Never(its != value, f"{what} is {its!r}{meant}")
+
+
+_MEANT = {
+    "RANK": "ranks are counted node by node",
+    "WORLD_SIZE": "expected the ranks of all nodes",
+    "LOCAL_RANK": "expected the rank's number on its own node",
+    "LOCAL_WORLD_SIZE": "expected the ranks of one node",
+    "MASTER_ADDR": "expected the `address` that was given",
+    "MASTER_PORT": "expected the `port` that was given",
+}
+
+
+# --- starting them ----------------------------------------------------------------------------
+
+
+def _starts(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
+    """On one rank: three processes that wait for each other; one of another node; free ports."""
+    os.environ[_INHERITED] = "yes"
+    before, launch_ranks, said = dict(os.environ), parts.launch_ranks, launch_folder() / "said"
+    command = tuple(_command("three", 3, "ends late late"))
+    with _output_to(said):
+        codes = _plain(launch_ranks(command, 3, _PORT))
+    changed = sorted(name for name, _ in set(os.environ.items()) ^ set(before.items()))
+    found = {"codes": codes, "told": _told("three"), "changed": changed}
+    found["said"] = said.read_text().count("said")
+    if changed or (isinstance(codes, list) and any(codes)):
+        return found
+    launch_ranks(_command("other", 1, "ends"), 1, _PORT, **_ELSEWHERE)
+    found["other told"] = _told("other")
+    launch_ranks(_command("ports", 2, "ends"), 2)
+    found["ports"] = [str(told["MASTER_PORT"]) for told in _told("ports")]
+    with socket.socket() as taken, contextlib.suppress(ValueError, OverflowError, OSError):
+        taken.bind(("127.0.0.1", int(found["ports"][0])))
+        taken.listen()
+        launch_ranks(_command("again", 1, "ends"), 1)
+        found["ports again"] = [str(told["MASTER_PORT"]) for told in _told("again")]
+    return found
+
+
+@contextlib.contextmanager
+def _output_to(file: Path) -> Iterator[None]:
+    """What this process and those that it starts print goes to the file."""
+    kept, there = os.dup(1), os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(there, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(there)
+        os.close(kept)
+
+
+def _expect_started(found: dict[str, Any], _: Place) -> Rows:
+    told, codes, changed = found["told"], found["codes"], found["changed"]
+    many = f"launch_ranks(command, 3) starts {len(told)} processes, expected 3"
+    yield Never(len(told) != 3, many)
+    yield from _expect_codes(codes, 3)
+    yield Never(
+        75 in codes,
+        "rank 0 waited for the others in vain, as it would in init_process_group: start all "
+        "before you wait for one",
+    )
+    same = "two ranks are told the same RANK: each needs an environment of its own"
+    yield Never(len({one["RANK"] for one in told}) < 3, same)
+    what = "three ranks that all end well, rank 0 before the others, have the exit codes"
+    yield Never(any(codes), f"{what} {codes}, expected {[0, 0, 0]}")
+    nothing = "a rank has nothing of the launcher's own environment, such as PATH"
+    yield Never(None in {one[_INHERITED] for one in told}, nothing)
+    for number, one in enumerate(told):
+        yield from _as_told(one, f"launch_ranks(…, 3), rank {number}", number, 3)
+    silent = "what the ranks print does not come out where the launcher prints"
+    yield Never(found["said"] != 3, silent)
+    yield Never(
+        changed,
+        f"launch_ranks has changed {min(changed, default='')} in the launcher's own environment: "
+        "each rank needs a copy, and a second launch would inherit what the first one left",
+    )
+    (one,) = found["other told"] or [{}]
+    yield from _as_told(one, "launch_ranks(…, 1, node=1, nodes=2)", 0, 1, **_ELSEWHERE)
+    ports, alone = found["ports"], "launch_ranks without a port"
+    no_number = f"{alone}: MASTER_PORT is no number; free_port() has one that is"
+    yield Never(not all(port.isdigit() for port in ports), no_number)
+    yield Never(len(set(ports)) > 1, f"{alone} tells another MASTER_PORT to each rank")
+    again = found.get("ports again") == ports[:1]
+    yield Never(again, f"{alone} takes one on which somebody listens already")
+
+
+def _plain(given: Any) -> Any:
+    """Exit codes, or in words what else it is: processes cannot leave a rank."""
+    numbers = isinstance(given, list) and all(isinstance(code, int) for code in given)
+    return given if numbers or given is None else described(given)
+
+
+def _expect_codes(given: Any, ranks: int) -> Rows:
+    if given is None:
+        raise Unanswered("launch_ranks returns None")
+    wants = f"launch_ranks wants a list of exit codes by rank, got {given}"
+    yield Never(isinstance(given, str), wants)
+    many = f"launch_ranks returns {len(given)} exit codes of {ranks} ranks"
+    yield Never(len(given) != ranks, many)
+
+
+# --- ending them ------------------------------------------------------------------------------
+
+_ENDED = ("ends", "stubborn", "polite", "stubborn", "stubborn")
+
+
+def _ends(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
+    """On one rank: what is left where ranks are told to end, and which signals did that."""
+    ranks = [subprocess.Popen(_command("ended", len(_ENDED), kind)) for kind in _ENDED]
+    while len(_told("ended")) < len(_ENDED):
+        time.sleep(0.01)
+    ranks[0].wait()
+    sent: list[tuple[int, float]] = []  # each signal, and when
+
+    def heard(event: str, args: Any) -> None:
+        if event in ("os.kill", "os.killpg"):
+            sent.append((args[1], time.monotonic()))
+
+    sys.addaudithook(heard)
+    start_s = time.monotonic()
+    parts.end_ranks(ranks, _GRACE_S)
+    found: dict[str, Any] = {"seconds": time.monotonic() - start_s, "sent": list(sent)}
+    found["running"] = [kind for kind, one in zip(_ENDED, ranks, strict=True) if one.poll() is None]
+    found["polite left"] = _count("ended", "left")
+    for one in ranks:
+        one.kill()
+        one.wait()
+    return found
+
+
+def _fails(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
+    """On one rank: what is left where a rank fails, where one is killed, and after Ctrl-C."""
+    found: dict[str, Any] = {}
+    for name, kinds in (("failed", "polite fails polite"), ("killed", "ends sleeps killed")):
+        start_s = time.monotonic()
+        codes = _plain(parts.launch_ranks(_command(name, 3, kinds), 3, _PORT))
+        seconds = time.monotonic() - start_s
+        found[name] = (codes, seconds, _alive(name), _count(name, "left"))
+        if _alive(name) or seconds > _SLEEP_S:
+            return found
+    found["interrupted"] = _interrupted(parts.launch_ranks)
+    return found | {"behind": _alive("interrupted"), "left": _count("interrupted", "left")}
+
+
+def _interrupted(launch_ranks: Any) -> bool:
+    """Whether Ctrl-C, pressed as soon as both ranks are there, comes out of the launcher."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    this = threading.get_ident()
+
+    def press() -> None:
+        while _count("interrupted", "told") < 2:
+            time.sleep(0.01)
+        signal.pthread_kill(this, signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    try:
+        launch_ranks(_command("interrupted", 2, "polite"), 2, _PORT)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _expect_failed(found: dict[str, Any], _: Place) -> Rows:
+    codes, *_, left = found["failed"]
+    yield from _expect_over(found["failed"], f"rank 1 of 3 ended with exit code {_CODE}")
+    yield Never(
+        codes[1] != _CODE or 0 in codes,
+        f"rank 1 failed with exit code {_CODE} and the others were ended: the exit codes are "
+        f"{codes}, expected {_CODE} in the middle and no 0",
+    )
+    chance = "had no chance to save first: ranks are ended by end_ranks"
+    yield Never(left < 2, f"launch_ranks: when rank 1 of 3 had failed, the others {chance}")
+    codes, what = found["killed"][0], "rank 2 of 3 was killed by a signal, which is no success,"
+    yield from _expect_over(found["killed"], what)
+    yield Never(
+        codes[0] or codes[2] != -signal.SIGKILL or not codes[1],
+        "rank 0 ended well, then rank 2 was killed by SIGKILL, and rank 1 was ended: the exit "
+        f"codes are {codes}, expected what Popen has for each",
+    )
+    through = "Ctrl-C does not come out of launch_ranks: let it pass"
+    yield Never(not found["interrupted"], through)
+    yield Never(
+        found["behind"],
+        f"after Ctrl-C in launch_ranks {found['behind']} ranks still run: end them "
+        "whichever way the function is left",
+    )
+    yield Never(found["left"] < 2, f"after Ctrl-C in launch_ranks the ranks {chance}")
+
+
+def _expect_ended(found: dict[str, Any], _: Place) -> Rows:
+    """All have ended, were asked first, all at once, and had one grace together."""
+    running = found["running"]
+    stubborn = "end_ranks: a rank that ignores SIGTERM still runs when the grace is over"
+    yield Never({*running} == {"stubborn"}, stubborn)
+    yield Never(running, f"end_ranks returns while {len(running)} of 5 ranks still run")
+    longer = "end_ranks waits much longer than grace_s for a rank that ignores SIGTERM"
+    yield Never(found["seconds"] > _SOON_S, longer)
+    yield Never(
+        not found["polite left"],
+        "end_ranks: a rank that ends itself on SIGTERM, as one that saves first, had no chance "
+        "to: ask it before you kill it",
+    )
+    asked = [when for number, when in found["sent"] if number == signal.SIGTERM]
+    killed = [when for number, when in found["sent"] if number == signal.SIGKILL]
+    if not asked or not killed:
+        return  # sent in another way, which cannot be followed
+    late = len(asked) > 3 and asked[3] > min(killed[0], asked[0] + 0.8 * _GRACE_S)
+    yield Never(late, "end_ranks waits for one rank before it asks the next: ask all of them first")
+    early = killed[0] < asked[0] + 0.9 * _GRACE_S
+    yield Never(early, "end_ranks kills a rank before its grace_s is over")
+    own = "end_ranks: each rank gets a grace_s of its own, where all have one together"
+    yield Never(killed[-1] > asked[0] + 2 * _GRACE_S, own)
+
+
+def _expect_over(found: tuple[Any, float, int, int], what: str) -> Rows:
+    given, seconds, alive, _ = found
+    yield from _expect_codes(given, 3)
+    yield Never(
+        seconds > _SLEEP_S,
+        f"{what} and the others went on for {_SLEEP_S:g} s: look at all ranks again and "
+        "again, not at one after the other",
+    )
+    yield Never(alive, f"{what} and {alive} others still run behind it")
+
+
+# --- the group --------------------------------------------------------------------------------
+
+
+def _joins(parts: SimpleNamespace, *_: Any) -> dict[str, Any]:
+    """On a rank, outside any group: in by `setup`, a sum, out by `cleanup`."""
+    rank, ranks, port = dist.get_rank(), dist.get_world_size(), [_launcher.free_port()]
+    dist.broadcast_object_list(port)
+    dist.destroy_process_group()
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*port)}
+    os.environ.update(told)
+    for name in ("RANK", "WORLD_SIZE"):
+        os.environ.pop(name)  # `setup` has them as arguments
+    read = _reads()
+    parts.setup(rank, ranks)
+    found = {
+        "joined": dist.is_initialized(),
+        "unread": [name for name in told if name not in read],
+        "changed": [name for name, value in told.items() if os.environ.get(name) != value],
+    }
+    if found["joined"]:
+        total = torch.tensor(rank + 1.0)
+        dist.all_reduce(total)
+        found |= {"backend": dist.get_backend(), "rank": dist.get_rank(), "sum": float(total)}
+        found["collected"] = _unused_model(dist.is_initialized)
+        gc.disable()  # only a call collects it
+        parts.cleanup()
+        gc.enable()
+        found["left"] = not dist.is_initialized()
+    return found
+
+
+def _reads() -> set[str]:
+    """The names of variables that this process looks up in its environment from now on."""
+    names: set[str] = set()
+
+    class Followed(type(os.environ)):  # type: ignore[misc]
+        def __getitem__(self, name: str) -> str:
+            names.add(name)
+            value: str = super().__getitem__(name)
+            return value
+
+    os.environ.__class__ = Followed
+    return names
+
+
+def _unused_model(state: Any) -> list[Any]:
+    """Something that nobody uses, in a circle; the list gets the state at the moment it goes."""
+    found: list[Any] = []
+    weakref.finalize(type("Model", (), {}), lambda: found.append(state()))  # a class is a circle
+    return found
+
+
+def _expect_joined(found: dict[str, Any], place: Place) -> Rows:
+    rank, changed = place.rank, found["changed"]
+    yield Never(not found["joined"], f"there is no process group after setup({rank}, 3)")
+    yield Never(
+        changed,
+        f"setup has changed {[*changed, ''][0]}, which the launcher has set: two "
+        "jobs on one machine would meet in one place",
+    )
+    unread = f"setup does not look at {[*found['unread'], ''][0]}, which says where to meet"
+    yield Never(found["unread"], unread)
+    yield Never(found["backend"] != "gloo", f"the backend is {found['backend']!r}, expected gloo")
+    other = f"in the group it is rank {found['rank']}, expected {rank}"
+    yield Never((found["rank"], found["sum"]) != (rank, 6.0), other)
+    yield Never(not found["left"], "the process group is still there after cleanup()")
+    when = "after" if found["collected"] else "without"
+    yield Never(
+        found["collected"] != [True],
+        f"cleanup leaves the group {when} collecting models that nobody uses any "
+        "more: DDP that outlives its group can abort the process",
+    )
+
+
+LAUNCHER = build(
+    "launcher",
+    title="a launcher",
+    hints=(
+        "subprocess.Popen(command, env=…) starts a process and does not wait for it. Its poll() is "
+        "None while it runs, and its exit code afterwards.",
+        "The environment of a rank is the launcher's own, os.environ, and what the rank is told "
+        "besides. On node 2 of nodes of 8 ranks, local rank 3 is rank 19.",
+        "Ask all ranks in turn, every few hundredths of a second: while one still runs and none "
+        "has failed, go on. any() of a list of None, 0 and 3 is True because of the 3.",
+        "try: start and watch; finally: end_ranks(ranks). What has ended already is not hurt by "
+        "terminate().",
+        "end_ranks: terminate() all, then wait(timeout) for each until the grace is over; on "
+        "subprocess.TimeoutExpired kill() it and wait().",
+    ),
+    steps=(
+        compare_here("what a rank is told", ("rank_environment",), _environment),
+        compare("starting all of them", ("launch_ranks",), _starts, _expect_started, _ALONE),
+        in_turn(
+            "ending all of them",
+            ("end_ranks",),
+            compare("", (), _ends, _expect_ended, _ALONE),
+            compare("", (), _fails, _expect_failed, _ALONE),
+        ),
+        compare(
+            "into the group and out of it",
+            ("setup", "cleanup"),
+            _joins,
+            _expect_joined,
+            [Case(ranks=3)],
+        ),
+    ),
+)

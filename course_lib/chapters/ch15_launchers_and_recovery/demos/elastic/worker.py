@@ -1,0 +1,57 @@
+"""What torchrun's agent starts, and starts again: trains, saves, and resumes from the last save.
+
+Once, one rank kills itself, or its whole node. The demo `elastic` starts it, with its options as
+JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from course_lib import launch
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable import train
+from course_lib.demos.shared.training import Training
+from course_lib.launch.variables import ATTEMPT_VARIABLE
+
+_WATCH_S = 0.2
+
+
+def main(folder: Path) -> None:
+    """One attempt of one rank; rank 0 writes a line for every update."""
+    job = json.loads((folder / "job.json").read_text())
+    threading.Thread(target=_watch, args=(folder, os.getppid()), daemon=True).start()
+    attempt, training = int(os.environ[ATTEMPT_VARIABLE]), Training(**job["training"])
+    for done in train(training, folder, job["every"], attempt):
+        if done == job["kill_after"] and launch.init().rank == job["kill_rank"]:
+            _die_once(folder, job["whole_node"])
+
+
+def _die_once(folder: Path, whole_node: bool) -> None:
+    """End this rank by SIGKILL, and its agent as well, without which no rank of the node lives on.
+
+    Nothing if that has been done: an agent that is started again counts its attempts from 0.
+    """
+    died = folder / "died"
+    if not died.exists():
+        died.touch()
+        if whole_node:
+            os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(folder: Path, agent: int) -> None:
+    """End this rank when its agent has died or the folder is gone.
+
+    torchrun starts it in a session of its own, so that no other process would end it.
+    """
+    while os.getppid() == agent and folder.exists():
+        time.sleep(_WATCH_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    launch.program(main, Path(sys.argv[1]))

@@ -1,0 +1,491 @@
+"""Exercises and quiz of chapter 16, the cluster clinic."""
+
+from statistics import median
+from typing import Any
+
+from course_lib.chapters.ch16_cluster_clinic import stragglers
+from course_lib.chapters.ch16_cluster_clinic.builds import divergence, ibstat
+from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
+from course_lib.checking import (
+    Question,
+    Unanswered,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_number,
+    expect_parts,
+    expect_type,
+    hunts,
+)
+from course_lib.clinic import container, port_counters, ports
+from course_lib.clinic.recorded import output
+from course_lib.clinic.sign import Sign
+from course_lib.theory.compute import rounding
+from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
+
+_BETWEEN_S = 10.0  # the two readings
+
+
+@exercise(
+    "16.1",
+    kind="calculate",
+    title="words on a wire",
+    hints=(
+        "By how much have port_xmit_data and port_rcv_data grown? In what unit do they count?",
+        "A word has 4 bytes: 4 · difference / 10 s. HDR's 200 Gb/s are 25 GB/s, one way.",
+        "An old counter stops at 2^32 - 1 words: how many bytes are those, at your rate?",
+    ),
+)
+def _words(answer: Any) -> None:
+    expect_parts(answer, 4, "two rates in GB/s, a fraction and seconds")
+    before, after = (
+        port_counters.counters(output(name).text) for name in ("counters", "counters_later")
+    )
+    now = port_counters.rates(before, after, _BETWEEN_S)
+    full_s = 2**32 * port_counters.WORD_BYTES / now.sent_bytes_per_s
+    because = "4 bytes a word, 10 s"
+    expect_number(answer[0], now.sent_bytes_per_s / 1e9, because, rel=5e-3, unit="GB/s")
+    expect_number(answer[1], now.received_bytes_per_s / 1e9, because, rel=5e-3, unit="GB/s")
+    part = now.sent_bytes_per_s / HDR.bytes_per_s
+    expect_number(answer[2], part, "6.1 of 25 GB/s", rel=1e-2)
+    expect_number(answer[3], full_s, "2^32 words are 17.2 GB", rel=5e-2, unit="s")
+
+
+_RATES = {
+    "200 Gb/sec (4X HDR)": "all four lanes of 50 Gb/s",
+    "50 Gb/sec (1X HDR)": "one lane of four",
+    "100 Gb/sec (2X HDR)": "two lanes of four",
+    "100 Gb/sec (4X EDR)": "EDR has lanes of 25 Gb/s, and all four work",
+    "400 Gb/sec (4X NDR)": "all four lanes of 100 Gb/s",
+    "25 Gb/sec (1X EDR)": "one lane of four",
+}
+
+
+_STATUS = """Infiniband device 'mlx5_0' port 1 status:
+	state:		 4: ACTIVE
+	phys state:	 5: LinkUp
+	rate:		 {rate}
+	link_layer:	 InfiniBand
+"""
+
+
+def _lanes(rate: str) -> int:
+    """The lanes, as the clinic's own parser reads them."""
+    (port,) = ports.ibstatus(_STATUS.format(rate=rate))
+    assert port.lanes
+    return port.lanes
+
+
+@exercise(
+    "16.2",
+    kind="predict",
+    title="how many lanes?",
+    hints=(
+        "What does the number before the X count?",
+        "A cable has four lanes. HDR names the rate of one: 50 Gb/s. EDR's is 25, NDR's 100.",
+        "A port of an older generation is not broken: all of its lanes may work.",
+    ),
+)
+def _missing_lanes(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        rate: (ports.LANES // _lanes(rate), because) for rate, because in _RATES.items()
+    }
+    expect_entries(answer, right, "a dict of factors", each="a number such as 1 or 2")
+
+
+@exercise(
+    "16.3",
+    kind="calculate",
+    title="one slow port of 128",
+    hints=(
+        "A ring all-reduce sends 2(n-1)/n of the bytes. Each of the eight rings has an eighth of "
+        "them, and a port of its own in each node.",
+        "The ring with the slow port runs at 12.5 GB/s in all its links, and the others wait for "
+        "it. Bus bandwidth is 2(n-1)/n · bytes / seconds.",
+        "Without that port there are seven rings of 50 GB/s.",
+    ),
+)
+def _slow_port(answer: Any) -> None:
+    expect_parts(answer, 4, "two times in ms, a bus bandwidth in GB/s and a time in ms")
+    link = Link("NDR without latency", NDR.bytes_per_s, 0.0)
+    one = OneSlowLink(8e9, 128, link, NDR.bytes_per_s / ports.LANES, rings=8)
+    assert one.without_s is not None
+    right = (
+        (1e3 * one.healthy_s, "2 · 127/128 · 8 GB over 8 · 50 GB/s", "ms"),
+        (1e3 * one.slow_s, "1 GB of the ring at 12.5 GB/s, twice", "ms"),
+        (one.slow_bus_bytes_per_s / 1e9, "all eight rings as slow as one", "GB/s"),
+        (1e3 * one.without_s, "seven rings of 50 GB/s carry all", "ms"),
+    )
+    for given, (expected, because, unit) in zip(answer, right, strict=True):
+        expect_number(given, expected, because, rel=1e-2, unit=unit)
+
+
+# --- containers -----------------------------------------------------------------------------------
+
+
+def _expect_no_signs(signs: list[Sign], what: str) -> None:
+    """Raise Wrong with what is wrong, and keep the remedy for after the hints."""
+    if signs:
+        raise Wrong(f"expected another {what}: {signs[0].wrong}", signs[0].do)
+
+
+_KEPT = ("--rm", "/data/llama:/root/llama", "-w /root/llama", "llama:24.05", "bash")
+
+
+@exercise(
+    "16.4",
+    kind="debug",
+    title="a docker line from another machine",
+    hints=(
+        "Which three of its options are for drivers of AMD or Hygon?",
+        "What gives a container NVIDIA's devices and libraries? The table of flags in this chapter "
+        "has a column for each vendor.",
+    ),
+)
+def _docker(answer: Any) -> None:
+    expect_type(answer, str, "a line that begins with docker run")
+    line = answer.replace("\\\n", " ")
+    try:
+        _expect_no_signs(container.docker_signs(line, "NVIDIA"), "line")
+    except ValueError as error:
+        raise Wrong(f"expected a docker line: {error}") from None
+    if "/dev/dri" in line:
+        raise Wrong(
+            "expected another line: it still passes a device that no NVIDIA program opens",
+            "/dev/dri is AMD's and Hygon's",
+        )
+    flat = " ".join(line.replace("=", " ").split())
+    for part in _KEPT:
+        if part.replace("=", " ") not in flat:
+            raise Wrong(f"expected {part!r} to stay, which was right")
+
+
+@exercise(
+    "16.5",
+    kind="debug",
+    title="a pod that trains over TCP",
+    hints=(
+        "Extended resources such as nvidia.com/gpu stand under limits; requests may repeat them.",
+        "RDMA locks the memory that it sends: which capability allows that, and nothing more?",
+        "/dev/shm of a pod is 64 MB: a volume emptyDir with medium: Memory, mounted there.",
+    ),
+)
+def _pod(answer: Any) -> None:
+    expect_type(answer, (str, dict), "a pod, as YAML or as a dict")
+    pod = _read(answer) if isinstance(answer, str) else answer
+    try:
+        signs = container.pod_signs(pod)
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise Wrong(f"expected a pod: {error}") from None
+    _expect_no_signs(signs, "pod")
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    if str(limits.get("nvidia.com/gpu")) != "8":
+        raise Wrong("expected as many GPUs as before, it needs 8")
+    if "rdma/rdma_shared_device_a" not in limits:
+        raise Wrong("expected RDMA under the name that the node offers")
+
+
+def _read(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Wrong(f"expected YAML: {' '.join(str(error).split())}") from None
+
+
+# --- who is named ---------------------------------------------------------------------------------
+
+_NAMED: dict[str, tuple[object, str]] = {
+    "rank 2 sleeps: ranks whose stack ends in torch.distributed": (
+        [0, 1, 3],
+        "they wait in number 7; rank 2 stands in its own code",
+    ),
+    "rank 2 sleeps: ranks that raise an error when the time is up": (
+        [0, 1, 3],
+        "who waited complains; rank 2 has nothing to complain about",
+    ),
+    "rank 2 sleeps: number of the last collective in rank 2's record": (
+        6,
+        "a call is recorded when it is made",
+    ),
+    "rank 2 sleeps: number of the last collective in rank 3's record": (
+        7,
+        "it has called number 7 and waits in it",
+    ),
+    "ranks 1 and 3 sleep: ranks that monitored_barrier() names": (
+        [1],
+        "rank 0 asks the others in turn, and gives up at the first that is missing",
+    ),
+    "ranks 1 and 3 sleep: ranks that monitored_barrier(wait_all_ranks=True) names": (
+        [1, 3],
+        "it waits for all before it complains",
+    ),
+}
+
+
+@exercise(
+    "16.6",
+    kind="predict",
+    title="who is named when a rank sleeps?",
+    hints=(
+        "Who has a time limit running: the rank that sleeps, or those that wait for it?",
+        "What is in the flight record of a rank that has not called a collective yet?",
+        "Rank 0 receives a message of each other rank, one after the other.",
+    ),
+)
+def _who(answer: Any) -> None:
+    expect_entries(answer, _NAMED, "a dict", each="a list of ranks, or a number")
+
+
+@exercise(
+    "16.7",
+    kind="predict",
+    title="the straggler's factor",
+    hints=(
+        "All ranks wait for the slowest. Does it matter how many wait?",
+        "Of a step only 80 % become 25 % longer.",
+        "If work were divided by speed, eight ranks would do the work of 7.8.",
+        "Of many normal times the longest is mean + deviation · 3.25, for 1,024 ranks.",
+    ),
+)
+def _straggler(answer: Any) -> None:
+    expect_parts(answer, 4, "three factors and a time in ms")
+    factor = stragglers.straggler_factor(0.25, 0.8)
+    expect_number(answer[0], factor, "1 + 0.25 · 0.8", rel=2e-3)
+    expect_number(answer[1], factor, "one slow rank of 1,024 costs what one of 8 costs", rel=2e-3)
+    shared = stragglers.shared_work_factor(8, 0.25)
+    expect_number(answer[2], shared, "8 / (7 + 1/1.25)", rel=2e-3)
+    slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
+    expect_number(answer[3], slowest_ms, "400 + 3.25 · 8 ms", rel=5e-3, unit="ms")
+
+
+_LATE = "late_rank(total_ms, inside_ms)"
+
+
+def _late(total_ms: list[list[float]], inside_ms: list[list[float]]) -> int | None:
+    own = [
+        median(whole - inside for whole, inside in zip(*rank, strict=True))
+        for rank in zip(total_ms, inside_ms, strict=True)
+    ]
+    second, first = sorted(own)[-2:]
+    return own.index(first) if first > 2 * second else None
+
+
+_UPDATES: tuple[tuple[list[list[float]], list[list[float]], str], ...] = (
+    (
+        [[210, 204, 206], [205, 206, 203], [207, 204, 205]],
+        [[20, 4, 10], [195, 196, 193], [197, 194, 195]],
+        "who waits least is waited for",
+    ),
+    (
+        [[30, 31, 30, 33], [31, 30, 31, 32]],
+        [[20, 20, 21, 21], [20, 21, 20, 21]],
+        "all are alike, and nobody is late",
+    ),
+    (
+        [[30, 31, 930, 33, 30], [31, 30, 931, 32, 30], [30, 30, 932, 31, 30]],
+        [[20, 20, 20, 21, 20], [20, 21, 920, 21, 20], [20, 21, 920, 22, 20]],
+        "once late is no straggler: take the median of the updates",
+    ),
+    (
+        [[120, 121, 119], [120, 120, 121], [121, 121, 120], [120, 121, 121]],
+        [[80, 81, 80], [60, 62, 61], [81, 80, 79], [80, 82, 80]],
+        "1.5 times as much work as the next is not yet twice as much",
+    ),
+    (
+        [[90, 80, 85], [90, 81, 85]],
+        [[60, 52, 56], [5, 1, 2]],
+        "two ranks: the one that computes",
+    ),
+)
+
+
+@exercise(
+    "16.8",
+    kind="implement",
+    title="who is waited for?",
+    hints=(
+        "What is left of an update when the time in collectives is taken off?",
+        "statistics.median of that, for each rank: one late update does not move it.",
+        "sorted(own)[-2:] are the second largest and the largest.",
+    ),
+)
+def _waited_for(function: Any) -> None:
+    cases = [((total, inside), _late(total, inside), why) for total, inside, why in _UPDATES]
+    expect_calls(function, cases, signature=_LATE)
+
+
+def _claims() -> dict[str, tuple[object, str]]:
+    nvlink = ACCELERATORS["H100-SXM"].inside
+    return {
+        "nvidia-smi shows 100 % for each GPU, so all of them compute": (
+            False,
+            "a kernel that waits for other ranks counts as busy",
+        ),
+        "an H100's NVLink carries 900 GB/s, which is 28 times PCIe 4.0 x16 with 32 GB/s": (
+            nvlink.bytes_per_s / PCIE4.bytes_per_s > 20,
+            "900 counts both ways and 32 one: it is 14 times",
+        ),
+        "a port of 200 Gb/s is too fast for a PCIe 4.0 x16 slot of 32 GB/s": (
+            HDR.bytes_per_s > PCIE4.bytes_per_s,
+            "200 Gb/s are 25 GB/s, 78 % of the slot",
+        ),
+        "dist.is_nccl_available() is True on AMD's GPUs as well": (
+            True,
+            "RCCL has taken NCCL's place there",
+        ),
+        "nvidia-smi -r beside a running job ends that job and resets its GPU": (
+            False,
+            "it refuses while anything uses the GPU",
+        ),
+        "with --ipc=host a container needs no --shm-size": (
+            True,
+            "it then has the host's /dev/shm",
+        ),
+    }
+
+
+@exercise(
+    "16.9",
+    kind="debug",
+    title="true or false?",
+    hints=(
+        "Two are right. Which numbers count one way, which both, and which are bits?",
+        "What does nvidia-smi count as busy, and what does -r say while somebody works?",
+    ),
+)
+def _true_or_false(answer: Any) -> None:
+    expect_entries(answer, _claims(), "a dict of True and False", each="True or False")
+
+
+_TERMS = 4096
+_DIFFERENCES: dict[str, tuple[str, float, str]] = {
+    "fp32, off by 2e-6": ("fp32", 2e-6, "typical is 64 · 2^-24 = 3.8e-6"),
+    "fp32, off by 2e-4": ("fp32", 2e-4, "it is 52 times the typical 3.8e-6"),
+    "fp32, off by 3e-5": ("fp32", 3e-5, "it is 8 times the typical 3.8e-6"),
+    "stored in bf16, off by 3e-3": ("bf16", 3e-3, "one rounding to bf16 is up to 3.9e-3"),
+    "stored in bf16, off by 0.1": ("bf16", 0.1, "it is 26 times the rounding to bf16"),
+    "fp64, off by 1e-7": ("fp64", 1e-7, "fp64 would be off by 7e-15: somewhere it was fp32"),
+}
+
+
+@exercise(
+    "16.10",
+    kind="predict",
+    title="bug or rounding?",
+    hints=(
+        "Compute √4096 times u of each type first. How many times that is the difference?",
+        "2^-24 is 6.0e-8, so fp32 has 3.8e-6 here; bf16's one rounding is 3.9e-3.",
+        "1e-7 is small, but what is typical in fp64?",
+    ),
+)
+def _bug_or_rounding(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        what: (rounding.verdict(off, rounding.typical_sum_error(_TERMS, dtype)), because)
+        for what, (dtype, off, because) in _DIFFERENCES.items()
+    }
+    each = f"one of {', '.join(map(repr, rounding.VERDICTS))}"
+    expect_entries(answer, right, "a dict of verdicts", each=each)
+
+
+_CASES = (2, 4, 6)
+
+
+@exercise(
+    "16.11",
+    kind="debug",
+    title="three cases without an error",
+    hints=(
+        "All ranks see the same batch. Which columns should be equal on all of them, or alike?",
+        "Compare the losses; then the messages by the rank they come from; then, for each rank, "
+        "the time outside of collectives.",
+        "Who waits least is the one the others wait for.",
+    ),
+)
+def _hunted(answer: Any) -> None:
+    expect_type(answer, dict, "a dict from case to (rank, cause)")
+    for seed in _CASES:
+        if seed not in answer:
+            raise Wrong(f"gave nothing for case {seed}, expected (rank, cause)")
+        given = answer[seed]
+        if not isinstance(given, list | tuple) or len(given) != 2:
+            raise Wrong(f"for case {seed} it wants (rank, cause)")
+        try:
+            hunts.judge(seed, *given)
+        except Unanswered:
+            raise
+        except Wrong as wrong:
+            raise Wrong(f"for case {seed} expected another answer: {wrong}") from None
+
+
+BUILDS = (ibstat.IBSTAT, divergence.DIVERGENCE)
+
+QUIZ = (
+    Question(
+        "All GPUs of a job show 100 %. What do you know?",
+        (
+            "they compute at their peak",
+            "some kernel ran all the time, perhaps one that waits",
+            "the network is not the limit",
+        ),
+        answer=1,
+        why="Utilization counts time, and waiting for other ranks is a kernel.",
+    ),
+    Question(
+        "A job hangs. pmon shows 99 % on seven GPUs and nothing on the eighth. Where do you look?",
+        ("at the seven", "at the eighth", "at the network"),
+        answer=1,
+        why="The seven wait inside a collective; the eighth is the one that has not come.",
+    ),
+    Question(
+        "63 of 64 ranks print 'Watchdog caught collective operation timeout' with the same SeqNum "
+        "and OpType. Where do you look?",
+        ("at the network", "at the rank without the line", "at the rank that printed it first"),
+        answer=1,
+        why="Only ranks that wait print it; the one that never made the call has nothing to say.",
+    ),
+    Question(
+        "One of 64 links of a ring has a quarter of its rate. An all-reduce of 4 GB takes …",
+        ("1/64 longer", "three quarters longer", "four times as long"),
+        answer=2,
+        why="Every piece passes over every link, and everybody waits for the slowest.",
+    ),
+    Question(
+        "port_xmit_data grows by 5,000,000,000 in 1 s. How much does the port send?",
+        ("5 GB/s", "20 GB/s", "0.625 GB/s"),
+        answer=1,
+        why="It counts words of four bytes.",
+    ),
+    Question(
+        "ibstatus says 100 Gb/sec (2X HDR). What is wrong?",
+        ("two of four lanes are gone", "it is an older card", "nothing"),
+        answer=0,
+        why="HDR is 50 Gb/s for each lane, and a cable has four.",
+    ),
+    Question(
+        "A data loader dies with 'No space left on device', and the disk is empty. What is full?",
+        ("the GPU's memory", "locked memory", "/dev/shm"),
+        answer=2,
+        why="Workers pass batches through it, and a container has 64 MB of it.",
+    ),
+    Question(
+        "Which capability lets a pod lock the memory that RDMA reads and writes?",
+        ("SYS_PTRACE", "IPC_LOCK", "seccomp=unconfined"),
+        answer=1,
+        why="SYS_PTRACE is for py-spy; seccomp is docker's filter of system calls.",
+    ),
+    Question(
+        "NCCL_IB_HCA=mlx5_1 on a node with mlx5_0 to mlx5_15. How many devices are used?",
+        ("1", "7", "16"),
+        answer=1,
+        why="Names are prefixes: mlx5_1 and mlx5_10 to mlx5_15.",
+    ),
+    Question(
+        "One of 1,024 ranks computes 5 % more slowly. How much longer is a step of pure computing?",
+        ("5 %", "0.005 %", "it depends on the network"),
+        answer=0,
+        why="All wait for the slowest: the maximum, not the mean.",
+    ),
+)

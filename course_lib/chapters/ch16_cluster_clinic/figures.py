@@ -1,0 +1,404 @@
+"""Figures of chapter 16, beside those of the library."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby, zip_longest
+from typing import Protocol
+
+from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
+from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, SlowPart
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.axis import Axis
+from course_lib.figures.engines.cells import Cell, Cells, cells
+from course_lib.figures.engines.lanes import Lanes
+from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.text import counted, elide
+from course_lib.theory.compute.rounding import MORE_FROM, ROUNDING_UP_TO
+from course_lib.theory.inputs.units import format_number, format_seconds
+from course_lib.trace import Event
+
+# --- flight records -----------------------------------------------------------------------------
+# The calls of several ranks by number, and the first number at which they differ.
+
+
+def flight_records(calls: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
+    """{"rank 0": ["4 × 4", "2 × 2"], …}: one row for each rank, one column for each call."""
+    columns = list(zip_longest(*calls.values()))
+    parted = next((n for n, column in enumerate(columns, 1) if len(set(column)) > 1), 99)
+    grid = {
+        rank: {
+            str(n): Cell(
+                call, {0: "alike" if n < parted else "differs" if n == parted else "after it"}
+            )
+            for n, call in enumerate(its, 1)
+        }
+        for rank, its in calls.items()
+    }
+    return page(title, Cells(grid, high=24.0))
+
+
+# --- meters -------------------------------------------------------------------------------------
+# What the meters of several devices say: one row each, one bar for each meter.
+
+
+_SLOTS = 100  # of a bar
+
+
+def meters(
+    readings: Mapping[str, Mapping[str, float | None]],
+    full: Mapping[str, float],
+    title: str = "",
+) -> Drawing:
+    """{"GPU 0": {"busy, %": 100, "power, W": 655}}; `full`: where the bar of each meter ends.
+
+    None: the device does not tell.
+    """
+    names = {name: f"{name} (of {format_number(most, 6)})" for name, most in full.items()}
+    grid = {
+        device: {names[name]: _bar(own[name], most) for name, most in full.items()}
+        for device, own in readings.items()
+    }
+    said = (
+        f"{device}: {', '.join(f'{name} {cell.text}' for name, cell in its.items())}"
+        for device, its in grid.items()
+    )
+    return page(title, Cells(grid, gap=14, high=18, said="; ".join(said)))
+
+
+def _bar(value: float | None, most: float) -> Cell:
+    filled = dict.fromkeys(range(round(_SLOTS * (value or 0) / most)), "computing")
+    told = "not told" if value is None else format_number(value, 6)
+    return Cell(told, filled, _SLOTS)
+
+
+# --- node ways ----------------------------------------------------------------------------------
+# The devices of a node as a tree: GPUs and network ports, PCIe switches, CPUs, NVLink above.
+
+
+_NEAR, _FAR, _OTHER = "fast: by switches alone", "slow: by the CPU", "others"
+_LINES = {_NEAR: (style.MESSAGES, 3.0), _FAR: (style.WARNING, 3.0), _OTHER: (style.GREY, 1.0)}
+_BETWEEN = 18.0
+Way = tuple[str, str, str, str]  # row, column, the lower row, and how fast
+
+
+class Node(Protocol):
+    """As `clinic.gpu_topology.Topology`."""
+
+    @property
+    def gpus(self) -> Sequence[str]: ...
+    @property
+    def near(self) -> frozenset[str]: ...
+    @property
+    def cpus(self) -> Sequence[Sequence[Sequence[str]]]: ...
+    def nvlink(self, device: str) -> str: ...
+    def nearest_port(self, gpu: str) -> tuple[str, str] | None: ...
+
+
+def node_ways(nodes: Mapping[str, Node]) -> Drawing:
+    """{"a server": what `nvidia-smi topo -m` prints}: a column for each device.
+
+    Below a device are the PCIe switch and the CPU that it hangs on, above a GPU its NVLink.
+    Lines are coloured by how a GPU reaches its nearest port: by switches alone, or by the CPU.
+    """
+    return page("", *(_node(name, node) for name, node in nodes.items()), key=(_NEAR, _FAR))
+
+
+class _Tree(Cells):
+    """Cells, and `ways` from the middle of one straight down to a lower row."""
+
+    ways: Sequence[Way] = ()
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        rows, y = {}, top
+        for row in self.grid:
+            rows[row], y = y, y + self._row_height(row)
+        for word, (colour, width) in _LINES.items():
+            lines = []
+            for row, column, lower, how in self.ways:
+                x, high, wide, deep = self._box(column, self.grid[row][column], rows[row], row)
+                if how == word:
+                    lines.append([(x + wide / 2, high + deep), (x + wide / 2, rows[lower])])
+            drawing.lines(lines, colour, width)
+        super().draw(drawing, top)
+
+
+def _node(name: str, node: Node) -> Cells:
+    links, devices, switches, cpus = {}, {}, {}, {}
+    for cpu in node.cpus:
+        on = [*chain(*cpu)]
+        cpus[on[0]] = Cell("CPU", {0: _OTHER}, wide=len(on), bold=True)
+        for switch in filter(lambda its: len(its) > 1, cpu):
+            switches[switch[0]] = Cell("PCIe switch", {0: _OTHER}, wide=len(switch))
+        for device in on:
+            devices[device] = Cell(device, {0: "computing" if device in node.gpus else "messages"})
+            link = node.nvlink(device)
+            links[device] = Cell(link, {0: _OTHER}) if link else Cell(slots=0)
+    between = {}
+    if len(cpus) > 1:
+        told = "SYS: the link between CPUs"
+        between[next(iter(devices))] = Cell(told, {0: _OTHER}, wide=len(devices))
+    heading = f"{name}: {len(node.near)} of {len(node.gpus)} GPUs reach a port by switches alone"
+    rows: dict[str, dict[str, Cell]] = {heading: {}}
+    rows |= {"NVLink": links} if any(map(node.nvlink, devices)) else {}
+    rows |= {"devices": devices, "PCIe": switches, "CPUs": cpus, "between": between}
+    rows = {row: its for row, its in rows.items() if its or row == heading}
+    tree = _Tree(rows, heads=False, between=_BETWEEN)
+    tree.ways = [*_ways(node)]
+    tree.ways += [("NVLink", its, "devices", _OTHER) for its in node.gpus if node.nvlink(its)]
+    tree.ways += [("CPUs", its, "between", _OTHER) for its in cpus if between]
+    return tree
+
+
+def _ways(node: Node) -> Iterator[Way]:
+    """From each device down to its switch, and from each switch down to its CPU."""
+    far = {gpu for gpu in node.gpus if node.nearest_port(gpu)} - node.near
+    for cpu in node.cpus:
+        crossed = far & {*chain(*cpu)}
+        for switch in cpu:
+            ports = {*switch} - {*node.gpus}
+            how = _FAR if crossed and (ports or far & {*switch}) else _OTHER
+            if len(switch) == 1:
+                yield "devices", switch[0], "CPUs", how
+                continue
+            yield "PCIe", switch[0], "CPUs", how
+            for device in switch:
+                yield "devices", device, "PCIe", _NEAR if node.near & {*switch} else how
+
+
+# --- one slow link ------------------------------------------------------------------------------
+# A ring with one slow link, and what it does to the time of an all-reduce.
+
+
+_MOST_DRAWN = 16
+
+
+def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
+    """The ring, with its slow link thick; below it the times, on one scale."""
+    bus = result.healthy_bus_bytes_per_s
+    times = {
+        "all links alike": (result.healthy_s, bus, "all-reduce"),
+        "one link slow": (result.slow_s, result.slow_bus_bytes_per_s, "slow"),
+    }
+    if result.without_s is not None:
+        without = bus * result.healthy_s / result.without_s
+        times["its ring left out"] = (result.without_s, without, "all-reduce")
+    rows: dict[str, list[Event]] = {
+        f"{name}: {format_seconds(time_s)}, {format_number(bus / 1e9)} GB/s": [
+            Event(0, 0, word, end=time_s)
+        ]
+        for name, (time_s, bus, word) in times.items()
+    }
+    if result.without_s is None:
+        rows["no other ring"] = []  # equally high, whatever a slider says
+    sizes = f"{counted(result.ranks, 'rank')}, {counted(result.rings, 'ring')}"
+    times_as_long = f"{format_number(result.factor)} times as long for every rank"
+    note = "time and bus bandwidth of an all-reduce: every piece passes over every link of its ring"
+    return page(
+        title or sizes,
+        _Ring(result),
+        Lanes(rows, sentence=f"{'; '.join(rows)}: {times_as_long}"),
+        key=(),
+        notes=[note],
+    )
+
+
+class _Ring:
+    """A flat ring of dots, with its slow link thick, and what it is in its middle."""
+
+    height_pt, words, sentence = 92.0, (), "a ring"
+
+    def __init__(self, result: OneSlowLink) -> None:
+        self.result = result
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        result, drawn = self.result, min(self.result.ranks, _MOST_DRAWN)
+        middle, y = WIDTH_PT / 2, top + self.height_pt / 2
+        turns = [2 * math.pi * (place - 0.5) / drawn - math.pi / 2 for place in range(drawn)]
+        dots = [(middle + 170 * math.cos(turn), y + 38 * math.sin(turn)) for turn in turns]
+        slow, *links = [list(link) for link in zip(dots, [*dots[1:], dots[0]], strict=True)]
+        drawing.lines(links, style.MESSAGES, 1.5)
+        drawing.lines([slow], *((style.WARNING, 5) if result.factor > 1 else (style.MESSAGES, 1.5)))
+        for place in dots:
+            drawing.dot(*place, style.COMPUTING, radius=4)
+        told = [f"{drawn} of them drawn"] * (drawn < result.ranks)
+        told += [f"one link at {format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"]
+        drawing.write(middle, y - 4, counted(result.ranks, "rank"), align="center")
+        lines = [(middle, y + 9 + 12 * row, line) for row, line in enumerate(told)]
+        drawing.write_all(lines, 9, "center", style.GREY)
+
+
+# --- pair rates ---------------------------------------------------------------------------------
+# The rates of pairs of ranks as a grid, slow pairs marked.
+
+
+def pair_rates(tests: Sequence[PairTest], found: SlowPart, title: str = "") -> Drawing:
+    """One cell for each two ranks, in MB/s; `found` says which rate is slow and which is usual."""
+    ranks = 1 + max(max(test.first, test.second) for test in tests)
+    grid = {
+        f"rank {a}": {
+            f"rank {b}": Cell("", {0: "not tested"}) if a != b else Cell(slots=0)
+            for b in range(ranks)
+        }
+        for a in range(ranks)
+    }
+    for test in tests:
+        told = format_number(test.bytes_per_s / 1e6, 3 if ranks < 6 else 2)
+        cell = Cell(told, {0: "slow" if found.is_slow(test) else "fast"})
+        first, second = f"rank {test.first}", f"rank {test.second}"
+        grid[first][second] = grid[second][first] = cell
+    slow = sum(map(found.is_slow, tests))
+    words = f"{slow} of {len(tests)} tested pairs of {ranks} ranks are slow: {found.explain()}"
+    note = "MB/s between two ranks, one way"
+    return cells(grid, title, note=note, said=words, gap=3.0, high=28.0)
+
+
+# --- rank stacks --------------------------------------------------------------------------------
+# The stacks of several ranks side by side: who waits, and who is elsewhere.
+
+
+_WORDS = {"yours": "your program", "torch": "torch", "communication": "torch.distributed"}
+_MOST, _CHARACTER = 24, 5.7
+Line = tuple[str, str]  # function, kind
+
+
+def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawing:
+    """{"rank 0": [("train", "yours"), …, ("all_gather", "communication")]}, the innermost last.
+
+    Each stack grows upwards, the line where the rank stands is framed. A kind is yours, torch or
+    communication.
+    """
+    letters = int(((WIDTH_PT - 30) / len(stacks) - 12) / _CHARACTER)
+    high = max(map(len, stacks.values()))
+    grid: dict[str, dict[str, Cell]] = {
+        str(place + 1): {} for place in reversed(range(min(high, _MOST)))
+    }
+    for rank, lines in stacks.items():
+        shown = elide(len(lines), _MOST)
+        for height, place in enumerate(shown, 1):
+            function, kind = ("…", "torch") if place is None else lines[place]
+            text = function if len(function) <= letters else function[: letters - 1] + "…"
+            frame = "standing" if height == len(shown) else ""
+            grid[str(height)][rank] = Cell(text, {0: _WORDS[kind]}, frame=frame)
+    told = (
+        f"{name} stands in {lines[-1][0]} of {_WORDS[lines[-1][1]]}, {counted(len(lines), 'line')}"
+        for name, lines in stacks.items()
+    )
+    return page(title, Cells(grid, high=15.0, between=0.0, said="; ".join(told)))
+
+
+# --- tensor by tensor ---------------------------------------------------------------------------
+# The differences of two recorded updates, tensor by tensor, in units of expected rounding.
+
+
+_LEFT, _RIGHT, _TOP, _PANEL, _GAP = 76.0, WIDTH_PT - 8, 40.0, 96.0, 46.0
+_LOWEST = -2  # decade of the lowest tick; equal to the last bit stands one below it
+_EQUAL = 10.0 ** (_LOWEST - 1)
+_NAMED = 62.0  # width that a kind's name needs
+_TOLD = f"difference over the typical rounding; dashed: {ROUNDING_UP_TO:g} and {MORE_FROM:g} times"
+_SHORT = {
+    "weight": "weights",
+    "output": "forward",
+    "gradient of the output": "backward",
+    "gradient of the weight": "gradients",
+}
+
+
+class Tensor(Protocol):
+    """One tensor of both runs, as comparing.Judged."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def measured(self) -> float: ...
+    @property
+    def typical(self) -> float: ...
+
+
+def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> Drawing:
+    """{"right": tensors, "broken": tensors} in their order; up: difference over typical rounding.
+
+    Two lines: up to the lower it is rounding, above the upper more.
+    """
+    ratios = {name: [one.measured / one.typical for one in run] for name, run in runs.items()}
+    most = max(MORE_FROM, *(max(each) for each in ratios.values()))
+    decades = range(_LOWEST, math.ceil(math.log10(most)) + 1)
+    ticks = [_EQUAL, *(10.0**power for power in decades[::2])]
+    up = Axis(ticks, _told, log=True, ends=(_EQUAL, 10.0 ** decades[-1]))
+    sentence = "; ".join(_sentence(name, run, ratios[name]) for name, run in runs.items())
+    drawing = Drawing(_TOP + (_PANEL + _GAP) * len(runs) + 14, f"{sentence}.")
+    drawing.title(title)
+    drawing.write(0, 29, _TOLD, 9, colour=style.GREY)
+    for row, (name, run) in enumerate(runs.items()):
+        top = _TOP + row * (_PANEL + _GAP) + 32
+        drawing.write(0, top - 20, name, bold=True)
+        across = Axis((), ends=(0, len(run)))
+        frame = Frame(drawing, across, up, _LEFT, top, _RIGHT, top + _PANEL)
+        _panel(frame, run, ratios[name])
+    for kind, start, end in _kinds(run):  # all runs have the same
+        left, right = frame.x(start), frame.x(end)
+        if right - left > _NAMED:
+            drawing.write((left + right) / 2, frame.bottom + 16, kind, 9, "center", style.GREY)
+    return drawing
+
+
+def _panel(frame: Frame, run: Sequence[Tensor], ratios: Sequence[float]) -> None:
+    """One run: a square for each tensor, at the height of its ratio; equal ones stand below."""
+    drawing = frame.drawing
+    frame.axes()
+    for limit in (ROUNDING_UP_TO, MORE_FROM):
+        frame.level(limit)
+    kinds = [frame.x(start) for _, start, _ in _kinds(run)[1:]]
+    drawing.lines([[(x, frame.top), (x, frame.bottom)] for x in kinds], style.GREY, 0.5)
+    for fill, least, up_to in (
+        (style.MESSAGES, -1.0, ROUNDING_UP_TO),
+        (style.YELLOW, ROUNDING_UP_TO, MORE_FROM),
+        (style.WARNING, MORE_FROM, math.inf),
+    ):
+        places = [
+            (place + 0.5, max(ratio, 10.0**_LOWEST) if ratio > 0 else _EQUAL)
+            for place, ratio in enumerate(ratios)
+            if least < ratio <= up_to
+        ]
+        drawing.boxes([(frame.x(x) - 2, frame.y(y) - 2, 4.0, 4.0) for x, y in places], fill)
+    first = _first(ratios)
+    if first is not None:
+        x = frame.x(first + 0.5)
+        drawing.line([(x, frame.top - 6), (x, frame.bottom)], style.WARNING, 1.5)
+        align = "left" if x < WIDTH_PT / 2 else "right"
+        drawing.write(x, frame.top - 9, f"first: {run[first].title}", 9, align)
+
+
+def _told(ratio: float) -> str:
+    return "equal" if ratio == _EQUAL else format_number(ratio, 6)
+
+
+def _first(ratios: Sequence[float]) -> int | None:
+    """The place of the first that is not plainly rounding."""
+    return next((place for place, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
+
+
+def _kinds(run: Sequence[Tensor]) -> list[tuple[str, int, int]]:
+    """Name, first and end of each stretch of one kind; the loss belongs to the forward pass."""
+    found, place = [], 0
+    for name, several in groupby(_SHORT.get(one.kind, "forward") for one in run):
+        count = len(list(several))
+        found.append((name, place, place + count))
+        place += count
+    return found
+
+
+def _sentence(name: str, run: Sequence[Tensor], ratios: Sequence[float]) -> str:
+    first = _first(ratios)
+    if first is None:
+        worst = format_number(max(ratios), 2)
+        return f"{name}: {counted(len(run), 'tensor')}, {worst} times the typical rounding at most"
+    return (
+        f"{name}: of {len(run)} tensors number {first + 1} is the first that differs by more, "
+        f"the {run[first].title}, by {format_number(ratios[first], 3)} times the typical rounding"
+    )

@@ -1,0 +1,163 @@
+"""Build 17.12: a claim about a training run, judged by its FLOP, its hours and two limits."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+from course_lib.chapters.ch17_capstone.whole_run import BLOOM, OTHERS
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import Never, Rows, compare_here
+from course_lib.checking.diagnosis import kind_of_wrong
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.helpers import described, is_number
+from course_lib.checking.races import Race
+from course_lib.theory.audits.judged_run import LEAST, MOST, JudgedRun, audit_run
+from course_lib.theory.inputs.hardware import accelerator
+
+_A100, _H100 = (accelerator(name).peak_flop_per_s for name in ("A100-SXM-80GB", "H100-SXM"))
+_Claim = tuple[float, float, float, float, str]
+# Parameters, tokens, GPU-hours, peak, source.
+_RUNS: dict[str, _Claim] = {
+    **{
+        run.name: (run.parameters, run.tokens, run.gpu_hours, run.peak_flop_per_s, source)
+        for run, source in zip(
+            (BLOOM, *OTHERS),
+            ("arXiv:2211.05100", "arXiv:2302.13971", "LLaMA-2's model card", "arXiv:2407.21783"),
+            strict=True,
+        )
+    },
+    # 37 of its 671 billion parameters work for a token.
+    "DeepSeek-V3": (37e9, 14.8e12, 2.788e6, _H100, "arXiv:2412.19437"),
+}
+_LOG = "github.com/bigscience-workshop/bigscience, tr11-176B-ml"
+_CLAIMS: dict[str, _Claim] = {
+    # 600 updates of 16,384 sequences.
+    "70B on 2,048 RTX 4090 in 48 s an update": (
+        68.98e9,
+        600 * 16_384 * 4096,
+        2048 * 600 * 48 / 3600,
+        165.2e12,
+        "note 004",
+    ),
+    "BLOOM with its batch of 16 sequences": (176.247e9, 16 * 2048, 384 * 15 / 3600, _A100, _LOG),
+    "BLOOM in 200,000 GPU-hours": (176.247e9, 366e9, 2e5, _A100, "an example"),
+}
+# On both sides of the limits that the skeleton has: BLOOM in so many GPU-hours.
+_CLAIMS |= {
+    f"BLOOM at a utilisation of {part}": (
+        *(176.247e9, 366e9),
+        6 * 176.247e9 * 366e9 / (part * _A100 * 3600),
+        *(_A100, "an example"),
+    )
+    for part in (0.88, 0.86, 0.205, 0.195)
+}
+_PARTS = ("flop_per_s", "utilisation", "verdict", "source")
+_WORDS = ("plausible", "impossible", "poor")
+
+
+def _audited(audit: Any, claim: _Claim, **limits: float) -> Any:
+    """`audit` of a claim: four quantities by place, the source by name."""
+    *quantities, source = claim
+    return audit(*quantities, source=source, **limits)
+
+
+def _found(parts: SimpleNamespace, what: str, claim: _Claim, **limits: float) -> Any:
+    found = _audited(parts.audit_run, claim, **limits)
+    if found is None:
+        raise Unanswered(f"audit_run of {what} is None")
+    if not isinstance(found, JudgedRun):
+        raise Wrong(f"{what}: wants a JudgedRun with {', '.join(_PARTS)}, got {described(found)}")
+    return found
+
+
+def _rates(parts: SimpleNamespace) -> Rows:
+    for what, claim in _RUNS.items():
+        found, right = _found(parts, what, claim), _audited(audit_run, claim)
+        for part in _PARTS[:2]:
+            given, expected = getattr(found, part), getattr(right, part)
+            wants = f"{what}: {part} wants a number, got {described(given)}"
+            yield Never(not is_number(given), wants)
+            if abs(given - expected) > 1e-6 * expected:
+                why = _mistake(given / expected, part) or kind_of_wrong(given, expected)
+                yield Never(True, f"{what}: {part} is {given:.4g}: {why}")
+
+
+def _mistake(factor: float, part: str) -> str:
+    """What a constant factor means, "" if it is none of the usual ones."""
+    known = {
+        3600.0: "hours have seconds",
+        1 / 3: "the backward pass is two thirds of 6 N D",
+        8 / 6: "model FLOP: what is computed a second time does not count",
+        1e-12: "in FLOP per second, and not in tera",
+        100.0: "a fraction, and not per cent",
+    }
+    near = (said for one, said in known.items() if abs(factor / one - 1) < 1e-3)
+    return next((f"{said} ({part})" for said in near), "")
+
+
+def _verdicts(parts: SimpleNamespace) -> Rows:
+    for what, claim in (_RUNS | _CLAIMS).items():
+        found = _found(parts, what, claim)
+        yield from _as_judged(found, _audited(audit_run, claim), what)
+        source = f"{what}: source is {described(found.source)}, expected the one given"
+        yield Never(found.source != claim[-1], source)
+
+
+def _as_judged(found: Any, right: JudgedRun, what: str) -> Rows:
+    wants = f"{what}: verdict wants one of {_WORDS}, got {described(found.verdict)}"
+    yield Never(found.verdict not in _WORDS, wants)
+    if found.verdict != right.verdict:
+        said = f"{what} is {found.verdict!r} to you, at a utilisation of {found.utilisation:.3g}"
+        yield Never(True, f"{said}: compare it with both limits")
+
+
+def _limits(parts: SimpleNamespace) -> Rows:
+    """The limits are parameters, exactly on a limit is still plausible, and nonsense is refused."""
+    what, claim = "BLOOM 176B", _RUNS["BLOOM 176B"]
+    exactly = _audited(audit_run, claim).utilisation
+    for most, least in ((0.3, 0.1), (0.9, 0.4), (exactly, exactly), (MOST, LEAST)):
+        said = f"{what} with most={most:.3g} and least={least:.3g}"
+        limits = {"most": most, "least": least}
+        right = _audited(audit_run, claim, **limits)
+        yield from _as_judged(_found(parts, said, claim, **limits), right, said)
+    names = ("parameters", "tokens", "gpu_hours", "peak_flop_per_s")
+    for (place, name), bad in itertools.product(enumerate(names), (0.0, -1.0)):
+        changed = (*claim[:place], bad, *claim[place + 1 :])
+        yield _refused(parts, changed, f"{name} {bad:g}")
+    yield _refused(parts, (*claim[:4], ""), "an empty source")
+
+
+def _refused(parts: SimpleNamespace, claim: tuple[Any, ...], what: str) -> Never:
+    try:
+        _audited(parts.audit_run, claim)
+    except ValueError:
+        return Never(False, "")
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return Never(True, f"{what} raised {said}, expected a ValueError")
+    return Never(True, f"{what} was taken, expected a ValueError: nothing can be judged by it")
+
+
+def _prepared(parts: SimpleNamespace) -> Any:
+    """A thousand claims."""
+    claims = list(_RUNS.values()) * 250
+    return lambda: [_audited(parts.audit_run, claim) for claim in claims]
+
+
+CLAIMS = build(
+    "claims",
+    title="an audit of a run",
+    hints=(
+        "How many FLOP are 6 N D, and how many GPU-seconds are the hours?",
+        "JudgedRun(flop_per_s, utilisation, verdict, source): the rate of one GPU, and that over "
+        "its dense peak.",
+        "Above `most` it is impossible, below `least` it is poor; on a limit it is plausible.",
+        "`if not source: raise ValueError(…)`, and the same for each number that is 0 or below.",
+    ),
+    steps=(
+        compare_here("rate and utilisation", ("audit_run",), _rates),
+        compare_here("the verdict", ("audit_run",), _verdicts),
+        compare_here("limits, and what cannot be judged", ("audit_run",), _limits),
+    ),
+    race=Race("a thousand claims", _prepared, ranks=1),
+)

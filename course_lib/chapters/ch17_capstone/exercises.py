@@ -1,0 +1,590 @@
+"""Exercises and quiz of chapter 17, the capstone: audits, economics, a plan that is built."""
+
+from functools import cache
+from typing import Any
+
+from course_lib.chapters.ch17_capstone.audits import Audit, audit_exercise
+from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
+from course_lib.chapters.ch17_capstone.decoding import Decoding
+from course_lib.chapters.ch17_capstone.give_way import sharded_backward
+from course_lib.chapters.ch17_capstone.whole_run import BLOOM
+from course_lib.checking import (
+    Question,
+    Wrong,
+    exercise,
+    expect_calls,
+    expect_entries,
+    expect_number,
+    expect_parts,
+)
+from course_lib.checking.helpers import same
+from course_lib.theory import planner
+from course_lib.theory.audits.gpt2_128 import CARD_BYTES
+from course_lib.theory.compute import budget
+from course_lib.theory.compute.flops import six_nd
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs.units import GIB
+from course_lib.theory.memory.states import local_parameters, model_states
+from course_lib.theory.network import collectives
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.step.streams import Task, shared_timeline
+
+_SEVEN = MODELS["llama2-7b"].parameters().total
+_SEVENTY = MODELS["llama2-70b"].parameters().total
+_H100, _RTX4090 = (hardware.accelerator(name) for name in ("H100-SXM", "RTX4090"))
+
+
+def _usd_per_million(card: str, mfu: float, hour_usd: float) -> float:
+    tokens_per_s = mfu * hardware.accelerator(card).peak_flop_per_s / six_nd(_SEVEN, 1)
+    return budget.usd_per_million_tokens(tokens_per_s, 1, hour_usd)
+
+
+@exercise(
+    "17.1",
+    kind="calculate",
+    title="a million tokens on three cards",
+    hints=(
+        "How many FLOP is a token, and how many does a card do in an hour?",
+        "USD an hour / 3600 / (MFU · peak) · 6 N · 10^6.",
+        "Where two cards cost the same per token, USD an hour over MFU · peak are equal.",
+    ),
+)
+def _cost(answer: Any) -> None:
+    expect_parts(answer, 5, "three prices of a million tokens, a price of an hour and an MFU")
+    cards = (("H100-SXM", 0.40, 2.00), ("H200-SXM", 0.42, 2.50), ("RTX4090", 0.35, 0.35))
+    for given, (card, mfu, hour_usd) in zip(answer[:3], cards, strict=True):
+        because = (
+            f"6 N · 10^6 FLOP at {100 * mfu:g} % of the {card}'s peak, {hour_usd:.2f} USD an hour"
+        )
+        expect_number(given, _usd_per_million(card, mfu, hour_usd), because, rel=1e-2, unit="USD")
+    rates = (0.40 * _H100.peak_flop_per_s, 0.35 * _RTX4090.peak_flop_per_s)
+    because = "it does 0.146 times the work of the H100, and may cost as much of its price"
+    expect_number(answer[3], budget.even_price(2.00, *rates), because, rel=1e-2, unit="USD")
+    expect_number(answer[4], 0.40 * 2.50 / 2.00, "a quarter dearer: a quarter more work", rel=1e-2)
+
+
+_WAITS = "waits_for(weights, layers, hidden, tp, sequences, card)"
+_DECODES = (
+    ("7b", 8, 1, "H100-SXM", "64 messages of 14 steps, each 3.4 µs"),
+    ("70b", 8, 1, "RTX4090", "17 GB of weights are read for one token; the network is idle"),
+    ("13b", 1, 1, "H100-SXM", "with tp 1 nothing is sent at all"),
+    ("70b", 8, 512, "RTX4090", "the messages are 512 times as large, the weights are as before"),
+    ("7b", 1, 512, "H100-SXM", "512 tokens use each weight 512 times, above the ridge of 295"),
+    ("7b", 1, 128, "H100-SXM", "128 tokens stay below the ridge"),
+)
+
+
+@exercise(
+    "17.2",
+    kind="implement",
+    title="what a decoded token waits for",
+    hints=(
+        "Which of the four grow with the number of sequences, and which do not?",
+        "Each layer has two all-reduces forward, and a ring has 2 (tp - 1) steps: each has the "
+        "link's latency and carries 1/tp of the message.",
+        "Put the four times into a dict; max(times, key=times.get) is the name of the longest.",
+    ),
+)
+def _waits_for(function: Any) -> None:
+    cases = []
+    for model, tp, sequences, card, because in _DECODES:
+        shape, gpu = MODELS[f"llama2-{model}"], hardware.accelerator(card)
+        token = Decoding(shape, gpu, tp=tp, batch=sequences)
+        times = {
+            "memory": token.read_s,
+            "computing": token.compute_s,
+            "bytes": token.transfer_s,
+            "latency": token.latency_s,
+        }
+        longest = max(times, key=times.__getitem__)
+        read = shape.parameters().total - shape.embedding_parameters().total
+        sizes = (read, shape.layers, shape.hidden)
+        cases.append(((*sizes, tp, sequences, card), (longest, times[longest]), because))
+    expect_calls(function, cases, signature=_WAITS, rel=5e-3)
+
+
+_CARDS, _STAGES, _SAMPLES, _TOKENS = 512, 40, 8, 4096
+_THIRTEEN = MODELS["llama2-13b"].parameters().total
+
+
+def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
+    """Lines of the plan for 70B, as they would read for 13B."""
+    pipelines, idle = divmod(_CARDS, _STAGES)
+    batch = pipelines * _STAGES * _SAMPLES * _TOKENS
+    states = model_states(_THIRTEEN, Recipe(), Layout()).model_states_bytes
+    rooms = -(-states // _RTX4090.memory_bytes)
+    held = Layout(pp=_STAGES, accumulation=_STAGES).in_flight(0)[0]
+    one = 6 * _SAMPLES * _TOKENS / (2 * 4)  # FLOP for a byte of fp32 gradients, sent twice
+    reached = [
+        collectives.layer_tp_reach(5120, card.peak_flop_per_s, card.inside.bytes_per_s)
+        for card in (_H100, hardware.accelerator("H200-SXM"))
+    ]
+    return {
+        "32 of the 512 cards have nothing to do": (
+            idle == 32,
+            "40 cards are one copy, and 512 / 40 leaves 32",
+        ),
+        "with 40 micro-batches, one for each stage, no card ever waits": (
+            bubble.bubble_fraction(_STAGES, _STAGES) == 0,
+            "39 of 79 ticks are idle: a pipeline wants many more micro-batches than stages",
+        ),
+        "an update takes more than three times LLaMA-2's 4.2 million tokens": (
+            batch > 3 * 2**22,
+            "12 pipelines · 40 · 8 · 4096 = 15.7 million",
+        ),
+        "208 GB of states are less than 9 · 24 GB, so 9 cards can train it": (
+            rooms > 9,
+            "activations, buffers and the network's own memory need room: it is a lower bound",
+        ),
+        "the first stage keeps 40 times the activations of the whole model": (
+            held > _STAGES,
+            "40 micro-batches of one layer: as much as one micro-batch of all 40 layers",
+        ),
+        "full recomputation makes 820 layers out of 40": (
+            False,
+            "each layer is computed once more, from its own input: 80 forward passes",
+        ),
+        "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": (
+            False,
+            "that is full recomputation by segments; selective drops attention's scores only",
+        ),
+        "40 micro-batches between two exchanges: each pays a fortieth of one": (
+            one * _STAGES / one == 40,
+            "FLOP per byte sent are 6 t m / 8, so m = 40 makes them 40 times as many",
+        ),
+        "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": (
+            reached[1] > reached[0],
+            "it depends on peak and NVLink, and both are those of the H100",
+        ),
+    }
+
+
+@exercise(
+    "17.3",
+    kind="debug",
+    title="the plan once more, for 13B",
+    hints=(
+        "Three are right. Divide cards by stages, and count the samples of all whole pipelines.",
+        "Which lines speak of memory as if nothing but the states, or everything twice, were in "
+        "it? Which speak of a ratio that does not contain the memory at all?",
+        "Section 13.3 has these lines for 70B, exercise 4.3 has the recomputation.",
+    ),
+)
+def _plan_again(answer: Any) -> None:
+    right = _lines_of_the_plan()
+    expect_entries(answer, right, "a dict of True and False", each="True or False")
+
+
+@cache
+def _update_in_48_s() -> Audit:
+    flop = six_nd(_SEVENTY, 16_384 * _TOKENS)
+    found = budget.achieved_flop_per_s(flop, 48, 2048) / 1e12
+    return Audit(
+        claim="an update of LLaMA-2 70B takes 48 s on 2,048 RTX 4090",
+        found=found,
+        unit="TFLOP/s",
+        because="6 · 68.98e9 · 67.1e6 FLOP in 48 s on 2,048 cards, of which each has 165.2 TFLOP/s",
+        verdict="does not hold",
+        causes={
+            "the peak": "",
+            "the bubble": "that is time in which cards wait, and here no card ever waits",
+            "the exchange of gradients": "it is time in which cards wait: a quarter of a second",
+            "48 idle cards": "2,000 cards instead of 2,048 change your number by 2 %",
+            "a layer rounded up to 1B": "exact layers are smaller, which helps the claim",
+        },
+        sources={
+            "NVIDIA's Ada whitepaper, appendix A": "",
+            "note 004": "it is the claim itself",
+            "arXiv:2307.09288": "LLaMA-2's paper counts hours on A100 and has no word on this card",
+            "arXiv:2104.04473": "it has pipelines on A100, and no number of this card",
+        },
+        mistakes={
+            330.0: "that is the peak which the claim assumes; how much work is in the update?",
+            found * 2048: "that is what all cards do together",
+            found / 4096: "16,384 are sequences: how many tokens has each?",
+            found * 8 / 6: "the claim counts 6 FLOP for each parameter and token",
+        },
+    )
+
+
+AUDIT_A = audit_exercise(
+    "17.4",
+    title="audit A, 48 seconds",
+    hints=(
+        "How many FLOP has an update of 16,384 sequences of 4,096 tokens?",
+        "Divide them by 48 s and by 2,048 cards. May a card do that?",
+        "The claim takes 330 TFLOP/s as what a 4090 does in training. Who says what it does?",
+    ),
+    audit=_update_in_48_s,
+)
+
+
+def _room(model: str, per_parameter: int) -> float:
+    """Bytes of a Titan RTX that are left for activations; CUDA takes 1 GiB."""
+    return CARD_BYTES - GIB - per_parameter * MODELS[model].parameters().total
+
+
+@cache
+def _twice_the_batch() -> Audit:
+    small, large = "gpt2-124m", "gpt2-774m"
+    fp32 = Recipe("fp32", "fp32", master_copy=False)
+    states = model_states(1, fp32, Layout())
+    whole = states.model_states_bytes + 4  # DDP's buckets are a copy of the gradients
+    half = model_states(1000, fp32, Layout(dp=2, zero_stage=3)).model_states_bytes // 1000
+    found = _room(small, half) / _room(small, whole)
+    return Audit(
+        claim="FSDP doubles the batch that fits on two cards of 24 GB",
+        found=found,
+        unit="times the batch of GPT-2 124M",
+        because="(card - CUDA - 8 P) / (card - CUDA - 20 P): 2.05 for Large, and 1.07 for 124M",
+        verdict="holds only if",
+        causes={
+            "the states' share of the card": "",
+            "sequences of 128 tokens": "the bytes of a sample cancel in your ratio",
+            "two cards instead of more": "on any number of cards less than 2.5 GB become free here",
+            "fp32 instead of bf16": "AdamW in bf16 with a master copy takes 16 bytes as well",
+            "the network": "it takes time, and no memory of this size",
+        },
+        sources={
+            "github.com/huggingface/blog, pytorch-fsdp.md": "",
+            "note 002": "it repeats the claim without its table",
+            "arXiv:2304.11277": "FSDP's paper has neither these cards nor these batches",
+            "arXiv:1910.02054": "ZeRO's paper has neither these cards nor these batches",
+        },
+        mistakes={
+            _room(large, half) / _room(large, whole): "that is GPT-2 Large, the published case",
+            _room(small, half) / _room(small, whole - 4): "DDP's buckets are missing",
+            whole / half: "that is the factor of the states: what is left of the card?",
+        },
+    )
+
+
+AUDIT_B = audit_exercise(
+    "17.5",
+    title="audit B, twice the batch",
+    hints=(
+        "How many bytes are left for samples under DDP, and how many under FULL_SHARD?",
+        "The batches are as these two rooms: what a sample takes is the same under both.",
+        "DDP: 16 bytes a parameter and 4 for its buckets. FULL_SHARD on two cards: half of 16.",
+    ),
+    audit=_twice_the_batch,
+)
+
+
+@cache
+def _give_way() -> Audit:
+    """A backward pass of 10 layers; in its middle each layer takes as long as the one before."""
+    tasks = sharded_backward(
+        10,
+        backward=Task("backward", "computing", 10e-3, {"processor": 1.0}, weight=9),
+        gather=Task("gather", "messages", 3e-3, {"network": 1.0}),
+        scatter=Task("scatter", "messages", 6e-3, {"network": 1.0}),
+        prepare=Task("prepare", "messages", 1e-3, {"processor": 1.0}),
+    )
+    run = shared_timeline(tasks)
+    found = 1000 * (run.end_s("backward 5") - run.end_s("backward 6"))
+    return Audit(
+        claim="small kernels before each reduce-scatter slow FSDP's messages, and computing waits",
+        found=found,
+        unit="ms",
+        because="the copies get a tenth of the processor: 10 + 6 + 3 ms of messages for each layer",
+        verdict="holds",
+        causes={
+            "the processor they share": "",
+            "the network": "with copies at full speed 1 + 6 + 3 ms hide behind the computing",
+            "the size of the copies": "at full speed their 1 ms would hide as well",
+            "too few streams": "a third stream would get its part of the same processor",
+            "the CPU": "nothing waits for it here",
+        },
+        sources={
+            "Khrushchev 2024, YaFSDP (Medium)": "",
+            "github.com/yandex/YaFSDP, README": "it has seconds of whole steps, and no profile",
+            "arXiv:2304.11277": "FSDP's paper does not report the effect",
+            "note 001": "it repeats the claim",
+        },
+        mistakes={
+            10.0: "as if the copies cost nothing, and messages were hidden",
+            11.0: "that is the processor's work; does the next layer's gather come in time?",
+            20.0: "as if nothing ran at the same time",
+        },
+    )
+
+
+AUDIT_C = audit_exercise(
+    "17.6",
+    title="audit C, giving way",
+    hints=(
+        "How long do the copies take while a layer computes beside them?",
+        "Which stream is the longer one now, for each layer: computing, or messages?",
+        "Messages for a layer: copies, reduce-scatter, gather. Only the copies are slowed.",
+    ),
+    audit=_give_way,
+)
+
+
+@cache
+def _bloom() -> Audit:
+    seconds = BLOOM.gpu_hours * budget.HOUR_S
+    hardware_flop = six_nd(BLOOM.parameters, BLOOM.tokens, "full")
+    found = budget.achieved_flop_per_s(hardware_flop, seconds) / 1e12
+    return Audit(
+        claim="BLOOM's training sustained 156 TFLOP/s on each GPU",
+        found=found,
+        unit="TFLOP/s",
+        because="8 · 176.247e9 · 366e9 FLOP, recomputation included, over 1,082,990 GPU-hours",
+        verdict="does not hold",
+        causes={
+            "hours below the best speed": "",
+            "recomputation": "both numbers contain it now",
+            "sparse matrices": "the A100's 312 TFLOP/s are dense",
+            "attention's scores": "6 N leaves them out, but they are 2 % at 2,048 tokens",
+            "four spare nodes": "1,082,990 hours are 384 GPUs for 117 days, without the spare ones",
+        },
+        sources={
+            "arXiv:2211.05100": "",
+            "github.com/bigscience-workshop/bigscience, tr11-176B-ml": "",
+            "genci.fr, news on BLOOM's award": "it is the claim itself",
+            "arXiv:2001.08361": "6 N D is from there, and it is older than BLOOM",
+        },
+        mistakes={
+            found
+            * 6
+            / 8: "the claim's FLOP contain the second forward pass: compare like with like",
+            156.0: "that is the claimed one; what do tokens and hours give?",
+        },
+    )
+
+
+AUDIT_D = audit_exercise(
+    "17.7",
+    title="audit D, sustained",
+    hints=(
+        "FLOP of the whole training over seconds of all its GPUs.",
+        "Full recomputation: 8 FLOP for each parameter and token, and the claim counts so.",
+        "The paper says 156 of which configuration?",
+    ),
+    audit=_bloom,
+)
+
+
+@exercise(
+    "17.8",
+    kind="debug",
+    title="26 % as throughput",
+    hints=(
+        "Is it time that is saved, or work that is gained? Take the seconds of the two steps.",
+        "60 · after / before; before / after; 256 · after / before.",
+        "150 GPUs are the saved part of how many?",
+    ),
+)
+def _throughput(answer: Any) -> None:
+    expect_parts(answer, 5, "days, a factor and three numbers of GPUs")
+    saved = budget.saved_fraction(8.87, 6.97)
+    wrong = (60 / (1 + saved), 1 + saved)
+    if any(same(given, number, 2e-3) for given, number in zip(answer, wrong, strict=False)):
+        raise Wrong(
+            "takes 21.4 % less time for 21.4 % more work, expected two different numbers: one is "
+            "a part of the old time, the other of the new"
+        )
+    right = (
+        (60 * (1 - saved), "60 days less 21.4 % of them", "days"),
+        (1 + budget.throughput_gain(8.87, 6.97), "8.87 / 6.97: the time is in the denominator", ""),
+        (256 * (1 - saved), "the same work in the same time: 256 · 6.97 / 8.87", "GPUs"),
+        (150 / saved, "150 are 21.4 % of 700", "GPUs"),
+        (150 / 0.0232, "150 are 2.32 % of 6,466: the claim rests on the row", "GPUs"),
+    )
+    for given, (expected, because, unit) in zip(answer, right, strict=True):
+        expect_number(given, expected, because, rel=5e-3, unit=unit)
+
+
+_TRAININGS = {
+    "llama3-70b, 16 GPUs, 256 × 8192 tokens": ("llama3-70b", 2, 256, 8192),
+    "gpt3-175b, 64 GPUs, 512 × 2048 tokens": ("gpt3-175b", 8, 512, 2048),
+    "llama3-8b, 16 GPUs, 128 × 8192 tokens": ("llama3-8b", 2, 128, 8192),
+}
+_DEARER = 1.25
+
+
+@cache
+def _larger_memory(training: str) -> tuple[str, float]:
+    """What the planner makes of 141 GB in place of 80, and by which factor a step is faster."""
+    model, nodes, batch, sequence = _TRAININGS[training]
+    old, new = (
+        planner.plan(
+            MODELS[model],
+            Recipe(),
+            Cluster(hardware.accelerator(card), nodes),
+            batch,
+            sequence=sequence,
+        ).best(1)[0]
+        for card in ("H100-SXM", "H200-SXM")
+    )
+    cuts = [plan.layout.tp * plan.layout.pp * plan.layout.cp for plan in (old, new)]
+    bought = "larger micro-batches"
+    if old.recipe.recompute != new.recipe.recompute:
+        bought = "no recomputation"
+    elif cuts[1] < cuts[0]:
+        bought = "fewer cuts"
+    return bought, old.step_s / new.step_s
+
+
+@exercise(
+    "17.9",
+    kind="predict",
+    title="141 GB",
+    hints=(
+        "Is the memory of the H100 the problem at all? 70B on 16 GPUs: how much is there for each?",
+        "planner.plan(models.MODELS[…], Recipe(), Cluster(card, nodes), batch, sequence=…), for "
+        "both cards; .best(1)[0].explain() has recompute, tp, pp, cp and micro_batch.",
+        "A card that costs a quarter more must make the step a quarter faster.",
+    ),
+)
+def _memory(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of words and a dict of True and False")
+    bought: dict[str, tuple[object, str]] = {}
+    cheaper: dict[str, tuple[object, str]] = {}
+    for training in _TRAININGS:
+        word, faster = _larger_memory(training)
+        bought[training] = (word, "compare recompute, then tp · pp · cp, then micro_batch")
+        cheaper[training] = (faster > _DEARER, f"its step is {faster:.2f} times as fast")
+    words = "'no recomputation', 'fewer cuts' or 'larger micro-batches'"
+    expect_entries(answer[0], bought, f"a dict of {words}", each=words)
+    expect_entries(answer[1], cheaper, "a dict of True and False", each="True or False")
+
+
+def _built(hidden: int = 64, batch: int = 8, pieces: int = 2, dp: int = 2) -> tuple[int, ...]:
+    """Bytes that rank 0 hands to tp's all-reduces, to pp's messages and to dp's all-reduces."""
+    shape = TransformerShape(4, hidden, 4, 4 * hidden, 128, context=16)
+    layout = Layout(dp=dp, tp=2, pp=2, micro_batch=batch // (dp * pieces), accumulation=pieces)
+    recipe = Recipe("fp32", "fp32", master_copy=False)
+    entries = step_traffic(Job(shape, recipe, layout, sequence=16), 0).collectives
+    return tuple(
+        round(sum(x.count * x.size_bytes for x in entries if (x.axis, x.operation) == kind))
+        for kind in (("tp", "all-reduce"), ("pp", "send-recv"), ("dp", "all-reduce"))
+    )
+
+
+def _changes() -> dict[str, tuple[object, str]]:
+    """Which axis hands over at least twice the bytes after a change."""
+    cases = {
+        "16 sequences in an update, in 4 pieces": (
+            _built(batch=16, pieces=4),
+            "twice as many pieces of the same size pass, and gradients do not grow with them",
+        ),
+        "hidden 128 instead of 64": (
+            _built(hidden=128),
+            "activations grow with the hidden size, matrices with its square",
+        ),
+        "4 pieces of one sequence instead of 2 of two": (
+            _built(pieces=4),
+            "twice as many messages of half the size",
+        ),
+        "4 replicas instead of 2, the same 8 sequences": (
+            _built(dp=4, pieces=2),
+            "each replica has half of the sequences, and gradients of the same size",
+        ),
+    }
+    before = _built()
+    right: dict[str, tuple[object, str]] = {}
+    for change, (after, because) in cases.items():
+        tp, dp = after[0] >= 2 * before[0], after[2] >= 2 * before[2]
+        word = ("both" if dp else "tp") if tp else ("dp" if dp else "neither")
+        right[change] = (word, because)
+    return right
+
+
+@exercise(
+    "17.10",
+    kind="predict",
+    title="bytes of the built layout",
+    hints=(
+        "A micro-batch is 2 of the 8 sequences. How many numbers has one message?",
+        "tp: four all-reduces in each of rank 0's two layers and one in the embedding, for each "
+        "piece. pp: one message for each piece. dp: the gradients of what rank 0 stores, once.",
+        "local_parameters(shape, Layout(dp=2, tp=2, pp=2), stage=0).total numbers of 4 bytes.",
+    ),
+)
+def _bytes(answer: Any) -> None:
+    expect_parts(answer, 4, "three numbers of bytes and a dict")
+    tp, pp, dp = _built()
+    stored = local_parameters(
+        TransformerShape(4, 64, 4, 256, 128, context=16), Layout(dp=2, tp=2, pp=2)
+    ).total
+    right = (
+        (tp, "(4 · 2 + 1) messages for each of two pieces, 2 · 16 · 64 numbers of 4 bytes each"),
+        (pp, "one output of 2 · 16 · 64 numbers for each of two pieces"),
+        (dp, f"the gradients of {stored:,} numbers, once in an update, whatever the batch is"),
+    )
+    for given, (expected, because) in zip(answer[:3], right, strict=True):
+        expect_number(given, expected, because, unit="B")
+    words = "'tp', 'dp', 'both' or 'neither'"
+    expect_entries(answer[3], _changes(), f"a dict of {words}", each=words)
+
+
+BUILDS = (shared_rate.SHARED_RATE, claims.CLAIMS)
+
+QUIZ = (
+    Question(
+        "A run of 70B on 512 A100 claims 290 TFLOP/s of model FLOP on each GPU. What do you do?",
+        (
+            "believe it: the peak is 312",
+            "ask what was counted: the best matrix product alone reaches 271",
+            "call it poor",
+        ),
+        answer=1,
+        why="No training is faster than its matrix products; recomputation may be in the number.",
+    ),
+    Question(
+        "A step takes 20 % less time than before. How much more work is done in a day?",
+        ("20 %", "25 %", "17 %"),
+        answer=1,
+        why="1 / 0.8: time saved and throughput gained are different numbers.",
+    ),
+    Question(
+        "Two kernels want the whole processor. One has weight 9 and 10 ms of work, the other has "
+        "weight 1 and 1 ms. When has the small one ended?",
+        ("after 1 ms", "after 2 ms", "after 10 ms"),
+        answer=2,
+        why="It runs at a tenth of its speed as long as the other is there.",
+    ),
+    Question(
+        "FSDP gathers a layer while the one before computes. How many tokens must a GPU of 312 "
+        "TFLOP/s have in a micro-batch to hide that, at 25 GB/s?",
+        ("about 125", "about 1,250", "about 12,500"),
+        answer=2,
+        why="2 P t / peak against 2 P / bandwidth: t = peak / bandwidth, as many as the ridge.",
+    ),
+    Question(
+        "LLaMA-2 70B decodes one sequence on 8 RTX 4090, tp 8. What does a token wait for most?",
+        ("reading weights", "bytes on the link", "computing"),
+        answer=0,
+        why="17 ms for 17 GB of weights. A message has 16 KB: its latency counts, not its bytes.",
+    ),
+    Question(
+        "The same training on an H200 instead of an H100. When is a step much faster?",
+        (
+            "always: the memory is faster",
+            "when memory was short: less recomputation, fewer cuts",
+            "when the network was slow",
+        ),
+        answer=1,
+        why="Peak and NVLink are the same; 141 GB save work that too little memory had caused.",
+    ),
+    Question(
+        "Your prediction and the measurement differ by 8 %. What belongs into the report?",
+        (
+            "both numbers, and what the theory leaves out",
+            "the measurement only",
+            "the theory with a factor that closes the gap",
+        ),
+        answer=0,
+        why="A fitted factor agrees with one run and explains none.",
+    ),
+)

@@ -1,0 +1,235 @@
+"""Figures of chapter 17, beside those of the library."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from course_lib.chapters.ch17_capstone.whole_run import RunAudit
+from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.axis import Axis
+from course_lib.figures.engines.bars import grouped_bars
+from course_lib.figures.engines.lanes import Levels
+from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.page import Block, page
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.text import width_pt
+from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
+from course_lib.theory.inputs.units import format_count, format_duration, format_number
+from course_lib.theory.step.streams import SharedTimeline
+
+# --- audited ------------------------------------------------------------------------------------
+# The claims of an audit: what is said, what its own terms give, and what is found.
+
+
+_TOP, _CLAIM = 46.0, 47.0  # of the first claim; from one to the next
+_LEFT, _RIGHT = 262.0, WIDTH_PT - 16
+_OUTER, _INNER = 11.0, 6.0  # the marks of "own terms" and of "found"
+_MOST_POWER = 2.9  # no tick stands at the very end
+
+
+def audited(audit: Audit, title: str) -> Drawing:
+    """One line for each claim, on which what is said stands in the middle, on one scale of factors.
+
+    The pale box is what counts as the same number. A 0 that is not said stands at the left end.
+    """
+    axis, bottom = _axis(audit.claims), _TOP + _CLAIM * len(audit.claims) + 8
+    claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
+    drawing = Drawing(bottom + 8, f"{title}. {claims}.")
+    drawing.title(title)
+    _key(drawing)
+    frame = Frame(drawing, axis, axis, _LEFT, _TOP, _RIGHT, bottom)
+    for place, claim in enumerate(audit.claims):
+        top = _TOP + _CLAIM * place
+        drawing.write(0, top + 9, f"{place + 1}. {claim.words}", bold=True, size=9)
+        colour = style.INK if claim.verdict == VERDICTS[True, True] else style.WARNING_TEXT
+        drawing.write(WIDTH_PT, top + 9, claim.verdict, 9, "right", colour)
+        drawing.write(0, top + 22, _numbers(claim), size=9)
+        _line(frame, claim, top + 19)
+        drawing.write(0, top + 35, claim.because, size=9, colour=style.GREY)
+    for factor in axis.ticks:
+        drawing.write(frame.x(factor), bottom, _told(factor), 9, "center", style.GREY)
+    return drawing
+
+
+def _key(drawing: Drawing) -> None:
+    drawing.boxes([(0, 25, 20, _OUTER)], style.PALE, edge=style.PALE)
+    drawing.line([(10, 24), (10, 37)], style.INK, 1.5)
+    drawing.write(26, 34, "said, and what counts as the same", size=9)
+    drawing.boxes([(212, 25, _OUTER, _OUTER)], style.WHITE)
+    drawing.write(229, 34, "on its own terms", size=9)
+    drawing.boxes([(334, 27.5, _INNER, _INNER)], style.THEORY)
+    drawing.write(346, 34, "found on the right terms", size=9)
+
+
+def _line(frame: Frame, claim: Claim, y: float) -> None:
+    """The scale of one claim with its three marks, around the height `y`."""
+    drawing = frame.drawing
+    low, high, found = (
+        frame.x(max(factor, 1e-9))  # 0 lies at the left end
+        for factor in (1 - claim.within, 1 + claim.within, _factor(claim, claim.found))
+    )
+    drawing.boxes([(low, y - 7, high - low, 14)], style.PALE, edge=style.PALE)
+    drawing.line([(_LEFT, y), (_RIGHT, y)], style.GREY, 0.5)
+    for x in map(frame.x, frame.across.ticks):
+        drawing.line([(x, y - 3), (x, y + 3)], style.GREY, 0.5)
+    middle = frame.x(1)
+    if found < low or found > high:
+        drawing.line([(middle, y), (found, y)], style.WARNING, 2)
+    drawing.line([(middle, y - 8), (middle, y + 8)], style.INK, 1.5)
+    if claim.own_terms is not None:
+        own = frame.x(max(_factor(claim, claim.own_terms), 1e-9))
+        drawing.boxes([(own - _OUTER / 2, y - _OUTER / 2, _OUTER, _OUTER)], style.WHITE)
+    drawing.boxes([(found - _INNER / 2, y - _INNER / 2, _INNER, _INNER)], style.THEORY)
+
+
+def _factor(claim: Claim, value: float) -> float:
+    """`value` over what is said; 0 over 0 is the same number."""
+    return value / claim.said if claim.said else float(value == claim.said)
+
+
+def _axis(claims: Sequence[Claim]) -> Axis:
+    """Powers of ten on either side of "as said"; half a one, and powers of two, for small gaps."""
+    values = [(claim, claim.found) for claim in claims]
+    values += [(claim, claim.own_terms) for claim in claims if claim.own_terms is not None]
+    factors = [_factor(claim, value) for claim, value in values]
+    widest = max((abs(math.log10(factor)) for factor in factors if factor > 0), default=0.0)
+    power = min(max(0.5, 1.1 * widest), _MOST_POWER)
+    tens = [10.0**tick for tick in range(-int(power), int(power) + 1)]
+    return Axis(tens if power >= 1 else [0.5, 1.0, 2.0], _told, "", True, (10**-power, 10**power))
+
+
+def _told(factor: float) -> str:
+    if factor > 1:
+        return f"× {factor:,.0f}"
+    return "as said" if factor > 0.99 else f"÷ {1 / factor:,.0f}"
+
+
+def _numbers(claim: Claim) -> str:
+    own = "not told" if claim.own_terms is None else _text(claim.own_terms)
+    numbers = f"said {_text(claim.said)}, own {own}, found {_text(claim.found)} {claim.unit}"
+    return numbers.rstrip()
+
+
+def _text(value: float) -> str:
+    return format_count(value) if value >= 1_000_000 else format_number(value)
+
+
+# --- economics ----------------------------------------------------------------------------------
+# What a million tokens cost on each card, trained and generated.
+
+
+def token_costs(
+    costs: Mapping[str, Mapping[str, float]], title: str = "a million tokens"
+) -> Drawing:
+    """{"H100": {"training": 0.6, "generating": 2.0}}, in USD for a million tokens, on one scale."""
+    kinds = list(dict.fromkeys(kind for its in costs.values() for kind in its))
+    looks = dict(zip(kinds, style.SERIES, strict=False))
+    return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD a million", looks)
+
+
+# --- paid time ----------------------------------------------------------------------------------
+# What became of the arithmetic that was paid for: hours across, speed upwards.
+
+
+class _Bands(Levels):
+    """Levels with their names inside, where there is room."""
+
+    @property
+    def fitting(self) -> dict[str, tuple[float, float]]:
+        """Where the names of the levels that have room for them stand: across, and upwards."""
+        bands, low = {}, 0.0
+        for name, its in self.levels.items():
+            rate, start = max((rate, at) for at, rate in its)
+            high = self.high * rate / self.most
+            ends = [at for at, size in its if not size] or [self.over[1]]
+            if start == 0 and high > 14 and width_pt(name, 9) < self.x(ends[0]) - self.left:
+                bands[name] = ((self.left + self.x(ends[0])) / 2, low + high / 2)
+            low += high
+        return bands
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        super().draw(drawing, top)
+        bottom = top + self.height_pt - 4
+        for name, (x, up) in self.fitting.items():
+            ink = style.on(self.looks[name][0])
+            drawing.write(x, bottom - up + 3.3, name, 9, "center", ink)
+
+
+def paid_time(audit: RunAudit) -> Drawing:
+    """The hours of a run times the peak as one large box, and in it the part that 6·N·D counts."""
+    run, step = audit.run, audit.step.flop_per_s
+    peak, counted = run.peak_flop_per_s, step * audit.useful
+    product = f"{audit.hfu:.1%} · {audit.useful:.1%} · {audit.kept:.1%} = {run.mfu:.1%}"
+    parts = {
+        f"counted by 6ND: {product} of all that was paid": (counted, style.COMPUTING),
+        f"computed twice, or scores: {1 - audit.useful:.1%} of the steps' work": (
+            step - counted,
+            style.TEMPORARY,
+        ),
+        f"not reached in a step: {1 - audit.hfu:.1%} of the peak": (peak - step, style.IDLE),
+    }
+    lost = f"everything but steps: {1 - audit.kept:.1%} of the hours"
+    block = _Bands(
+        {name: [(0, rate), (audit.kept, 0)] for name, (rate, _) in parts.items()}
+        | {lost: [(audit.kept, peak)]},
+        over=(0, 1),
+        name="speed",
+        high=190,
+        told=lambda rate: f"{rate / 1e12:.3g} TFLOP/s",
+        outlined=True,
+        looks={name: (fill, None) for name, (_, fill) in parts.items()}
+        | {lost: (style.WHITE, "/")},
+    )
+    rates = f"{counted / 1e12:.3g}, {step / 1e12:.3g} and {peak / 1e12:.3g} TFLOP/s"
+    return page(
+        f"{run.name}: {run.gpu_hours:,.0f} GPU-hours, and what became of them",
+        block,
+        key=[name for name in block.words if name not in block.fitting],
+        notes=[f"upwards: {rates}; across: the hours"],
+        sentence=f"{run.name}: {'; '.join(parts)}; {lost}",
+    )
+
+
+# --- sharing ------------------------------------------------------------------------------------
+# Streams that share a processor: one row a stream, one box a task, as high as it is fast.
+
+
+def shared_rates(charts: Mapping[str, SharedTimeline]) -> Drawing:
+    """One chart under another on one scale: {"alone": timeline, "sharing": timeline}.
+
+    A box as high as its row runs at full speed, half as high at half speed, so a box's area is its
+    work. The first word of a task's name is its kind.
+    """
+    blocks: list[Block] = []
+    for name, run in charts.items():
+        heads = [f"{name}: {format_duration(run.total_s)}", *[""] * len(run.tasks)]
+        for head, stream in zip(heads, _streams(run), strict=False):
+            blocks.append(_levels(run, stream, head))
+    return page("", *blocks, notes=["height: speed"])
+
+
+def _levels(run: SharedTimeline, stream: str, head: str) -> Levels:
+    levels: dict[str, list[tuple[float, float]]] = {}
+    for span in run.spans:
+        if span.stream == stream:
+            times = levels.setdefault(span.task.split(" ", 1)[0], [])
+            times += [(span.start_s, span.rate), (span.end_s, 0.0)]
+    return Levels(
+        levels,
+        over=(0, run.total_s),
+        name=stream,
+        head=head,
+        high=34,
+        most=1.0,
+        outlined=True,
+        told="{:.0%}".format,
+    )
+
+
+def _streams(run: SharedTimeline) -> list[str]:
+    """That with most work first, as profiles have it: what it waits for stands below."""
+    work: dict[str, float] = {}
+    for task in run.tasks:
+        work[task.stream] = work.get(task.stream, 0) + task.alone_s
+    return sorted(work, key=work.__getitem__, reverse=True)
