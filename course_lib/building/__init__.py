@@ -1,4 +1,4 @@
-"""From chapters/ to notebooks/, exercises/, solutions/ and the glossary.
+"""From the chapters' texts to notebooks/, exercises/, solutions/ and the glossary.
 
 `chapters` reads the sources and refuses what breaks a rule, `notebooks` and `glossary` turn them
 into the text of notebooks, `folders` writes what is missing or stale and keeps what was edited.

@@ -1,4 +1,4 @@
-"""Reads chapters/NN_name.py (jupytext `py:percent`) and refuses what breaks a chapter's rules."""
+"""Reads the text of each chapter (jupytext `py:percent`) and refuses what breaks its rules."""
 
 import re
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from typing import Any
 
 from course_lib.problem import Problem
 
+ROOMS = Path("course_lib") / "chapters"
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 GIVEN_BEGIN, GIVEN_END = "### BEGIN GIVEN", "### END GIVEN"
 _MARK = re.compile(r"### (BEGIN|END) (SOLUTION|GIVEN)")
@@ -82,10 +83,13 @@ def read_chapter(path: Path) -> Chapter:
 
 
 def read_chapters(root: Path) -> list[Chapter]:
-    """All chapters under root/chapters by number. Raises Problem for a duplicate number."""
-    paths = sorted((root / "chapters").glob("*.py"))
+    """The text of each room, ch01_steps/01_steps.py, by number.
+
+    Raises Problem for a duplicate number.
+    """
+    paths = sorted((root / ROOMS).glob("*/[0-9]*.py"))
     if not paths:
-        raise Problem(f"{root / 'chapters'} has no chapters: run this in the course's repository")
+        raise Problem(f"{root / ROOMS} has no chapters: run this in the course's repository")
     seen: dict[str, Path] = {}
     for path in paths:
         if not re.match(r"\d\d_\w+$", path.stem):
@@ -102,7 +106,7 @@ def _jupytext() -> Any:
         return import_module("jupytext")
     except ModuleNotFoundError:
         remedy = 'pip install -e ".[dev]"'
-        raise Problem(f"jupytext is missing, which reads chapters/: run `{remedy}`") from None
+        raise Problem(f"jupytext is missing, which reads the chapters: run `{remedy}`") from None
 
 
 def _require_balanced(path: Path, text: str) -> None:

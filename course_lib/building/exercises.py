@@ -1,7 +1,7 @@
 """Joins a chapter with its exercises: writes their headings, refuses one without the other.
 
 In a chapter an exercise is a markdown cell that begins with `**5.1**`, and below it code with
-`check("5.1", …)`. Its kind, title, hints and check stand in course_lib/chapters/ch05_flops_roofline_mfu/exercises.py.
+`check("5.1", …)`. Its kind, title, hints and check stand in exercises.py beside it.
 """
 
 import re
@@ -14,7 +14,6 @@ from course_lib.checking.exercises import Exercise, exercises_at
 from course_lib.checking.submissions.notebook import CHECK_CALL
 from course_lib.problem import Problem
 
-CHECKS = Path("course_lib") / "checking"
 _HEADING = re.compile(r"\*\*(\d+\.\d+)(.*?)\*\*", re.S)
 
 
@@ -33,7 +32,7 @@ def with_exercises(chapter: Chapter, root: Path) -> Chapter:
     Raises Problem naming exercise and file when an exercise has no heading, no check or no check
     function, or its id is there twice.
     """
-    checks = CHECKS / f"ch{chapter.number:02}.py"
+    checks = chapter.path.with_name("exercises.py").relative_to(root)
     known = _registered(root, checks)
     parts = _parts(chapter)
     _require_once([part.id for part in parts], chapter.path)
@@ -73,7 +72,7 @@ def _parts(chapter: Chapter) -> list[_Part]:
             raise Problem(f'{where}: a solution outside an exercise: add tags=["exercise"]')
         if heading := _heading(cell):
             if heading[2]:
-                remedy = f"write `**{heading[1]}**`, the rest comes from {CHECKS}"
+                remedy = f"write `**{heading[1]}**`, the rest comes from exercises.py"
                 raise Problem(f"{where}: exercise {heading[1]} repeats its title: {remedy}")
             parts.append(_Part(heading[1], where))
         elif cell.kind == "code" and parts:

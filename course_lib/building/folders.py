@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.building.chapters import read_chapters
+from course_lib.building.chapters import ROOMS, read_chapters
 from course_lib.building.edits import about, load, stored_sha, untouched
 from course_lib.building.exercises import with_exercises
 from course_lib.building.glossary import TABLE, glossary
@@ -87,8 +87,8 @@ def compare(root: Path) -> list[Outcome]:
 
 def _undo(path: Path) -> str:
     """What to do about an edited notebook, which `course build` alone would keep as it is."""
-    source = TABLE.name if path.stem == TABLE.stem else f"{path.stem}.py"
-    return f"move the edit to chapters/{source}, delete this notebook, then {BUILD}"
+    source = TABLE.name if path.stem == TABLE.stem else f"ch{path.stem}/{path.stem}.py"
+    return f"move the edit to {ROOMS / source}, delete this notebook, then {BUILD}"
 
 
 def _fault_of_surplus(path: Path) -> Outcome:

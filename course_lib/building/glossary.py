@@ -1,13 +1,13 @@
-"""The glossary: one table, chapters/glossary.tsv, becomes notebooks/glossary.ipynb."""
+"""The glossary: one table, glossary.tsv, becomes notebooks/glossary.ipynb."""
 
 import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.building.chapters import Cell, Chapter
+from course_lib.building.chapters import ROOMS, Cell, Chapter
 from course_lib.problem import Problem
 
-TABLE = Path("chapters") / "glossary.tsv"
+TABLE = ROOMS / "glossary.tsv"
 _COLUMNS = ["chapter", "term", "中文", "meaning", "又作"]  # the last one where there is one
 
 
@@ -57,4 +57,4 @@ def glossary(root: Path, names: dict[int, str]) -> Chapter:
         link = f"[{term.chapter}]({name}.ipynb)" if name else str(term.chapter)
         chinese = f"{term.chinese} (又作 {term.also})" if term.also else term.chinese
         lines.append(f"| {term.english} | {chinese} | {term.meaning} | {link} |")
-    return Chapter(root / "chapters" / "glossary.py", (Cell("markdown", "\n".join(lines), 1),))
+    return Chapter(root / ROOMS / "glossary.py", (Cell("markdown", "\n".join(lines), 1),))

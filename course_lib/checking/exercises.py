@@ -3,13 +3,14 @@
 import difflib
 import importlib
 import importlib.util
-import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from course_lib import outline
 
 KINDS = ("calculate", "implement", "debug", "predict", "build")
 
@@ -89,21 +90,17 @@ def exercise(
 
 def chapters() -> list[int]:
     """Numbers of the chapters that have exercises."""
-    package = importlib.import_module("course_lib.checking")
-    names = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(int(name[2:]) for name in names if re.fullmatch(r"ch\d\d", name))
+    found = outline.files("exercises.py")
+    return [number for number, room in outline.rooms().items() if f"{room}.exercises" in found]
 
 
 def chapter_module(chapter: int) -> ModuleType:
     """The module with the exercises and QUIZ of a chapter. Raises ValueError if there is none."""
-    try:
-        return importlib.import_module(f"course_lib.checking.ch{chapter:02d}")
-    except ModuleNotFoundError as error:
-        if error.name != f"course_lib.checking.ch{chapter:02d}":
-            raise
+    if chapter not in chapters():
         known = ", ".join(map(str, chapters())) or "none yet"
         message = f"chapter {chapter} has no exercises: choose one of these chapters: {known}"
-        raise ValueError(message) from None
+        raise ValueError(message)
+    return importlib.import_module(f"{outline.rooms()[chapter]}.exercises")
 
 
 def exercises_in(module: ModuleType) -> tuple[Exercise, ...]:

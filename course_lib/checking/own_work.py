@@ -20,7 +20,8 @@ from course_lib.mine import Part
 from course_lib.mine.shelf import own_names
 
 Own = Mapping[str, frozenset[str]]  # names of functions and classes by file
-_CHECKING = str(Path(__file__).parent)
+_LIBRARY = Path(__file__).parents[1]
+_CHECKING = (str(_LIBRARY / "checking"), str(_LIBRARY / "chapters"))
 _noted: ContextVar[set[str] | None] = ContextVar("noted", default=None)
 _followed: ContextVar[Own | None] = ContextVar("followed", default=None)
 

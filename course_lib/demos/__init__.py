@@ -1,6 +1,7 @@
 """Programs, one per technique: run from a cell, by `course demo`, or by torchrun.
 
-A demo is a module NAME.py in this folder, or a folder NAME with a `program.py`. It has `Options`
+A demo is a module NAME.py in this folder or in `demos` of a chapter's room, or a folder NAME with a
+`program.py`. It has `Options`
 (shared.options), `main(options)`, and a result with `report()`; the first line of its docstring is
 its line in `course demo --list`.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from course_lib import launch
+from course_lib import launch, outline
 from course_lib.arguments import Parser
 from course_lib.validation import choice
 
@@ -20,9 +21,20 @@ _FOLDER = Path(__file__).parent
 
 def _found() -> dict[str, str]:
     """Every demo with its line, in the order of their names; nothing is imported to find them."""
-    files = {path.stem: path for path in _FOLDER.glob("[a-z]*.py")}
-    files |= {path.parent.name: path for path in _FOLDER.glob("*/program.py")}
-    return {name: _first_line(files[name]) for name in sorted(files)}
+    return {name: _first_line(path) for name, (_, path) in sorted(_MODULES.items())}
+
+
+def _modules() -> dict[str, tuple[str, Path]]:
+    """By the name of each demo: its module and where that is."""
+    here = {f"{__name__}.{path.stem}": path for path in _FOLDER.glob("[a-z]*.py")}
+    here |= {
+        f"{__name__}.{path.parent.name}.program": path for path in _FOLDER.glob("*/program.py")
+    }
+    in_rooms = outline.files("demos/[a-z]*.py") | outline.files("demos/*/program.py")
+    return {
+        module.removesuffix(".program").rpartition(".")[2]: (module, path)
+        for module, path in (here | in_rooms).items()
+    }
 
 
 def _first_line(path: Path) -> str:
@@ -31,14 +43,14 @@ def _first_line(path: Path) -> str:
         return file.readline().strip().strip('".')
 
 
+_MODULES = _modules()
 DEMOS = _found()
 
 
 def load(name: str) -> ModuleType:
     """The program of demo `name`; ValueError with the nearest name for an unknown one."""
     choice("demo", name, DEMOS)
-    inside = ".program" if (_FOLDER / name / "program.py").exists() else ""
-    return import_module(f"{__name__}.{name}{inside}")
+    return import_module(_MODULES[name][0])
 
 
 def parse(

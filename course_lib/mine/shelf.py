@@ -29,7 +29,7 @@ def folder() -> Path:
     Set: by the variable COURSE_HOME, as for a class or a test.
     """
     clone = Path(__file__).parents[2]
-    in_clone = (clone / "chapters").is_dir() and "COURSE_HOME" not in os.environ
+    in_clone = (clone / "notebooks").is_dir() and "COURSE_HOME" not in os.environ
     return (clone if in_clone else home()) / "mine"
 
 

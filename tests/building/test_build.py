@@ -11,8 +11,7 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelspec import get_kernel_dict
 
 from course_lib.building import build, compare, notebooks
-from course_lib.building.chapters import read_chapters
-from course_lib.building.exercises import CHECKS as CHECKING
+from course_lib.building.chapters import ROOMS, read_chapters
 from course_lib.building.folders import FOLDERS, expected
 from course_lib.building.links import with_papers
 from course_lib.building.notebooks import FOLD, render, solved, unsolved
@@ -71,14 +70,18 @@ START = "# %% [markdown]\n# # Start here\n\n# %%\n1 + 1\n"
 @pytest.fixture
 def root(tmp_path):
     """A small repository with two chapters."""
-    folder = tmp_path / "chapters"
-    folder.mkdir()
-    (folder / "00_start_here.py").write_text(START, encoding="utf-8")
-    (folder / "01_steps.py").write_text(CHAPTER, encoding="utf-8")
-    checks = tmp_path / "course_lib" / "checking"
-    checks.mkdir(parents=True)
-    (checks / "ch01.py").write_text(CHECKS, encoding="utf-8")
+    text_of(tmp_path, "00_start_here").write_text(START, encoding="utf-8")
+    text = text_of(tmp_path, "01_steps")
+    text.write_text(CHAPTER, encoding="utf-8")
+    text.with_name("exercises.py").write_text(CHECKS, encoding="utf-8")
     return tmp_path
+
+
+def text_of(root, name):
+    """Where the text of a chapter stands, in a room that is there."""
+    room = root / ROOMS / f"ch{name}"
+    room.mkdir(parents=True, exist_ok=True)
+    return room / f"{name}.py"
 
 
 def sources(path):
@@ -105,7 +108,7 @@ def run_it(cells):
 
 
 def change_chapter(root):
-    path = root / "chapters" / "01_steps.py"
+    path = text_of(root, "01_steps")
     path.write_text(CHAPTER.replace("How many?", "How many, exactly?"), encoding="utf-8")
 
 
@@ -253,7 +256,7 @@ def test_one_place_to_write_is_enough():
 )
 def test_cells_that_only_prepare_are_folded_where_nobody_types(root, source, folded):
     chapter = f'{CHAPTER}\n# %% tags=["both"]\n{source}\n'
-    (root / "chapters" / "01_steps.py").write_text(chapter, encoding="utf-8")
+    text_of(root, "01_steps").write_text(chapter, encoding="utf-8")
     build(root)
     for folder in FOLDERS:
         cells = json.loads((root / folder / "01_steps.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -275,7 +278,7 @@ def test_a_fold_that_the_reader_opens_is_no_fault_and_one_that_build_misses_is(r
 
 
 def test_every_notebook_leads_to_its_neighbours(root):
-    (root / "chapters" / "02_last.py").write_text("# %% [markdown]\n# # 2 The last\n")
+    text_of(root, "02_last").write_text("# %% [markdown]\n# # 2 The last\n")
     build(root)
     lines = {path: sources(path)[0] for path in snapshot(root)}
     assert all(sources(path)[-1] == line for path, line in lines.items())
@@ -321,7 +324,7 @@ def _without(text, line):
     ],
 )
 def test_a_fault_gets_one_sentence_with_file_and_line(root, text, line, word):
-    (root / "chapters" / "01_steps.py").write_text(text, encoding="utf-8")
+    text_of(root, "01_steps").write_text(text, encoding="utf-8")
     with pytest.raises(Problem) as caught:
         build(root)
     assert f"01_steps.py:{line}: " in str(caught.value) and word in str(caught.value)
@@ -330,10 +333,10 @@ def test_a_fault_gets_one_sentence_with_file_and_line(root, text, line, word):
 
 
 def test_a_duplicate_number_or_odd_name_is_refused(root):
-    (root / "chapters" / "01_other.py").write_text(START)
+    text_of(root, "01_other").write_text(START)
     with pytest.raises(Problem, match=r"01_steps\.py:1: 01_other\.py has number 01 too"):
         read_chapters(root)
-    (root / "chapters" / "01_other.py").rename(root / "chapters" / "other.py")
+    text_of(root, "01_other").rename(text_of(root, "01_other").with_name("1_other.py"))
     with pytest.raises(Problem, match=r"other\.py:1: a chapter is named like"):
         read_chapters(root)
 
@@ -426,7 +429,7 @@ def test_what_no_chapter_asks_for_goes_only_if_nobody_edited_it(root):
     shutil.copy(root / "exercises" / "01_steps.ipynb", copy)
     mine.write_text("{}")
     edit(root / "exercises" / "01_steps.ipynb", answer_it)
-    (root / "chapters" / "01_steps.py").unlink()
+    text_of(root, "01_steps").unlink()
     states = {o.path.relative_to(root).as_posix(): o.state for o in build(root)}
     assert states["notebooks/01_steps.ipynb"] == "removed"
     assert states["exercises/01_steps.ipynb"] == "kept"
@@ -442,11 +445,11 @@ def test_compare_names_each_fault_and_writes_nothing(root):
     (root / "solutions" / "01_steps.ipynb").unlink()
     edit(root / "notebooks" / "01_steps.ipynb", answer_it)
     change_chapter(root)
-    (root / "chapters" / "02_gone.py").write_text(START)
+    text_of(root, "02_gone").write_text(START)
     build_02 = root / "notebooks" / "02_gone.ipynb"
     gone = read_chapters(root)[2]
     build_02.write_text(render(gone, [gone])["notebooks"])
-    (root / "chapters" / "02_gone.py").unlink()
+    text_of(root, "02_gone").unlink()
     before = snapshot(root)
     found = {o.path.relative_to(root).as_posix(): o.state for o in compare(root)}
     assert found == {
@@ -465,7 +468,8 @@ def test_the_remedy_of_an_edit_ends_it(root):
     build(root)
     (fault,) = compare(root)
     assert fault.text == (
-        "move the edit to chapters/01_steps.py, delete this notebook, then run `course build`"
+        f"move the edit to {ROOMS}/ch01_steps/01_steps.py, delete this notebook, "
+        "then run `course build`"
     )
     path.unlink()
     build(root)
@@ -473,7 +477,7 @@ def test_the_remedy_of_an_edit_ends_it(root):
 
 
 def test_the_remedy_of_a_glossary_that_was_edited_names_its_table(root):
-    table = root / "chapters" / "glossary.tsv"
+    table = root / ROOMS / "glossary.tsv"
     table.write_text(
         "chapter\tterm\t中文\tmeaning\t又作\n1\tstep\t步\tOne step.\n", encoding="utf-8"
     )
@@ -485,7 +489,7 @@ def test_the_remedy_of_a_glossary_that_was_edited_names_its_table(root):
 def test_what_no_chapter_asks_for_is_said_with_the_remedy_that_ends_it(root):
     build(root)
     edit(root / "exercises" / "01_steps.ipynb", answer_it)
-    (root / "chapters" / "01_steps.py").unlink()
+    text_of(root, "01_steps").unlink()
     texts = {o.path.parent.name: o.text for o in compare(root)}
     assert texts["notebooks"] == "no chapter asks for it: run `course build`"
     assert texts["exercises"] == "no chapter asks for it: delete or rename what you edited"
@@ -496,7 +500,7 @@ def test_what_no_chapter_asks_for_is_said_with_the_remedy_that_ends_it(root):
 
 def test_a_changed_tag_is_stale(root):
     build(root)
-    path = root / "chapters" / "01_steps.py"
+    path = text_of(root, "01_steps")
     path.write_text(CHAPTER.replace("kept-tag", "other-tag"), encoding="utf-8")
     assert {outcome.state for outcome in compare(root)} == {"stale"}
     build(root)
@@ -516,7 +520,7 @@ def _git(*arguments):
 
 def test_the_committed_notebooks_are_what_the_committed_chapters_give(tmp_path):
     """Blobs, not files: a learner's own work in the tree must not fail the tests."""
-    names = _git("ls-files", "chapters", str(CHECKING), *FOLDERS).decode().splitlines()
+    names = _git("ls-files", str(ROOMS), *FOLDERS).decode().splitlines()
     if not any(name.endswith(".ipynb") for name in names):
         pytest.skip("no notebooks are committed here, or this is no git repository")
     for name in names:

@@ -48,8 +48,8 @@ SECOND = 'check("1.2", often)'
 
 def build_with(root, chapter, checks):
     for path, text in (
-        ("chapters/01_steps.py", chapter),
-        ("course_lib/chapters/ch01_steps_and_batches/exercises.py", checks),
+        ("course_lib/chapters/ch01_steps/01_steps.py", chapter),
+        ("course_lib/chapters/ch01_steps/exercises.py", checks),
     ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
@@ -73,9 +73,9 @@ TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + SECOND_CELLS.replace("**1.2** "
 )
 # What is wrong: (chapter, checks, what the sentence must name).
 FAULTS = {
-    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:14", "1.2", "ch01.py"]),
-    "no checks at all": (CHAPTER, "", ["steps.py:4", "1.1", "ch01.py"]),
-    "no cells": (FIRST_CELLS, CHECKS, ["ch01.py", "1.2", "01_steps.py"]),
+    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:14", "1.2", "exercises.py"]),
+    "no checks at all": (CHAPTER, "", ["steps.py:4", "1.1", "exercises.py"]),
+    "no cells": (FIRST_CELLS, CHECKS, ["exercises.py", "1.2", "01_steps.py"]),
     "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:4", "1.1", 'check("1.1"']),
     "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:14", "1.2"]),
     "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:4", "1.1"]),
@@ -87,7 +87,7 @@ FAULTS = {
     ),
     "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:4", "1.1"]),
     "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["01_steps.py", "1.2", "2 times"]),
-    "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["ch01.py", "1.1", "2 times"]),
+    "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["exercises.py", "1.1", "2 times"]),
     "a title by hand": (
         CHAPTER.replace("**1.1**", "**1.1 Debug: two counts.**"),
         CHECKS,
@@ -99,8 +99,8 @@ FAULTS = {
         CHECKS,
         ["steps.py:7", 'tags=["exercise"]'],
     ),
-    "an unknown kind": (CHAPTER, CHECKS.replace("debug", "guess"), ["ch01.py", "guess"]),
-    "an id of no form": (CHAPTER, CHECKS.replace('"1.2"', '"1.x"'), ["ch01.py", "1.x"]),
+    "an unknown kind": (CHAPTER, CHECKS.replace("debug", "guess"), ["exercises.py", "guess"]),
+    "an id of no form": (CHAPTER, CHECKS.replace('"1.2"', '"1.x"'), ["exercises.py", "1.x"]),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import course_lib
 
-ABOUT = "write the notebooks from chapters/ (for contributors)"
+ABOUT = "write the notebooks from the chapters' texts (for contributors)"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def _check(root: Path) -> int:
         print(fault.line(root), file=sys.stderr)
     if faults:
         count = "1 notebook does" if len(faults) == 1 else f"{len(faults)} notebooks do"
-        print(f"{count} not match chapters/", file=sys.stderr)
+        print(f"{count} not match the chapters", file=sys.stderr)
     return 1 if faults else 0
 
 

@@ -1,6 +1,6 @@
 """A training job that may be ended at any moment and started again: it saves, and resumes.
 
-    torchrun … -m course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable FOLDER --steps 24 --every 5
+    torchrun … -m course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable FOLDER
 
 Rank 0 writes a line into FOLDER/updates.jsonl for each update, so that others can watch.
 """

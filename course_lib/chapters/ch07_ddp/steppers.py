@@ -1,0 +1,185 @@
+"""Stories of chapter 7 to walk through, step by step."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.panels.controls import choice, flag, listed, whole
+from course_lib.panels.panel import Rows
+from course_lib.panels.stepper import Stepper
+from course_lib.panels.story import Story
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
+from course_lib.theory.stories import copies as told
+from course_lib.trace import FREE, Event, Held, Holdings
+
+
+_LINK = Link("4 GB/s", bytes_per_s=4e9, latency_s=1e-4)
+
+
+# 5 ms of backward for each; the embedding, which is the head as well, is ready at the very end.
+_CHAIN = (
+    *(Gradient(f"layer {number}", 10_000_000, 0.005) for number in range(6, 0, -1)),
+    Gradient("embedding", 20_000_000, 0.005),
+)
+
+
+def buckets(bucket_mb: int = 20, ranks: int = 8, overlap: bool = True) -> Stepper:
+    """One backward pass of DDP: gradients fill buckets, which leave while backward goes on.
+
+    Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "bucket_mb": listed("bucket", bucket_mb, {str(mb): mb for mb in (10, 20, 40, 80)}, "MB"),
+        "ranks": listed("ranks", ranks, {str(count): count for count in (2, 8, 64)}),
+        "overlap": flag("overlap", overlap),
+    }
+    return Stepper(controls, _Buckets)
+
+
+class _Buckets(Story):
+    """A step for each gradient that is ready and each bucket that leaves or arrives."""
+
+    def __init__(self, bucket_mb: int, ranks: int, overlap: bool) -> None:
+        cap = 1_000_000 * bucket_mb
+        self.line = ddp_timeline(
+            _CHAIN, ranks, _LINK, cap_bytes=cap, first_bytes=cap, overlap=overlap
+        )
+        self.trace = told.bucket_steps(self.line)
+        # At one time a gradient is ready before a bucket arrives, and the next one leaves last.
+        backward = [event for event in self.trace if event.what == "backward"]
+        self.sent = [event for event in self.trace if event.what != "backward"]
+        changes = [(one.until, 0, "ready", one) for one in backward]
+        changes += [(one.until, 1, "arrives", one) for one in self.sent]
+        changes += [(one.at, 2, "leaves", one) for one in self.sent]
+        self.changes = sorted(changes, key=lambda change: (*change[:2], change[3].at))
+        self.gradients, self.count = backward, len(self.changes) + 1
+
+    def at(self, step: int) -> float:
+        return self.changes[step - 1][0] if step else 0.0
+
+    def past(self, step: int, what: str) -> list[Event]:
+        return [event for _, _, its, event in self.changes[:step] if its == what]
+
+    def word(self, gradient: Event, step: int) -> dict[int, str]:
+        """Not there, of this rank alone, or the mean."""
+        if gradient not in self.past(step, "ready"):
+            return {}
+        back = [event.part for event in self.past(step, "arrives")]
+        return {0: "mean gradients" if gradient.part[0] in back else "own gradients"}
+
+    def picture(self, step: int) -> Drawing:
+        now, ready = self.at(step), self.past(step, "ready")
+        computing = self.gradients[len(ready)] if len(ready) < len(self.gradients) else None
+        layers = {
+            one.label: Cell("", self.word(one, step), frame="backward" if one is computing else "")
+            for one in reversed(self.gradients)
+        }
+        back, left = len(self.past(step, "arrives")), len(self.past(step, "leaves"))
+        said = (
+            f"{len(ready)} of {len(self.gradients)} gradients are ready; of "
+            f"{counted(len(self.sent), 'bucket')} {back} are back with the mean, and "
+            f"{left - back} on the link"
+        )
+        return page(
+            f"{1000 * now:.3g} ms after the start of the backward pass",
+            Cells({"layers": layers}, high=24, said=said),
+            Cells(
+                {"buckets": self.containers(step)},
+                high=24,
+                heads=False,
+                below=True,
+                lined=True,
+                said=" ",
+            ),
+            self.clock(step),
+            key=("own gradients", "mean gradients", "messages", "late"),
+        )
+
+    def containers(self, step: int) -> dict[str, Cell]:
+        """A cell for each bucket, as wide as its bytes, with slots for its gradients."""
+        cells: dict[str, Cell] = {}
+        for sent in self.sent:
+            words: list[str] = []
+            for gradient in self.gradients:
+                if gradient.part[0] == sent.part:
+                    size = self.line.gradients[gradient.part[1]].size_bytes // _UNIT
+                    words += [self.word(gradient, step).get(0, "")] * size
+            filled = {slot: word for slot, word in enumerate(words) if word}
+            state = self.state(sent, step, len(filled), len(words))
+            frame = "messages" if state == "on the link" else ""
+            name = f"{sent.part + 1}: " if len(words) < 3 else f"bucket {sent.part + 1}: "
+            # A column for each 10 MB; the cell lies over all of its own.
+            place = len(cells)
+            cells[f"{place}"] = Cell(name + state, filled, len(words), wide=len(words), frame=frame)
+            cells |= {f"{place + more}": Cell(slots=0) for more in range(1, len(words))}
+        return cells
+
+    def state(self, sent: Event, step: int, ready: int, all_: int) -> str:
+        if sent in self.past(step, "arrives"):
+            return "the mean"
+        if sent in self.past(step, "leaves"):
+            return "on the link"
+        return "full, waits" if ready == all_ else "filling" if ready else "empty"
+
+    def clock(self, step: int) -> Lanes:
+        """Backward and the link on one scale of time, as far as it has passed."""
+        now, end = self.at(step), self.line.backward_s
+        begun = [
+            event for event in self.trace if event.at < now or event in self.past(step, "leaves")
+        ]
+        rows: dict[str, list[Event]] = {"backward": [], "link": [], "exposed": []}
+        for event in begun:
+            row = "backward" if event.what == "backward" else "link"
+            short = event.label.removeprefix("layer ").replace("embedding", "emb.")
+            short = short or f"bucket {event.part + 1}"
+            until = min(event.until, now)
+            rows[row].append(event._replace(end=until, label=short))
+        if now > end:
+            label = f"{1000 * (now - end):.3g} ms"
+            rows["exposed"].append(Event(end, 0, "late", end=now, label=label))
+        return Lanes(rows, over=(0.0, self.line.end_s), now=now, told=_ms)
+
+    def rows(self, step: int) -> Rows:
+        exposed = f", {1000 * self.line.exposed_s:.1f} ms of it exposed"
+        end = exposed if step == self.count - 1 else ""
+        link = f"{_LINK.name}, {1e6 * _LINK.latency_s:.0f} µs a message; backward 35 ms"
+        time = f"{1000 * self.line.communication_s:.1f} ms of link time in all"
+        return (("communication", time + end), ("link", link))
+
+    def caption(self, step: int) -> str:
+        if not step:
+            return "The loss is known. Backward begins at the last layer; no gradient is there yet."
+        at_s, _, what, event = self.changes[step - 1]
+        if what == "ready":
+            bucket, place = event.part
+            following = self.gradients[place + 1 : place + 2]
+            is_full = not following or following[0].part[0] > bucket
+            full = ", which is full now" if is_full else ""
+            text = f"The gradient of {event.label} is ready and goes into bucket {bucket + 1}"
+            return f"{text}{full}."
+        name = f"Bucket {event.part + 1}"
+        if what == "leaves":
+            meanwhile = "with nothing left to hide behind"
+            if at_s < self.line.backward_s:
+                meanwhile = "while backward goes on"
+            size = format_bytes(event.bytes, digits=0)
+            return f"{name} leaves: an all-reduce of {size}, {meanwhile}."
+        end = "The optimizer may begin." if event is self.sent[-1] else ""
+        return f"{name} is back, with the mean over all ranks. {end}".strip()
+
+    def result(self, step: int) -> object:
+        """The priced timeline as well."""
+        return self.line, step
+
+
+_UNIT = 10_000_000  # bytes: what all sizes here are multiples of
+
+
+def _ms(time_s: float) -> str:
+    return f"{1000 * time_s:.3g} ms" if time_s else "0"

@@ -1,0 +1,175 @@
+"""Stories of chapter 10 to walk through, step by step."""
+
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.panels.controls import choice, flag, listed, powers_of_two
+from course_lib.panels.panel import Rows
+from course_lib.panels.stepper import Stepper
+from course_lib.panels.story import Story
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.collectives import sent_bytes
+from course_lib.theory.stories import messages as told
+from course_lib.trace import COPY, TAKE
+
+
+_HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
+
+
+# What lies where, from X to Z; a gradient lies in the place of what it is the gradient of.
+_PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
+
+
+_OF = {"XA": "X·A", "YB": "Y·B", "dZ": "Z", "g(dZ)": "Y·B", "dY": "Y", "dXA": "X·A"}
+
+
+_OF |= {"dX part": "f(X)", "dX": "X"}
+
+
+_UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
+
+
+_BETWEEN = {
+    told.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
+    told.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
+}
+
+
+# By what is made: what happens, and what else if the tokens are cut.
+_MADE: dict[str, str | tuple[str, str]] = {
+    "X": ("Every rank has all of X", "Each rank has its own tokens of X"),
+    "f(X)": ("f copies X: nothing is sent", "f gathers the tokens of all ranks"),
+    "XA": "Each rank multiplies with its columns of A, and gets its columns of X·A",
+    "Y": "{0}; nothing is sent",
+    "YB": "Each rank multiplies with its rows of B: a result of full size, but unfinished",
+    "Z": (
+        "g adds up the unfinished results: every rank has Z",
+        "g adds up the results, and each rank keeps its own tokens",
+    ),
+    "dZ": (
+        "Backward: every rank has the gradient of Z",
+        "Backward: each rank has the gradient of its own tokens of Z",
+    ),
+    "g(dZ)": (
+        "g only copies the gradient on the way back: nothing is sent",
+        "g gathers the gradient of all tokens",
+    ),
+    "dY": "Each rank goes back through its rows of B, and has their gradient as well",
+    "dXA": "Back through {1}, on each rank alone",
+    "dX part": "Each rank goes back through its columns of A: a part of the gradient of X",
+    "dX": (
+        "f adds up the parts: every rank has the whole gradient of X",
+        "f adds up the parts, and each rank keeps those of its tokens",
+    ),
+}
+
+
+_UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
+
+
+def cut_pair(ranks: int = 2, kind: str = told.MLP, sequence_parallel: bool = False) -> Stepper:
+    """X, A, B and Z on 2 or 4 ranks. Raises ValueError for other starting values."""
+    controls = {
+        "kind": choice("pair", kind, {"MLP": told.MLP, "attention": told.ATTENTION}),
+        "ranks": listed("ranks", ranks, {"2": 2, "4": 4}),
+        "sequence_parallel": flag("sequence parallel", sequence_parallel),
+    }
+    return Stepper(controls, _CutPair)
+
+
+class _CutPair(Story):
+    """A row for each rank: its part of X, A, X·A, Y, B, Y·B and Z as far as they are made."""
+
+    def __init__(self, kind: str, ranks: int, sequence_parallel: bool) -> None:
+        self.kind, self.ranks, self.by_tokens = kind, ranks, sequence_parallel
+        self.trace = told.pair_steps(
+            kind, _HIDDEN, _TOKENS, ranks, sequence_parallel=sequence_parallel
+        )
+        self.made = [event.part for event in self.trace if event.who == 0 and event.what == TAKE]
+
+    def sent(self, step: int) -> float:
+        """Bytes that a rank has sent, by rings."""
+        totals = self.trace.sent(0, until=step).items()
+        return sum(sent_bytes(name, total.size_bytes, self.ranks) for name, total in totals)
+
+    def picture(self, step: int) -> Drawing:
+        now, *call = reversed(self.now(step)[: len(self.now(step)) // self.ranks])
+        backward = step >= len(self.made) // 2
+        name = now.part.name
+        grid = {
+            f"rank {rank}": {self.head(place, backward): self.cell(place, rank, step)
+                             for place in _PLACES}
+            for rank in range(self.ranks)
+        }  # fmt: skip
+        if call:
+            sent = sent_bytes(call[0].what, call[0].bytes, self.ranks)
+            words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends "
+            words += format_bytes(sent)
+        elif name in _UNFINISHED:
+            words = f"{self.ranks} unfinished results of full size, to be added up"
+        else:
+            words = "nothing is sent"
+        size = f"{now.part.rows:,} × {now.part.columns:,} numbers"
+        said = f"{counted(self.ranks, 'rank')}: each makes {name}, {size}; {words}"
+        bold = [self.head(_OF.get(name, name), backward)]
+        pairs = Cells(grid, square=4, lined=False, bold=bold, said=said)
+        way = "backward" if backward else "forward"
+        if not call and name not in _UNFINISHED:
+            way += ": from right to left" if backward else ": from left to right"
+        key = ("weights", "activations", "gradients", "messages", *_UNFINISHED.values())
+        return page(f"{way}; {words}", pairs, key=key)
+
+    def head(self, place: str, backward: bool) -> str:
+        """The name of a place, and of the gradient in it."""
+        if place == "Y":
+            return "GELU" if self.kind == told.MLP else "heads"
+        if not backward or place in ("A", "B", "f", "g"):
+            return place
+        return f"∂({place})" if "·" in place else f"∂{place}"
+
+    def cell(self, place: str, rank: int, step: int) -> Cell:
+        """The outline of the whole tensor, and the rank's part of it once it is made."""
+        names = [tensor.name for tensor in self.made[: step + 1]]
+        inner, middle = (_UNIT * width for width in told.PAIR_WIDTHS[self.kind])
+        columns = {"A": inner, "X·A": inner, "Y": middle}.get(place, _UNIT)
+        rows = {"A": _UNIT, "B": middle, "f": 2 * _UNIT, "g": 2 * _UNIT}.get(place, 2 * _UNIT)
+        slots, its = rows * columns, [one for one in names if _OF.get(one, one) == place]
+        if place in ("f", "g"):
+            active = {"f": ("f(X)", "dX"), "g": ("Z", "g(dZ)")}[place]
+            sends = names[-1] in active and any(event.sends for event in self.now(step))
+            return Cell("", dict.fromkeys(range(slots if sends else 0), "messages"), slots, columns)
+        parts = 3 if self.kind == told.ATTENTION and place in ("A", "X·A") else 1
+        own_columns = [
+            c for c in range(columns) if c * parts * self.ranks // columns % self.ranks == rank
+        ]
+        own_rows = [r for r in range(rows) if r * self.ranks // rows == rank]
+        by_columns = place in ("A", "X·A", "Y")
+        by_rows = place == "B" or (place in ("X", "Z") and self.by_tokens)
+        filled = [
+            r * columns + c
+            for r in (own_rows if by_rows else range(rows))
+            for c in (own_columns if by_columns else range(columns))
+        ]
+        frame = "now" if its and its[-1] == names[-1] else ""
+        if place in ("A", "B"):
+            has = {"A": "dX part", "B": "dY"}[place] in names
+            halves = dict.fromkeys(filled[len(filled) // 2 :] if has else [], "gradients")
+            return Cell("", dict.fromkeys(filled, "weights") | halves, slots, columns)
+        word = "gradients" if its and its[-1].startswith(("d", "g(d")) else "activations"
+        word = _UNFINISHED.get(its[-1], word) if its else word
+        return Cell("", dict.fromkeys(filled if its else (), word), slots, columns, frame=frame)
+
+    def rows(self, step: int) -> Rows:
+        made = self.made[step]
+        size = format_bytes(made.rows * made.columns * 2)
+        sent, all_ = (format_bytes(self.sent(place)) for place in (step, self.count))
+        return (
+            ("on each rank", f"{made.rows:,} × {made.columns:,} numbers, {size}"),
+            ("sent by a rank so far", f"{sent} of {all_}"),
+        )
+
+    def caption(self, step: int) -> str:
+        said = _MADE[self.made[step].name]
+        text = said if isinstance(said, str) else said[self.by_tokens]
+        return f"{text.format(*_BETWEEN[self.kind])}."

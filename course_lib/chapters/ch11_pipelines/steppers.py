@@ -1,0 +1,217 @@
+"""Stories of chapter 11 to walk through, step by step."""
+
+from dataclasses import replace
+from course_lib import figures
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes, Levels
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.panels.controls import choice, listed, whole
+from course_lib.panels.panel import Rows
+from course_lib.panels.pipeline_panel import SCHEDULE_NAMES
+from course_lib.panels.stepper import Stepper
+from course_lib.panels.story import Story
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.published import LLAMA3_405B
+from course_lib.theory.inputs.units import format_bytes, format_duration
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.network.mesh import place
+from course_lib.theory.network.who_talks import Talk, who_talks
+from course_lib.theory.pipelines.moments import pipeline_trace
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step import failing_job as theory
+from course_lib.theory.step.failing_job import JobCosts
+from course_lib.trace import Event, Trace
+
+
+_CHUNKS = 2  # of the interleaved schedule
+
+
+_NARROW = 1 / 60  # a pass in which no number fits, of the whole width
+
+
+_HELD = "Each stage sends what it has just made, and holds the activations of these micro-batches."
+
+
+_TITLES = {
+    "naive": "One after another",
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved 1F1B",
+    "zb1p": "Zero bubble, ZB-H1",
+    "zbv": "Zero bubble, ZB-V",
+    "dualpipe": "DualPipe",
+}
+
+
+_NOTHING = Cell(slots=0)  # under a cell that is wider
+
+
+_RUNS, _HOLDS, _MOST = "runs", "holds", "now, most"
+
+
+def schedule(name: str = "1f1b", stages: int = 4, micro_batches: int = 8) -> Stepper:
+    """Every moment of a schedule at which a pass starts or ends; a backward takes two forwards.
+
+    Raises ValueError for starting values outside the controls or a schedule that they do not fit.
+    """
+    controls = {
+        "name": choice("schedule", name, SCHEDULE_NAMES),
+        "stages": whole("stages", stages, 2, 6),
+        "micro_batches": whole("micro-batches", micro_batches, 1, 12),
+    }
+    return Stepper(controls, _Schedule)
+
+
+class _Schedule(Story):
+    """Above what has run, below what each stage runs, sends and holds; later chunks lighter."""
+
+    def __init__(self, name: str, stages: int, micro_batches: int) -> None:
+        chunks = _CHUNKS if name == "interleaved" else 1
+        self.line = timeline(name, stages, micro_batches, chunks)
+        self.trace, self.end = pipeline_trace(self.line), self.line.makespan
+        self.times = self.trace.times
+        self.stages, self.micro_batches = range(stages), micro_batches
+        self.visits = self.line.schedule.visits
+        self.levels = [self.trace.levels(stage) for stage in self.stages]
+        tasks = self.trace.lanes(_stage_of).values()
+        shortest = min(event.until - event.at for its in tasks for event in its)
+        numbered = shortest >= _NARROW * self.end
+        self.passes = {
+            _stage_of(its[0]): [_shade(event, numbered) for event in its]
+            for its in sorted(tasks, key=lambda its: its[0].who)
+        }
+
+    def counts(self, stage: int, now: float) -> tuple[float, float]:
+        """Micro-batches that a stage holds, and the most so far; a chunk is a part of one."""
+        sizes = [size / self.visits for time, size in self.levels[stage] if time <= now] or [0.0]
+        return sizes[-1], max(sizes)
+
+    def picture(self, step: int) -> Drawing:
+        now = self.times[step]
+        lanes = Lanes(
+            self.passes,
+            now=now,
+            over=(0.0, self.end),
+            high=min(22.0, 168 / len(self.stages)),
+            ground=True,
+            told=lambda time: f"{time:.4g}",
+        )
+        held, row = self.trace.held(now), "stage {}".format
+        wires = {
+            "sends ↓": [e for e in self.now(step) if e.to is not None and e.to > e.who],
+            "sends ↑": [e for e in self.now(step) if e.to is not None and e.to < e.who],
+        }
+        grid = {}
+        for stage in self.stages:
+            filled = {
+                batch + self.micro_batches * min(chunk, self.visits - 1): (batch, chunk)
+                for batch, chunk in held[stage]
+            }
+            slots = Cell(
+                "",
+                {slot: _later("activations", chunk) for slot, (_, chunk) in filled.items()},
+                self.micro_batches * self.visits,
+                self.micro_batches,
+                {slot: str(batch) for slot, (batch, _) in filled.items()},
+                wide=4,
+            )
+            count, most = self.counts(stage, now)
+            grid[row(stage)] = {
+                **{name: Cell(_letters(stage, its), slots=0) for name, its in wires.items()},
+                _RUNS: self._runs(stage, now),
+                "": _NOTHING,
+                _HOLDS: slots,
+                **{" " * place: _NOTHING for place in (1, 2, 3)},
+                _MOST: Cell(f"{count:.3g}, {most:.3g}", slots=0, bold=True),
+            }
+        arrows = [
+            ((row(e.who), name), (row(e.to), name))
+            for name, its in wires.items()
+            for e in its
+            if not _far(e)
+        ]
+        several = "es" if self.micro_batches > 1 else ""
+        sizes = f"{len(self.stages)} stages, {self.micro_batches} micro-batch{several}"
+        title = f"{_TITLES[self.line.schedule.name]}: {sizes}"
+        cells = Cells(grid, arrows=arrows, high=16, gap=6, between=13, lined=True, note=_HELD)
+        return page(title, lanes, cells, key=())
+
+    def _runs(self, stage: int, now: float) -> Cell:
+        its = [_shade(e) for e in self.trace.running(now) if e.who == stage]
+        if not its:
+            return Cell("waits" if now < self.end else "done", {0: "idle"}, wide=2)
+        filled = {place: event.what for place, event in enumerate(its)}
+        names = [event.what.removeprefix("later ") for event in its]
+        if len(its) == 1:
+            return Cell(f"{names[0]} {its[0].label}", filled, wide=2)
+        letters = [f"{name[0].upper()} {e.label}" for name, e in zip(names, its, strict=True)]
+        return Cell("", filled, len(its), texts=dict(enumerate(letters)), wide=2)
+
+    def rows(self, step: int) -> Rows:
+        now = self.times[step]
+        held, most = zip(*(self.counts(stage, now) for stage in self.stages), strict=True)
+        busy = {event.who for event in self.trace.running(now)}
+        idle = len(self.stages) - len(busy) if now < self.end else 0
+        return (
+            ("held now", _each(held)),
+            ("most so far", _each(most)),
+            ("waiting now", f"{idle} of {counted(len(self.stages), 'stage')}"),
+        )
+
+    def caption(self, step: int) -> str:
+        """What starts, and what has just been freed."""
+        now = self.times[step]
+        time = f"After {now:.4g} of {self.end:.4g} units"
+        if now == self.end:
+            return f"{time}: the last backward pass is over, and nothing is held any more."
+        running: dict[int, list[str]] = {stage: [] for stage in self.stages}
+        for event in self.trace.running(now):
+            running[event.who].append(event.what)
+        doing: dict[str, list[str]] = {}
+        for stage, whats in running.items():
+            does = "forward and backward together" if len(whats) > 1 else "".join(whats)
+            doing.setdefault(does, []).append(str(stage))
+        idle = doing.pop("", [])
+        words = [f"{what} on {_named(stages)}" for what, stages in doing.items()]
+        if idle:
+            words.append(f"{_named(idle)} wait{'s' * (len(idle) == 1)}")
+        return f"{time}: {'; '.join(words)}."
+
+
+def _letters(stage: int, sent: list[Event]) -> str:
+    """What a stage sends; an arrow goes to a neighbour, words say who else gets it."""
+    its = [event for event in sent if event.who == stage]
+    far = {f"to {event.to}" for event in its if _far(event)}
+    return " ".join([", ".join(event.label for event in its), *far])
+
+
+def _far(event: Event) -> bool:
+    return abs((event.to or 0) - event.who) > 1
+
+
+def _stage_of(event: Event) -> str:
+    return f"stage {event.who}"
+
+
+def _later(word: str, chunk: int) -> str:
+    return f"later {word}" if chunk else word
+
+
+def _shade(event: Event, numbered: bool = True) -> Event:
+    """Passes of later chunks are lighter."""
+    _, chunk = event.part
+    return event._replace(what=_later(event.what, chunk), label=event.label * numbered)
+
+
+def _each(counts: tuple[float, ...]) -> str:
+    return f"{', '.join(f'{count:g}' for count in counts)} micro-batches, from stage 0 on"
+
+
+def _named(stages: list[str]) -> str:
+    return f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"

@@ -1,0 +1,339 @@
+"""Stories of chapter 12 to walk through, step by step."""
+
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.panels.controls import choice, flag, listed, powers_of_two
+from course_lib.panels.panel import Rows
+from course_lib.panels.stepper import Stepper
+from course_lib.panels.story import Story
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.collectives import sent_bytes
+from course_lib.theory.stories import messages as told
+from course_lib.trace import COPY, TAKE
+from itertools import accumulate, pairwise
+from course_lib.figures.engines.lanes import Lanes
+from course_lib.panels.controls import choice, listed, whole
+from course_lib.theory.inputs.hardware import NDR
+from course_lib.theory.inputs.units import format_bytes, format_seconds
+from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.trace import ADD, Event, Held
+
+
+_EACH, _EXPERTS, _TOP_K = 64, 8, 2
+
+
+_SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
+
+
+_FACTORS = {"1": 1.0, "1.25": 1.25, "1.5": 1.5, "2": 2.0, "no limit": 0.0}
+
+
+_LEVELS = 50  # of a queue
+
+
+_HOME = "what stays at home"
+
+
+_STAGES = {
+    "chosen": "every token has chosen its experts",
+    "accepted": "each expert accepts up to its capacity",
+    "compute": "every rank's experts compute",
+    "summed": "every token adds up its results",
+}
+
+
+def expert_exchange(ranks: int = 4, skew: float = 0.5, capacity_factor: float = 1.25) -> Stepper:
+    """64 tokens on each rank travel to 8 experts and back, top-2.
+
+    Capacity factor 0 means no limit. Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "ranks": powers_of_two("ranks", ranks, 2, 8),
+        "skew": listed("router's skew", skew, _SKEWS),
+        "capacity_factor": listed("capacity factor", capacity_factor, _FACTORS),
+    }
+    return Stepper(controls, _ExpertExchange)
+
+
+class _ExpertExchange(Story):
+    """Above: choices, from ranks (rows) to experts (columns). Below: experts' queues."""
+
+    def __init__(self, ranks: int, skew: float, capacity_factor: float) -> None:
+        self.table = told.skewed_exchange(
+            _EACH, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
+        )
+        self.ranks, self.trace = ranks, told.expert_steps(self.table)
+        self.computing, own = 2 + ranks, self.table.experts_of_a_rank
+        self.owner = [expert // own for expert in range(_EXPERTS)]
+        self.starts = {
+            event.part: event.at for event in self.trace if event.what in (COPY, told.STAY)
+        }  # of rows and results, by what they are: when they set out
+
+    def picture(self, step: int) -> Drawing:
+        grid = {
+            f"rank {rank}": {
+                **{f"e{expert}": self.choices(rank, expert, step) for expert in range(_EXPERTS)},
+                "back": self.results(rank, step),
+            }
+            for rank in range(self.ranks)
+        }
+        said = f"stage {step + 1} of {self.count}"
+        note = "rows of tokens for each expert, and at the right results that are back"
+        queues = {"experts' queues": {f"e{e}": self.queue(e, step) for e in range(_EXPERTS)}}
+        queues["time to compute"] = {
+            f"e{self.owner.index(rank)}": self.time(rank, step) for rank in range(self.ranks)
+        }
+        mean = sum(self.table.received) / self.ranks
+        worst = f"{max(self.table.received) / mean:.2f} × mean" if step >= self.computing else ""
+        limit = f"capacity {self.table.capacity}" if self.table.dropped else ""
+        for row, text in zip(queues.values(), (limit, worst), strict=True):
+            row["back"] = Cell(text, slots=0)
+        high = {"experts' queues": 70.0, "time to compute": 12.0}
+        got = ", ".join(map(str, self.table.received))
+        told_ = f"their experts get {got} rows, {self.table.dropped} choices are dropped"
+        return page(
+            self.title(step),
+            Cells(grid, note=note, high=18, said=said),
+            Cells(queues, high=high, heads=False, below=True, said=told_),
+            key=("activations", "messages", "work", "expected", "dropped"),
+        )
+
+    def choices(self, rank: int, expert: int, step: int) -> Cell:
+        """A rank's rows for an expert: there, on their way or gone, and what is dropped."""
+        chosen, kept = (table[rank][expert] for table in (self.table.counts, self.table.kept))
+        kept = kept if step else chosen
+        leaves = self.starts["rows", rank, self.owner[expert]]
+        word = {0: "activations"} if leaves > step else {}
+        if step in (leaves, self.starts["results", rank, self.owner[expert]]):
+            word = {0: "messages"}
+        if chosen == kept:
+            return Cell(str(kept), word)
+        return Cell("", {**word, 1: "dropped"}, 2, texts={0: f"{kept}", 1: f"−{chosen - kept}"})
+
+    def results(self, rank: int, step: int) -> Cell:
+        """How many of a rank's results have come back."""
+        back = sum(
+            rows
+            for owner, rows in enumerate(self.table.sent[rank])
+            if self.starts["results", rank, owner] <= step
+        )
+        return Cell(f"{back} of {sum(self.table.counts[rank])}", slots=0)
+
+    def queue(self, expert: int, step: int) -> Cell:
+        """From below: rows that have come, those still expected, those above the capacity."""
+        wanted = [sum(column) for column in zip(*self.table.counts, strict=True)]
+        kept = [row[expert] for row in self.table.kept]
+        came = sum(
+            rows
+            for rank, rows in enumerate(kept)
+            if self.starts["rows", rank, self.owner[expert]] <= step
+        )
+        ends = (came, sum(kept) if step else wanted[expert], wanted[expert])
+        levels = [round(end / max(wanted) * _LEVELS) for end in ends]
+        words = ["work"] * levels[0] + ["expected"] * (levels[1] - levels[0])
+        words += ["dropped"] * (levels[2] - levels[1])
+        filled = {_LEVELS - 1 - place: word for place, word in enumerate(words)}
+        return Cell(str(came if step > 1 else wanted[expert]), filled, _LEVELS, 1)
+
+    def time(self, rank: int, step: int) -> Cell:
+        """How long its experts compute, against the busiest rank."""
+        rows, own = self.table.received[rank], self.table.experts_of_a_rank
+        if step < self.computing:
+            return Cell(f"rank {rank}", {}, _LEVELS, wide=own)
+        works = round(_LEVELS * rows / max(self.table.received))
+        filled = dict.fromkeys(range(works), "work") | dict.fromkeys(range(works, _LEVELS), "waits")
+        text = f"rank {rank}: {rows} rows" if own > 1 else f"{rows} rows"
+        return Cell(text, filled, _LEVELS, wide=own)
+
+    def stage(self, step: int) -> tuple[str, int]:
+        """What happens, and the turn of an all-to-all."""
+        if step < 2:
+            return ("chosen", "accepted")[step], 0
+        if step < self.computing:
+            return "dispatch", step - 2
+        if step == self.computing:
+            return "compute", 0
+        turn = step - self.computing - 1
+        return ("combine", turn) if turn < self.ranks else ("summed", 0)
+
+    def title(self, step: int) -> str:
+        name, turn = self.stage(step)
+        if name in _STAGES:
+            return _STAGES[name]
+        on = name == "dispatch"
+        way, far = ("to", "places on") if on else ("back from", "places before")
+        where = f"{way} the rank {turn} {far}"
+        if turn < 2:
+            where = f"{way} {'the next rank' if on else 'the rank before'}" if turn else _HOME
+        return f"{name}, turn {turn + 1} of {self.ranks}: {where}"
+
+    def rows(self, step: int) -> Rows:  # noqa: ARG002
+        received, sent = self.table.received, [sum(row) for row in self.table.sent]
+        busiest = max(received) / (sum(received) / self.ranks)
+        return (
+            ("rows that the ranks send", ", ".join(map(str, sent))),
+            ("rows that their experts get", ", ".join(map(str, received))),
+            ("busiest rank", f"{busiest:.2f} × the mean; {self.table.dropped} dropped"),
+        )
+
+    def caption(self, step: int) -> str:
+        (name, turn), dropped = self.stage(step), self.table.dropped
+        if name in ("dispatch", "combine"):
+            # In turn k rows go to the rank k places on, and results come from k places before.
+            partner = (turn if name == "dispatch" else -turn) % self.ranks
+            rows = self.table.sent[0][partner]
+            way = f"{rows} rows of rank 0 belong to its own experts and stay"
+            if turn and name == "dispatch":
+                way = f"rank 0 sends {rows} rows to rank {partner}, the others likewise"
+            elif turn:
+                way = f"rank {partner} gives rank 0 its {rows} results back"
+            return f"{name.capitalize()}: {way}."
+        received = self.table.received
+        busiest = f"all wait for rank {received.index(max(received))}"
+        wait = busiest if max(received) > min(received) else "nobody waits"
+        lost = "nothing is dropped"
+        if dropped:
+            lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
+        return {
+            "chosen": f"Each of {self.ranks} ranks has {_EACH} tokens, and each token has chosen "
+            f"{_TOP_K} experts.",
+            "accepted": f"The ranks share their counts: {lost}.",
+            "compute": f"Each rank computes its experts; {wait}.",
+            "summed": "Each token adds up the results that came back, with the router's weights.",
+        }[name]
+
+
+_EACH = 16  # tokens of a rank
+
+
+def ring_attention(ranks: int = 4, zigzag: bool = False) -> Stepper:
+    """Keys and values go round, under the causal mask; 16 tokens on each rank.
+
+    Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "ranks": whole("ranks", ranks, 2, 8),
+        "zigzag": choice("slices", zigzag, {"in order": False, "zig-zag": True}),
+    }
+    return Stepper(controls, _RingAttention)
+
+
+_BELOW = [4 * row + column for row in range(4) for column in range(row + 1)]  # the diagonal
+
+
+class _RingAttention(Story):
+    """Queries (rows) by keys (columns), and below each rank's keys and its time so far."""
+
+    def __init__(self, ranks: int, zigzag: bool) -> None:
+        self.ranks, self.zigzag = ranks, zigzag
+        self.trace = told.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
+        self.work = [event for event in self.trace if event.what == "work"]
+        self.owner = {event.part[0]: event.who for event in self.work}  # of a chunk
+        self.block = (_EACH * ranks // len(self.owner)) ** 2  # scores
+
+    def works(self, step: int) -> list[int]:
+        """Blocks of each rank in a step between two hops."""
+        now = [event.who for event in self.work if event.at == 2 * step + 1]
+        return [now.count(rank) for rank in range(self.ranks)]
+
+    @property
+    def lasting(self) -> list[int]:
+        """Blocks of the busiest rank of each step: nobody starts the next one before it."""
+        return [max(self.works(step)) for step in range(self.ranks)]
+
+    def picture(self, moment: int) -> Drawing:
+        step = (moment - 1) // 2
+        title = "before the first step: every rank has its own keys and values"
+        if moment % 2:
+            title = f"step {step + 1} of {self.ranks}: compute"
+        elif moment:
+            title = f"hop {step + 1} of {self.ranks - 1}: keys and values move to the next rank"
+        side = f"one square: {self.side} × {self.side} tokens; later keys are hidden"
+        key = ("work", "done", "expected", "waits", "messages")
+        blocks = self.mask(moment), self.keys(moment), self.lanes(moment)
+        return page(title, *blocks, notes=[side], key=key)
+
+    @property
+    def side(self) -> int:
+        return _EACH * self.ranks // len(self.owner)
+
+    def mask(self, moment: int) -> Cells:
+        """Who computes which block now; on the diagonal the mask hides half of it."""
+        chunks = sorted(self.owner)
+        half = "ab" if self.zigzag else " "  # the first and the second chunk of a rank
+        names = {c: f"{self.owner[c]}{half[c >= self.ranks]}".strip() for c in chunks}
+        grid: dict[str, dict[str, Cell]] = {f"queries of {names[q]}": {} for q in chunks}
+        for event in sorted(self.work, key=lambda event: event.part):
+            queries, keys = event.part
+            word = "work" if event.at == moment else "done" if event.at < moment else "expected"
+            who = str(event.who) if event.at == moment else ""
+            cell = Cell(who, {0: word})
+            if queries == keys:
+                cell = Cell("", dict.fromkeys(_BELOW, word), 16, 4)
+            grid[f"queries of {names[queries]}"][f"keys and values of rank\n{names[keys]}"] = cell
+        now = [event for event in self.work if event.at == moment]
+        blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
+        said = f"the ranks compute {blocks} blocks" if now else "nothing is computed now"
+        return Cells(grid, high=160 / len(chunks) - 2, between=2.0, gap=2, said=said)
+
+    def keys(self, moment: int) -> Cells:
+        """Whose keys and values each rank has now, and what has just moved."""
+        word = "messages" if moment and moment % 2 == 0 else "done"
+        row = {
+            f"rank {rank}": Cell(f"of {owner}", {0: word})
+            for rank, its in self.trace.held(moment).items()
+            for _, owner in its
+        }
+        name = "has keys and values"
+        hops = [
+            ((name, f"rank {one.who}"), (name, f"rank {one.to}"))
+            for one in self.now(moment)
+            if one.to is not None
+        ]
+        return Cells({name: row}, arrows=hops, gap=24)
+
+    def lanes(self, moment: int) -> Lanes:
+        """The work and the waiting of each rank so far."""
+        begun = (moment + 1) // 2
+        starts = list(accumulate(self.lasting, initial=0))
+        rows: dict[str, list[Event]] = {}
+        for rank in range(self.ranks):
+            rows[f"rank {rank}"] = its = []
+            for step in range(begun):
+                done = starts[step] + self.works(step)[rank]
+                its.append(Event(starts[step], rank, "work", end=done))
+                its.append(Event(done, rank, "waits", end=starts[step + 1]))
+        rows = {name: [one for one in its if one.until > one.at] for name, its in rows.items()}
+        # Slices in order last longest: both orders share one scale.
+        longest = self.ranks * _EACH**2 / self.block
+        return Lanes(rows, over=(0, longest), high=14, told=self.scores)
+
+    def scores(self, blocks: float) -> str:
+        return f"{blocks * self.block:,.0f} scores"
+
+    def rows(self, step: int) -> Rows:  # noqa: ARG002
+        each = [sum(its) for its in zip(*map(self.works, range(self.ranks)), strict=True)]
+        lasting = sum(self.lasting)
+        busy = sum(each) / self.ranks / lasting
+        return (
+            ("scores of each rank", ", ".join(f"{count * self.block:,}" for count in each)),
+            ("all steps last", f"{lasting * self.block:,} scores; busy {busy:.0%}"),
+        )
+
+    def caption(self, moment: int) -> str:
+        step = max(moment - 1, 0) // 2
+        if moment == 0:
+            return "Each rank has its own queries, and at first its own keys and values."
+        if moment % 2 == 0:
+            return f"Hop {step + 1}: every rank hands its keys and values on and keeps its queries."
+        blocks = self.works(step)
+        idle = blocks.count(0)
+        if idle:
+            have = "may use none of its keys, and waits"
+            if idle > 1:
+                have = "may use none of the keys they hold, and wait"
+            return f"Step {step + 1}: {idle} of {self.ranks} ranks {have}."
+        each = f"{blocks[0]} block{'s' if blocks[0] > 1 else ''}"
+        return f"Step {step + 1}: every rank works on {each} of its queries."

@@ -1,0 +1,255 @@
+"""Stories of chapter 13 to walk through, step by step."""
+
+from dataclasses import replace
+from course_lib import figures
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes, Levels
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.panels.controls import choice, listed, whole
+from course_lib.panels.panel import Rows
+from course_lib.panels.pipeline_panel import SCHEDULE_NAMES
+from course_lib.panels.stepper import Stepper
+from course_lib.panels.story import Story
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.published import LLAMA3_405B
+from course_lib.theory.inputs.units import format_bytes, format_duration
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.network.mesh import place
+from course_lib.theory.network.who_talks import Talk, who_talks
+from course_lib.theory.pipelines.moments import pipeline_trace
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step import failing_job as theory
+from course_lib.theory.step.failing_job import JobCosts
+from course_lib.trace import Event, Trace
+
+
+_TITLE = "Llama 3 405B on 16,384 GPUs"
+
+
+_LIT = {
+    "one": "One GPU has {gpu} of memory. The model does not fit.",
+    "tp": "So {tp} GPUs of one computer share every matrix, and add up their partial results in "
+    "each layer.",
+    "pp": "{pp} groups hold the {layers} layers, a few each, and pass their results on.",
+    "copy": "{tp} × {pp} = {copy} GPUs hold one copy of the model.",
+    "dp": "{dp} copies read different texts. After each update all must have the same weights.",
+    "groups": "So each GPU talks in three directions, and most bytes go the shortest way.",
+    "all": "All {world:,} GPUs work on each update together, and wait for the slowest.",
+}
+
+
+def block() -> Stepper:
+    """Seven steps from one GPU to all; layout and model as published (arXiv:2407.21783)."""
+    return Stepper({}, _Block)
+
+
+class _Block(Story):
+    def __init__(self) -> None:
+        talks = who_talks(LLAMA3_405B)
+        self.trace, self.steps = _trace(talks, 0), _block_steps(talks)
+        self.count = len(self.steps)
+
+    def picture(self, step: int) -> Drawing:
+        lit, _, fact = self.steps[step]
+        return figures.block_step(LLAMA3_405B.layout, lit, _TITLE, fact)
+
+    def caption(self, step: int) -> str:
+        return self.steps[step][1]
+
+    def result(self, step: int) -> tuple[str, tuple[str, str]]:
+        """What is lit, and the fact."""
+        lit, _, fact = self.steps[step]
+        return lit, fact
+
+
+def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
+    """What is lit, one sentence, and a number with its meaning, for each step."""
+    job, layout, shape = LLAMA3_405B, LLAMA3_405B.layout, LLAMA3_405B.shape
+    sent = {axis: format_bytes(_sent(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")}
+    groups = {talk.message.axis: len(talk.group) for talk in talks}
+    tp, pp, dp = (groups[axis] for axis in ("tp", "pp", "dp"))
+    weights, held = shape.parameters().total, local_parameters(shape, layout, 1).total
+    gpu = format_bytes(job.cluster.accelerator.memory_bytes, digits=0)
+    facts = {
+        "one": (
+            format_bytes(weights * job.recipe.weight_bytes, digits=0),
+            "for the weights alone, before anything that training adds",
+        ),
+        "tp": (sent["tp"], f"each of the {tp} sends in one update, over the fast links inside"),
+        "pp": (sent["pp"], "each GPU sends to its neighbours in one update, over the network"),
+        "copy": (
+            f"{held / 1e9:.1f} billion",
+            f"of {weights / 1e9:.0f} billion weights are on a GPU",
+        ),
+        "dp": (sent["dp"], "of gradients and weights each GPU sends in one update"),
+        "groups": (sent[""], "each GPU sends in one update, in all"),
+        "all": (
+            f"{job.tokens_per_update / 1e6:.1f} million",
+            "tokens of text are read in one update",
+        ),
+    }
+    sizes = {"gpu": gpu, "tp": tp, "pp": pp, "dp": dp, "copy": tp * pp, "world": layout.world}
+    sizes["layers"] = shape.layers
+    return [(lit, _LIT[lit].format(**sizes), fact) for lit, fact in facts.items()]
+
+
+def _trace(talks: tuple[Talk, ...], rank: int) -> Trace:
+    """An event of `rank` in each turn, with all bytes that it sends in an update."""
+    turns = enumerate(talk.message for talk in talks)
+    return Trace(
+        Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
+        for turn, it in turns
+    )
+
+
+def _sent(talks: tuple[Talk, ...], axis: str = "") -> float:
+    return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
+
+
+_MOST_NAMED = 8
+
+
+_SLOTS = 100  # of the widest bar
+
+
+_UPDATE = Layout(accumulation=8, zero_stage=1)
+
+
+# By what the list of choices says: the model, and how its ranks stand.
+_BLOCKS = {
+    "tp 2 × dp 4 × pp 2": ("llama2-70b", replace(_UPDATE, tp=2, dp=4, pp=2)),
+    "tp 8 × dp 4 × pp 4": ("llama2-70b", replace(_UPDATE, tp=8, dp=4, pp=4)),
+    "tp 4 × cp 2 × dp 2 × pp 4": ("llama2-70b", replace(_UPDATE, tp=4, cp=2, dp=2, pp=4)),
+    "tp 2 × dp 8 × pp 2, ep 4": ("mixtral-8x7b", replace(_UPDATE, tp=2, dp=8, pp=2, ep=4)),
+}
+
+
+_AXES = {
+    "tp": "tensor (tp)",
+    "cp": "context (cp)",
+    "ep": "expert (ep)",
+    "dp": "data (dp)",
+    "pp": "pipeline (pp)",
+}
+
+
+_WHEN = {
+    ("tp", "activations"): "in every layer, and the next matrix waits",
+    ("cp", "activations"): "in every layer, while attention computes with what is here",
+    ("cp", "gradients"): "in every layer of the backward pass",
+    ("ep", "activations"): "in every layer with experts",
+    ("pp", "activations"): "after the last layer of a stage, for each micro-batch",
+    ("pp", "gradients"): "on the way back, for each micro-batch",
+    ("dp", "gradients"): "once, at the end",
+    ("dp", "parameters"): "after the update",
+}
+
+
+def talks(block: str = "tp 2 × dp 4 × pp 2", rank: int = 0) -> Stepper:
+    """The messages of `who_talks` for one rank: LLaMA-2 70B, or Mixtral where there are experts.
+
+    Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "block": choice("block", block, list(_BLOCKS)),
+        "rank": whole("rank", rank, 0, 15),
+    }
+    return Stepper(controls, _Talks)
+
+
+class _Talks(Story):
+    """Every rank as a cell, stages side by side; those who talk at the same time in one shade."""
+
+    def __init__(self, block: str, rank: int) -> None:
+        name, layout = _BLOCKS[block]
+        self.cluster = Cluster(accelerator("H100-SXM"), nodes=layout.world // 8)
+        self.job = Job(MODELS[name], layout=layout, cluster=self.cluster, sequence=4096)
+        self.rank, self.talks = rank, who_talks(self.job, rank)
+        self.trace = _trace(self.talks, rank)
+
+    def picture(self, step: int) -> Drawing:
+        talk = self.talks[step]
+        message, layout = talk.message, self.job.layout
+        wire = "inside a node" if talk.nodes == 1 else "over the network"
+        told = f"{message.count} × {format_bytes(message.sent_bytes)} from each GPU, {wire}"
+        if message.operation == "send-recv":
+            told += f", to the {'previous' if message.kind == 'gradients' else 'next'} stage"
+        group = {rank: number for number, its in enumerate(talk.groups) for rank in its}
+        per_node, many = self.cluster.gpus_per_node, layout.tp * layout.pp > 16
+        grid: dict[str, dict[str, Cell]] = {}
+        for rank in range(layout.world):
+            at = place(layout, rank)
+            row = f"dp {at['dp']}" + (f", cp {at['cp']}" if layout.cp > 1 else "")
+            word = f"later {message.axis}" if group.get(rank, 1) % 2 == 0 else "others"
+            cell = Cell(
+                str(rank),
+                {0: message.axis if rank in talk.group else word},
+                frame="own node" if rank // per_node == self.rank // per_node else "",
+                bold=rank == self.rank,
+            )
+            tp = at["tp"] if many else f"tp {at['tp']}"
+            grid.setdefault(row, {})[f"stage {at['pp']}\n{tp}"] = cell
+        title = f"{_AXES[message.axis]}: {message.operation} of {in_words(message.what)}"
+        ranks = Cells(grid, high=min(28.0, 168.0 / len(grid) - 5),
+                      gap=1.5 if many else 3, note=told)  # fmt: skip
+        said = f"rank {self.rank} with {', '.join(map(str, talk.group))}, {wire}"
+        return page(title, ranks, self._sums(step), key=(), notes=[_LEGEND.format(self.rank)],
+                    sentence=f"{layout.world} ranks, {title}: {said}")  # fmt: skip
+
+    def _sums(self, step: int) -> Cells:
+        """Bytes of this GPU in an update by axis: sent so far, and what is to come in pale."""
+        axes = dict.fromkeys(talk.message.axis for talk in self.talks)
+        whole = {axis: _sent(self.talks, axis) for axis in axes}
+        scale, grid = _SLOTS / max(whole.values()), {}
+        for axis, size in whole.items():
+            sent = _sent(self.talks[: step + 1], axis)
+            filled = dict.fromkeys(range(max(1, round(size * scale))), "others")
+            filled |= dict.fromkeys(range(max(sent > 0, round(sent * scale))), axis)
+            text = f"{format_bytes(sent)} of {format_bytes(size)}"
+            bar = Cell("", filled, _SLOTS, wide=2)
+            grid[_AXES[axis]] = {"bytes": bar, " ": Cell(slots=0), "so far": Cell(text, slots=0)}
+        return Cells(grid, high=12, heads=False, note="sent by this GPU in one update")
+
+    def rows(self, step: int) -> Rows:
+        talk, message = self.talks[step], self.talks[step].message
+        often = "once" if message.count == 1 else f"{message.count:,} times"
+        nodes = "inside one node" if talk.nodes == 1 else f"over {talk.nodes} nodes"
+        return (
+            ("one message", format_bytes(message.sent_bytes)),
+            ("in an update", f"{often}, {format_bytes(message.total_bytes)}"),
+            ("wire", f"{message.link.name}, {nodes}"),
+        )
+
+    def caption(self, step: int) -> str:
+        message, others = self.talks[step].message, self._partners(self.talks[step])
+        named = ", ".join(others[:_MOST_NAMED])
+        if len(others) > _MOST_NAMED:
+            named += f" and {len(others) - _MOST_NAMED} more"
+        when = _WHEN[message.axis, message.kind]
+        if message.place in ("embedding", "head"):
+            when = "for each micro-batch"
+        what = in_words(message.what)
+        return f"{what[0].upper()}{what[1:]}: rank {self.rank} talks to {named} {when}."
+
+    def _partners(self, talk: Talk) -> list[str]:
+        """Whom a message goes to: the next or the previous stage, or the rest of the group."""
+        message, own = talk.message, talk.group.index(self.rank)
+        if message.axis == "pp" and message.operation == "send-recv":
+            return [str(talk.group[own + (1 if message.kind == "activations" else -1)])]
+        return [str(rank) for rank in talk.group if rank != self.rank]
+
+
+_LEGEND = (
+    "Full colour: the group of rank {}; equal shades side by side: other groups. Framed: its node."
+)
+
+
+def in_words(what: str) -> str:
+    """The name of a message for a reader: embedding and head are the ends of the model."""
+    return what.replace("of ends", "of embedding and head")

@@ -1,0 +1,139 @@
+"""Stories of chapter 14 to walk through, step by step."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes
+from course_lib.figures.engines.page import page
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.text import counted
+from course_lib.panels.controls import choice, flag, listed, whole
+from course_lib.panels.panel import Rows
+from course_lib.panels.stepper import Stepper
+from course_lib.panels.story import Story
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
+from course_lib.theory.stories import copies as told
+from course_lib.trace import FREE, Event, Held, Holdings
+
+
+def _ms(time_s: float) -> str:
+    return f"{1000 * time_s:.3g} ms" if time_s else "0"
+
+
+_UNTIL_S = 0.16
+
+
+_BOUNDS = {"together": 0, "at most 1 ahead": 1, "at most 2 ahead": 2, "nobody waits": None}
+
+
+def served(rule: str = "nobody waits", slow_ms: int = 125) -> Stepper:
+    """Three trainers pull rows from a server and push gradients to it.
+
+    Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "rule": choice("who waits", rule, list(_BOUNDS)),
+        "slow_ms": listed("trainer 2 takes", slow_ms, {str(ms): ms for ms in (30, 60, 125)}, "ms"),
+    }
+    return Stepper(controls, _Served)
+
+
+class _Served(Story):
+    """A step for each event; of two at one time the first told comes first."""
+
+    def __init__(self, rule: str, slow_ms: int) -> None:
+        self.compute_s = (0.030, 0.036, slow_ms / 1000)
+        self.together = rule == "together"
+        bound = None if self.together else _BOUNDS[rule]
+        self.trace = told.served_steps(self.compute_s, _UNTIL_S, bound, self.together)
+        self.count = len(self.trace)
+
+    def picture(self, step: int) -> Drawing:
+        past, last = self.trace[: step + 1], self.trace[step]
+        names = [f"trainer {t}, {1000 * s:.0f} ms" for t, s in enumerate(self.compute_s)]
+        rows = {"table": list(self.versions(step))}
+        rows |= {name: list(self.bars(trainer, step)) for trainer, name in enumerate(names)}
+        arrows = [
+            (("table", one.at), (names[one.who], one.at), "weights")
+            if one.what == told.PULL
+            else ((names[one.who], one.at), ("table", one.at), "gradients")
+            for one in past
+            if one.what in (told.PULL, told.PUSH)
+        ]
+        version = last.part.version
+        done = {
+            told.PULL: f"pulls version {version}",
+            told.WAIT: "must wait for its rows",
+            told.PUSH: f"pushes a gradient that is {last.part.late} late",
+            told.UPDATE: "was the last, and the table is updated",
+        }[last.what]
+        pushes = sum(one.what == told.PUSH for one in past)
+        said = (
+            f"At {1000 * last.at:.0f} ms trainer {last.who} {done}; the table is at version "
+            f"{version} after {counted(pushes, 'gradient')} of {counted(len(names), 'trainer')}"
+        )
+        lanes = Lanes(
+            rows, over=(0.0, _UNTIL_S), now=last.at, high=42, gap=20, told=_ms, arrows=arrows
+        )
+        title = f"{1000 * last.at:.0f} ms: the table is at version {version}"
+        key = ("rows", "work", "waits", "expected")
+        return page(title, lanes, key=key, sentence=said, notes=["blue: pulls, orange: pushes"])
+
+    def versions(self, step: int) -> Iterator[Event]:
+        """Versions of the table, from one update to the next."""
+        starts = {0: 0.0}
+        for event in self.trace[: step + 1]:
+            starts.setdefault(event.part.version, event.at)
+        ends = [*list(starts.values())[1:], self.trace[step].at]
+        for (version, start), end in zip(starts.items(), ends, strict=True):
+            yield Event(start, 0, "rows", end=end, label=f"v{version}")
+
+    def bars(self, trainer: int, step: int) -> Iterator[Event]:
+        """From pull to push, and waiting; what is still to come is expected."""
+        now = self.trace[step].at
+        told_now = {id(event) for event in self.trace[: step + 1]}
+        own = [event for event in self.trace if event.who == trainer and event.what != told.UPDATE]
+        for event, following in zip(own, [*own[1:], None], strict=True):
+            if event.what == told.PUSH:
+                continue
+            end = following.at if following else _UNTIL_S
+            if event.what == told.PULL and following is None:
+                end = min(event.at + self.compute_s[trainer], _UNTIL_S)
+            begun, over = id(event) in told_now, following is not None and id(following) in told_now
+            pulls, rows = event.what == told.PULL, f"v{event.part.version}"
+            if begun:
+                label = (
+                    f"{rows}: {following.part.late} late" if over and following else f"with {rows}"
+                )
+                what, label = ("work", label) if pulls else ("waits", "waits")
+                yield Event(event.at, trainer, what, end=end if over else now, label=label)
+            if pulls and not over and end > now:
+                yield Event(max(now, event.at), trainer, "expected", end=end)
+
+    def rows(self, step: int) -> Rows:
+        past = self.trace[: step + 1]
+        late = [event.part.late for event in past if event.what == told.PUSH]
+        mean = f", {sum(late) / len(late):.1f} updates late on average" if any(late) else ""
+        return (
+            ("gradients", f"{len(late)} so far{mean}"),
+            ("the table", counted(past[-1].part.version, "update")),
+        )
+
+    def caption(self, step: int) -> str:
+        event = self.trace[step]
+        name, version = f"Trainer {event.who}", event.part.version
+        if event.what == told.PULL:
+            return f"{name} pulls rows of version {version} and begins to compute."
+        if event.what == told.WAIT:
+            return f"{name} asks for rows, and must wait: it is too far ahead of the slowest."
+        if event.what == told.UPDATE:
+            return f"All gradients are in: their sum makes version {version}."
+        if self.together:
+            return f"{name} pushes its gradient; the server keeps it until all are in."
+        if event.part.late:
+            updates = counted(event.part.late, "update")
+            return f"{name} pushes a gradient of rows that have seen {updates} since its pull."
+        return f"{name} pushes its gradient, which is on time: nobody came in between."
