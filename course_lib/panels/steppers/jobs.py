@@ -22,7 +22,7 @@ from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.mesh import place
-from course_lib.theory.network.who_talks import Talk, who_talks
+from course_lib.theory.network.who_talks import Talk, sent_bytes, sent_in_turn, who_talks
 from course_lib.theory.pipelines.moments import pipeline_trace
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step import failing_job as theory
@@ -52,7 +52,7 @@ def block() -> Stepper:
 class _Block(Story):
     def __init__(self) -> None:
         talks = who_talks(LLAMA3_405B)
-        self.trace, self.steps = _trace(talks, 0), _block_steps(talks)
+        self.trace, self.steps = sent_in_turn(talks), _block_steps(talks)
         self.count = len(self.steps)
 
     def picture(self, step: int) -> Drawing:
@@ -71,7 +71,7 @@ class _Block(Story):
 def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
     """What is lit, one sentence, and a number with its meaning, for each step."""
     job, layout, shape = LLAMA3_405B, LLAMA3_405B.layout, LLAMA3_405B.shape
-    sent = {axis: format_bytes(_sent(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")}
+    sent = {axis: format_bytes(sent_bytes(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")}
     groups = {talk.message.axis: len(talk.group) for talk in talks}
     tp, pp, dp = (groups[axis] for axis in ("tp", "pp", "dp"))
     weights, held = shape.parameters().total, local_parameters(shape, layout, 1).total
@@ -97,19 +97,6 @@ def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str
     sizes = {"gpu": gpu, "tp": tp, "pp": pp, "dp": dp, "copy": tp * pp, "world": layout.world}
     sizes["layers"] = shape.layers
     return [(lit, _LIT[lit].format(**sizes), fact) for lit, fact in facts.items()]
-
-
-def _trace(talks: tuple[Talk, ...], rank: int) -> Trace:
-    """An event of `rank` in each turn, with all bytes that it sends in an update."""
-    turns = enumerate(talk.message for talk in talks)
-    return Trace(
-        Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
-        for turn, it in turns
-    )
-
-
-def _sent(talks: tuple[Talk, ...], axis: str = "") -> float:
-    return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
 
 
 # --- who talks to whom, message by message of one update ------------------------------------------
@@ -163,7 +150,7 @@ class _Talks(Story):
         self.cluster = Cluster(accelerator("H100-SXM"), nodes=layout.world // 8)
         self.job = Job(MODELS[name], layout=layout, cluster=self.cluster, sequence=4096)
         self.rank, self.talks = rank, who_talks(self.job, rank)
-        self.trace = _trace(self.talks, rank)
+        self.trace = sent_in_turn(self.talks, rank)
 
     def picture(self, step: int) -> Drawing:
         talk = self.talks[step]
@@ -197,10 +184,10 @@ class _Talks(Story):
     def _sums(self, step: int) -> Cells:
         """Bytes of this GPU in an update by axis: sent so far, and what is to come in pale."""
         axes = dict.fromkeys(talk.message.axis for talk in self.talks)
-        whole = {axis: _sent(self.talks, axis) for axis in axes}
+        whole = {axis: sent_bytes(self.talks, axis) for axis in axes}
         scale, grid = _SLOTS / max(whole.values()), {}
         for axis, size in whole.items():
-            sent = _sent(self.talks[: step + 1], axis)
+            sent = sent_bytes(self.talks[: step + 1], axis)
             filled = dict.fromkeys(range(max(1, round(size * scale))), "others")
             filled |= dict.fromkeys(range(max(sent > 0, round(sent * scale))), axis)
             text = f"{format_bytes(sent)} of {format_bytes(size)}"

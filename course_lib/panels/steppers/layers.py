@@ -18,8 +18,16 @@ from course_lib.trace import COPY, TAKE
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
 # What lies where, from X to Z; a gradient lies in the place of what it is the gradient of.
 _PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
-_OF = {"XA": "X·A", "YB": "Y·B", "dZ": "Z", "g(dZ)": "Y·B", "dY": "Y", "dXA": "X·A"}
-_OF |= {"dX part": "f(X)", "dX": "X"}
+_OF = {
+    "XA": "X·A",
+    "YB": "Y·B",
+    "dZ": "Z",
+    "g(dZ)": "Y·B",
+    "dY": "Y",
+    "dXA": "X·A",
+    "dX part": "f(X)",
+    "dX": "X",
+}
 _UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
 _BETWEEN = {
     told.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
@@ -164,7 +172,7 @@ class _CutPair(Story):
 
 # --- tokens to experts and back -------------------------------------------------------------------
 
-_EACH, _EXPERTS, _TOP_K = 64, 8, 2
+_OF_RANK, _EXPERTS, _TOP_K = 64, 8, 2
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
 _FACTORS = {"1": 1.0, "1.25": 1.25, "1.5": 1.5, "2": 2.0, "no limit": 0.0}
 _LEVELS = 50  # of a queue
@@ -195,7 +203,7 @@ class _ExpertExchange(Story):
 
     def __init__(self, ranks: int, skew: float, capacity_factor: float) -> None:
         self.table = told.skewed_exchange(
-            _EACH, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
+            _OF_RANK, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
         )
         self.ranks, self.trace = ranks, told.expert_steps(self.table)
         self.computing, own = 2 + ranks, self.table.experts_of_a_rank
@@ -330,7 +338,7 @@ class _ExpertExchange(Story):
         if dropped:
             lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
         return {
-            "chosen": f"Each of {self.ranks} ranks has {_EACH} tokens, and each token has chosen "
+            "chosen": f"Each of {self.ranks} ranks has {_OF_RANK} tokens, and each token has chosen "
             f"{_TOP_K} experts.",
             "accepted": f"The ranks share their counts: {lost}.",
             "compute": f"Each rank computes its experts; {wait}.",

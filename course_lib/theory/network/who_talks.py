@@ -9,6 +9,7 @@ from course_lib.theory.network import mesh
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective
+from course_lib.trace import Event, Trace
 from course_lib.validation import whole
 
 _ONE_BUCKET = CommunicationPolicy(bucket_bytes=10**15)
@@ -64,6 +65,20 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     stage = mesh.place(layout, rank)["pp"]
     sent = step_traffic(job, stage, policy=_ONE_BUCKET).collectives
     return tuple(_talk(job, rank, message) for message in sorted(sent, key=_turn))
+
+
+def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
+    """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
+    turns = enumerate(talk.message for talk in talks)
+    return Trace(
+        Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
+        for turn, it in turns
+    )
+
+
+def sent_bytes(talks: tuple[Talk, ...], axis: str = "") -> float:
+    """What a rank sends in an update: along one axis, or along all."""
+    return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
 
 
 def _turn(message: Collective) -> int:
