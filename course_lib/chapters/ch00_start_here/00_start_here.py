@@ -34,7 +34,7 @@ from course_lib.checking.report import in_brief
 from course_lib.mine.parts import PARTS
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch00_start_here import steppers
 
 steppers.block()
 

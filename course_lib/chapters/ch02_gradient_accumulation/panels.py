@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from course_lib.chapters.ch02_gradient_accumulation import figures
-from course_lib.panels import steppers as steppers
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.job import Job

@@ -210,7 +210,7 @@ figures.memory_over_time(
 # the subject of chapter 4: what becomes of the mountain?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch03_what_is_in_the_memory import steppers
 
 steppers.memory_step()
 

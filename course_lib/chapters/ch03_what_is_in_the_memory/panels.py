@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from course_lib.figures.memory import memory as figure
-from course_lib.panels import steppers as steppers
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.offers import GPU_MEMORY_BYTES
 from course_lib.panels.panel import View, panel

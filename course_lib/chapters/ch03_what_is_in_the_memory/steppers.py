@@ -3,28 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
-from course_lib.figures.engines.cells import Cell, Cells
+
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.panels.controls import choice, flag, powers_of_two, whole
+from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.inputs.hardware import NDR, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes, format_duration
-from course_lib.theory.memory.buffer_turns import buffer_turns
-from course_lib.theory.memory.layer_walk import OPERATIONS, SavedTensor, layer_walk
+from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.step_timeline import step_timeline
-from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, REDUCED, WEIGHTS, unit_life
-from course_lib.theory.network.unit_costs import unit_costs
-from course_lib.trace import FREE, TAKE, Event, Trace
-
+from course_lib.trace import TAKE
 
 _NAMED = 3  # in the table; the picture shows the others
 

@@ -92,7 +92,7 @@ assert torch.allclose(of_numbers, p * (of_p - p @ of_p), atol=1e-6)
 # own backward has used them. Before you start: which operation keeps most, and which keep nothing but a small mask?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch04_activations import steppers
 
 steppers.layer()
 
@@ -301,7 +301,7 @@ assert shares[2048] < 0.5 < shares[4096]
 # computed again. Why is the highest point lower, although the same scores come back?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch04_activations import steppers
 
 steppers.layer(recompute="full")
 

@@ -1,7 +1,6 @@
 """Panels of chapter 4, beside those of the library."""
 
 from course_lib.chapters.ch04_activations import figures
-from course_lib.panels import steppers as steppers
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.offers import DENSE
 from course_lib.panels.panel import View, panel

@@ -175,7 +175,7 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # at rank $i + 1$, and each rank on the way adds its own number. Walk through it. After which step is the first part complete, and why is it then still not over?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch06_collectives import steppers
 
 steppers.ring(ranks=3)
 
@@ -394,7 +394,7 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # 1 GB? How many ranks work in the middle?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch06_collectives import steppers
 
 steppers.tree(ranks=8)
 

@@ -2,7 +2,6 @@
 
 from course_lib.chapters.ch06_collectives import figures
 from course_lib.figures.paper.text import counted
-from course_lib.panels import steppers as steppers
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.offers import by_name, ethernet
 from course_lib.panels.panel import Panel, View

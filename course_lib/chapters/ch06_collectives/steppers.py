@@ -1,12 +1,13 @@
 """Stories of chapter 6 to walk through, step by step."""
 
-from itertools import accumulate, pairwise
+from itertools import pairwise
+
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, listed, whole
+from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
@@ -15,7 +16,6 @@ from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 from course_lib.theory.stories import messages as told
 from course_lib.trace import ADD, Event, Held
-
 
 _SUM = "gradients"  # what is summed
 

@@ -348,7 +348,7 @@ assert round(by_hand.exposed_s, 6) == 0.020
 tail_ms = predict("7.tail", "Exposed, 20 MB?", yours=None, unit="ms")
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch07_ddp import steppers
 
 steppers.buckets(bucket_mb=20, ranks=8)
 

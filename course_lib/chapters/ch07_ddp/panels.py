@@ -2,7 +2,6 @@
 
 from course_lib.chapters.ch07_ddp import figures
 from course_lib.figures.paper.text import counted
-from course_lib.panels import steppers as steppers
 from course_lib.panels.controls import choice, flag, powers_of_two, whole
 from course_lib.panels.offers import DENSE, by_name, ethernet
 from course_lib.panels.panel import View, panel

@@ -1,14 +1,11 @@
 """Stories of chapter 7 to walk through, step by step."""
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, flag, listed, whole
+from course_lib.panels.controls import flag, listed
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
@@ -16,8 +13,7 @@ from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.stories import copies as told
-from course_lib.trace import FREE, Event, Held, Holdings
-
+from course_lib.trace import Event
 
 _LINK = Link("4 GB/s", bytes_per_s=4e9, latency_s=1e-4)
 

@@ -183,7 +183,7 @@ assert [round(size, 1) for size in totals] == [120.0, 31.4, 16.6, 1.9]
 at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch08_zero import steppers
 
 steppers.zero(stage=2, ranks=4)
 

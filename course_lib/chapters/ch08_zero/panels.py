@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from course_lib.figures.data_parallel import zero as figure
 from course_lib.figures.paper.text import counted
-from course_lib.panels import steppers as steppers
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.offers import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Rows, View, panel

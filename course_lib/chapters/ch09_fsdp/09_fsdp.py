@@ -92,7 +92,7 @@ scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
 # whole. Below are the units, of which 0 is the root: blue is the shard, which always stays, yellow are whole weights, orange is a gradient. Follow layer 2.
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch09_fsdp import steppers
 
 steppers.fsdp()
 
@@ -1483,7 +1483,7 @@ show_source(scratch.fsdp.yafsdp_layers.Buffers)
 # an answer, then go to that step:
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch09_fsdp import steppers
 
 steppers.yafsdp()
 

@@ -223,7 +223,7 @@ figures.cells(back, "Backward", square=28, between=14, past=ways)
 # sequence of 4096 tokens. Each row is a rank. What a rank does not have is left blank. What still has to be summed is hatched.
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch10_tensor_parallelism import steppers
 
 steppers.cut_pair()
 
@@ -536,7 +536,7 @@ expect(
 # In the stepper there are four messages instead of two, each half as large. "Sent by a rank" ends where it ended before:
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch10_tensor_parallelism import steppers
 
 steppers.cut_pair(sequence_parallel=True)
 

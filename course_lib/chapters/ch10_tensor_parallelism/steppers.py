@@ -4,15 +4,14 @@ from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, flag, listed, powers_of_two
+from course_lib.panels.controls import choice, flag, listed
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.stories import messages as told
-from course_lib.trace import COPY, TAKE
-
+from course_lib.trace import TAKE
 
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
 
@@ -21,10 +20,16 @@ _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
 _PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
 
 
-_OF = {"XA": "X·A", "YB": "Y·B", "dZ": "Z", "g(dZ)": "Y·B", "dY": "Y", "dXA": "X·A"}
-
-
-_OF |= {"dX part": "f(X)", "dX": "X"}
+_OF = {
+    "XA": "X·A",
+    "YB": "Y·B",
+    "dZ": "Z",
+    "g(dZ)": "Y·B",
+    "dY": "Y",
+    "dXA": "X·A",
+    "dX part": "f(X)",
+    "dX": "X",
+}
 
 
 _UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}

@@ -282,7 +282,7 @@ assert in_turn.makespan == gpipe.makespan
 # does it take its fifth micro-batch, and what has to happen first? Then choose gpipe, and watch the boxes pile up.
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch11_pipelines import steppers
 
 steppers.schedule("1f1b", stages=4, micro_batches=8)
 
@@ -610,7 +610,7 @@ figures.stacked_bars(bars, title, "{:.1f} %".format, told)
 # 4. Make the last stage 1.5 × as long. Where do the others wait?
 
 # %%
-from course_lib import panels
+from course_lib.chapters.ch11_pipelines import panels
 
 panels.pipeline(schedule="1f1b", stages=4, micro_batches=8)
 

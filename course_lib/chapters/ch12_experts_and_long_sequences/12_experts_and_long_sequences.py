@@ -525,7 +525,7 @@ figures.stacked_bars(
 # same number to work on? And whose tokens are dropped?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch12_experts_and_long_sequences import steppers
 
 steppers.expert_exchange(ranks=4)
 
@@ -1161,7 +1161,7 @@ figures.lines(
 # queries see four. Walk round the ring. In which step does somebody wait for the first time, and who works in the last one?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch12_experts_and_long_sequences import steppers
 
 steppers.ring_attention(ranks=4)
 
@@ -1203,7 +1203,7 @@ figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colo
 # The same ring with zig-zag slices. Look for one rank's blocks in each step:
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch12_experts_and_long_sequences import steppers
 
 steppers.ring_attention(ranks=4, zigzag=True)
 

@@ -1,27 +1,19 @@
 """Stories of chapter 12 to walk through, step by step."""
 
+from itertools import accumulate
+
 from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, flag, listed, powers_of_two
+from course_lib.panels.controls import choice, listed, powers_of_two, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.stories import messages as told
-from course_lib.trace import COPY, TAKE
-from itertools import accumulate, pairwise
-from course_lib.figures.engines.lanes import Lanes
-from course_lib.panels.controls import choice, listed, whole
-from course_lib.theory.inputs.hardware import NDR
-from course_lib.theory.inputs.units import format_bytes, format_seconds
-from course_lib.theory.network.ring_or_tree import ring_or_tree
-from course_lib.trace import ADD, Event, Held
+from course_lib.trace import COPY, Event
 
-
-_EACH, _EXPERTS, _TOP_K = 64, 8, 2
+_OF_RANK, _EXPERTS, _TOP_K = 64, 8, 2
 
 
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
@@ -62,7 +54,7 @@ class _ExpertExchange(Story):
 
     def __init__(self, ranks: int, skew: float, capacity_factor: float) -> None:
         self.table = told.skewed_exchange(
-            _EACH, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
+            _OF_RANK, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
         )
         self.ranks, self.trace = ranks, told.expert_steps(self.table)
         self.computing, own = 2 + ranks, self.table.experts_of_a_rank
@@ -197,7 +189,7 @@ class _ExpertExchange(Story):
         if dropped:
             lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
         return {
-            "chosen": f"Each of {self.ranks} ranks has {_EACH} tokens, and each token has chosen "
+            "chosen": f"Each of {self.ranks} ranks has {_OF_RANK} tokens, and each token has chosen "
             f"{_TOP_K} experts.",
             "accepted": f"The ranks share their counts: {lost}.",
             "compute": f"Each rank computes its experts; {wait}.",

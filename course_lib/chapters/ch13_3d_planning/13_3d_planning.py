@@ -152,7 +152,7 @@ for rank, (place, dp_group) in enumerate(ranks):
 # larger blocks: what changes if tp fills a node, and who are the partners where there is cp, or ep?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch13_3d_planning import steppers
 
 steppers.talks("tp 2 × dp 4 × pp 2")
 

@@ -1,15 +1,12 @@
 """Stories of chapter 13 to walk through, step by step."""
 
 from dataclasses import replace
-from course_lib import figures
+
 from course_lib.figures.engines.cells import Cell, Cells
-from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, listed, whole
+from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.pipeline_panel import SCHEDULE_NAMES
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.cluster import Cluster
@@ -17,100 +14,9 @@ from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.published import LLAMA3_405B
-from course_lib.theory.inputs.units import format_bytes, format_duration
-from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.mesh import place
-from course_lib.theory.network.who_talks import Talk, who_talks
-from course_lib.theory.pipelines.moments import pipeline_trace
-from course_lib.theory.pipelines.simulation import timeline
-from course_lib.theory.step import failing_job as theory
-from course_lib.theory.step.failing_job import JobCosts
-from course_lib.trace import Event, Trace
-
-
-_TITLE = "Llama 3 405B on 16,384 GPUs"
-
-
-_LIT = {
-    "one": "One GPU has {gpu} of memory. The model does not fit.",
-    "tp": "So {tp} GPUs of one computer share every matrix, and add up their partial results in "
-    "each layer.",
-    "pp": "{pp} groups hold the {layers} layers, a few each, and pass their results on.",
-    "copy": "{tp} × {pp} = {copy} GPUs hold one copy of the model.",
-    "dp": "{dp} copies read different texts. After each update all must have the same weights.",
-    "groups": "So each GPU talks in three directions, and most bytes go the shortest way.",
-    "all": "All {world:,} GPUs work on each update together, and wait for the slowest.",
-}
-
-
-def block() -> Stepper:
-    """Seven steps from one GPU to all; layout and model as published (arXiv:2407.21783)."""
-    return Stepper({}, _Block)
-
-
-class _Block(Story):
-    def __init__(self) -> None:
-        talks = who_talks(LLAMA3_405B)
-        self.trace, self.steps = _trace(talks, 0), _block_steps(talks)
-        self.count = len(self.steps)
-
-    def picture(self, step: int) -> Drawing:
-        lit, _, fact = self.steps[step]
-        return figures.block_step(LLAMA3_405B.layout, lit, _TITLE, fact)
-
-    def caption(self, step: int) -> str:
-        return self.steps[step][1]
-
-    def result(self, step: int) -> tuple[str, tuple[str, str]]:
-        """What is lit, and the fact."""
-        lit, _, fact = self.steps[step]
-        return lit, fact
-
-
-def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
-    """What is lit, one sentence, and a number with its meaning, for each step."""
-    job, layout, shape = LLAMA3_405B, LLAMA3_405B.layout, LLAMA3_405B.shape
-    sent = {axis: format_bytes(_sent(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")}
-    groups = {talk.message.axis: len(talk.group) for talk in talks}
-    tp, pp, dp = (groups[axis] for axis in ("tp", "pp", "dp"))
-    weights, held = shape.parameters().total, local_parameters(shape, layout, 1).total
-    gpu = format_bytes(job.cluster.accelerator.memory_bytes, digits=0)
-    facts = {
-        "one": (
-            format_bytes(weights * job.recipe.weight_bytes, digits=0),
-            "for the weights alone, before anything that training adds",
-        ),
-        "tp": (sent["tp"], f"each of the {tp} sends in one update, over the fast links inside"),
-        "pp": (sent["pp"], "each GPU sends to its neighbours in one update, over the network"),
-        "copy": (
-            f"{held / 1e9:.1f} billion",
-            f"of {weights / 1e9:.0f} billion weights are on a GPU",
-        ),
-        "dp": (sent["dp"], "of gradients and weights each GPU sends in one update"),
-        "groups": (sent[""], "each GPU sends in one update, in all"),
-        "all": (
-            f"{job.tokens_per_update / 1e6:.1f} million",
-            "tokens of text are read in one update",
-        ),
-    }
-    sizes = {"gpu": gpu, "tp": tp, "pp": pp, "dp": dp, "copy": tp * pp, "world": layout.world}
-    sizes["layers"] = shape.layers
-    return [(lit, _LIT[lit].format(**sizes), fact) for lit, fact in facts.items()]
-
-
-def _trace(talks: tuple[Talk, ...], rank: int) -> Trace:
-    """An event of `rank` in each turn, with all bytes that it sends in an update."""
-    turns = enumerate(talk.message for talk in talks)
-    return Trace(
-        Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
-        for turn, it in turns
-    )
-
-
-def _sent(talks: tuple[Talk, ...], axis: str = "") -> float:
-    return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
-
+from course_lib.theory.network.who_talks import Talk, sent_bytes, sent_in_turn, who_talks
 
 _MOST_NAMED = 8
 
@@ -171,7 +77,7 @@ class _Talks(Story):
         self.cluster = Cluster(accelerator("H100-SXM"), nodes=layout.world // 8)
         self.job = Job(MODELS[name], layout=layout, cluster=self.cluster, sequence=4096)
         self.rank, self.talks = rank, who_talks(self.job, rank)
-        self.trace = _trace(self.talks, rank)
+        self.trace = sent_in_turn(self.talks, rank)
 
     def picture(self, step: int) -> Drawing:
         talk = self.talks[step]
@@ -205,10 +111,10 @@ class _Talks(Story):
     def _sums(self, step: int) -> Cells:
         """Bytes of this GPU in an update by axis: sent so far, and what is to come in pale."""
         axes = dict.fromkeys(talk.message.axis for talk in self.talks)
-        whole = {axis: _sent(self.talks, axis) for axis in axes}
+        whole = {axis: sent_bytes(self.talks, axis) for axis in axes}
         scale, grid = _SLOTS / max(whole.values()), {}
         for axis, size in whole.items():
-            sent = _sent(self.talks[: step + 1], axis)
+            sent = sent_bytes(self.talks[: step + 1], axis)
             filled = dict.fromkeys(range(max(1, round(size * scale))), "others")
             filled |= dict.fromkeys(range(max(sent > 0, round(sent * scale))), axis)
             text = f"{format_bytes(sent)} of {format_bytes(size)}"

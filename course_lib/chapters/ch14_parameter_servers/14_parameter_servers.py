@@ -464,7 +464,7 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # Which version is the table at by then?
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch14_parameter_servers import steppers
 
 steppers.served(rule="nobody waits", slow_ms=125)
 

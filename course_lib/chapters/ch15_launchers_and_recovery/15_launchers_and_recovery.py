@@ -1071,7 +1071,7 @@ goodput = predict("15.goodput", "Goodput in the end, in %?", yours=None, unit="%
 # Step through it. What is still to come is dashed. When the node dies, the red work is lost, and the goodput falls. Below, the thick line is the work that is done, and the filled stairs are the work that is saved.
 
 # %%
-from course_lib.panels import steppers
+from course_lib.chapters.ch15_launchers_and_recovery import steppers
 
 steppers.failing_job()
 

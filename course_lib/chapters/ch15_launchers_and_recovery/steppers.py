@@ -1,33 +1,17 @@
 """Stories of chapter 15 to walk through, step by step."""
 
-from dataclasses import replace
-from course_lib import figures
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, listed, whole
+from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.pipeline_panel import SCHEDULE_NAMES
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.published import LLAMA3_405B
-from course_lib.theory.inputs.units import format_bytes, format_duration
-from course_lib.theory.memory.states import local_parameters
-from course_lib.theory.network.mesh import place
-from course_lib.theory.network.who_talks import Talk, who_talks
-from course_lib.theory.pipelines.moments import pipeline_trace
-from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.inputs.units import format_duration
 from course_lib.theory.step import failing_job as theory
 from course_lib.theory.step.failing_job import JobCosts
-from course_lib.trace import Event, Trace
-
 
 # A save of a minute, and ten minutes until all ranks train again: five until Slurm gives a silent
 # node up (SlurmdTimeout), two for which it holds a requeued job back, three to start.

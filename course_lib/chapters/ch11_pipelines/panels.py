@@ -1,4 +1,4 @@
-"""The panel of chapter 11: a pipeline's timeline by schedule, redrawn at every move."""
+"""Panels of chapter 11."""
 
 from course_lib import figures
 from course_lib.panels.controls import choice, whole

@@ -1,0 +1,36 @@
+"""What all rooms offer, by name: the library's, and those of all chapters."""
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from course_lib import outline
+from course_lib import panels as of_all
+from course_lib.panels import Panel, Stepper
+
+
+def functions(modules: list[ModuleType], kind: type) -> dict[str, Callable[..., Any]]:
+    """The functions of `modules` that return `kind`."""
+    found = (value for module in modules for value in vars(module).values())
+    return {
+        value.__name__: value
+        for value in found
+        if getattr(value, "__annotations__", {}).get("return") is kind
+        and not value.__name__.startswith("_")
+    }
+
+
+def _of(file: str, kind: type, *others: ModuleType) -> SimpleNamespace:
+    modules = [import_module(name) for name in outline.files(file)]
+    return SimpleNamespace(**dict(sorted(functions([*others, *modules], kind).items())))
+
+
+panels, steppers = _of("panels.py", Panel, of_all), _of("steppers.py", Stepper)
+# For a notebook: lines that import each of them.
+IMPORTS = {
+    each: f"from {build.__module__} import {name}"
+    for kind in (panels, steppers)
+    for name, build in vars(kind).items()
+    for each in [f"{'panels' if kind is panels else 'steppers'}.{name}"]
+}
