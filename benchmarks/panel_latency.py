@@ -19,11 +19,10 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import Locator, Page
 
-from course_lib import panels
-from course_lib.panels import steppers
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "browser"))
 import real_lab as lab
+from all_rooms import panels, steppers
 
 _INTERACT = """\
 %matplotlib inline
@@ -36,8 +35,8 @@ def draw(batch):
     plt.xlabel('GB')
     plt.title(f'batch {batch}')
     plt.show()"""
-_CASES = {name: f"panels.{name}()" for name in dir(panels) if name != "Panel"}
-_CASES |= {f"steppers.{name}": f"steppers.{name}()" for name in dir(steppers) if name != "Stepper"}
+_CASES = {name: f"panels.{name}()" for name in vars(panels)}
+_CASES |= {f"steppers.{name}": f"steppers.{name}()" for name in vars(steppers)}
 _CASES["interact"] = _INTERACT
 _SLIDERS = "input[type=range], .noUi-handle"
 

@@ -27,10 +27,3 @@ def _of(file: str, kind: type, *others: ModuleType) -> SimpleNamespace:
 
 
 panels, steppers = _of("panels.py", Panel, of_all), _of("steppers.py", Stepper)
-# For a notebook: lines that import each of them.
-IMPORTS = {
-    each: f"from {build.__module__} import {name}"
-    for kind in (panels, steppers)
-    for name, build in vars(kind).items()
-    for each in [f"{'panels' if kind is panels else 'steppers'}.{name}"]
-}

@@ -10,6 +10,7 @@ from itertools import combinations_with_replacement, groupby, pairwise
 import pytest
 import torch
 import torch.distributed as dist
+from all_rooms import steppers
 from torch import nn
 
 from course_lib import launch, mine
@@ -18,7 +19,6 @@ from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.storages import tensor_bytes
 from course_lib.measure.wire import log_wire
-from course_lib.panels import steppers
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
 from course_lib.scratch.context.slices import SequenceRing

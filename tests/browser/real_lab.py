@@ -105,9 +105,10 @@ def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
 
 
 def notebook(*cells: str) -> nbformat.NotebookNode:
-    """A notebook with `panels` imported and these code cells."""
+    """A notebook with all panels and steppers imported, and these code cells."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    sources = ("from course_lib import panels\nfrom course_lib.panels import steppers", *cells)
+    all_rooms = f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n"
+    sources = (f"{all_rooms}from all_rooms import panels, steppers", *cells)
     return nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in sources],
         metadata={"kernelspec": kernel},

@@ -8,16 +8,14 @@ import nbformat
 import pytest
 import real_lab
 from accessibility import OURS, faults
+from all_rooms import panels, steppers
 from playwright.sync_api import Browser, Page
-
-from course_lib import panels
-from course_lib.panels import steppers
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTER = "00_start_here.ipynb"  # chapter 1 is looked at in test_browser.py, where it runs anyway
 EVERY = ["show_source(show_source)", "quiz(1)"]
-EVERY += [f"panels.{name}()" for name in dir(panels) if name != "Panel"]
-EVERY += [f"steppers.{name}()" for name in dir(steppers) if name != "Stepper"]
+EVERY += [f"panels.{name}()" for name in vars(panels)]
+EVERY += [f"steppers.{name}()" for name in vars(steppers)]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +24,7 @@ def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     root = home / "root"
     root.mkdir()
     shutil.copy(NOTEBOOKS / CHAPTER, root)
-    imports = "from course_lib import quiz, show_source\nfrom course_lib.panels import steppers"
+    imports = "from course_lib import quiz, show_source"
     nbformat.write(real_lab.notebook(imports, *EVERY), root / "every.ipynb")
     faulty = "<p style='color: #888'>faint</p><button></button>"
     cell = f'from IPython.display import HTML\nHTML("{faulty}")'

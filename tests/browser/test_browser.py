@@ -10,16 +10,14 @@ import nbformat
 import pytest
 import real_lab
 from accessibility import OURS, faults
+from all_rooms import panels, steppers
 from playwright.sync_api import Browser, Locator, Page
-
-from course_lib import panels
-from course_lib.panels import steppers
 
 JUPYTERLAB_PX = 121  # its bars above and below a notebook
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTER = "01_steps_and_batches.ipynb"
-PANELS = [name for name in dir(panels) if name != "Panel"]
-STEPPERS = [name for name in dir(steppers) if name != "Stepper"]
+PANELS = [*vars(panels)]
+STEPPERS = [*vars(steppers)]
 
 
 @dataclass

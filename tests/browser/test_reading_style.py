@@ -28,7 +28,8 @@ def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, root / name)
     made = real_lab.notebook(
-        WIDE, "from course_lib import show_source\nshow_source(panels.panel.Panel)"
+        WIDE,
+        "from course_lib import panels, show_source\nshow_source(panels.Panel)",
     )
     made.cells.insert(0, nbformat.v4.new_markdown_cell("many words " * 100))
     nbformat.write(made, root / "page.ipynb")

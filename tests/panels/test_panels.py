@@ -2,14 +2,16 @@
 
 import html
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from all_rooms import panels
 
-from course_lib import panels
 from course_lib.chapters.ch02_gradient_accumulation.panels import accumulation, critical_batch
 from course_lib.chapters.ch03_what_is_in_the_memory.panels import memory as memory_panel
 from course_lib.chapters.ch07_ddp.panels import buckets
@@ -27,7 +29,7 @@ from course_lib.theory.planner.space import divisors
 from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC
 from course_lib.theory.step.batching import Batching, batch_cost
 
-PANELS = [getattr(panels, name) for name in dir(panels) if name != "Panel"]
+PANELS = [*vars(panels).values()]
 # Starting values with which every control can be moved and shows a difference; "panel.control"
 # where one of them needs others. A panel that is not named here starts as it is.
 ROOMY = {
@@ -353,14 +355,14 @@ def test_only_the_planners_search_needs_numpy_and_nothing_a_library_for_pictures
     """In a process of its own each panel and each stepper is drawn."""
     code = (
         "import sys\n"
-        "from course_lib import panels\n"
-        "from course_lib.panels import steppers\n"
+        "from all_rooms import panels, steppers\n"
         "for room in (panels, steppers):\n"
-        "    for name in dir(room)[1:]:\n"
-        "        getattr(room, name)().page\n"
+        "    for name, build in vars(room).items():\n"
+        "        build().page\n"
         "        for heavy in {'matplotlib', 'numpy', 'torch'} & sys.modules.keys():\n"
         "            print(name, heavy)\n"
         "            sys.modules.pop(heavy)\n"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=here)
     assert found.stdout == "planner numpy\n", found.stderr

@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from traitlets.config import Config
 
-SOURCE = "from course_lib import panels\npanels.memory()"
+SOURCE = "from course_lib.chapters.ch03_what_is_in_the_memory import panels\npanels.memory()"
 
 
 README = Path(__file__).parents[2] / "README.md"

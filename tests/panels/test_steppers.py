@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import checks
 import pytest
+from all_rooms import steppers
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.panels import steppers
 from course_lib.panels.controls import whole
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
@@ -24,7 +24,7 @@ from course_lib.theory.network.who_talks import who_talks
 from course_lib.trace import Event, Trace
 
 ONE_LINE = 95  # letters of a caption, 760 pixels wide in a wide font
-STEPPERS = [getattr(steppers, name) for name in dir(steppers) if name != "Stepper"]
+STEPPERS = [*vars(steppers).values()]
 
 
 class Toy(Story):
@@ -218,12 +218,6 @@ def test_as_many_boxes_as_are_held_and_as_many_arrows_as_messages() -> None:
         assert len(slots) == sum(len(its) for its in trace.held(now).values()), step
         sent = [event for event in trace.at(now) if event.to is not None]
         assert stepper.sentence.count(" in stage ") == len(sent)
-
-
-def test_a_stepper_can_be_asked_for_twice():
-    for name in dir(steppers):
-        assert getattr(steppers, name) is getattr(steppers, name)
-        assert callable(getattr(steppers, name)), name
 
 
 # --- chapter 0: Llama 3 405B on 16,384 GPUs -------------------------------------------------------

@@ -13,7 +13,7 @@ from course_lib.panels.story import Story
 from course_lib.theory.stories import messages as told
 from course_lib.trace import COPY, Event
 
-_OF_RANK, _EXPERTS, _TOP_K = 64, 8, 2
+_MANY, _EXPERTS, _TOP_K = 64, 8, 2
 
 
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
@@ -54,7 +54,7 @@ class _ExpertExchange(Story):
 
     def __init__(self, ranks: int, skew: float, capacity_factor: float) -> None:
         self.table = told.skewed_exchange(
-            _OF_RANK, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
+            _MANY, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
         )
         self.ranks, self.trace = ranks, told.expert_steps(self.table)
         self.computing, own = 2 + ranks, self.table.experts_of_a_rank
@@ -189,7 +189,7 @@ class _ExpertExchange(Story):
         if dropped:
             lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
         return {
-            "chosen": f"Each of {self.ranks} ranks has {_OF_RANK} tokens, and each token has chosen "
+            "chosen": f"Each of {self.ranks} ranks has {_MANY} tokens, and each token has chosen "
             f"{_TOP_K} experts.",
             "accepted": f"The ranks share their counts: {lost}.",
             "compute": f"Each rank computes its experts; {wait}.",
