@@ -15,7 +15,7 @@ from course_lib import figures, theory
 LIBRARY = Path(course_lib.__file__).parent
 MODULES = {
     ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(LIBRARY.rglob("*.py"))
+    for path in sorted(LIBRARY.rglob("[!0-9]*.py"))
 }
 # The ground floor: one module each, which any room may use, with what each imports of ours.
 GROUND = {
@@ -29,6 +29,7 @@ GROUND = {
     "notebook": set(),
     "short_errors": set(),
     "arguments": set(),
+    "pickled_code": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
@@ -60,6 +61,22 @@ MAY_IMPORT = {
         "show",
         "clinic",
         "diagnosing",
+    },
+    # A room for each chapter; no room of the library names it here.
+    "chapters": {
+        "theory",
+        "figures",
+        "panels",
+        "clinic",
+        "measure",
+        "diagnosing",
+        "comparing",
+        "launch",
+        "scratch",
+        "rehearsal",
+        "demos",
+        "mine",
+        "checking",
     },
     "hunting": {"checking", "demos", "launch", "diagnosing"},
     "reporting": {
@@ -98,6 +115,7 @@ MAY_IMPORT = {
 # The packages from outside that each room may import when it is itself imported; any other waits
 # until a function needs it. Rooms that are not here need nothing but Python.
 MAY_LOAD = {
+    "pickled_code": {"cloudpickle"},
     "panels": {"anywidget", "traitlets"},
     "measure": {"torch"},
     "comparing": {"torch"},
@@ -105,6 +123,7 @@ MAY_LOAD = {
     "rehearsal": {"torch"},
     "demos": {"torch"},
     # The last two in the modules of the quiz and of the box for predictions only.
+    "chapters": {"torch"},
     "checking": {"platformdirs", "filelock", "anywidget", "traitlets"},
     "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
 }
@@ -191,6 +210,15 @@ def test_each_room_imports_only_what_lies_below_it():
         used = {room_of(name) for name in ours(imported(module))} - {room, ""}
         allowed = GROUND[room] if room in GROUND else MAY_IMPORT[room] | set(GROUND)
         assert used <= allowed, f"{module} imports {used - allowed}, which {room} must not"
+
+
+def test_no_chapter_imports_another():
+    for module in MODULES:
+        if room_of(module) == "chapters" and module.count(".") > 1:
+            room = module.split(".")[2]
+            others = {name for name in ours(imported(module)) if room_of(name) == "chapters"}
+            strange = {name for name in others if name.split(".")[2:3] not in ([], [room])}
+            assert not strange, f"{module} imports {strange}: move what both need into the library"
 
 
 def test_packages_from_outside_load_only_where_they_are_allowed():

@@ -93,7 +93,13 @@ PARTS = (
         ("rates", "shared_timeline"),
         given=("Task", "Span", "SharedTimeline"),
     ),
-    Part("claims", "17.12", f"{_THEORY}.audits.judged_run", ("audit_run",), given=("JudgedRun",)),
+    Part(
+        "claims",
+        "17.12",
+        "course_lib.chapters.ch17_capstone.judged_run",
+        ("audit_run",),
+        given=("JudgedRun",),
+    ),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

@@ -1447,7 +1447,7 @@ check("17.11", [rates, shared_timeline])
 # The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. A version that passes is kept as `mine/claims.py`. From then on, `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
 
 # %% tags=["exercise"]
-from course_lib.theory.audits.judged_run import JudgedRun
+from course_lib.chapters.ch17_capstone.judged_run import JudgedRun
 
 ### BEGIN GIVEN
 
@@ -1468,7 +1468,7 @@ def audit_run(
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.theory.audits.judged_run import audit_run
+from course_lib.chapters.ch17_capstone.judged_run import audit_run
 
 ### END SOLUTION
 

@@ -161,6 +161,16 @@ class Case:
         return f"rank {rank} of {self.ranks}" + (f", {words}" if words else "")
 
 
+class Here(Case):
+    """Its words say themselves who a rank is, and in which group."""
+
+    def who(self, _rank: int, _line: Sequence[int]) -> str:
+        return ""
+
+    def words(self, _line: Sequence[int]) -> str:
+        return ""
+
+
 class Place(NamedTuple):
     """Where a rank stands: its number in its group, the group's size, the case, what all found."""
 

@@ -4,7 +4,7 @@ import pytest
 from probes import Probe, by_name
 
 from course_lib.chapters.ch17_capstone import whole_run
-from course_lib.theory.audits.judged_run import LEAST, MOST, JudgedRun, audit_run
+from course_lib.chapters.ch17_capstone.judged_run import LEAST, MOST, JudgedRun, audit_run
 from course_lib.theory.inputs.hardware import ACCELERATORS
 
 BLOOM = (176_247_271_424, 366e9, 1_082_990, 312e12)

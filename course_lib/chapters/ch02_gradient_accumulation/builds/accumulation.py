@@ -1,7 +1,7 @@
 """Build 2.10: gradient accumulation in one process, and on ranks with one exchange."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ from course_lib.checking.builds.compare import (
     nn,
     torch,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.races import Race
 from course_lib.theory.network.buckets import gradient_syncs
 
 _collectives = later("course_lib.measure.collectives")
@@ -288,6 +288,17 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
+_gpt = later("course_lib.scratch.gpt")
+
+
+def _accumulation(parts: SimpleNamespace) -> Callable[[], object]:
+    torch.manual_seed(0)
+    small = _gpt.GPT(layers=2, hidden=64, heads=4, vocab=64, context=32)
+    model = later("course_lib.scratch.replicas.ddp").DDP(small)
+    window = [(inputs, labels) for inputs, labels in torch.randint(0, 64, (4, 2, 4, 32))]
+    return lambda: (model.zero_grad(), parts.accumulate_ddp(model, window))
+
+
 ACCUMULATION = build(
     "accumulation",
     title="one large batch in pieces",
@@ -319,5 +330,5 @@ ACCUMULATION = build(
             (_Windows(ranks=3), _Windows(no_sync=False, ranks=3)),
         ),
     ),
-    race=RACES["accumulation"],
+    race=Race("4 micro-batches of 128 tokens through a small GPT", _accumulation),
 )

@@ -1,12 +1,12 @@
 """Build 3.11: AdamW written out, with an fp32 master copy of bf16 weights."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import Must, Never, Row, compare_here, later, nn, torch
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.races import Race
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 
 _peak, _storages = later("course_lib.measure.peak"), later("course_lib.measure.storages")
@@ -174,6 +174,18 @@ def _bytes(parts: SimpleNamespace) -> Iterator[Row]:
 
 _CLASS = ("MasterAdamW.__init__", "MasterAdamW.step")
 
+
+def _raced_weights(*shape: int, dtype: Any = None) -> Any:
+    weight = nn.Parameter(torch.ones(*shape, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    return weight
+
+
+def _adamw(*shape: int, lr: float) -> Callable[[], object]:
+    """torch's AdamW in fp32: it keeps no master copy, and has no moments of 8 bits."""
+    return torch.optim.AdamW([_raced_weights(*shape)], lr=lr, fused=True).step
+
+
 MASTER_ADAMW = build(
     "master_adamw",
     title="AdamW with a master copy",
@@ -191,5 +203,12 @@ MASTER_ADAMW = build(
         compare_here("the master copy", _CLASS, _master_copy),
         compare_here("twelve bytes", _CLASS, _bytes),
     ),
-    race=RACES["master_adamw"],
+    race=Race(
+        "one update of a million bf16 weights (torch's: of fp32)",
+        lambda parts: (
+            parts.MasterAdamW([_raced_weights(1000, 1000, dtype=torch.bfloat16)], lr=1e-3).step
+        ),
+        lambda: _adamw(1000, 1000, lr=1e-3),
+        ranks=1,
+    ),
 )

@@ -1,14 +1,15 @@
 """Build 4.6: layers that run again in the backward pass, from their input."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import Must, Never, Row, compare_here, later, nn, torch
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import both_passes
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
+from course_lib.checking.races import Race
 
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _peak, _saved = later("course_lib.measure.peak"), later("course_lib.measure.saved_tensors")
@@ -208,6 +209,27 @@ def _generator(parts: SimpleNamespace) -> Iterator[Row]:
 
 _NEEDS = ("Checkpoint.forward", "Checkpoint.backward")
 
+_gpt = later("course_lib.scratch.gpt")
+
+
+def _blocks() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    segment = nn.Sequential(*(_gpt.Block(hidden=64, heads=4) for _ in range(2)))
+    return segment, torch.randn(4, 64, 64, requires_grad=True)
+
+
+def _checkpointing(parts: SimpleNamespace) -> Callable[[], object]:
+    segment, x = _blocks()
+    inputs = segment, x, *segment.parameters()
+    return lambda: both_passes(parts.Checkpoint.apply, *inputs)
+
+
+def _torchs_checkpoint() -> Callable[[], object]:
+    segment, x = _blocks()
+    checkpoint = later("torch.utils.checkpoint").checkpoint
+    return lambda: checkpoint(segment, x, use_reentrant=False).sum().backward()
+
+
 CHECKPOINTING = build(
     "checkpointing",
     title="run it again",
@@ -229,5 +251,7 @@ CHECKPOINTING = build(
         compare_here("the same dropout masks", _NEEDS, _masks),
         compare_here("as if nothing was drawn", _NEEDS, _generator),
     ),
-    race=RACES["checkpointing"],
+    race=Race(
+        "two blocks of a GPT, forward and backward", _checkpointing, _torchs_checkpoint, ranks=1
+    ),
 )

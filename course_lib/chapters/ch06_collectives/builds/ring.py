@@ -1,7 +1,7 @@
 """Build 6.11: reduce-scatter and all-gather around a ring of ranks."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from course_lib.checking.builds.compare import (
     torch,
 )
 from course_lib.checking.builds.compared import others_parts
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_steps
 from course_lib.trace import ADD, COPY, Trace
 
@@ -134,6 +134,20 @@ _UNEVEN = (
     _Numbers(4, ranks=4, in_group=True),
 )
 
+_wire = later("course_lib.scratch.wire")
+
+
+def _raced_ring(parts: SimpleNamespace) -> Callable[[], object]:
+    peers, whole = _peers.Peers(), torch.ones(4_000_000)
+    scatter, gather = parts.ring_reduce_scatter, parts.ring_all_gather
+    return lambda: gather(scatter(whole, peers), peers, len(whole))
+
+
+def _of_16_mb(work: Callable[[Any], object]) -> Callable[[], object]:
+    whole = torch.ones(4_000_000)
+    return lambda: work(whole)
+
+
 RING = build(
     "ring",
     title="a ring of messages",
@@ -149,5 +163,9 @@ RING = build(
         _ring("parts of unequal length", *_UNEVEN),
         _ring("the all-gather", *_even(3), *_UNEVEN, gathers=True),
     ),
-    race=RACES["ring"],
+    race=Race(
+        "reduce-scatter and all-gather of 16 MB",
+        _raced_ring,
+        lambda: _of_16_mb(lambda whole: _wire.all_gather(_wire.reduce_scatter(whole))),
+    ),
 )

@@ -1,8 +1,9 @@
 """Build 6.12: all-reduce up and down a tree of ranks."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from course_lib.checking.builds.compare import (
     later,
     torch,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import tree_steps
 from course_lib.trace import SEND
 
@@ -165,6 +166,15 @@ def _cases(*ranks: int) -> tuple[_Numbers, ...]:
 _ANY = *_cases(3, 5), _Numbers((), "int64", ranks=5, in_group=True)
 _NEEDS = ("tree_all_reduce",)
 
+_peers = later("course_lib.scratch.collectives.peers")
+_wire = later("course_lib.scratch.wire")
+
+
+def _of_16_mb(work: Callable[[Any], object]) -> Callable[[], object]:
+    whole = torch.ones(4_000_000)
+    return lambda: work(whole)
+
+
 TREE = build(
     "tree",
     title="a tree of messages",
@@ -179,5 +189,9 @@ TREE = build(
         compare("2 and 4 ranks", _NEEDS, _run, _rows, _cases(2, 4), last=_a_tree),
         compare("3 and 5 ranks", _NEEDS, _run, _rows, _ANY, last=_a_tree),
     ),
-    race=RACES["tree"],
+    race=Race(
+        "all-reduce of 16 MB",
+        lambda parts: partial(parts.tree_all_reduce, torch.ones(4_000_000), _peers.Peers()),
+        lambda: _of_16_mb(_wire.all_reduce),
+    ),
 )

@@ -1,6 +1,6 @@
 """Build 7.10: buckets of gradients, and DDP from hooks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,8 @@ from course_lib.checking.builds.compare import (
     nn,
     torch,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import four_layers, trained
+from course_lib.checking.races import Race
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.stories.copies import bucket_steps
@@ -383,6 +384,18 @@ def _ring(seen: Any, at: Place) -> Iterator[Row]:
     yield Sends(seen[1], Trace(hops), "a ring carries each bucket once", who=at.rank)
 
 
+_parallel = later("torch.nn.parallel")
+
+
+def _ddp(ddp: Any) -> Callable[[], object]:
+    return trained(ddp, ddp.zero_grad)
+
+
+def _torchs_ddp() -> Any:
+    wrap = _parallel.DistributedDataParallel
+    return wrap(four_layers(), bucket_cap_mb=1, gradient_as_bucket_view=True)
+
+
 DDP = build(
     "ddp",
     title="DDP from hooks",
@@ -415,5 +428,9 @@ DDP = build(
         ),
         compare("on the ring of 6.11", ("DDP",), _on_a_ring, _ring, (Case(ranks=3),)),
     ),
-    race=RACES["ddp"],
+    race=Race(
+        "a backward pass with 4 MB of gradients",
+        lambda parts: _ddp(parts.DDP(four_layers(), 2**20, 2**20)),
+        lambda: _ddp(_torchs_ddp()),
+    ),
 )

@@ -19,7 +19,8 @@ from course_lib.checking.builds.compare import (
     torch,
 )
 from course_lib.checking.builds.compared import others_parts
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import four_layers, trained
+from course_lib.checking.races import Race
 from course_lib.theory.stories.copies import zero_steps
 from course_lib.trace import Event, Trace
 
@@ -453,6 +454,24 @@ def _stage_2(found: _Found, at: Place) -> Iterator[Row]:
     yield Sends(found["wire"], _update(_unit_sizes(), ranks, 2), why, who=at.rank)
 
 
+_parallel = later("torch.nn.parallel")
+
+
+def _raced_zero(parts: SimpleNamespace) -> Callable[[], object]:
+    """Stage 1, each layer a unit."""
+    model = four_layers()
+    zero = parts.Zero(model, list(model), torch.optim.AdamW)
+    return trained(model, lambda: None, zero.step)
+
+
+def _torchs_zero() -> Callable[[], object]:
+    ddp = _parallel.DistributedDataParallel(four_layers(), gradient_as_bucket_view=True)
+    optimizer = later("torch.distributed.optim").ZeroRedundancyOptimizer(
+        ddp.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True
+    )
+    return trained(ddp, lambda: None, lambda: (optimizer.step(), optimizer.zero_grad()))
+
+
 ZERO = build(
     "zero",
     title="ZeRO 1 and 2",
@@ -480,5 +499,5 @@ ZERO = build(
         compare("clipping", ("clip",), _clips, _clipped, _THREE),
         compare("stage 2", ("Zero._arrived", "Zero._finish"), _two_updates, _stage_2, _THREE),
     ),
-    race=RACES["zero"],
+    race=Race("an update of a million parameters", _raced_zero, _torchs_zero),
 )

@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,8 @@ from course_lib.checking.builds.compare import (
     torch,
 )
 from course_lib.checking.builds.compared import TOLERANCE, others_parts
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.races import Race
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.memory.unit_life import COMPUTES, WEIGHTS, UnitCosts, fsdp_calls, unit_life
@@ -577,6 +578,24 @@ def _methods(kind: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{kind}.{name}" for name in names)
 
 
+_gpt = later("course_lib.scratch.gpt")
+_fsdp = later("torch.distributed.fsdp")
+
+
+def _small_gpt(shard: Callable[[Any], object]) -> Callable[[], object]:
+    torch.manual_seed(0)
+    model = _gpt.GPT(4, 128, 4, 128, 32)
+    shard(model)
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    return lambda: both_passes(model, tokens)
+
+
+def _fully_shard(model: Any) -> None:
+    for block in model.blocks:
+        _fsdp.fully_shard(block)
+    _fsdp.fully_shard(model, reshard_after_forward=False)
+
+
 FSDP = build(
     "fsdp",
     title="FSDP",
@@ -616,5 +635,9 @@ FSDP = build(
             _accumulated,
         ),
     ),
-    race=RACES["fsdp"],
+    race=Race(
+        "a GPT of 4 layers and 0.8 million parameters, both passes",
+        lambda parts: _small_gpt(lambda model: parts.FSDP(model, list(model.blocks))),
+        lambda: _small_gpt(_fully_shard),
+    ),
 )

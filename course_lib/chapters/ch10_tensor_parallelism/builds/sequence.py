@@ -1,6 +1,6 @@
 """Build 10.12: what replaces f and g where norms are cut along the sequence."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,8 @@ from course_lib.checking.builds.compare import (
     torch,
     unchanged,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.races import Race
 
 _passes = later("course_lib.checking.builds.on_rank.passes")
 _wire = later("course_lib.measure.wire")
@@ -112,6 +113,13 @@ def _whole_layer(found: Any, place: Place) -> Rows:
     yield Sends(log, calls, "each of the four all-reduces of a layer becomes one of both")
 
 
+def _raced_sequence(parts: SimpleNamespace) -> Callable[[], object]:
+    x = torch.ones(4, 256, 512, requires_grad=True)
+    return lambda: both_passes(
+        lambda x: parts.SumScatter.apply(parts.Gather.apply(x, None), None), x
+    )
+
+
 SEQUENCE = build(
     "sequence",
     title="into a pair and out of it, by tokens",
@@ -141,5 +149,5 @@ SEQUENCE = build(
         ),
         compare("attention and MLP", (), _cut_block, _whole_layer),
     ),
-    race=RACES["sequence"],
+    race=Race("into and out of a pair, 1024 tokens of 512 features, both passes", _raced_sequence),
 )

@@ -20,7 +20,8 @@ from course_lib.checking.builds.compare import (
     torch,
     unchanged,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import both_passes, device_mesh
+from course_lib.checking.races import Race
 from course_lib.theory.network.collectives import activation_bytes
 
 _followed, _reached, _passes, _traffic = (
@@ -300,6 +301,31 @@ def _whole_layer(found: Any, place: Place) -> Rows:
         yield Sends(log, {"all-reduce": (2, 2 * BLOCK_BYTES)} if place.ranks > 1 else {}, why)
 
 
+def _mlp(cut: Callable[[Any], object]) -> Callable[[], object]:
+    mlp = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+    x = torch.ones(512, 256, requires_grad=True)
+    cut(mlp)
+    return lambda: both_passes(mlp, x)
+
+
+def _by_a_pair(parts: SimpleNamespace) -> Callable[[], object]:
+    pair = later("course_lib.chapters.ch10_tensor_parallelism.builds.tensor").pair_of(parts)
+    region = later("course_lib.scratch.tensor.region").TensorParallel(pair=pair)
+
+    def cut(mlp: Any) -> None:
+        mlp[0], mlp[2] = pair.column(mlp[0], region), pair.row(mlp[2], region)
+
+    return _mlp(cut)
+
+
+def _parallelized() -> Callable[[], object]:
+    parallel = later("torch.distributed.tensor.parallel")
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    return _mlp(
+        lambda mlp: parallel.parallelize_module(mlp, device_mesh(dist.get_world_size()), plan)
+    )
+
+
 TENSOR = build(
     "tensor",
     title="f, g and the two cut layers",
@@ -337,5 +363,7 @@ TENSOR = build(
         ),
         compare("attention and MLP", (), _cut_block, _whole_layer, [Case(ranks=3, in_group=True)]),
     ),
-    race=RACES["tensor"],
+    race=Race(
+        "an MLP of 256 and 1024 features, 512 tokens, both passes", _by_a_pair, _parallelized
+    ),
 )

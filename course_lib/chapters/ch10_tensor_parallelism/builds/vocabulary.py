@@ -1,7 +1,7 @@
 """Build 10.13: the loss of a vocabulary that is cut over ranks."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -16,12 +16,14 @@ from course_lib.checking.builds.compare import (
     Row,
     Sends,
     compare,
+    dist,
     later,
     nn,
     torch,
     unchanged,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import both_passes, device_mesh
+from course_lib.checking.races import Race
 
 _regions = later("course_lib.scratch.tensor.region")
 _sequences = later("course_lib.scratch.tensor.sequence")
@@ -146,6 +148,25 @@ def _step(title: str, *cases: _Cut, backward: bool = False) -> Any:
 _HARD = (_Cut(7, 200.0, ranks=3), _Cut(4, 200.0, ranks=3))
 _BOTH = _Cut(7, ranks=3), _HARD[1], *(_Cut(vocab, ranks=3, in_group=True) for vocab in (7, 2))
 
+
+def _vocabulary(parts: SimpleNamespace) -> Callable[[], object]:
+    region = later("course_lib.scratch.tensor.region").TensorParallel()
+    logits, labels = torch.ones(1, 256, 4096, requires_grad=True), torch.arange(256).view(1, 256)
+    return lambda: both_passes(parts.vocab_parallel_cross_entropy, logits, labels, region)
+
+
+def _loss_parallel() -> Callable[[], object]:
+    tensors, mesh = later("torch.distributed.tensor"), device_mesh(dist.get_world_size())
+    local, labels = torch.ones(256, 4096, requires_grad=True), torch.arange(256)
+
+    def once() -> None:
+        with later("torch.distributed.tensor.parallel").loss_parallel():
+            scores = tensors.DTensor.from_local(local, mesh, [tensors.Shard(1)])
+            both_passes(nn.functional.cross_entropy, scores, labels)
+
+    return once
+
+
 VOCABULARY = build(
     "vocabulary",
     title="the loss over a cut vocabulary",
@@ -163,5 +184,7 @@ VOCABULARY = build(
         _step("large scores and padding", *_HARD),
         _step("the gradients", *_BOTH, backward=True),
     ),
-    race=RACES["vocabulary"],
+    race=Race(
+        "the loss of 256 tokens, 4096 words a rank, both passes", _vocabulary, _loss_parallel
+    ),
 )

@@ -1,8 +1,9 @@
 """Build 11.11: the passes of a pipeline's stage, in the order of any schedule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from course_lib.checking.builds.compare import (
     nn,
     torch,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.races import Race
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -254,6 +255,42 @@ def _expect_let_go(found: Any, place: Place) -> Rows:
     yield Sends(wire, case.sent(place.rank), why)
 
 
+_gpt = later("course_lib.scratch.gpt")
+
+
+_STAGES, _COUNT = 2, 8
+
+
+def _race_part() -> Any:
+    """A stage of 4 layers, and 8 micro-batches of 2 samples."""
+    torch.manual_seed(0)
+    text = torch.randint(64, (2 * _COUNT, 65))
+    window = list(zip(text[:, :-1].chunk(_COUNT), text[:, 1:].chunk(_COUNT), strict=True))
+    model, stage = _gpt.GPT(4, 64, 4, 64, 64), later("course_lib.scratch.pipeline.stage")
+    (piece,) = stage.cut(model, [2, 2], dist.get_rank(), _STAGES)
+    return piece, window
+
+
+def _pipeline(parts: SimpleNamespace) -> Callable[[], object]:
+    piece, window = _race_part()
+    group = later("course_lib.scratch.pipeline.stage").wires([range(_STAGES)])
+    orders = later("course_lib.theory.pipelines.schedules").schedule("1f1b", _STAGES, _COUNT).orders
+    pipeline = parts.Pipeline([piece], orders, group)
+    return lambda: pipeline.run(window)
+
+
+def _torchs_pipeline() -> Callable[[], object]:
+    piece, window = _race_part()
+    inputs, labels = (torch.cat(parts) for parts in zip(*window, strict=True))
+    pipelining = later("torch.distributed.pipelining")
+    stage = pipelining.PipelineStage(piece, dist.get_rank(), _STAGES, torch.device("cpu"))
+    loss = nn.functional.cross_entropy
+    steps = pipelining.Schedule1F1B(
+        stage, _COUNT, loss_fn=lambda y, wanted: loss(y.flatten(0, 1), wanted.flatten())
+    )
+    return lambda: steps.step(inputs) if piece.first else steps.step(target=labels)
+
+
 PIPELINE = build(
     "pipeline",
     title="a pipeline's stage",
@@ -294,5 +331,5 @@ PIPELINE = build(
             ],
         ),
     ),
-    race=RACES["pipeline"],
+    race=Race("one update of 1F1B, 8 micro-batches", _pipeline, _torchs_pipeline),
 )

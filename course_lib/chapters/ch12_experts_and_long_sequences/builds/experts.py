@@ -1,6 +1,6 @@
 """Build 12.10: tokens to experts on other ranks and back, with gradients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,8 @@ from course_lib.checking.builds.compare import (
     torch,
     unchanged,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
 
 _traffic, _wire = (
@@ -372,6 +373,31 @@ def _expect_gradients(found: Any, case: _Case, rank: int) -> Rows:
 _ALL_TO_ALL, _TRIPS = (_exchanged, _expect_exchanged), (_there_and_back, _expect_back)
 
 
+def _experts(parts: SimpleNamespace) -> Callable[[], object]:
+    ours = parts.Dispatcher(dist.group.WORLD)
+    torch.manual_seed(dist.get_rank())
+    tokens = torch.randn(2048, 256, requires_grad=True)
+    chosen, weights = torch.rand(2048, 4).topk(2).indices, torch.full((2048, 2), 0.5)
+
+    def passed() -> Any:
+        rows = ours.dispatch(tokens, chosen, ours.count(chosen, 4))
+        return ours.combine(rows, weights)
+
+    return lambda: both_passes(passed)
+
+
+def _on_torchs_all_to_all() -> Callable[[], object]:
+    """The course's Dispatcher on torch's own all-to-all."""
+    collectives = later("torch.distributed._functional_collectives")
+    dispatcher = later("course_lib.scratch.experts.all_to_all").Dispatcher
+
+    def all_to_all(self: Any, rows: Any, sent: Any, received: Any) -> Any:
+        return collectives.all_to_all_single_autograd(rows, received, sent, self.group)
+
+    on_torch = type("OnTorch", (dispatcher,), {"all_to_all": all_to_all})
+    return _experts(SimpleNamespace(Dispatcher=on_torch))
+
+
 EXPERTS = build(
     "experts",
     title="tokens to experts and back",
@@ -402,5 +428,7 @@ EXPERTS = build(
             compare("", (), *_TRIPS, [_Way(backward=True)]),
         ),
     ),
-    race=RACES["experts"],
+    race=Race(
+        "2048 tokens to 2 of 4 experts and back, with gradients", _experts, _on_torchs_all_to_all
+    ),
 )

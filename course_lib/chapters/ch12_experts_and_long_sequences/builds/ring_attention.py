@@ -1,7 +1,8 @@
 """Build 12.11: attention in blocks, merged while keys and values go round a ring."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import inf
 from types import SimpleNamespace
@@ -19,12 +20,13 @@ from course_lib.checking.builds.compare import (
     compare_here,
     dist,
     later,
+    nn,
     torch,
     unchanged,
 )
-from course_lib.checking.builds.torch_races import RACES
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
+from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_attention_steps
 from course_lib.trace import Trace
 
@@ -213,6 +215,29 @@ def _expect_ring(found: Any, place: Place) -> Rows:
     yield Never(case.zigzag and idle, f"{nothing} computed while keys and values travel")
 
 
+_wire = later("course_lib.scratch.wire")
+
+
+def _own_slice() -> tuple[Any, Any, Any]:
+    """4 heads of 512 zig-zag tokens on each rank: queries; keys and values; the ring."""
+    ring = later("course_lib.scratch.context.slices").SequenceRing(dist.group.WORLD, True)
+    q, k, v = torch.randn(3, 1, 4, 512, 32)
+    return q, torch.stack([k, v]), ring
+
+
+def _gathered_attention() -> Callable[[], object]:
+    """All keys and values on every rank, and torch's attention with a mask."""
+    q, kv, ring = _own_slice()
+    places, attention = ring.places(ring.ranks * 512), nn.functional.scaled_dot_product_attention
+    mask = places[:, None] >= _wire.all_gather(places)
+
+    def once() -> None:
+        k, v = _wire.all_gather(kv.movedim(-2, 0)).movedim(0, -2)
+        attention(q, k, v, attn_mask=mask)
+
+    return once
+
+
 RING_ATTENTION = build(
     "ring_attention",
     title="attention round a ring",
@@ -231,5 +256,9 @@ RING_ATTENTION = build(
         compare_here("merge", ("merge",), _merged, _merged_with_nothing),
         compare("the ring", ("ring_forward",), _round_the_ring, _expect_ring, _RINGS),
     ),
-    race=RACES["ring_attention"],
+    race=Race(
+        "forward pass of 1024 tokens, 4 heads",
+        lambda parts: partial(parts.ring_forward, *_own_slice()),
+        _gathered_attention,
+    ),
 )

@@ -4,9 +4,9 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.chapters.ch15_launchers_and_recovery.builds.reshard import Here
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
+    Here,
     Never,
     Place,
     Rows,
@@ -15,9 +15,10 @@ from course_lib.checking.builds.compare import (
     dist,
     later,
 )
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.raced import device_mesh
 from course_lib.checking.exercises import Unanswered
 from course_lib.checking.helpers import described
+from course_lib.checking.races import Race
 
 _asked, _three_d = (
     later(f"course_lib.{name}") for name in ("checking.builds.on_rank.groups", "scratch.three_d")
@@ -182,5 +183,10 @@ MESH = build(
         compare_here("the lines along an axis", ("Mesh.lines",), _lines),
         compare("the groups", ("Mesh.__init__",), _groups, _expect_groups, [Here(ranks=4)]),
     ),
-    race=RACES["mesh"],
+    race=Race(
+        "a mesh of pp 2 x dp 1 x tp 2 with its groups",
+        lambda parts: lambda: parts.Mesh(dp=1, tp=2, pp=2),
+        lambda: lambda: device_mesh(2, 1, 2, mesh_dim_names=("pp", "dp", "tp")),
+        ranks=4,
+    ),
 )

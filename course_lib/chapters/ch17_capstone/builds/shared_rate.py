@@ -1,7 +1,7 @@
 """Build 17.11: streams that share a processor, and a timeline of what runs when and how fast."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn
-from course_lib.checking.builds.torch_races import RACES
+from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn, later
 from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described, is_number
+from course_lib.checking.races import Race
 from course_lib.theory.step import streams
 from course_lib.theory.step.streams import SharedTimeline, Span, Task
 
@@ -295,6 +295,11 @@ def _of(name: str, rows: Any, title: str, *cases: _Tasks) -> Step:
 _of_rates, _of_timelines = partial(_of, "rates", _rates), partial(_of, "shared_timeline", _timeline)
 
 
+def _shared_rate(parts: SimpleNamespace) -> Callable[[], object]:
+    tasks = list(later("course_lib.chapters.ch17_capstone.builds.shared_rate").backward(40))
+    return lambda: parts.shared_timeline(tasks)
+
+
 SHARED_RATE = build(
     "shared_rate",
     title="streams that share a processor",
@@ -322,5 +327,5 @@ SHARED_RATE = build(
             Step("", (), _circles),
         ),
     ),
-    race=RACES["shared_rate"],
+    race=Race("a backward pass of 40 layers and its messages", _shared_rate, ranks=1),
 )
