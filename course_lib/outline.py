@@ -1,8 +1,6 @@
-"""The chapters in their order, what each of them builds upon, and where its room is."""
+"""The chapters in their order, and what each of them builds upon."""
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -34,23 +32,6 @@ CHAPTERS = (
     Entry(16, "The cluster clinic", needs=(6, 9, 15)),
     Entry(17, "Capstone", needs=(5, 9, 11, 13)),
 )
-
-
-@cache
-def rooms() -> dict[int, str]:
-    """By number: the name of each chapter's room, "course_lib.chapters.ch09_fsdp"."""
-    found = sorted(Path(__file__).parent.glob("chapters/ch[0-9][0-9]_*"))
-    return {int(room.name[2:4]): f"course_lib.chapters.{room.name}" for room in found}
-
-
-def files(pattern: str) -> dict[str, Path]:
-    """Files in all rooms by the name of their module, "course_lib.chapters.ch09_fsdp.figures"."""
-    library = Path(__file__).parent
-    found = sorted(library.glob(f"chapters/ch[0-9][0-9]_*/{pattern}"))
-    return {
-        ".".join(("course_lib", *path.relative_to(library).with_suffix("").parts)): path
-        for path in found
-    }
 
 
 def steps(chapters: tuple[Entry, ...] = CHAPTERS) -> list[tuple[int, int]]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from course_lib import outline
+from course_lib import chapters
 from course_lib import panels as of_all
 from course_lib.panels import Panel, Stepper
 
@@ -22,8 +23,15 @@ def functions(modules: list[ModuleType], kind: type) -> dict[str, Callable[..., 
 
 
 def _of(file: str, kind: type, *others: ModuleType) -> SimpleNamespace:
-    modules = [import_module(name) for name in outline.files(file)]
+    modules = [import_module(name) for name in chapters.files(file)]
     return SimpleNamespace(**dict(sorted(functions([*others, *modules], kind).items())))
 
 
 panels, steppers = _of("panels.py", Panel, of_all), _of("steppers.py", Stepper)
+
+
+def beside(name: str) -> ModuleType | None:
+    """A module that one chapter's tests have, such as "wrong_ring" or "mistakes_ch06"."""
+    for path in Path(__file__).parent.glob(f"chapters/*/{name}.py"):
+        return import_module(f"tests.chapters.{path.parent.name}.{name}")
+    return None

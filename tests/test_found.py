@@ -9,7 +9,7 @@ from pkgutil import iter_modules, walk_packages
 import pytest
 
 import course_lib
-from course_lib import figures, outline
+from course_lib import chapters, figures
 from course_lib.cli import commands
 from course_lib.figures.paper.drawing import Drawing
 
@@ -37,7 +37,7 @@ def test_each_command_has_its_parts_and_a_line_in_the_readme():
 def test_every_figure_is_drawn_by_a_test_and_a_shared_one_is_named_in_its_package():
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "figures").glob("*.py"))
     shared = [found.name for found in walk_packages(figures.__path__, "course_lib.figures.")]
-    for module in map(import_module, (*shared, *outline.files("figures.py"))):
+    for module in map(import_module, (*shared, *chapters.files("figures.py"))):
         for name, value in vars(module).items():
             ours = inspect.isfunction(value) and value.__module__ == module.__name__
             drawn = inspect.signature(value).return_annotation if ours else None

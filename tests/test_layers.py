@@ -207,7 +207,8 @@ def test_each_room_imports_only_what_lies_below_it():
     for module in MODULES:
         room = room_of(module)
         # A package's own name is on the way to each of its modules: it is no arrow.
-        used = {room_of(name) for name in ours(imported(module))} - {room, ""}
+        used = {room_of(name) for name in ours(imported(module)) - {"course_lib.chapters"}}
+        used -= {room, ""}
         allowed = GROUND[room] if room in GROUND else MAY_IMPORT[room] | set(GROUND)
         assert used <= allowed, f"{module} imports {used - allowed}, which {room} must not"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from course_lib import outline
+from course_lib import chapters as rooms
 
 KINDS = ("calculate", "implement", "debug", "predict", "build")
 
@@ -90,8 +90,8 @@ def exercise(
 
 def chapters() -> list[int]:
     """Numbers of the chapters that have exercises."""
-    found = outline.files("exercises.py")
-    return [number for number, room in outline.rooms().items() if f"{room}.exercises" in found]
+    found = rooms.files("exercises.py")
+    return [number for number, room in rooms.rooms().items() if f"{room}.exercises" in found]
 
 
 def chapter_module(chapter: int) -> ModuleType:
@@ -100,7 +100,7 @@ def chapter_module(chapter: int) -> ModuleType:
         known = ", ".join(map(str, chapters())) or "none yet"
         message = f"chapter {chapter} has no exercises: choose one of these chapters: {known}"
         raise ValueError(message)
-    return importlib.import_module(f"{outline.rooms()[chapter]}.exercises")
+    return importlib.import_module(f"{rooms.rooms()[chapter]}.exercises")
 
 
 def exercises_in(module: ModuleType) -> tuple[Exercise, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from course_lib import launch, outline
+from course_lib import chapters, launch
 from course_lib.arguments import Parser
 from course_lib.validation import choice
 
@@ -30,7 +30,7 @@ def _modules() -> dict[str, tuple[str, Path]]:
     here |= {
         f"{__name__}.{path.parent.name}.program": path for path in _FOLDER.glob("*/program.py")
     }
-    in_rooms = outline.files("demos/[a-z]*.py") | outline.files("demos/*/program.py")
+    in_rooms = chapters.files("demos/[a-z]*.py") | chapters.files("demos/*/program.py")
     return {
         module.removesuffix(".program").rpartition(".")[2]: (module, path)
         for module, path in (here | in_rooms).items()

@@ -2,8 +2,7 @@ import textwrap
 
 import pytest
 
-import course_lib.checking as checking
-from course_lib import notebook
+from course_lib import chapters, notebook
 from course_lib.checking import grading, predictions, progress
 
 CHAPTER = textwrap.dedent(
@@ -44,11 +43,11 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def chapter_folder(tmp_path, monkeypatch):
-    """A folder with chapter 90 in it, where course_lib.checking looks for chapters too."""
+    """A folder with a room of chapter 90 in it, where chapters are looked for too."""
     folder = tmp_path / "chapters90"
-    folder.mkdir()
-    (folder / "ch90.py").write_text(CHAPTER, encoding="utf-8")
-    monkeypatch.setattr(checking, "__path__", [*checking.__path__, str(folder)])
+    (folder / "ch90_made").mkdir(parents=True)
+    (folder / "ch90_made" / "exercises.py").write_text(CHAPTER, encoding="utf-8")
+    monkeypatch.setattr(chapters, "__path__", [*chapters.__path__, str(folder)])
     return folder
 
 

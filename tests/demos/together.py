@@ -1,8 +1,9 @@
 """Several runs of a demo within one launch: a launch takes longer than most of the runs."""
 
 import re
-from importlib import import_module
 from pathlib import Path
+
+from all_rooms import beside
 
 from course_lib import demos, launch, mine
 
@@ -67,7 +68,7 @@ def keep_courses(home, file, mistake=""):
 
 def keep_mine(home, monkeypatch, file, change=("", "")):
     """Keep a right build of another form (RIGHT in its tests) as the learner's, with a change."""
-    tests = import_module(f"tests.checking.builds.wrong_{file}")
+    tests = beside(f"wrong_{file}")
     text = Path(tests.__file__).read_text(encoding="utf-8").replace(*change)
     (home / "mine").mkdir(exist_ok=True)
     (home / "mine" / f"{file}.py").write_text(text + tests.AS_MINE, encoding="utf-8")

@@ -11,7 +11,7 @@ from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD, axes
 from course_lib.theory.pipelines.schedules import schedule
-from tests.checking.builds.wrong_pipeline import Closures
+from tests.chapters.ch11_pipelines.wrong_pipeline import Closures
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 6  # an odd vocabulary: one row of padding over tp 2
 

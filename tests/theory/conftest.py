@@ -16,4 +16,5 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 # test_every_parameter.py imports the test files of all rooms, wherever pytest was started.
+sys.path += [str(room) for room in Path(__file__).parents[1].glob("chapters/*")]
 sys.path += [str(room) for room in sorted(Path(__file__).parent.iterdir()) if room.is_dir()]

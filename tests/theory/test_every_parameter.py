@@ -7,6 +7,7 @@ PROBES of functions and RECORDS of results, as probes.py explains.
 import dataclasses
 import inspect
 import math
+import re
 from collections import Counter
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from probes import Probe
 
-from course_lib import theory, validation
+from course_lib import chapters, theory, validation
 
 TESTS = Path(__file__).parents[1]
 THEORY = Path(theory.__file__).parent
@@ -55,7 +56,19 @@ def modules():
             if names[test_file.name] > test_file.exists():
                 test_file = test_file.with_stem(f"{stem}_theory")
             found.append(Module(source, test_file))
+    for source in arithmetic_of_chapters():
+        test_file = TESTS / "chapters" / source.parent.name / f"test_{source.stem}.py"
+        found.append(Module(source, test_file))
     return found
+
+
+def arithmetic_of_chapters():
+    """The modules of rooms that need nothing but Python, theory and the trace."""
+    drawn = {"__init__", "exercises", "figures", "panels", "steppers"}
+    for source in chapters.files("[a-z]*.py").values():
+        text = source.read_text(encoding="utf-8")
+        if source.stem not in drawn and not re.search(r"import (torch|launch)|\.measure", text):
+            yield source
 
 
 def public_callables(module):
@@ -223,4 +236,4 @@ def test_every_test_file_of_a_room_belongs_to_a_module():
     known = {module.test_file for module in modules()}
     stray = {path.name for path in files - known if not path.stem.endswith("_against_torch")}
     assert not stray, f"no module of the theory has this name: {stray}"
-    assert known <= files
+    assert {path for path in known if path.parent.parent.name == "theory"} <= files

@@ -1,9 +1,9 @@
 """The wrong versions of all builds. Their tests are several files, which several workers take."""
 
 import re
-from importlib import import_module
 
 import pytest
+from all_rooms import beside
 
 from course_lib.checking import Wrong
 from course_lib.checking.exercises import find
@@ -12,7 +12,7 @@ from course_lib.mine import PARTS
 
 def wrong_of(file):
     """(what was thought, answer, words of the refusal) of one build."""
-    return import_module(f"tests.checking.builds.wrong_{file}").WRONG
+    return beside(f"wrong_{file}").WRONG
 
 
 asked: set[int] = set()  # chapters for which there is a test

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from all_rooms import beside
 
 from course_lib import mine
 from course_lib.checking import Unanswered, Wrong, check, grade
@@ -20,7 +21,7 @@ FILES = [part.file for part in PARTS]
 
 def right_of(file):
     """Right versions in another form: (what form, answer)."""
-    return getattr(import_module(f"tests.checking.builds.wrong_{file}"), "RIGHT", [])
+    return getattr(beside(f"wrong_{file}"), "RIGHT", [])
 
 
 def right(part):
@@ -162,7 +163,7 @@ def test_each_build_has_four_wrong_versions():
 
 
 def test_the_files_of_wrong_versions_are_those_of_the_builds():
-    found = {path.stem for path in Path(__file__).parent.glob("wrong_*.py")}
+    found = {path.stem for path in ROOT.glob("tests/chapters/*/wrong_*.py")}
     assert found == {f"wrong_{file}" for file in FILES}
 
 

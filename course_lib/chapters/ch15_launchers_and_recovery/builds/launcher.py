@@ -16,10 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.chapters.ch15_launchers_and_recovery.builds.reshard import Here, launch_folder
+from course_lib.chapters.ch15_launchers_and_recovery.builds.reshard import launch_folder
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
     Case,
+    Here,
     Never,
     Place,
     Rows,
