@@ -29,6 +29,7 @@ GROUND = {
     "notebook": set(),
     "short_errors": set(),
     "arguments": set(),
+    "pickled_code": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
@@ -98,6 +99,7 @@ MAY_IMPORT = {
 # The packages from outside that each room may import when it is itself imported; any other waits
 # until a function needs it. Rooms that are not here need nothing but Python.
 MAY_LOAD = {
+    "pickled_code": {"cloudpickle"},
     "panels": {"anywidget", "traitlets"},
     "measure": {"torch"},
     "comparing": {"torch"},
