@@ -59,7 +59,9 @@ def ranked_layouts(
     if careful is not None:
         notes = (f"{_STURDY} sturdiest, or within {NEAR_THE_TOP:.0%} under both", *notes)
     shown = [*_LOOKS][: 3 if careful is None else 4]
-    return page(title, Cells(grid, looks=_LOOKS, high=16.0, said=said, heads=False, note=scale * bool(options)), notes=notes, key=shown)
+    note = scale if options else ""
+    bars = Cells(grid, looks=_LOOKS, high=16.0, heads=False, note=note, said=said)
+    return page(title, bars, notes=notes, key=shown)
 
 
 def sentence(plan: Plan, options: Sequence[tuple[Judged, StepTime]], notes: str) -> str:
