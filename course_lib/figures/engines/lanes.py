@@ -138,7 +138,7 @@ class Lanes(Timed):
             edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
             first, last = self.x(start) + side, self.x(end) + side
             ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
-            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1.6)
+            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1)
         looks = self._looks(y)
         for (word, later), bars in looks.items():
             self._bars(drawing, word, later, bars)
