@@ -26,6 +26,6 @@ def heads_by_gpu(cuts: Mapping[str, Sequence[Heads]]) -> Drawing:
         high = {"queries": 14.0, "keys, values": 18.0}
         grid = {"queries": queries, "keys, values": keys}
         first = [counted(len(gpus[0][0]), "query head"), counted(len(gpus[0][1]), "key-value head")]
-        note = f"{name}: {' and '.join(first)} on GPU 0"
+        note = f"{name}, by GPU: {' and '.join(first)} on GPU 0"
         blocks.append(Cells(grid, high=high, lined=True, gap=5, note=note))
     return page("", *blocks)

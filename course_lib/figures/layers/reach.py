@@ -29,12 +29,14 @@ def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
             notes, style.GREEN, reaches(format_number(layer.matrix_reach)), dashed=True
         ),
     }
-    ridge = layer.ridge_flop_per_byte
+    ridge, end = layer.ridge_flop_per_byte, layer.layer_reach
+    marks = {f"tp {layer.tp}": layer.tp, f"above the ridge up to t = {end}": end}
     drawing = graph(
         curves,
         title or f"hidden {hidden}",
         powers([2, _MOST], "{:.0f}".format, "GPUs that share each matrix, t", base=2, most=7),
         powers([10, 1e5], "{:,.0f}".format, "FLOP per byte sent (both axes logarithmic)"),
+        marks={name: t for name, t in marks.items() if 1 < t <= _MOST},
         levels={f"ridge {ridge:,.0f}": ridge},
     ).drawing
     longer = "computing" if layer.compute_s >= layer.communication_s else "communicating"
