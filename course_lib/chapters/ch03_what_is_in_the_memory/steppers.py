@@ -6,6 +6,7 @@ from itertools import groupby
 
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import Rows
@@ -72,7 +73,8 @@ class _Step(Story):
         ]
         levels = {name: list(enumerate(sizes[name])) for name in names}
         strip = Lanes({"": phases}, over=over, now=now, foot=False)
-        curve = Levels(levels, over=over, name="in memory", now=now, high=150)
+        curve = Levels(levels, over=over, name="in memory", now=now, high=150,
+                       looks={"inputs and labels": (style.PALE, "/")})  # fmt: skip
         size, peak = format_bytes(moments[step].bill.total_bytes), self.run.peak
         title = f"now {size}: {moments[step].phase}, {moments[step].what}"
         note = f"The peak of {format_bytes(self.run.peak_bytes)}: {peak.phase}, {peak.what}."

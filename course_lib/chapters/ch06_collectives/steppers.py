@@ -161,7 +161,7 @@ class _Tree(Story):
         for name, (count, all_s) in pace.items():
             ends = [place * all_s / count for place in range(count + 1)]
             lasting[f"{name}: {count} steps, {format_seconds(all_s)}"] = [
-                Event(start, 0, "messages" if end < now * 1.0001 else "idle", end=end)
+                Event(start, 0, "messages" if end < now * 1.0001 else "expected", end=end)
                 for start, end in pairwise(ends)
             ]
         return Lanes(lasting, name=f"time for {size}, each step a box", now=now)

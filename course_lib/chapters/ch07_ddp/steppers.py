@@ -72,6 +72,7 @@ class _Buckets(Story):
     def picture(self, step: int) -> Drawing:
         now, ready = self.at(step), self.past(step, "ready")
         computing = self.gradients[len(ready)] if len(ready) < len(self.gradients) else None
+        working = ["layers", computing.label] if computing else ()
         layers = {
             one.label: Cell("", self.word(one, step), frame="backward" if one is computing else "")
             for one in reversed(self.gradients)
@@ -84,7 +85,7 @@ class _Buckets(Story):
         )
         return page(
             f"{1000 * now:.3g} ms after the start of the backward pass",
-            Cells({"layers": layers}, high=24, said=said),
+            Cells({"layers": layers}, high=24, said=said, bold=working),
             Cells(
                 {"buckets": self.containers(step)},
                 high=24,

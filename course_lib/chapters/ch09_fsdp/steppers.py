@@ -58,9 +58,10 @@ class _Units(Story):
 
     def picture(self, step: int) -> Drawing:
         now, trace, over = self.times[step], self.trace, (0.0, self.life.total_s)
+        lasting = [event for event in self.life.tasks if event.until > event.at]
         rows = {
-            "computing": [event for event in self.life.tasks if event.what in COMPUTES],
-            "messages": [event for event in self.life.tasks if event.what not in COMPUTES],
+            "computing": [event for event in lasting if event.what in COMPUTES],
+            "messages": [event for event in lasting if event.what not in COMPUTES],
         }
         levels = {
             kind: Trace(e for e in trace if isinstance(e.part, tuple) and e.part[0] == kind)

@@ -37,7 +37,7 @@ def heads_by_gpu(cuts: Mapping[str, Sequence[Heads]]) -> Drawing:
         high = {"queries": 14.0, "keys, values": 18.0}
         grid = {"queries": queries, "keys, values": keys}
         first = [counted(len(gpus[0][0]), "query head"), counted(len(gpus[0][1]), "key-value head")]
-        note = f"{name}: {' and '.join(first)} on GPU 0"
+        note = f"{name}, by GPU: {' and '.join(first)} on GPU 0"
         blocks.append(Cells(grid, high=high, lined=True, gap=5, note=note))
     return page("", *blocks)
 
@@ -67,12 +67,14 @@ def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
             notes, style.GREEN, reaches(format_number(layer.matrix_reach)), dashed=True
         ),
     }
-    ridge = layer.ridge_flop_per_byte
+    ridge, end = layer.ridge_flop_per_byte, layer.layer_reach
+    marks = {f"tp {layer.tp}": layer.tp, f"above the ridge up to t = {end}": end}
     drawing = graph(
         curves,
         title or f"hidden {hidden}",
         powers([2, _MOST], "{:.0f}".format, "GPUs that share each matrix, t", base=2, most=7),
         powers([10, 1e5], "{:,.0f}".format, "FLOP per byte sent (both axes logarithmic)"),
+        marks={name: t for name, t in marks.items() if 1 < t <= _MOST},
         levels={f"ridge {ridge:,.0f}": ridge},
     ).drawing
     longer = "computing" if layer.compute_s >= layer.communication_s else "communicating"

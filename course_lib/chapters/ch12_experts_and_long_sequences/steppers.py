@@ -73,16 +73,15 @@ class _ExpertExchange(Story):
         }
         said = f"stage {step + 1} of {self.count}"
         note = "rows of tokens for each expert, and at the right results that are back"
-        queues = {"experts' queues": {f"e{e}": self.queue(e, step) for e in range(_EXPERTS)}}
-        queues["time to compute"] = {
-            f"e{self.owner.index(rank)}": self.time(rank, step) for rank in range(self.ranks)
-        }
         mean = sum(self.table.received) / self.ranks
         worst = f"{max(self.table.received) / mean:.2f} × mean" if step >= self.computing else ""
         limit = f"capacity {self.table.capacity}" if self.table.dropped else ""
-        for row, text in zip(queues.values(), (limit, worst), strict=True):
-            row["back"] = Cell(text, slots=0)
-        high = {"experts' queues": 70.0, "time to compute": 12.0}
+        row, last = f"experts' queues\n{limit}", f"time to compute\n{worst}"
+        queues = {row: {f"e{expert}": self.queue(expert, step) for expert in range(_EXPERTS)}}
+        queues[last] = {
+            f"e{self.owner.index(rank)}": self.time(rank, step) for rank in range(self.ranks)
+        }
+        high = {row: 70.0, last: 12.0}
         got = ", ".join(map(str, self.table.received))
         told_ = f"their experts get {got} rows, {self.table.dropped} choices are dropped"
         return page(

@@ -1,6 +1,7 @@
 """Figures of chapter 13, beside those of the library."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from course_lib.chapters.ch13_3d_planning.replay import MemoryTimeline
 from course_lib.figures import *  # noqa: F403
@@ -40,7 +41,8 @@ def memory_of_passes(run: MemoryTimeline, capacity_bytes: int, title: str = "") 
     holds = f"this GPU holds {format_bytes(capacity_bytes, digits=1)}: "
     holds += "it fits" if fits else "it does not fit"
     levels = {peak: run.peak_bytes / GB, holds: capacity_bytes / GB}
-    across = even([0, len(run.passes)], label="passes", whole=True, most=9)
+    passes = len(run.passes)
+    across = replace(even([0, passes], label="passes", whole=True, most=9), ends=(0, passes))
     up = even([0, 1.08 * max(levels.values())], label="GB")
     return graph(curves, title, across, up, levels=levels).drawing
 

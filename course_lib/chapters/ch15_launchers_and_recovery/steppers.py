@@ -3,6 +3,7 @@
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
+from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import listed, whole
@@ -82,6 +83,8 @@ class _Failing(Story):
             spans.append(event._replace(what=_LOOKS[look], label=""))
         dies = "a node dies" if now >= failed else "a node will die"
         bar = _Bar({"the job": spans}, now=now, over=over, high=30, marks={dies: failed})
+        if now >= failed:
+            bar.ink, bar.mark = style.WARNING_TEXT, style.WARNING
         after = [(self.clock(n)[0], *self.job.after(n)) for n in range(self.count)]
         levels = {
             "save": [(time, saved) for time, _, saved in after],

@@ -66,7 +66,7 @@ def meters(
         f"{device}: {', '.join(f'{name} {cell.text}' for name, cell in its.items())}"
         for device, its in grid.items()
     )
-    return page(title, Cells(grid, gap=14, high=18, said="; ".join(said)))
+    return page(title, Cells(grid, gap=14, high=11, below=True, said="; ".join(said)))
 
 
 def _bar(value: float | None, most: float) -> Cell:

@@ -107,7 +107,7 @@ class Bars:
             x, name_y = self.left - 8, base + row.lower
             drawing.write(x, name_y, row.name, self.size, "right", bold=row.chosen)
             for piece in pieces:
-                if piece.width or len(pieces) == 1:
+                if piece.width:
                     _draw(drawing, piece, y, row.high, self.looks[piece.name])
             end = self.left + row.total * self.scale
             for line, _ in self.limits:  # the words must not lie on it

@@ -266,6 +266,7 @@ class Cells:
             filled = filled if self.lined else _joined(filled)
             thin = min(min(box[2:]) for box in filled) < 3  # an outline would hide its colour
             edge = fill if thin or len(filled) > 200 else style.INK
+            edge = style.GREY if edge == style.PALE else edge  # or it is lost on white
             drawing.boxes(filled, fill, hatch, edge=edge, dashed=fill == style.WHITE)
         for cell, (x, y, wide, high) in boxes:
             if cell.frame:

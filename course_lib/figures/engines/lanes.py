@@ -45,6 +45,8 @@ class Lanes(Timed):
     that which names spans.
     """
 
+    mark = ink = style.INK  # of the lines of marks, and of their words
+
     def __init__(
         self,
         rows: Rows,
@@ -136,7 +138,7 @@ class Lanes(Timed):
             edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
             first, last = self.x(start) + side, self.x(end) + side
             ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
-            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1.6)
+            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1)
         looks = self._looks(y)
         for (word, later), bars in looks.items():
             self._bars(drawing, word, later, bars)
@@ -199,9 +201,9 @@ class Lanes(Timed):
         for place, (words, at) in enumerate(self.marks.items()):
             x, y = self.x(at), top + _MARK * place
             bottom = below + self.high * len(self.rows)
-            drawing.line([(x, y + 2), (x, bottom + 3)], style.INK, dashed=True)
+            drawing.line([(x, y + 2), (x, bottom + 3)], self.mark, dashed=True)
             side, shift = ("right", -4) if x > (LEFT + RIGHT) / 2 else ("left", 4)
-            drawing.write(x + shift, y + 9, words, 9, side)
+            drawing.write(x + shift, y + 9, words, 9, side, self.ink)
         return below
 
     def _foot(self, drawing: Drawing, y: float) -> None:

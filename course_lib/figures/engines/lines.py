@@ -126,7 +126,7 @@ class Frame:
         for row, (name, value) in enumerate(ranked):
             x, y = self.x(value), self.top - 6 - _MARK * (len(marks) - 1 - row)
             self.drawing.line([(x, y + 3), (x, self.bottom)], dashed=name != through)
-            self.drawing.write(min(x - 3, WIDTH_PT - width_pt(name, _SIZE)), y, name, _SIZE)
+            self.drawing.write(min(x + 3, WIDTH_PT - width_pt(name, _SIZE)), y, name, _SIZE)
 
 
 def graph(
@@ -235,7 +235,7 @@ def lines(
         for name, points in curves.items()
     )
     named = "".join(f"; {name} at {short(value)}" for name, value in (levels | marks).items())
-    top = _HEAD + _MARK * max(0, len(marks) - 1)
+    top = _HEAD + _MARK * len(marks)
     drawing = Drawing(top + _HIGH + 38, f"{up} against {across}. {ends}{named}.")
     drawing.title(title)
     frame = Frame(drawing, x_axis, y_axis, _LEFT, top, WIDTH_PT - _NAMES, top + _HIGH)
@@ -303,7 +303,7 @@ def _names(frame: Frame, ends: Sequence[tuple[float, str, str]]) -> None:
     places: list[float] = []
     for at, _, _ in ends:
         places.append(max(at, places[-1] + _APART) if places else at)
-    limit = frame.bottom + 6
+    limit = frame.bottom
     for index in reversed(range(len(places))):
         places[index] = min(places[index], limit)
         limit = places[index] - _APART

@@ -55,7 +55,7 @@ class Timed:
         """The line of now, through the block."""
         if self.now is not None:
             x = self.x(self.now)
-            drawing.line([(x, top - 4), (x, bottom + 3)], style.INK, 1.6)
+            drawing.line([(x, top - 3), (x, bottom + 3)], style.INK, 1.6)
 
 
 def page(

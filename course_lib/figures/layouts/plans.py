@@ -40,19 +40,18 @@ def ranked_layouts(
     grid: dict[str, dict[str, Cell]] = {}
     slowest = max((max(one.steps_s) for one in options), default=1.0)
     least = min((one.regret for one in options), default=0.0)
-    heads = (
-        f"seconds of a step, 0 to {format_number(slowest)}",
-        "seconds" if careful is None else "seconds and MFU",
-        f"of {format_bytes(plan.capacity_bytes, digits=0)} memory",
-        "memory",
-    )
+    told = 1 if careful is None else 3  # columns of the words about time
+    scale = f"0 to {format_number(slowest)} seconds of a step"
+    scale += f", and to {format_bytes(plan.capacity_bytes, digits=0)} of memory"
     for place, (one, step) in enumerate(zip(options, steps, strict=True), 1):
         marked = careful is not None and (one.sturdy or one.regret == least)
         grid[f"{_STURDY} " * marked + layout_words(plan, one.option)] = {}
         size = format_bytes(one.option.memory_bytes, digits=1)
-        words = Cell(_told(plan, one), slots=0), Cell(size, slots=0)
-        cells = _time(one, step, slowest), words[0], _memory(plan, one), words[1]
-        grid[str(place)] = dict(zip(heads, cells, strict=True))
+        row = dict.fromkeys(map(str, range(9)), Cell(slots=0))  # those under wider ones stay empty
+        row["0"] = _time(one, step, slowest)._replace(wide=6 - told)
+        row[str(6 - told)] = Cell(_told(plan, one), slots=0, wide=told)
+        row["6"], row["8"] = _memory(plan, one), Cell(size, slots=0)
+        grid[str(place)] = row
     if not options:
         smallest, _ = next(plan.rejected())
         size = format_bytes(smallest.memory_bytes, digits=1)
@@ -60,7 +59,9 @@ def ranked_layouts(
     if careful is not None:
         notes = (f"{_STURDY} sturdiest, or within {NEAR_THE_TOP:.0%} under both", *notes)
     shown = [*_LOOKS][: 3 if careful is None else 4]
-    return page(title, Cells(grid, looks=_LOOKS, high=16.0, said=said), notes=notes, key=shown)
+    note = scale if options else ""
+    bars = Cells(grid, looks=_LOOKS, high=16.0, heads=False, note=note, said=said)
+    return page(title, bars, notes=notes, key=shown)
 
 
 def sentence(plan: Plan, options: Sequence[tuple[Judged, StepTime]], notes: str) -> str:
@@ -136,7 +137,7 @@ def _time(one: Judged, step: StepTime, slowest: float) -> Cell:
 def _memory(plan: Plan, one: Judged) -> Cell:
     size = one.option.memory_bytes
     filled = dict.fromkeys(range(round(_SLOTS * size / plan.capacity_bytes)), "memory")
-    return Cell("", filled, _SLOTS)
+    return Cell("", filled, _SLOTS, wide=2)
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def fsdp_calls(
 
     "gather", "wait" (for it), "forward", "free", "backward", "reduce", "done" (a wait for that).
     """
-    whole("layers", layers)
+    whole("layers", layers, most=_MOST_UNITS)
     whole("prefetch", prefetch, least=0, most=_MOST_UNITS)
     flag("reshard", reshard)
     return tuple(_calls(layers, prefetch, reshard))

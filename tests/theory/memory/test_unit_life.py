@@ -87,6 +87,7 @@ def test_more_ahead_is_not_slower_and_holds_more():
         (lambda: unit_life(UNITS, prefetch=-1), "prefetch must be at least 0"),
         (lambda: unit_life(UNITS, reshard=1), "reshard"),
         (lambda: fsdp_calls(0), "layers must be at least 1"),
+        (lambda: fsdp_calls(2**30), "layers must be at most 200"),
         (lambda: replace(LAYER, gather_s=-1), "gather_s must be at least 0"),
     ],
 )
