@@ -72,13 +72,14 @@ def snapshot_pickle(events: Sequence[tuple[Any, ...]]) -> bytes:
             address = next(
                 gap for gap, until in _gaps(live.values()) if until is None or until - gap >= size
             )
-            live[event.block] = block = {
+            block: dict[str, Any] = {
                 "address": address,
                 "size": size,
                 "requested_size": event.size_bytes,
                 "state": "active_allocated",
                 "frames": frames,
             }
+            live[event.block] = block
             end = max(end, address + size)
             actions: tuple[str, ...] = ("alloc",)
         else:
