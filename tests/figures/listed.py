@@ -6,18 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from course_lib.chapters.ch05_flops_roofline_mfu.products import linear_products
+
 from course_lib import figures, outline
 from course_lib.chapters.ch00_start_here.figures import course_map
 from course_lib.chapters.ch01_steps_and_batches.figures import batch_ladder, samples_by_rank
 from course_lib.chapters.ch02_gradient_accumulation.figures import batch_cost as batch_cost_figure
 from course_lib.chapters.ch02_gradient_accumulation.figures import window
 from course_lib.chapters.ch03_what_is_in_the_memory.figures import number_ranges, snapshot
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import snapshot_pickle
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import snapshot_pickle
 from course_lib.chapters.ch04_activations.figures import activation_terms as activation_terms_figure
 from course_lib.chapters.ch04_activations.figures import recomputed_layers
 from course_lib.chapters.ch04_activations.segments import runs_again
 from course_lib.chapters.ch05_flops_roofline_mfu.figures import matrix_products, on_roofline
-from course_lib.chapters.ch05_flops_roofline_mfu.products import linear_products
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
 from course_lib.chapters.ch06_collectives.blocks import OPERATIONS, exchange
 from course_lib.chapters.ch06_collectives.figures import collective_grid, collective_times

@@ -25,9 +25,12 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_lib.chapters.ch03_what_is_in_the_memory import memory_history
 from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch03_what_is_in_the_memory import figures
+from course_lib.chapters.ch03_what_is_in_the_memory import (
+    figures,
+    memory_history,
+    snapshot,
+)
 from course_lib import predict, recorded, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
@@ -43,12 +46,8 @@ from course_lib.theory.inputs import (
     units,
 )
 from course_lib.theory.memory import ends
-from course_lib.chapters.ch03_what_is_in_the_memory.chrome_trace import chrome_trace
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.peak import memory_moments, training_memory
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import read_snapshot
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import snapshot_pickle
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import timeline_events
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.memory.step_timeline import step_timeline
 
@@ -790,11 +789,11 @@ seen = []
 with memory_history.record_history() as diary:
     train(5, seen)
 path = Path(tempfile.mkdtemp()) / "leaking.pickle"
-path.write_bytes(snapshot_pickle(diary.events))  # the format of torch
+path.write_bytes(snapshot.snapshot_pickle(diary.events))  # the format of torch
 figures.snapshot(path)
 
 # %%
-(leak,) = read_snapshot(path.read_bytes()).leaks
+(leak,) = snapshot.read_snapshot(path.read_bytes()).leaks
 expect(
     5 * (8 * 64 * 128) * 4,
     leak.size_bytes,
@@ -814,10 +813,10 @@ print(leak.explain())
 # ui.perfetto.dev, before you have rented the GPU:
 
 # %%
-predicted_file = snapshot_pickle(timeline_events(run))
-sorted_again = read_snapshot(predicted_file)
+predicted_file = snapshot.snapshot_pickle(snapshot.timeline_events(run))
+sorted_again = snapshot.read_snapshot(predicted_file)
 assert max(sorted_again.totals) == run.peak_bytes
-trace = chrome_trace(run.phases, run.sizes)
+trace = snapshot.chrome_trace(run.phases, run.sizes)
 print(
     f"{len(predicted_file):,} B of snapshot, {len(json.loads(trace)['traceEvents'])} events"
 )

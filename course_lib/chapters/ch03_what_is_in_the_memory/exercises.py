@@ -17,10 +17,7 @@ from course_lib.checking import (
     expect_raises,
     run,
 )
-from course_lib.theory.inputs import units
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs import MODELS, Job, Layout, units
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, RECIPES, Recipe
 from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED
 from course_lib.theory.memory.peak import memory_moments, training_memory

@@ -21,12 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import expect, measure, predict, scratch, show_source
-from course_lib.chapters.ch05_flops_roofline_mfu import figures
+from course_lib.chapters.ch05_flops_roofline_mfu import figures, roofline
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.theory.compute import budget, flops
-from course_lib.chapters.ch05_flops_roofline_mfu.products import linear_products
-from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -66,7 +64,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 # $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
 
 # %%
-three = linear_products(tokens=2, inputs=3, outputs=4)
+three = roofline.linear_products(tokens=2, inputs=3, outputs=4)
 figures.matrix_products(three)
 
 # %% [markdown]
@@ -387,7 +385,7 @@ assert few.peak_fraction < 0.01 and many.peak_fraction > 0.9
 def mlp_intensity(tokens):
     """FLOP per byte of LLaMA-2 7B's MLP."""
     chip = hardware.accelerator("H100-SXM")
-    found = model_roofline(models.MODELS["llama2-7b"], chip, tokens).operations
+    found = roofline.model_roofline(models.MODELS["llama2-7b"], chip, tokens).operations
     return next(each.flop_per_byte for each in found if each.name == "MLP")
 
 

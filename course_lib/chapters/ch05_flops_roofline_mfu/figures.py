@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from course_lib.chapters.ch05_flops_roofline_mfu.products import Product
-from course_lib.chapters.ch05_flops_roofline_mfu.roofline import Operation, Roofline
+from course_lib.chapters.ch05_flops_roofline_mfu.roofline import Operation, Product, Roofline
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.axis import Axis, powers
 from course_lib.figures.engines.cells import Cell, Cells

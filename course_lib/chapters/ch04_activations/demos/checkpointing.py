@@ -29,8 +29,7 @@ from course_lib.scratch.checkpointing import Segment, cut
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.ends import head_activation_bytes
 from course_lib.validation import whole
