@@ -5,9 +5,12 @@ from itertools import pairwise
 from typing import Any
 
 from course_lib.chapters.ch14_parameter_servers.builds import server
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining, mean_staleness
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
-from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
+from course_lib.chapters.ch14_parameter_servers.exchanges import (
+    RowExchange,
+    ServedTraining,
+    Swapping,
+    mean_staleness,
+)
 from course_lib.checking import (
     Question,
     exercise,

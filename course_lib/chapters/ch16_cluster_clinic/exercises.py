@@ -3,9 +3,9 @@
 from statistics import median
 from typing import Any
 
-from course_lib.chapters.ch16_cluster_clinic import stragglers
+from course_lib.chapters.ch16_cluster_clinic import slowest
 from course_lib.chapters.ch16_cluster_clinic.builds import divergence, ibstat
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.checking import (
     Question,
     Unanswered,
@@ -252,12 +252,12 @@ def _who(answer: Any) -> None:
 )
 def _straggler(answer: Any) -> None:
     expect_parts(answer, 4, "three factors and a time in ms")
-    factor = stragglers.straggler_factor(0.25, 0.8)
+    factor = slowest.straggler_factor(0.25, 0.8)
     expect_number(answer[0], factor, "1 + 0.25 · 0.8", rel=2e-3)
     expect_number(answer[1], factor, "one slow rank of 1,024 costs what one of 8 costs", rel=2e-3)
-    shared = stragglers.shared_work_factor(8, 0.25)
+    shared = slowest.shared_work_factor(8, 0.25)
     expect_number(answer[2], shared, "8 / (7 + 1/1.25)", rel=2e-3)
-    slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
+    slowest_ms = 1e3 * slowest.expected_slowest_s(1024, 0.4, 0.008)
     expect_number(answer[3], slowest_ms, "400 + 3.25 · 8 ms", rel=5e-3, unit="ms")
 
 

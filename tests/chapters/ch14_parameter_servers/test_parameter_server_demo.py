@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 from together import keep_mine, refused, runs
 
-from course_lib.chapters.ch14_parameter_servers.served import mean_staleness
+from course_lib.chapters.ch14_parameter_servers.exchanges import mean_staleness
 from course_lib.theory.network.collectives import sent_bytes
 
 TABLE_BYTES = 512 * 128 * 4
