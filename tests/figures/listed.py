@@ -52,10 +52,10 @@ from course_lib.chapters.ch16_cluster_clinic.figures import (
 )
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, name_slow, rounds
 from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
-from course_lib.chapters.ch17_capstone import published
+from course_lib.chapters.ch17_capstone import claimed
+from course_lib.chapters.ch17_capstone.claimed import RunAudit, plan_2048
 from course_lib.chapters.ch17_capstone.costs import sharded_backward
 from course_lib.chapters.ch17_capstone.figures import audited, paid_time, shared_rates, token_costs
-from course_lib.chapters.ch17_capstone.published import RunAudit, plan_2048
 from course_lib.checking.gaps import in_words
 from course_lib.clinic.gpu_topology import topology
 from course_lib.clinic.recorded import output
@@ -98,7 +98,7 @@ WORK = Task("work", "computing", 0.1, {"processor": 1.0})
 SMALL_WORK = Task("prepare", "messages", 0.01, {"processor": 1.0}, weight=0.05)
 GIVEN_WAY = shared_timeline(sharded_backward(6, WORK, WORK, WORK, prepare=SMALL_WORK))
 ONE_TASK = shared_timeline([Task("work", "computing", 1e-6)])
-PAID = RunAudit(published.BLOOM, published.BLOOM_STEP)
+PAID = RunAudit(claimed.BLOOM, claimed.BLOOM_STEP)
 
 # A report on parts, as `checking.races` makes it.
 OWN = {"file": "mine/ring.py", "lines": 121, "times_the_course": 1.25}

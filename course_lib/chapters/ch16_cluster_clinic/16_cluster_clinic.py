@@ -36,7 +36,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import comparing, demos, diagnosing, expect, launch
-from course_lib import measure, predict, recorded
+from course_lib import predict, recorded
 from course_lib.chapters.ch16_cluster_clinic import figures, pairwise, panels
 from course_lib.chapters.ch16_cluster_clinic import processor, slowest
 from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink

@@ -5,8 +5,8 @@ from typing import Any
 
 from course_lib.chapters.ch17_capstone.audits import Audit, audit_exercise
 from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
+from course_lib.chapters.ch17_capstone.claimed import BLOOM
 from course_lib.chapters.ch17_capstone.costs import Decoding, sharded_backward
-from course_lib.chapters.ch17_capstone.published import BLOOM
 from course_lib.checking import (
     Question,
     Wrong,

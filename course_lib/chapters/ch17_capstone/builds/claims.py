@@ -4,7 +4,7 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.chapters.ch17_capstone.published import (
+from course_lib.chapters.ch17_capstone.claimed import (
     BLOOM,
     LEAST,
     MOST,

@@ -3,8 +3,8 @@
 import pytest
 from probes import Given, Probe, by_name
 
-from course_lib.chapters.ch17_capstone import published
-from course_lib.chapters.ch17_capstone.published import (
+from course_lib.chapters.ch17_capstone import claimed
+from course_lib.chapters.ch17_capstone.claimed import (
     BLOOM,
     BLOOM_STEP,
     LEAST,
@@ -164,7 +164,7 @@ def _judged(run, **limits):
 
 
 def test_published_runs_are_plausible():
-    for run in (published.BLOOM, *published.OTHERS):
+    for run in (claimed.BLOOM, *claimed.OTHERS):
         found = _judged(run)
         assert found.verdict == "plausible", run.name
         assert (found.flop_per_s, found.utilisation) == (run.flop_per_s, run.mfu)
@@ -290,10 +290,10 @@ PROBES = by_name(
     Probe(
         audit_run,
         {
-            "parameters": BLOOM[0],
-            "tokens": BLOOM[1],
-            "gpu_hours": BLOOM[2],
-            "peak_flop_per_s": BLOOM[3],
+            "parameters": CLAIM[0],
+            "tokens": CLAIM[1],
+            "gpu_hours": CLAIM[2],
+            "peak_flop_per_s": CLAIM[3],
             "source": "a",
             "most": MOST,
             "least": LEAST,
