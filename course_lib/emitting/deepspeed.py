@@ -6,7 +6,7 @@ DeepSpeed reads Hjson, which is JSON with comments.
 import json
 from typing import Any
 
-from course_lib.demos.launchers.deepspeed_config import deepspeed_config
+from course_lib.demos.shared.deepspeed_config import deepspeed_config
 from course_lib.emitting.head import (
     as_its_stage_does,
     head,

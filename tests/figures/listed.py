@@ -31,13 +31,12 @@ from course_lib.chapters.ch11_pipelines.figures import layer_paths
 from course_lib.chapters.ch12_experts_and_long_sequences.figures import expert_bars, routing
 from course_lib.chapters.ch13_3d_planning.figures import memory_of_passes, rank_block
 from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, ServedTraining
 from course_lib.chapters.ch14_parameter_servers.figures import (
     late_gradients,
     served_updates,
     used_rows,
 )
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
 from course_lib.chapters.ch15_launchers_and_recovery.figures import (
     requeue_timeline,
     tried_batches,
@@ -52,13 +51,12 @@ from course_lib.chapters.ch16_cluster_clinic.figures import (
     slow_ring,
     tensor_by_tensor,
 )
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, name_slow, rounds
-from course_lib.chapters.ch17_capstone import whole_run
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
+from course_lib.chapters.ch17_capstone import claimed
+from course_lib.chapters.ch17_capstone.claimed import RunAudit, plan_2048
+from course_lib.chapters.ch17_capstone.costs import sharded_backward
 from course_lib.chapters.ch17_capstone.figures import audited, paid_time, shared_rates, token_costs
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
-from course_lib.chapters.ch17_capstone.plan_2048 import plan_2048
-from course_lib.chapters.ch17_capstone.whole_run import RunAudit
 from course_lib.checking.gaps import in_words
 from course_lib.clinic.gpu_topology import topology
 from course_lib.clinic.recorded import output
@@ -101,7 +99,7 @@ WORK = Task("work", "computing", 0.1, {"processor": 1.0})
 SMALL_WORK = Task("prepare", "messages", 0.01, {"processor": 1.0}, weight=0.05)
 GIVEN_WAY = shared_timeline(sharded_backward(6, WORK, WORK, WORK, prepare=SMALL_WORK))
 ONE_TASK = shared_timeline([Task("work", "computing", 1e-6)])
-PAID = RunAudit(whole_run.BLOOM, whole_run.BLOOM_STEP)
+PAID = RunAudit(claimed.BLOOM, claimed.BLOOM_STEP)
 
 # A report on parts, as `checking.races` makes it.
 OWN = {"file": "mine/ring.py", "lines": 121, "times_the_course": 1.25}

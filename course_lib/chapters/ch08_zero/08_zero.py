@@ -26,7 +26,7 @@ import torch
 from course_lib import demos, expect, launch, measure
 from course_lib.chapters.ch08_zero import figures
 from course_lib import predict, scratch, show_source
-from course_lib.demos.launchers import deepspeed_config as deepspeed
+from course_lib.demos.shared import deepspeed_config as deepspeed
 from course_lib.demos.zero.program import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style

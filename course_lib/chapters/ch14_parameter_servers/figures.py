@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining
+from course_lib.chapters.ch14_parameter_servers.exchanges import ServedTraining
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.axis import Axis, powers
 from course_lib.figures.engines.cells import Cell, Cells

@@ -33,16 +33,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from course_lib import cluster, demos, emitting, expect, launch
-from course_lib.chapters.ch15_launchers_and_recovery import figures
 from course_lib import measure, predict, recorded, scratch, show_source
-from course_lib.demos.launchers import rank_order, settings
+from course_lib.chapters.ch15_launchers_and_recovery import figures
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import tools
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
+from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.emitting import trainjob
 from course_lib.figures.paper import style
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.scratch.recovery import failures
-from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -175,10 +175,9 @@ show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
 # Start the toy with the thirty lines above, on two ranks. (A small program calls `launch_ranks`, so that we can read what rank 0 prints.) One process that sees all rows learns the same:
 
 # %%
-by_hand = [sys.executable, "-m", "course_lib.demos.launchers.by_hand"]
-said = subprocess.check_output(
-    [*by_hand, "2", "course", "course_lib.demos.toy.job"], text=True
-)
+DEMOS = "course_lib.chapters.ch15_launchers_and_recovery.demos"
+by_hand = [sys.executable, "-m", f"{DEMOS}.launchers.by_hand"]
+said = subprocess.check_output([*by_hand, "2", "course", f"{DEMOS}.toy"], text=True)
 learned = json.loads(said.splitlines()[-1])
 print(learned["world"], "ranks:", learned["weights"][:3])
 
@@ -423,11 +422,11 @@ print(recorded("settings"))
 # Here are more disagreements, and what wins. (The tests of the course try each of them where the packages are installed.)
 
 # %%
-for one in settings.SETTINGS:
+for one in tools.SETTINGS:
     print(f"{one.what}, {one.tool}: {one.in_force}")
 
 # %% [markdown]
-# You need not learn them. (`print(settings.table())` also has what each of the two places said, and what to do.) Where a tool is silent, let your own program print what it runs with.
+# You need not learn them. (`print(tools.table())` also has what each of the two places said, and what to do.) Where a tool is silent, let your own program print what it runs with.
 
 # %% [markdown]
 # ### Megatron's way of dividing
@@ -446,7 +445,7 @@ groups = {
     for axis in ("tp", "dp", "pp")
 }
 for axis, group in groups.items():
-    assert group in rank_order.by_device_mesh(sixteen_ranks, axis)
+    assert group in tools.by_device_mesh(sixteen_ranks, axis)
 expect(13 - 4, groups["dp"][0], label="partner", yours=partner)
 
 # %%

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
 from typing import Protocol
 
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, SlowPart
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.axis import Axis
 from course_lib.figures.engines.cells import Cell, Cells, cells

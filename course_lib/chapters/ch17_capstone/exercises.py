@@ -5,9 +5,8 @@ from typing import Any
 
 from course_lib.chapters.ch17_capstone.audits import Audit, audit_exercise
 from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
-from course_lib.chapters.ch17_capstone.decoding import Decoding
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
-from course_lib.chapters.ch17_capstone.whole_run import BLOOM
+from course_lib.chapters.ch17_capstone.claimed import BLOOM
+from course_lib.chapters.ch17_capstone.costs import Decoding, sharded_backward
 from course_lib.checking import (
     Question,
     Wrong,

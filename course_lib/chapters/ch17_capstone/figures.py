@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from course_lib.chapters.ch17_capstone.whole_run import RunAudit
+from course_lib.chapters.ch17_capstone.claimed import RunAudit
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.axis import Axis
 from course_lib.figures.engines.bars import grouped_bars
