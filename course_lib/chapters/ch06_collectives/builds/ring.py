@@ -25,6 +25,7 @@ from course_lib.theory.stories.messages import ring_steps
 from course_lib.trace import ADD, COPY, Trace
 
 _operators, _wire = later("course_lib.measure.operators"), later("course_lib.measure.wire")
+_scratch_wire = later("course_lib.scratch.wire")
 _peers = later("course_lib.scratch.collectives.peers")
 
 
@@ -134,8 +135,6 @@ _UNEVEN = (
     _Numbers(4, ranks=4, in_group=True),
 )
 
-_wire = later("course_lib.scratch.wire")
-
 
 def _raced_ring(parts: SimpleNamespace) -> Callable[[], object]:
     peers, whole = _peers.Peers(), torch.ones(4_000_000)
@@ -143,9 +142,9 @@ def _raced_ring(parts: SimpleNamespace) -> Callable[[], object]:
     return lambda: gather(scatter(whole, peers), peers, len(whole))
 
 
-def _of_16_mb(work: Callable[[Any], object]) -> Callable[[], object]:
+def _scratch_ring() -> Callable[[], object]:
     whole = torch.ones(4_000_000)
-    return lambda: work(whole)
+    return lambda: _scratch_wire.all_gather(_scratch_wire.reduce_scatter(whole))
 
 
 RING = build(
@@ -166,6 +165,6 @@ RING = build(
     race=Race(
         "reduce-scatter and all-gather of 16 MB",
         _raced_ring,
-        lambda: _of_16_mb(lambda whole: _wire.all_gather(_wire.reduce_scatter(whole))),
+        _scratch_ring,
     ),
 )

@@ -1,7 +1,7 @@
 """Build 6.12: all-reduce up and down a tree of ranks."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from course_lib.theory.stories.messages import tree_steps
 from course_lib.trace import SEND
 
 _peers, _wire = later("course_lib.scratch.collectives.peers"), later("course_lib.measure.wire")
+_scratch_wire = later("course_lib.scratch.wire")
 
 # What one rank does in a round: whom it sends to and whom it receives from, or None.
 _Round = tuple[int | None, int | None]
@@ -166,15 +167,6 @@ def _cases(*ranks: int) -> tuple[_Numbers, ...]:
 _ANY = *_cases(3, 5), _Numbers((), "int64", ranks=5, in_group=True)
 _NEEDS = ("tree_all_reduce",)
 
-_peers = later("course_lib.scratch.collectives.peers")
-_wire = later("course_lib.scratch.wire")
-
-
-def _of_16_mb(work: Callable[[Any], object]) -> Callable[[], object]:
-    whole = torch.ones(4_000_000)
-    return lambda: work(whole)
-
-
 TREE = build(
     "tree",
     title="a tree of messages",
@@ -192,6 +184,6 @@ TREE = build(
     race=Race(
         "all-reduce of 16 MB",
         lambda parts: partial(parts.tree_all_reduce, torch.ones(4_000_000), _peers.Peers()),
-        lambda: _of_16_mb(_wire.all_reduce),
+        lambda: partial(_scratch_wire.all_reduce, torch.ones(4_000_000)),
     ),
 )

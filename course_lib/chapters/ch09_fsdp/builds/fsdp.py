@@ -578,7 +578,6 @@ def _methods(kind: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{kind}.{name}" for name in names)
 
 
-_gpt = later("course_lib.scratch.gpt")
 _fsdp = later("torch.distributed.fsdp")
 
 
