@@ -30,7 +30,7 @@ from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_attention_steps
 from course_lib.trace import Trace
 
-_hops, _wire = later("course_lib.checking.builds.on_rank.hops"), later("course_lib.measure.wire")
+_hops, _wire = later("course_lib.checking.builds.on_rank.watched"), later("course_lib.measure.wire")
 _scratch_wire = later("course_lib.scratch.wire")
 
 _BATCH, _HEADS, _WIDTH, _SEQUENCE = 2, 3, 5, 12
