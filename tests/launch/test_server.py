@@ -56,11 +56,11 @@ def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def known() -> bool:
     """On a rank: whether the server had imported this module before."""
-    return "course_lib.checking.builds.on_rank.groups" in sys.modules
+    return "course_lib.checking.builds.on_rank.watched" in sys.modules
 
 
 def test_what_ranks_need_of_the_library_is_imported_once() -> None:
-    from course_lib.checking.builds.on_rank.groups import groups_asked_for
+    from course_lib.checking.builds.on_rank.watched import groups_asked_for
 
     pid()
     assert server._server is not None

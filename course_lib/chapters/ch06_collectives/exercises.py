@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch06_collectives.builds import ring, tree
+from course_lib.chapters.ch06_collectives import builds
 from course_lib.checking import (
     Question,
     Wrong,
@@ -378,7 +378,7 @@ def _crossover(answer: Any) -> None:
     )
 
 
-BUILDS = (ring.RING, tree.TREE)
+BUILDS = (builds.RING, builds.TREE)
 
 QUIZ = (
     Question(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.chapters.ch07_ddp.builds import ddp
+from course_lib.chapters.ch07_ddp import builds
 from course_lib.checking import (
     Question,
     Wrong,
@@ -304,7 +304,7 @@ def _equal(answer: Any) -> None:
     expect_choice(answer[1], "what PowerSGD has left out", because, choices=tuple(_BOTH_HAVE))
 
 
-BUILDS = (ddp.DDP,)
+BUILDS = (builds.DDP,)
 
 QUIZ = (
     Question(

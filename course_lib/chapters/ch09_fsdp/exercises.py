@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch09_fsdp.builds import fsdp
+from course_lib.chapters.ch09_fsdp import builds
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
 from course_lib.checking import (
@@ -347,7 +347,7 @@ def _in_use(answer: Any) -> None:
     expect_number(answer[4], step.reduce_scatters, "only the last micro-batch reduces")
 
 
-BUILDS = (fsdp.FSDP,)
+BUILDS = (builds.FSDP,)
 
 QUIZ = (
     Question(

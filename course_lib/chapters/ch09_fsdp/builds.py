@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
+    TOLERANCE,
     Case,
     Must,
     Never,
@@ -22,9 +23,9 @@ from course_lib.checking.builds.compare import (
     in_turn,
     later,
     nn,
+    others_parts,
     torch,
 )
-from course_lib.checking.builds.compared import TOLERANCE, others_parts
 from course_lib.checking.builds.raced import both_passes
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.shape import TransformerShape
@@ -35,7 +36,7 @@ from course_lib.trace import Trace
 if TYPE_CHECKING:
     from course_lib.scratch.gpt import GPT
 
-_traffic = later("course_lib.checking.builds.on_rank.traffic")
+_traffic = later("course_lib.checking.builds.on_rank.watched")
 _gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
 
 _Found = dict[str, Any]
@@ -578,7 +579,6 @@ def _methods(kind: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{kind}.{name}" for name in names)
 
 
-_gpt = later("course_lib.scratch.gpt")
 _fsdp = later("torch.distributed.fsdp")
 
 

@@ -16,9 +16,9 @@ from course_lib.checking.builds.compare import (
     dist,
     later,
     nn,
+    others_parts,
     torch,
 )
-from course_lib.checking.builds.compared import others_parts
 from course_lib.checking.builds.raced import four_layers, trained
 from course_lib.checking.races import Race
 from course_lib.theory.stories.copies import zero_steps
