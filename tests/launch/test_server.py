@@ -83,7 +83,7 @@ def test_a_stop_while_the_server_imports_is_made_up_for() -> None:
     stopped = Stop()
     stopped.pressed = True
     with pytest.raises(KeyboardInterrupt):
-        server.wait_until_warm(stopped, modules=["course_lib.figures.network"])
+        server.wait_until_warm(stopped, modules=["course_lib.figures.ranks"])
     assert launch.run(lambda: 1) == [1, 1]
     assert pid() == before
 

@@ -1,6 +1,6 @@
 """Stories of chapter 0 to walk through, step by step."""
 
-from course_lib import figures
+from course_lib.chapters.ch00_start_here import figures
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story

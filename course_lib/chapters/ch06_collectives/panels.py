@@ -1,7 +1,7 @@
 """Panels of chapter 6, beside those of the library."""
 
 from course_lib.chapters.ch06_collectives import figures
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.offers import by_name, ethernet
 from course_lib.panels.panel import Panel, View

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from course_lib.figures.layouts import plans as figure
+from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Rows, View, panel
 from course_lib.theory.inputs.cluster import Cluster

@@ -4,8 +4,7 @@ from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from course_lib import launch, mine
-from course_lib.chapters.ch11_pipelines.demos.pipeline.asleep import sleep
 from course_lib.chapters.ch11_pipelines.demos.pipeline.versions import (
     LIBRARY,
     Library,
     Scratch,
     Staged,
+    sleep,
 )
 from course_lib.demos.shared.comparison import Version, compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts

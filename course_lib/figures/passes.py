@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import format_duration, format_number
 from course_lib.theory.pipelines.timeline import Task
 from course_lib.trace import Event

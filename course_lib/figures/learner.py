@@ -1,21 +1,91 @@
-"""Where guesses lay beside what came: a row for each topic, a square for each guess."""
+"""What a learner predicted, guessed and built, beside what came and beside the course."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from course_lib.figures.engines.axis import Axis
-from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.bars import grouped_bars
+from course_lib.figures.engines.lines import Axis, Frame, Tell, even, fitting, powers
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.key import key
-from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.drawing import Box, Drawing, key
 from course_lib.theory.inputs.units import format_number
+
+# --- number line --------------------------------------------------------------------------------
+# Where a prediction, the theory and a measurement lie on one line.
+
+
+COLOURS = {"you": style.YOU, "theory": style.THEORY, "measured": style.MEASURED}
+_NAMES, _RIGHT, _ROW, _MARK = 76.0, 515.0, 20.0, 9.0
+_CHARACTER = 6.5  # points, of a digit at 10 points
+_LOG_FROM = 20  # a smallest value below this part of the largest is lost on a linear scale
+
+
+def number_line(values: Mapping[str, float], words: Tell) -> Drawing:
+    """`values` by "you", "theory" and "measured", of which some may be missing: a row for each.
+
+    `words` writes a value with its unit. The scale is linear from 0, or logarithmic where all are
+    above 0 and far apart. Raises ValueError for no value, another name, or one that is not finite.
+    """
+    if not values or not values.keys() <= COLOURS.keys():
+        raise ValueError(f"values must be some of {', '.join(COLOURS)}, got {list(values)}")
+    if not all(map(math.isfinite, values.values())):
+        raise ValueError(f"values must be finite, got {values}: leave out what is not")
+    sizes = list(values.values())
+    logarithmic = min(sizes) > 0 and max(sizes) > _LOG_FROM * min(sizes)
+    column = _NAMES + _CHARACTER * max(len(words(size)) for size in sizes)
+    left, bottom = column + 20, _ROW * len(values)
+    make, shown = (powers, sizes) if logarithmic else (even, [*sizes, 0.0])
+    axis = fitting(make, shown, words, _RIGHT - left)
+    sentence = "; ".join(f"{name}: {words(value)}" for name, value in values.items())
+    scale = "logarithmic" if logarithmic else "linear"
+    drawing = Drawing(bottom + 18, f"{sentence}; on a {scale} scale.")
+    frame = Frame(drawing, axis, axis, left, 2, _RIGHT, bottom)
+    frame.ticks_across()
+    for row, (name, value) in enumerate(values.items()):
+        x, y = frame.x(value), _ROW * (row + 0.5)
+        drawing.write(0, y + 4, name, bold=True)
+        drawing.write(column, y + 4, words(value), align="right")
+        if name == "you" and abs(frame.x(sizes[-1]) - x) > _MARK:  # from there to what was found
+            found = frame.x(sizes[-1])
+            drawing.line([(x, y), (found, y)], style.YOU, width=3)
+            drawing.line([(found, y - 7), (found, y + 7)], style.YOU, width=1.5)
+        drawing.boxes([(x - _MARK / 2, y - _MARK / 2, _MARK, _MARK)], COLOURS[name])
+    return drawing
+
+
+# --- built --------------------------------------------------------------------------------------
+# What a learner has built: each part, whose it is, its lines and its speed beside the course's.
+
+
+def built(parts: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Two bars for each part of `checking.races.report()["parts"]`: lines of code, on one scale.
+
+    Where the report was measured, the time of yours over the course's stands behind.
+    """
+    yours = sum(bool(part["file"]) for part in parts)
+    rows, words = {}, {}
+    for part in parts:
+        name = f"{part['build']} {part['title']}"
+        rows[name] = {"yours": part["lines"]} if part["file"] else {}
+        rows[name] |= {"the course's": part["lines_of_the_course"]}
+        if "times_the_course" in part:
+            speed = f"{format_number(part['times_the_course'], 2)} times the course's time"
+            words[name, "yours"] = f"{part['lines']} lines, {speed}"
+    title = f"Your parallel library: {yours} of {len(parts)} parts are yours"
+    looks = {"yours": (style.SKY, None), "the course's": (style.PALE, None)}
+    return grouped_bars(rows, title, "{:,} lines".format, looks, words=words)
+
+
+# --- intuition ----------------------------------------------------------------------------------
+# Where guesses lay beside what came: a row for each topic, a square for each guess.
+
 
 _LEFT, _WIDTH, _TOP, _SQUARE = 74.0, 300.0, 62.0, 7.0
 _LEAST_ROW, _MOST_STACKED = 34.0, 64.0
 _BINS = 40  # of the whole width; squares that share one are stacked
-_RIGHT = 0.01  # a guess so near is right
+_INTUITION_RIGHT = 0.01  # a guess so near is right
 _LOOKS = {"too low": style.SKY, "right": style.GREEN, "too high": style.ORANGE}
 _MARKS = {0.01: "1/100", 0.1: "1/10", 1: "1", 10: "10", 100: "100"}
 _AXIS = Axis(list(_MARKS), _MARKS.__getitem__, "your number over what came (logarithmic)", log=True)
@@ -85,7 +155,7 @@ def _bin(factor: float) -> int:
 
 
 def _look(factor: float) -> str:
-    if abs(factor - 1) <= _RIGHT:
+    if abs(factor - 1) <= _INTUITION_RIGHT:
         return "right"
     return "too low" if factor < 1 else "too high"
 

@@ -1,16 +1,49 @@
-"""What is in the memory at each moment of a step, stacked by what it is for."""
+"""What is in the memory of a GPU: consumer by consumer, and at each moment of a step."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
-from course_lib.figures.engines.axis import Axis, even
-from course_lib.figures.engines.lines import Curve, Frame
+from course_lib.figures.engines.bars import stacked_bars
+from course_lib.figures.engines.lines import Axis, Curve, Frame, even
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.key import key
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+
+# --- memory -------------------------------------------------------------------------------------
+# What is in the memory of a GPU, consumer by consumer, and whether it fits.
+
+
+CONSUMER_LOOKS: Mapping[str, style.Look] = {
+    "weights": (style.WEIGHTS, None),
+    "gradients": (style.GRADIENTS, None),
+    "optimizer": (style.STATES, None),
+    "inputs and labels": (style.ACTIVATIONS, "/"),
+    "intermediate results": (style.ACTIVATIONS, None),
+    "temporary buffers": (style.TEMPORARY, None),
+    "framework overhead": (style.PALE, None),
+}
+
+
+def consumer_bars(
+    bills: Mapping[str, MemoryBreakdown], title: str = "", capacity_bytes: float | None = None
+) -> Drawing:
+    """One bar for each name, made of its consumers, and the line that none may cross.
+
+    Raises ValueError without a bill.
+    """
+    limit = None if capacity_bytes is None else ("what the GPU holds", capacity_bytes / 1e9)
+    rows = {
+        row: {name: size / 1e9 for name, size in bill.consumers.items()}
+        for row, bill in bills.items()
+    }
+    return stacked_bars(rows, title, "{:.1f} GB".format, colours=CONSUMER_LOOKS, limit=limit)
+
+
+# --- memory over time ---------------------------------------------------------------------------
+# What is in the memory at each moment of a step, stacked by what it is for.
+
 
 LEFT, _RIGHT, _HEIGHT = 44.0, WIDTH_PT - 8.0, 150.0
 PANEL_PT = _HEIGHT + 72
@@ -19,7 +52,7 @@ _MOST_PHASES = 36  # with a place of their own
 _LETTER_PT = 6.1  # the widest average of a line of text
 _LINE_PT = 11.5
 # From the bottom: what is always there, what grows by mistake, what comes and goes.
-_LOOKS = {
+_MEMORY_OVER_TIME_LOOKS = {
     "framework overhead": style.GREY,
     "weights": style.WEIGHTS,
     "optimizer": style.STATES,
@@ -78,7 +111,7 @@ class Panel:
 
     def __init__(self, name: str, run: MemoryCurve) -> None:
         self.name, self.run = name, run
-        self.shown = [it for it in _LOOKS if any(run.sizes.get(it, ()))]
+        self.shown = [it for it in _MEMORY_OVER_TIME_LOOKS if any(run.sizes.get(it, ()))]
         self.totals = [sum(sizes) for sizes in zip(*run.sizes.values(), strict=True)]
         self.peak_bytes = max(self.totals, default=0)
         self.peak = self.totals.index(self.peak_bytes)
@@ -141,7 +174,8 @@ class Panel:
         frame.stack(
             [
                 Curve(
-                    [(it.left, self.run.sizes[one][it.moment]) for it in columns], fill=_LOOKS[one]
+                    [(it.left, self.run.sizes[one][it.moment]) for it in columns],
+                    fill=_MEMORY_OVER_TIME_LOOKS[one],
                 )
                 for one in self.shown
             ]
@@ -155,7 +189,7 @@ class Panel:
                 middle, ink = (left + right) / 2, style.on(fill)
                 drawing.write(middle, y + 10, phase, align="center", colour=ink)
         self._peak(frame, columns)
-        key(drawing, {one: _LOOKS[one] for one in thin}, LEFT, frame.bottom + 21)
+        key(drawing, {one: _MEMORY_OVER_TIME_LOOKS[one] for one in thin}, LEFT, frame.bottom + 21)
 
     def _peak(self, frame: Frame, columns: Sequence[Column]) -> None:
         column = next(it for it in columns if self.totals[it.moment] == self.peak_bytes)
@@ -186,7 +220,7 @@ class Panel:
                     room, x, y = base - edge, column.left, (base + edge) / 2
             if room >= _LINE_PT:
                 middle = x + _LETTER_PT * len(name) / 2
-                ink = style.on(_LOOKS[name])
+                ink = style.on(_MEMORY_OVER_TIME_LOOKS[name])
                 frame.drawing.write(middle, y + 3.5, name, align="center", colour=ink)
             else:
                 thin.append(name)

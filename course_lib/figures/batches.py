@@ -3,8 +3,7 @@
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted, elide
+from course_lib.figures.paper.drawing import Drawing, counted, elide
 from course_lib.theory.step.batching import Batching, Epoch
 
 _ROWS, _COLUMNS, _UPDATES = 6, 8, 9  # of more than these the middle is left out
