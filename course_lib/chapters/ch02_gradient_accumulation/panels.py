@@ -11,7 +11,7 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost
 
 # --- accumulation -------------------------------------------------------------------------------

@@ -34,10 +34,10 @@ from course_lib.measure.collective_time import collective_seconds
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways
 from course_lib.chapters.ch06_collectives.blocks import exchange
-from course_lib.theory.network.nccl_times import nccl_choice, nccl_ways
-from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.all_reduce import nccl_choice, nccl_ways
+from course_lib.theory.network.all_reduce import ring_or_tree
 
 launch.warm_up()
 torch.set_num_threads(1)

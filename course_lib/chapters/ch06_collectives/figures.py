@@ -14,7 +14,7 @@ from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import Point
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import format_bytes, format_seconds
-from course_lib.theory.network.ring_or_tree import RingOrTree, ring_or_tree
+from course_lib.theory.network.all_reduce import RingOrTree, ring_or_tree
 
 # --- collective grid ----------------------------------------------------------------------------
 # What collectives do: before and after, who holds which block.

@@ -43,16 +43,16 @@ from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.theory.inputs import Cluster, hardware, models, units
 from course_lib.theory.network import collectives
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways
 from course_lib.theory.network.bucket_timeline import (
     Gradient,
     ddp_timeline,
     hiding_tokens,
     model_gradients,
 )
-from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
+from course_lib.theory.network.bucket_timeline import ddp_all_reduces, ddp_buckets
 from course_lib.chapters.ch07_ddp.compression import powersgd_bytes
-from course_lib.theory.network.links import group_link
+from course_lib.theory.network.traffic import group_link
 from course_lib.theory.pipelines import simulation
 
 launch.warm_up()

@@ -41,12 +41,12 @@ from course_lib.theory.audits.gpt2_128 import Program
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import RECIPES, Cluster, Job, Layout, Recipe
 from course_lib.theory.inputs import hardware, models, units
-from course_lib.theory.memory.buffer_turns import buffer_turns
+from course_lib.theory.memory.unit_life import buffer_turns
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import gpu_memory, memory_moments
 from course_lib.theory.memory.states import local_parameters
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
-from course_lib.theory.network.links import group_link
+from course_lib.theory.network.traffic import group_link
 
 launch.warm_up()
 torch.set_num_threads(1)

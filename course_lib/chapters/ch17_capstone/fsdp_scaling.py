@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from course_lib.checked import checked
 from course_lib.theory.audits.claim import Audit, Claim
 from course_lib.theory.compute.budget import cost, saved_fraction, throughput_gain
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Link, accelerator
+from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

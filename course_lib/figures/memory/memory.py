@@ -6,7 +6,7 @@ from course_lib.figures.engines.bars import Bar, Bars, Limit, stacked_bars
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.states import MemoryBreakdown
 
 _UNIT_WORDS = {"GB": "1 GB = 10⁹ bytes", "GiB": "1 GiB = 2³⁰ bytes"}
 _LOOKS: Mapping[str, style.Look] = {

@@ -7,7 +7,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Point
-from course_lib.theory.network.all_reduce_ways import Way
+from course_lib.theory.network.all_reduce import Way
 
 _NAMES, _RADIUS, _BOX, _GAP = 13.0, 46.0, 15.0, 12.0
 _MIDDLE = _NAMES + _RADIUS + 20

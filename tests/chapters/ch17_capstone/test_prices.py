@@ -5,8 +5,7 @@ import re
 from probes import Probe, by_name
 
 from course_lib.chapters.ch17_capstone.prices import PRICES, HourPrice
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS, accelerator
+from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster, accelerator
 
 
 def test_every_price_says_when_and_who():

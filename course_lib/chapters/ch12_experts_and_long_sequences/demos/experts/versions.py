@@ -18,7 +18,7 @@ from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
 from course_lib.scratch.experts.all_to_all import Dispatcher
-from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.theory.network.bucket_timeline import ddp_buckets
 
 
 class ByHand(Trainee):
