@@ -168,6 +168,7 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
 
 def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
     """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
+    whole("rank", rank, least=0)
     turns = enumerate(talk.message for talk in talks)
     return Trace(
         Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
