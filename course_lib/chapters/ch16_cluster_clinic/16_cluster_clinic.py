@@ -39,7 +39,7 @@ from course_lib.chapters.ch16_cluster_clinic import running
 from course_lib.chapters.ch16_cluster_clinic import tcp
 from course_lib import comparing, demos, diagnosing, expect, launch
 from course_lib.chapters.ch16_cluster_clinic import figures
-from course_lib import measure, predict, recorded
+from course_lib import predict, recorded
 from course_lib.clinic import (
     container,
     gpu_state,
