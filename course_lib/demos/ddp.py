@@ -36,7 +36,7 @@ from course_lib.scratch.replicas.buckets import AllReduce
 from course_lib.scratch.replicas.ring_sum import RingSum
 from course_lib.scratch.wire import Work, start_all_reduce
 from course_lib.theory.inputs.units import MIB
-from course_lib.theory.network.buckets import (
+from course_lib.theory.network.bucket_timeline import (
     BUCKET_CAP_BYTES,
     FIRST_BUCKET_BYTES,
     ddp_all_reduces,

@@ -17,8 +17,8 @@ from course_lib.emitting.head import (
     script,
 )
 from course_lib.emitting.training import NEEDS, RECOMPUTE, program, reasons
-from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.memory.states import local_parameters
 

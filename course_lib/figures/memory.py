@@ -9,7 +9,7 @@ from course_lib.figures.engines.lines import Axis, Curve, Frame, even
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
-from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.states import MemoryBreakdown
 
 # --- memory -------------------------------------------------------------------------------------
 # What is in the memory of a GPU, consumer by consumer, and whether it fits.

@@ -6,7 +6,7 @@ from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import format_duration, format_number
-from course_lib.theory.pipelines.timeline import Task
+from course_lib.theory.pipelines.simulation import Task
 from course_lib.trace import Event
 
 _ROWS_HEIGHT, _ROW_LEAST, _NUMBER_PT = 190, 5, 7.5  # height of all charts' rows together; of one

@@ -13,7 +13,7 @@ from course_lib.figures.paper.drawing import (
     counted,
     width_pt,
 )
-from course_lib.theory.network.all_reduce_ways import Way
+from course_lib.theory.network.all_reduce import Way
 
 # --- ranks --------------------------------------------------------------------------------------
 # Where ranks stand, and with whom they share what.

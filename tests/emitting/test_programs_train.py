@@ -16,8 +16,7 @@ import pytest
 from course_lib import emitting
 from course_lib.cluster import packages
 from course_lib.emitting.folder import write
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.huggingface import read_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -81,8 +81,7 @@ from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.mine.parts import PARTS
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -93,10 +92,9 @@ from course_lib.theory.memory.activations import activation_terms
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.step_timeline import StepTimeline, step_timeline
 from course_lib.theory.memory.unit_life import UnitCosts, unit_life
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways, ring_or_tree
 from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 from course_lib.theory.network.experts import expert_load
-from course_lib.theory.network.ring_or_tree import ring_or_tree
 from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.theory.network.zero import zero_stages
 from course_lib.theory.pipelines import simulation

@@ -18,8 +18,7 @@ from course_lib.scratch.pipeline.letters import Letter
 from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
-from course_lib.theory.pipelines.bubble import in_flight
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes, in_flight
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
     FORWARD,

@@ -33,7 +33,7 @@ from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gradient_noise import accumulate_and_read
 from course_lib.scratch.rate_sweep import final_losses
 from course_lib.theory.inputs import TransformerShape, models, units
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.step import batching
 

@@ -8,7 +8,7 @@ from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost
 
 # --- accumulation -------------------------------------------------------------------------------

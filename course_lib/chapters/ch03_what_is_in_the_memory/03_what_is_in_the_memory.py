@@ -45,7 +45,7 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
-from course_lib.theory.memory import ends
+from course_lib.theory.memory import activations as ends
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.peak import memory_moments, training_memory
 from course_lib.theory.memory.states import model_states

@@ -12,7 +12,7 @@ from course_lib.figures.memory import CONSUMER_LOOKS, LEFT, PANEL_PT, Panel
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key, key_height
 from course_lib.theory.inputs.units import format_bytes, power_of_ten
-from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.states import MemoryBreakdown
 
 # --- number ranges ------------------------------------------------------------------------------
 # How far the numbers of each format reach, on one scale of powers of ten.

@@ -42,10 +42,10 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
-from course_lib.theory.inputs.frameworks import as_framework_does
-from course_lib.theory.memory import activations, ends
+from course_lib.theory.inputs.job import as_framework_does
+from course_lib.theory.memory import activations
 from course_lib.chapters.ch04_activations import segments
-from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
+from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED, metered_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, gpu_memory, memory_moments
 from course_lib.theory.memory.step_timeline import step_timeline
 
@@ -345,7 +345,7 @@ def build(segment=None):
 
 inputs, labels = Windows(sequence=64).batch(range(4))
 six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
-head = ends.head_activation_bytes(
+head = activations.head_activation_bytes(
     Job(six, fp32, Layout(micro_batch=4), sequence=64)
 )  # outside the layers
 

@@ -26,7 +26,7 @@ from course_lib.chapters.ch06_collectives import figures
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
-from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.all_reduce import ring_or_tree
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -204,7 +204,7 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # Four ways for eight ranks (section 6.4 is about the tree). Green are those that send the most:
 
 # %%
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways
 
 ways = all_reduce_ways(ranks=8)
 assert [way.most for way in ways.values()] == [7, 3, 1.75, 1.125]
@@ -512,7 +512,8 @@ figures.lines(
 largest = predict("6.nccl", "Largest on the ring?", yours=None, unit="KiB")
 
 # %%
-from course_lib.theory.network.nccl_times import nccl_choice, nccl_ways
+from course_lib.theory.network.all_reduce import nccl_choice
+from course_lib.theory.network.all_reduce import nccl_ways
 
 ways_of_nccl = {way.name: way for way in nccl_ways()}
 kib_sizes = [2**power for power in range(5, 19)]

@@ -20,7 +20,7 @@ from course_lib.checking import (
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
 from course_lib.theory.inputs.hardware import HDR, Link, accelerator
 from course_lib.theory.network import collectives
-from course_lib.theory.network.nccl_times import nccl_ways
+from course_lib.theory.network.all_reduce import nccl_ways
 
 _GB = 10**9
 _NVLINK = accelerator("H100-SXM").inside

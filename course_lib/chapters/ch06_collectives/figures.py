@@ -11,7 +11,7 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing, Point, counted
 from course_lib.theory.inputs.units import format_bytes, format_seconds
-from course_lib.theory.network.ring_or_tree import RingOrTree, ring_or_tree
+from course_lib.theory.network.all_reduce import RingOrTree, ring_or_tree
 
 # --- collective grid ----------------------------------------------------------------------------
 # What collectives do: before and after, who holds which block.

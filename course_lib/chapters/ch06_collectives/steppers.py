@@ -12,7 +12,7 @@ from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.inputs.units import format_bytes, format_seconds
-from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.all_reduce import ring_or_tree
 from course_lib.theory.stories import messages as told
 from course_lib.trace import ADD, Event, Held
 

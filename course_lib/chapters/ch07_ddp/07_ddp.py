@@ -218,7 +218,7 @@ if not torch.cuda.is_available():  # a plain call
 # On eight devices:
 
 # %%
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways
 
 ways = all_reduce_ways(ranks=8)
 assert ways["one rank adds"].most == copied[8] / (4 * parameters) == 7
@@ -743,7 +743,7 @@ figures.lines(
 # servers then moves 400 GB/s:
 
 # %%
-from course_lib.theory.network.links import group_link
+from course_lib.theory.network.traffic import group_link
 
 whole_servers = group_link(Cluster(chip, nodes=128), "all-reduce", ranks=1024)
 eight_ports = hiding_tokens(speed, whole_servers.bytes_per_s, ranks=1024)
@@ -808,7 +808,8 @@ show_source(DDP._send_full_buckets, DDP._finish)
 # **Predict.** The small GPT has 449,536 bytes of gradients. Two ranks, buckets of 0.1 MiB, three backward passes. How many all-reduces does the library make?
 
 # %%
-from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
+from course_lib.theory.network.bucket_timeline import ddp_all_reduces
+from course_lib.theory.network.bucket_timeline import ddp_buckets
 
 sizes = [p.nbytes for p in reversed(list(build().parameters()))]
 cap = round(0.1 * units.MIB)

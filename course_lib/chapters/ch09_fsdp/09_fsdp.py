@@ -453,7 +453,7 @@ hide = predict("9.hiding", "Tokens on each GPU?", yours=None)
 
 # %%
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
-from course_lib.theory.network.links import group_link
+from course_lib.theory.network.traffic import group_link
 
 h100 = hardware.accelerator("H100-SXM")
 flop_per_s, nodes = 0.40 * h100.peak_flop_per_s, Cluster(h100, nodes=8)
@@ -1560,7 +1560,7 @@ moments = launch.run(buffers_at_work, ranks=2)[0]
 figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 0 to 7")
 
 # %%
-from course_lib.theory.memory.buffer_turns import buffer_turns
+from course_lib.theory.memory.unit_life import buffer_turns
 
 told = buffer_turns(8)
 for turn, (phase, layer, *buffers) in enumerate(moments):

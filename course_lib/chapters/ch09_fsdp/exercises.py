@@ -26,9 +26,8 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.units import GB
-from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.states import MemoryBreakdown, local_parameters
 from course_lib.theory.planner.space import MARGIN
 
 _XL = MODELS["gpt2-1.5b"]

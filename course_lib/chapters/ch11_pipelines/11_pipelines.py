@@ -42,7 +42,7 @@ from course_lib.theory.inputs import (
 from course_lib.theory.memory import activations
 from course_lib.theory.network import collectives, step_traffic
 from course_lib.theory.pipelines import bubble, schedules, simulation
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -1072,7 +1072,7 @@ quiz("11")
 # %% tags=["exercise"]
 from course_lib import check, hint, solution
 from course_lib.theory.pipelines import bubble, schedules, simulation
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 
 # %% [markdown] tags=["exercise"]
 # **11.1** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;

@@ -9,8 +9,7 @@ from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.pipelines.moments import pipeline_trace
-from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.pipelines.simulation import pipeline_trace, timeline
 from course_lib.trace import Event
 
 _CHUNKS = 2  # of the interleaved schedule

@@ -56,7 +56,7 @@ from course_lib.theory.inputs import (
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.network import mesh
 from course_lib.theory.step import recovery
-from course_lib.theory.step.failing_job import JobCosts, failing_job
+from course_lib.theory.step.recovery import JobCosts, failing_job
 
 launch.warm_up()
 torch.set_num_threads(1)

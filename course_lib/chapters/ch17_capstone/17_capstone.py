@@ -382,7 +382,7 @@ figures.shared_rates({"both at once": overlapped})
 # %% [markdown]
 # A box as high as its row runs at full speed. Its area is the work, which sharing does not change. In reality a collective keeps its SMs, so it hardly slows down and the product loses 15 % alone. In the model, that is a larger weight.
 #
-# The theory of a step keeps this in one line, `theory.step.overlap`: a hidden second of messages takes 20/132 of a second from computing or, if that is more, the time in which its bytes pass the memory four times (section 13.4). On NVLink the memory is scarcer: that made 212 into 185. For one network port of 50 GB/s the SMs are.
+# The theory of a step keeps this in one line, `theory.step.stage`: a hidden second of messages takes 20/132 of a second from computing or, if that is more, the time in which its bytes pass the memory four times (section 13.4). On NVLink the memory is scarcer: that made 212 into 185. For one network port of 50 GB/s the SMs are.
 #
 # ### The same on your computer
 #

@@ -14,11 +14,11 @@ from course_lib.theory.compute.budget import (
     utilisation,
 )
 from course_lib.theory.compute.flops import megatron_flop, six_nd
-from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import (
     ACCELERATORS,
     NETWORK_LATENCY_S,
     Accelerator,
+    Cluster,
     Link,
     accelerator,
 )

@@ -22,7 +22,7 @@ from course_lib.theory.audits.gpt2_128 import CARD_BYTES
 from course_lib.theory.compute import budget
 from course_lib.theory.compute.flops import six_nd
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

@@ -11,10 +11,13 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters, sharded_states
-from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
-from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.bucket_timeline import (
+    BUCKET_CAP_BYTES,
+    FIRST_BUCKET_BYTES,
+    ddp_buckets,
+)
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import AXES, Collective, Traffic
+from course_lib.theory.network.traffic import AXES, Collective, CommunicationPolicy, Traffic
 from course_lib.trace import SEND, Event, Total, Trace
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)  # what every demo trains in

@@ -16,8 +16,7 @@ from course_lib.chapters.ch17_capstone.costs import (
     sharded_backward,
 )
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS, Link, accelerator
+from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster, Link, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import collectives
 from course_lib.theory.step.streams import Task, shared_timeline

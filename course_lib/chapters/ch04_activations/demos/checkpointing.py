@@ -30,8 +30,7 @@ from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs import Job, Layout
-from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.ends import head_activation_bytes
+from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 from course_lib.validation import whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.

@@ -25,11 +25,9 @@ from course_lib.scratch.pipeline.letters import Pass
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Wires, cut, sum_tied_gradients
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.pipelines.bubble import bubble_fraction
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes, bubble_fraction
 from course_lib.theory.pipelines.schedules import Schedule, schedule
-from course_lib.theory.pipelines.simulation import simulate
-from course_lib.theory.pipelines.timeline import Task
+from course_lib.theory.pipelines.simulation import Task, simulate
 
 # --- versions -----------------------------------------------------------------------------------
 # The pipeline demo's two versions: `scratch.pipeline.runtime` and torch.distributed.pipelining.

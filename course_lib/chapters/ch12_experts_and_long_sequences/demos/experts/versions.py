@@ -20,7 +20,7 @@ from course_lib.scratch.experts.mixture import MoE
 from course_lib.scratch.experts.router import Router
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.theory.network.bucket_timeline import ddp_buckets
 
 # --- training -----------------------------------------------------------------------------------
 # What the demo of expert parallelism trains: a GPT with a mixture of experts in every layer.
