@@ -8,7 +8,6 @@
 says and the name of each difference, `result` the two side by side.
 """
 
-from course_lib.rehearsal.rehearsing import rehearse
-from course_lib.rehearsal.result import Line, Rehearsal
+from course_lib.rehearsal.result import Line, Rehearsal, rehearse
 
 __all__ = ["Line", "Rehearsal", "rehearse"]

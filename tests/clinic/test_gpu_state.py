@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.clinic.gpu_state import (
+from course_lib.clinic.gpus import (
     dcgm,
     dcgm_signs,
     nvlink,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.clinic.gpu_topology import topology, topology_signs
+from course_lib.clinic.gpus import topology, topology_signs
 from course_lib.clinic.recorded import output
 
 NEAR, FAR = (output(name).text for name in ("nvidia-smi_topo", "nvidia-smi_topo_far"))

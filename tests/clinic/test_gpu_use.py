@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.clinic.gpu_use import (
+from course_lib.clinic.gpus import (
     GpuProcess,
     amd_smi,
     dmon,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.clinic.port_counters import (
+from course_lib.clinic.ports import (
     PortCounters,
     counter_signs,
     counters,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from course_lib.clinic.gpus import MEANINGS, xid_signs, xids
 from course_lib.clinic.recorded import output
-from course_lib.clinic.xid import MEANINGS, xid_signs, xids
 
 
 def test_the_fields_of_a_line():

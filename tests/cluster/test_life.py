@@ -11,14 +11,14 @@ import psutil
 import pytest
 
 from course_lib import cluster
-from course_lib.cluster import configuration, life, packages
-from course_lib.cluster.folder import MARK
+from course_lib.cluster import configuration, life
+from course_lib.cluster.configuration import MARK
 from course_lib.cluster.processes import left_in
 from course_lib.launch import two_nodes
 from course_lib.launch.descendants import descendants, kill
 from course_lib.problem import Problem
 
-pytestmark = pytest.mark.engine(*packages.PROGRAMS)
+pytestmark = pytest.mark.engine(*configuration.PROGRAMS)
 
 SLEEP = ["sbatch", "--nodes=2", "--output=/dev/null", "--wrap", "srun sleep 600"]
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from course_lib import cluster
-from course_lib.cluster import packages
+from course_lib.cluster import configuration
 from course_lib.problem import Problem
 
 
 def test_missing_packages_are_named_with_the_line_that_installs_them(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(packages, "program", lambda name: name if name == "sbatch" else None)
+    monkeypatch.setattr(configuration, "program", lambda name: name if name == "sbatch" else None)
     reason = "munged and slurmctld and slurmd not found: on Debian or Ubuntu, apt-get install "
     with pytest.raises(Problem, match=f"{reason}.*slurm-wlm munge"):
         cluster.up()
@@ -31,5 +31,5 @@ def test_another_system_is_told_so(monkeypatch):
 
 def test_administrators_programs_are_found_on_a_short_path(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    found = packages.program("chroot")  # on Debian in /usr/sbin
+    found = configuration.program("chroot")  # on Debian in /usr/sbin
     assert (found is None) != os.path.exists("/usr/sbin/chroot")

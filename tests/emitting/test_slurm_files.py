@@ -9,13 +9,13 @@ import pytest
 from plans import JOBS
 
 from course_lib import cli, emitting
-from course_lib.cluster import packages
+from course_lib.cluster import configuration
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.planner import plan
 
-pytestmark = pytest.mark.engine(*packages.PROGRAMS)
+pytestmark = pytest.mark.engine(*configuration.PROGRAMS)
 DEMO = JOBS["demo"]
 TWO_BY_TWO = "--nodes 2 --gpus-per-node 2 --recipe fp32-16 --batch 8"
 SMALL = "--layers 4 --hidden 32 --heads 4 --ffn 128 --vocab 128 --context 16"

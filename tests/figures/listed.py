@@ -59,7 +59,7 @@ from course_lib.chapters.ch17_capstone.give_way import sharded_backward
 from course_lib.chapters.ch17_capstone.plan_2048 import plan_2048
 from course_lib.chapters.ch17_capstone.whole_run import RunAudit
 from course_lib.checking.gaps import in_words
-from course_lib.clinic.gpu_topology import topology
+from course_lib.clinic.gpus import topology
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing

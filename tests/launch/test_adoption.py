@@ -12,7 +12,7 @@ import torch
 
 from course_lib import launch
 from course_lib.demos.launchers import job
-from course_lib.launch import adoption
+from course_lib.launch import group as launched
 
 # What another library does: it makes the group, calls the program, and ends the group.
 LAUNCHER = """
@@ -57,7 +57,7 @@ def group(alone):
 def test_a_demo_in_an_adopted_group_learns_the_same_and_leaves_the_group(alone, tmp_path: Path):
     program = tmp_path / "other_launcher.py"
     program.write_text(LAUNCHER)
-    root = Path(adoption.__file__).parents[2]
+    root = Path(group.__file__).parents[2]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(program)]
@@ -124,7 +124,7 @@ def test_the_launchers_local_rank_is_taken(group, monkeypatch):
 def test_the_device_is_the_one_that_the_backend_serves(monkeypatch, configuration, gpus, found):
     cuda = SimpleNamespace(is_available=lambda: gpus, current_device=lambda: 2)
     monkeypatch.setattr(torch, "cuda", cuda)
-    device, backend = adoption.device_and_backend(configuration)
+    device, backend = launched.device_and_backend(configuration)
     assert (str(device), backend) == found
 
 
@@ -132,4 +132,4 @@ def test_the_device_is_the_one_that_the_backend_serves(monkeypatch, configuratio
 def test_a_backend_that_serves_no_device_here_is_refused(monkeypatch, configuration):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match=f"sends by {configuration}, and .* gloo, or nccl"):
-        adoption.device_and_backend(configuration)
+        launched.device_and_backend(configuration)

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.launch.rank import NO_REPORT
-from course_lib.launch.verdict import Failure, describe_exit, first_cause, readable_stack
+from course_lib.launch.running import Failure, describe_exit, first_cause, readable_stack
 
 RAISED = Failure(2, 5.0, "raised ValueError: no", "its traceback")
 LOST = Failure(0, 4.0, "raised RuntimeError: [pair.cc:553] Connection closed by peer", "barrier")
@@ -42,6 +42,20 @@ def test_at_the_time_limit_a_rank_that_still_computed_is_named_first() -> None:
         " this machine: close some, or pass a larger timeout_s"
     )
     assert first_cause([waits], [], 12.0).reason == "hung: it gave no result within 12 s"
+
+
+@pytest.mark.parametrize(
+    ("line", "computed_s", "verdict"),
+    [
+        ("    time.sleep(60)", 0.02, "hung"),  # the noise of its start
+        ("    total += matrix @ matrix", 0.02, "was still computing"),
+        ("    total += matrix @ matrix", 0.01, "hung"),
+        ("    while not sleep(0):", 0.06, "was still computing"),
+    ],
+)
+def test_little_processor_time_is_judged_by_the_line(line: str, computed_s: float, verdict: str):
+    one = Failure(0, 1.0, "", f'  File "cell.py", line 3\n{line}\n', True, True, computed_s)
+    assert first_cause([one], [], 1.0).reason.startswith(f"{verdict}: ")
 
 
 def test_a_peer_that_had_returned_is_named() -> None:

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.measure.graphs import log_backward
+from course_lib.measure.gradients import log_backward
 
 
 class Chain(nn.Module):

@@ -5,7 +5,7 @@ import time
 import torch
 
 from course_lib import launch
-from course_lib.measure.collective_time import collective_seconds
+from course_lib.measure.times import collective_seconds
 
 
 def slept():

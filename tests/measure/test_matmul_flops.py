@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.chapters.ch07_ddp.copies import copied_bytes
-from course_lib.measure.flops import matmul_flops
+from course_lib.measure.times import matmul_flops
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.shape import TransformerShape

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.measure.overlap import Timeline, record, timeline
+from course_lib.measure.times import Timeline, record, timeline
 from course_lib.trace import Event
 
 

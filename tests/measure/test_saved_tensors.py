@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.measure.saved_tensors import count_held, saved_bytes
+from course_lib.measure.gradients import count_held, saved_bytes
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.job import Job

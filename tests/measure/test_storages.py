@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 
 
 def test_a_storage_counts_once():

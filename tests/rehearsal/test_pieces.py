@@ -4,8 +4,8 @@ import pytest
 import torch
 from jobs import GPT, LLAMA, job
 
-from course_lib.rehearsal.model import Transformer
-from course_lib.rehearsal.pieces import Piece, pieces
+from course_lib.rehearsal.expected import Piece, pieces
+from course_lib.rehearsal.program import Transformer
 from course_lib.theory.memory.states import local_parameters
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from jobs import FSDP, LLAMA, job
 
-from course_lib.rehearsal.refusals import check
+from course_lib.rehearsal.program import check
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 

@@ -12,8 +12,7 @@ from jobs import FSDP, GPT, LLAMA, job, random_job
 
 from course_lib import launch
 from course_lib.rehearsal import rehearse
-from course_lib.rehearsal.fake import fake_world
-from course_lib.rehearsal.program import Observed, one_update
+from course_lib.rehearsal.program import Observed, fake_world, one_update
 from course_lib.rehearsal.result import compared
 from course_lib.trace import Total
 

@@ -30,7 +30,7 @@ from course_lib import predict, scratch, show_source
 from course_lib.clinic.nccl_table import nccl_table
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
-from course_lib.measure.collective_time import collective_seconds
+from course_lib.measure.times import collective_seconds
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting

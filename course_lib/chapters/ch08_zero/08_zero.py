@@ -30,7 +30,7 @@ from course_lib.demos.launchers import deepspeed_config as deepspeed
 from course_lib.demos.zero.program import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
 from course_lib.theory.inputs import (

@@ -59,7 +59,7 @@ def nested(bars, slack=0.0):
 def torchs():
     """What torch.profiler writes of a pass in which somebody sleeps for 20 ms."""
     torch = pytest.importorskip("torch")
-    from course_lib.measure.overlap import record
+    from course_lib.measure.times import record
 
     def sleep():
         with torch.profiler.record_function("outer"):

@@ -4,7 +4,7 @@ import torch
 from probes import Probe, by_name
 
 from course_lib.chapters.ch05_flops_roofline_mfu.products import linear_products
-from course_lib.measure.flops import matmul_flops
+from course_lib.measure.times import matmul_flops
 
 
 def test_the_products_add_up_to_what_torch_counts():

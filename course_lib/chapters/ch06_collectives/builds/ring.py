@@ -24,7 +24,7 @@ from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_steps
 from course_lib.trace import ADD, COPY, Trace
 
-_operators, _wire = later("course_lib.measure.operators"), later("course_lib.measure.wire")
+_operators, _wire = later("course_lib.measure.wire"), later("course_lib.measure.wire")
 _peers = later("course_lib.scratch.collectives.peers")
 
 

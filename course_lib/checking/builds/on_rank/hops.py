@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from course_lib.measure.operators import Listener
+from course_lib.measure.wire import Listener
 from course_lib.scratch.context.slices import Passing, SequenceRing
 
 _PRODUCTS = ("mm", "attention", "einsum", "matmul")

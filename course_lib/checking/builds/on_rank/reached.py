@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 
 _SHARED = (type, ModuleType, ProcessGroup)  # others have them as well
 

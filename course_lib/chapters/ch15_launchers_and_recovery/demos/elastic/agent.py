@@ -8,8 +8,8 @@ from pathlib import Path
 
 from course_lib import launch
 from course_lib.demos.launchers import lifeline
+from course_lib.launch.running import describe_exit
 from course_lib.launch.two_nodes import ADDRESSES
-from course_lib.launch.verdict import describe_exit
 
 _PORT = 29400  # torchrun's own choice for agents that meet
 _SIGKILL = 9  # by number: Windows has no name for it

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.clinic.nccl_choice import chosen
+from course_lib.chapters.ch16_cluster_clinic.logs import chosen
 
 TWELVE = [f"mlx5_{number}" for number in range(12)]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from course_lib.chapters.ch16_cluster_clinic.commands import COMMANDS, FLAGS
+from course_lib.chapters.ch16_cluster_clinic.containers import docker_signs
 from course_lib.clinic import recorded
-from course_lib.clinic.commands import COMMANDS, FLAGS
-from course_lib.clinic.container import docker_signs
 
 NOTES = "ibstat", "ibstatus", "ibv_devinfo", "ibv_devices", "rdma link", "mlnx_perf", "python -c"
 

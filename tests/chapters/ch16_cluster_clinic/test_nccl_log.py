@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.clinic.nccl_log import nccl_log, nccl_signs
+from course_lib.chapters.ch16_cluster_clinic.logs import nccl_log, nccl_signs
 from course_lib.clinic.recorded import output
 
 

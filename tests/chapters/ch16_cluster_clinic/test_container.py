@@ -5,8 +5,8 @@ import copy
 import pytest
 import yaml
 
-from course_lib.clinic.commands import POD
-from course_lib.clinic.container import (
+from course_lib.chapters.ch16_cluster_clinic.commands import POD
+from course_lib.chapters.ch16_cluster_clinic.containers import (
     docker_signs,
     event_signs,
     locked_memory_kbytes,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from course_lib.chapters.ch16_cluster_clinic.logs import Timeout, timeout_signs, timeouts
 from course_lib.clinic.recorded import output
-from course_lib.clinic.watchdog import Timeout, timeout_signs, timeouts
 
 
 def words(found):
