@@ -2,9 +2,9 @@
 
 | module | reads |
 |---|---|
-| `recorded` | outputs of real machines, each with its source; a few built ones say so; what a `Sign` is |
-| `gpus` | `nvidia-smi pmon`, `dmon`, `-q -d …`, `nvlink -s`, `topo -m`; `dcgmi diag`; Xids of the kernel |
-| `ports` | `ibstat`, `ibstatus`, `ibv_devinfo`, `ibv_devices`, `rdma link`, counters, `mlnx_perf` |
+| `recorded` | outputs of real machines, each with its source; a few built ones say so; `Sign` |
+| `gpus` | `nvidia-smi pmon`, `dmon`, `-q -d …`, `nvlink -s`, `topo -m`, `dcgmi diag`, Xids |
+| `ports` | `ibstat`, `ibstatus`, `ibv_devinfo`, `ibv_devices`, `rdma link`, counters |
 | `nccl_table` | all_reduce_perf and its siblings of nccl-tests |
 
 What chapter 16 alone reads (containers, pods, NCCL's log and torch's watchdog) lies in its room.
