@@ -17,7 +17,7 @@ from course_lib import launch, mine
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce

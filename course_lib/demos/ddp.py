@@ -29,7 +29,7 @@ from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import Windows
 from course_lib.demos.shared.training import OneProcess, gradients_of, one_process
-from course_lib.measure.collectives import BucketLog, log_buckets
+from course_lib.measure.wire import BucketLog, log_buckets
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.buckets import AllReduce

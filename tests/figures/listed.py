@@ -76,7 +76,7 @@ from course_lib.chapters.ch17_capstone.figures import (
     token_costs,
 )
 from course_lib.checking.gaps import in_words
-from course_lib.clinic.gpu_topology import topology
+from course_lib.clinic.gpus import topology
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.measure.saved_tensors import count_held
+from course_lib.measure.gradients import count_held
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT

@@ -130,7 +130,7 @@ print(f"relative difference {measured:.1e}")
 def stored(batch):
     """Bytes that the forward pass stores for the backward pass."""
     x, y = text.batch(range(batch))
-    return measure.saved_tensors.saved_bytes(lambda: loss_sum(model(x), y), model)
+    return measure.gradients.saved_bytes(lambda: loss_sum(model(x), y), model)
 
 
 states = 4 * 4 * sum(p.numel() for p in model.parameters())  # 4 numbers, 4 bytes each

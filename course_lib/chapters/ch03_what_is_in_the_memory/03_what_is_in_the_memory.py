@@ -34,7 +34,7 @@ from course_lib.chapters.ch03_what_is_in_the_memory import (
 from course_lib import predict, recorded, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.measure.operators import Listener
+from course_lib.measure.wire import Listener
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import (
     RECIPES,
@@ -571,7 +571,7 @@ kept = predict("3.kept", "Bytes kept for backward?", yours=None, unit="B")
 # **Measure.** PyTorch tells a hook about each tensor that it keeps for the backward pass:
 
 # %%
-show_source(measure.saved_tensors.saved_bytes)
+show_source(measure.gradients.saved_bytes)
 
 
 # %%
@@ -580,7 +580,7 @@ def forward():
     return scratch.accumulation.loss_sum(small(inputs), labels)
 
 
-measured = measure.saved_tensors.saved_bytes(forward, small)
+measured = measure.gradients.saved_bytes(forward, small)
 
 # %%
 shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
@@ -913,7 +913,7 @@ numbers = tokens * 64  # sbh
 in_layers = layers * (2 * 4 + 14 * 2) * numbers  # inputs of the norms; all the rest
 in_head = (4 + 2) * numbers + 4 * tokens * VOCAB
 copies = 2 * (layers * 12 * 64**2 + 64 * VOCAB)
-kept_then = measure.saved_tensors.saved_bytes(forward_in_bf16, small)
+kept_then = measure.gradients.saved_bytes(forward_in_bf16, small)
 expect(
     (in_layers + in_head + copies) / 1e6,
     kept_then / 1e6,

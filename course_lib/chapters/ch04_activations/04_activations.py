@@ -31,7 +31,7 @@ from course_lib.chapters.ch04_activations import figures
 from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import saved_bytes
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Job,
@@ -486,7 +486,7 @@ assert most[1] / most[0] < 0.3 < foretold[1] / foretold[0]
 
 # %%
 work = [
-    measure.flops.matmul_flops(lambda gpt=gpt: loss_of(gpt).backward())
+    measure.times.matmul_flops(lambda gpt=gpt: loss_of(gpt).backward())
     for gpt in (normal, checkpointed)
 ]
 expect(

@@ -578,7 +578,7 @@ guess = predict("6.alpha", "α in µs?", yours=None)
 # %%
 from functools import partial
 
-from course_lib.measure.collective_time import collective_seconds
+from course_lib.measure.times import collective_seconds
 
 
 def ring_times(sizes):

@@ -27,7 +27,7 @@ from course_lib.trace import ADD, COPY, SEND, Trace
 # --- 6.11: ring ---------------------------------------------------------------------------------
 
 
-_operators, _wire = later("course_lib.measure.operators"), later("course_lib.measure.wire")
+_wire = later("course_lib.measure.wire")
 _scratch_wire = later("course_lib.scratch.wire")
 _peers = later("course_lib.scratch.collectives.peers")
 
@@ -80,7 +80,7 @@ def _run_ring(parts: SimpleNamespace, case: _Numbers, group: Any, gathers: bool 
         if name != str(operator) and not name.startswith(("send", "recv")):
             collectives.append(name.partition("_")[0].partition(".")[0])
 
-    with _wire.log_wire() as log, _operators.Listener(heard):
+    with _wire.log_wire() as log, _wire.Listener(heard):
         result = function(given, peers, *rows)
     return _Seen(result, given.equal(before), log, collectives)
 

@@ -1254,9 +1254,9 @@ expect(0.135, slow_s, within=None, label="slow link, bf16", unit="s")
 
 # %%
 bucket = torch.randn(2**18)  # 1 MiB
-rounding_s = measure.machine.seconds(lambda: bucket.copy_(bucket.bfloat16()))
+rounding_s = measure.times.seconds(lambda: bucket.copy_(bucket.bfloat16()))
 pays_below = 2 * bucket.numel() / rounding_s / units.GB
-sixth = measure.machine.memory_bytes_per_s(2**18) / 6 / units.GB
+sixth = measure.times.memory_bytes_per_s(2**18) / 6 / units.GB
 expect(sixth, pays_below, within=None, label="pays below", unit="GB/s")
 
 # %% [markdown]
@@ -1431,7 +1431,7 @@ def order(cut):
         return default_hooks.allreduce_hook(group, bucket)
 
     ddp.register_comm_hook(None, send)
-    with measure.graphs.log_backward(lambda: events.append("graph"), cut) as backend:
+    with measure.gradients.log_backward(lambda: events.append("graph"), cut) as backend:
         compiled = torch.compile(ddp, backend=backend)
         for _ in range(3):
             events.clear()

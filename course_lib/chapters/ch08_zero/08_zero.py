@@ -632,7 +632,7 @@ def backward(gpt, number):
 
 
 # %%
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.ledger import ledger
 
 

@@ -1041,7 +1041,7 @@ figures.bars(ahead, units.format_bytes, "Alive in the first block", style.TEMPOR
 # %%
 def step_of(compiled):
     """The graphs that a step makes, and the whole gradient of one weight."""
-    with measure.graphs.log_graphs() as log:
+    with measure.gradients.log_graphs() as log:
         rank, model = launch.init(), training.build()
         for block in model.blocks:
             if compiled:
@@ -1388,7 +1388,7 @@ def kept_by_mlp(activation, hidden=64):
     """Bytes that an MLP keeps for the backward pass, for each number of its input."""
     mlp = nn.ModuleList((nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)))
     x = torch.randn(2, 8, hidden, requires_grad=True)
-    size = measure.saved_tensors.saved_bytes(lambda: mlp[1](activation(mlp[0](x))), mlp)
+    size = measure.gradients.saved_bytes(lambda: mlp[1](activation(mlp[0](x))), mlp)
     return size / x.numel()
 
 

@@ -569,7 +569,7 @@ def kept(kind):
     block = scratch.tensor.layers.cut_block(scratch.gpt.Block(64, 4), region)
     own = len(region.own_tokens(torch.arange(128)))
     x = torch.randn(2, own, 64)
-    size = measure.saved_tensors.saved_bytes(lambda: block(x).sum(), block)
+    size = measure.gradients.saved_bytes(lambda: block(x).sum(), block)
     return size / (2 * 128 * 64)
 
 
@@ -788,8 +788,8 @@ assert sum(entry.count for entry in traffic.collectives) == 13
 # %%
 columns = nn.Linear(512, 512 // 64, bias=False)  # one GPU's part of 512 × 512
 received = torch.randn(100, 512, requires_grad=True)  # 100 tokens
-forward = measure.flops.matmul_flops(lambda: columns(received))
-in_all = measure.flops.matmul_flops(lambda: columns(received).sum().backward())
+forward = measure.times.matmul_flops(lambda: columns(received))
+in_all = measure.times.matmul_flops(lambda: columns(received).sum().backward())
 print(f"{forward:,} FLOP forward, {in_all:,} with both gradients")
 assert in_all == 3 * forward == 3 * 2 * 512 // 64 * received.numel()
 assert in_all / received.numel() / 2 == collectives.matrix_intensity(512, 64)

@@ -687,7 +687,7 @@ all_graphs = predict("15.graphs", "Graphs of all three?", yours=None)
 # %%
 graphs = {}
 for function in (asks, branches, decides):
-    with measure.graphs.log_graphs() as log:
+    with measure.gradients.log_graphs() as log:
         compiled = torch.compile(function, backend=log.backend)
         graphs[function.__name__] = log.new_graphs(
             lambda f=compiled: f(torch.ones(8, 8))
@@ -699,10 +699,10 @@ figures.bars(graphs, "{:.0f}".format, "Graphs of one call", style.FORWARD)
 
 # %% [markdown]
 # **Explain.** `.item()` brings a number out of a tensor, so `asks` breaks there. `branches` looks at a *shape*; shapes are known while the graph is made, and it stays whole. `decides` looks at a value. A break costs a return to Python, and the operators before it cannot be fused with those after it. The usual culprits in
-# training loops are a `print`, and `loss.item()` for the log in each step. Find them by `measure.graphs.breaks`:
+# training loops are a `print`, and `loss.item()` for the log in each step. Find them by `measure.gradients.breaks`:
 
 # %%
-for broken in measure.graphs.breaks(decides, torch.ones(8, 8)):
+for broken in measure.gradients.breaks(decides, torch.ones(8, 8)):
     print(broken.line)
 
 # %% [markdown]
@@ -717,7 +717,7 @@ five_calls = predict("15.recompiled", "Graphs after five calls?", yours=None)
 # %%
 def new_graphs(dynamic):
     """The graphs that each of the five calls adds."""
-    with measure.graphs.log_graphs() as log:
+    with measure.gradients.log_graphs() as log:
         layer = torch.nn.Linear(8, 8)
         compiled = torch.compile(layer, backend=log.backend, dynamic=dynamic)
         return [
@@ -788,7 +788,7 @@ tries_needed = predict("15.tries", "Tries?", yours=None)
 
 # %%
 tried = []
-found = measure.largest_batch.largest_batch(lambda b: tried.append(b) or b <= 100)
+found = measure.peak.largest_batch(lambda b: tried.append(b) or b <= 100)
 assert found == 100
 expect(8 + 6, len(tried), label="tries", yours=tries_needed)
 
@@ -797,7 +797,7 @@ print(tried)
 figures.tried_batches(tried, largest=found)
 
 # %%
-show_source(measure.largest_batch.largest_batch)
+show_source(measure.peak.largest_batch)
 
 # %% [markdown]
 # **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update after the first one*. AdamW makes its states in the first `step()`, when the activations are already gone. States and activations are in the memory together
@@ -820,7 +820,7 @@ def peak_bytes():
     """The most bytes at a time in the next update."""
     states = [t for kept in optimizer.state.values() for t in kept.values()]
     before = [*layers.parameters(), *states, samples]
-    return measure.largest_batch.peak_bytes(one_update, before)
+    return measure.peak.peak_bytes(one_update, before)
 
 
 first, second = peak_bytes(), peak_bytes()
@@ -1561,7 +1561,7 @@ check("15.7", [updates_250, updates_50, seconds_250, seconds_50])
 
 # %% [markdown] tags=["exercise"]
 # **15.8** A model is compiled with the default settings, and its batches have 8 samples each. How many graphs have been made (a) after the first update, (b) after three epochs of 100 samples, (c) after three epochs of 97 samples, (d) after three epochs of 97 samples with
-# `drop_last=True`, (e) after one epoch of 100 samples, and a second one of batches of 32? Then count with `measure.graphs.log_graphs` as in section 15.5.
+# `drop_last=True`, (e) after one epoch of 100 samples, and a second one of batches of 32? Then count with `measure.gradients.log_graphs` as in section 15.5.
 
 # %% tags=["exercise"]
 graphs = [..., ..., ..., ..., ...]

@@ -40,21 +40,19 @@ from course_lib import predict, recorded
 from course_lib.chapters.ch16_cluster_clinic import figures, pairwise, panels
 from course_lib.chapters.ch16_cluster_clinic import processor, slowest
 from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink
-from course_lib.clinic import (
-    container,
-    gpu_state,
-    gpu_topology,
-    gpu_use,
-    nccl_choice,
-    nccl_log,
-    nccl_table,
-    port_counters,
-    ports,
-    tables,
-    watchdog,
-    xid,
-)
-from course_lib.clinic.commands import FLAGS, POD
+from course_lib.clinic import nccl_table, ports
+from course_lib.chapters.ch16_cluster_clinic import containers as container
+from course_lib.clinic import gpus as gpu_state
+from course_lib.clinic import gpus as gpu_topology
+from course_lib.clinic import gpus as gpu_use
+from course_lib.chapters.ch16_cluster_clinic import logs as nccl_choice
+from course_lib.chapters.ch16_cluster_clinic import logs as nccl_log
+from course_lib.clinic import ports as port_counters
+from course_lib.chapters.ch16_cluster_clinic import commands as tables
+from course_lib.chapters.ch16_cluster_clinic import logs as watchdog
+from course_lib.clinic import gpus as xid
+from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS
+from course_lib.chapters.ch16_cluster_clinic.commands import POD
 from course_lib.clinic.recorded import output
 from course_lib.demos.shared.batch import mean_loss, rows_of
 from course_lib.demos.shared.training import Training, one_process
@@ -62,7 +60,7 @@ from course_lib.diagnosing import reading
 from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
-from course_lib.launch import small_shm
+from course_lib.chapters.ch16_cluster_clinic import small_shm
 from course_lib.scratch.collectives import ring
 from course_lib.scratch.collectives.peers import SlowPeers
 from course_lib.theory.compute import rounding
@@ -1983,7 +1981,9 @@ quiz("16")
 import statistics
 
 from course_lib import check, hint, hunt, hunting, mine, solution
-from course_lib.clinic import container, port_counters, ports
+from course_lib.clinic import ports
+from course_lib.chapters.ch16_cluster_clinic import containers as container
+from course_lib.clinic import ports as port_counters
 from course_lib.clinic.recorded import output
 
 # %% [markdown] tags=["exercise"]

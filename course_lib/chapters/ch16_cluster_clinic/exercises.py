@@ -3,6 +3,7 @@
 from statistics import median
 from typing import Any
 
+from course_lib.chapters.ch16_cluster_clinic import containers as container
 from course_lib.chapters.ch16_cluster_clinic import slowest
 from course_lib.chapters.ch16_cluster_clinic.builds import divergence, ibstat
 from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
@@ -17,9 +18,9 @@ from course_lib.checking import (
     expect_type,
     hunts,
 )
-from course_lib.clinic import container, port_counters, ports
-from course_lib.clinic.recorded import output
-from course_lib.clinic.sign import Sign
+from course_lib.clinic import ports
+from course_lib.clinic import ports as port_counters
+from course_lib.clinic.recorded import Sign, output
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from course_lib.checking.submissions.limits import Limits
 from course_lib.checking.submissions.rows import Row
-from course_lib.launch.fresh import fresh_python
+from course_lib.launch.descendants import fresh_python
 from course_lib.problem import Problem
 
 # A keeper may take this much longer than its notebook: it ends everything and removes the folder.

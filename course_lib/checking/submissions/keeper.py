@@ -26,8 +26,13 @@ from course_lib.checking.submissions.limits import MIB, Limits
 from course_lib.checking.submissions.notebook import Notebook, read
 from course_lib.checking.submissions.rows import Outcome, rows_of
 from course_lib.checking.submissions.usage import uses_more_than
-from course_lib.launch.descendants import adopt_orphans, children, descendants, end_all
-from course_lib.launch.fresh import fresh_python
+from course_lib.launch.descendants import (
+    adopt_orphans,
+    children,
+    descendants,
+    end_all,
+    fresh_python,
+)
 from course_lib.problem import Problem
 
 _POLL_S = 0.05

@@ -6,7 +6,7 @@ What a version sends otherwise than the theory stands in the table of rehearsal.
 from collections.abc import Iterator, Sequence
 
 from course_lib.demos.shared.training import Training
-from course_lib.rehearsal import otherwise
+from course_lib.rehearsal import expected
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -66,7 +66,7 @@ def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Ev
 def besides(where: str, training: Training, layout: Layout) -> Trace:
     """What `where` calls besides, by the table of rehearsal.otherwise."""
     job = _job(training, layout)
-    counted = ((row, row.calls(job)) for row in otherwise.rows(where))
+    counted = ((row, row.calls(job)) for row in expected.rows(where))
     return Trace(
         call
         for row, count in counted

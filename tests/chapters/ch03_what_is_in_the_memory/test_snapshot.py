@@ -283,7 +283,7 @@ def test_the_trace_has_the_fields_of_the_format():
 
 def test_events_have_the_keys_of_torchs():
     torch = pytest.importorskip("torch")
-    from course_lib.measure.overlap import record
+    from course_lib.measure.times import record
 
     theirs = record(lambda: torch.nn.Linear(8, 8)(torch.randn(4, 8)).sum().backward())
     ours = json.loads(chrome_trace(RUN.phases, RUN.sizes))

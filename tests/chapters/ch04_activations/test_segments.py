@@ -6,7 +6,7 @@ import torch
 from probes import FULL, Probe, by_name
 
 from course_lib.chapters.ch04_activations.segments import runs_again, segment_bill
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import saved_bytes
 from course_lib.scratch.checkpointing import cut
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe, TransformerShape

@@ -7,7 +7,7 @@ import torch
 from probes import DENSE, Probe, by_name
 
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import linear_products, model_roofline
-from course_lib.measure.flops import matmul_flops
+from course_lib.measure.times import matmul_flops
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
 

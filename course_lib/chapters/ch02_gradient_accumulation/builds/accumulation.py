@@ -23,7 +23,7 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.races import Race
 from course_lib.theory.network.bucket_timeline import gradient_syncs
 
-_collectives = later("course_lib.measure.collectives")
+_collectives = later("course_lib.measure.wire")
 _parallel = later("torch.nn.parallel")
 _scratch = later("course_lib.scratch.accumulation")
 

@@ -42,8 +42,8 @@ from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import one_process
+from course_lib.launch.job import STORE_VARIABLE
 from course_lib.launch.two_nodes import LINK
-from course_lib.launch.variables import STORE_VARIABLE
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.hybrid import HybridModel, remote, update
 from course_lib.trace import Total

@@ -32,8 +32,8 @@ from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
+from course_lib.launch.running import describe_exit
 from course_lib.launch.two_nodes import ADDRESSES
-from course_lib.launch.verdict import describe_exit
 from course_lib.theory.step.recovery import lost_steps, mean_lost_steps
 
 _PORT = 29400  # torchrun's own choice for agents that meet

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from course_lib import launch
-from course_lib.launch.variables import TIMEOUT_VARIABLE
+from course_lib.launch.job import TIMEOUT_VARIABLE
 
 _VARIABLE = "COURSE_LIFELINE"
 _END_S = 5.0  # for a launcher to end when it is told to

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.clinic.sign import Sign, unreadable
+from course_lib.clinic.recorded import Sign, unreadable
 from course_lib.validation import choice
 
 # NCCL takes about 10 MB for each pair of ranks, data loaders whole batches; docker gives 64 MB.

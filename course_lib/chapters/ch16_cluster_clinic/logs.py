@@ -1,15 +1,41 @@
-"""What NCCL says with NCCL_DEBUG=INFO: which network it found, and by which paths its ranks talk.
+"""What NCCL_IB_HCA and NCCL_SOCKET_IFNAME choose: by prefix, unless a "=" stands before the names.
 
-Variables: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html. RCCL of AMD and
-Hygon prints the same words.
+Source: NCCL's page of environment variables, and `matchIf` in its src/misc/utils.cc.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_lib.clinic.sign import Sign, unreadable
+from course_lib.clinic.recorded import Sign, unreadable
+
+
+def chosen(setting: str, names: Sequence[str]) -> list[str]:
+    """The `names` that NCCL uses with this setting, in their order; all of them with "".
+
+    "mlx5_1" stands for every name that begins so, "=mlx5_1" for that one alone, "^…" and "^=…" for
+    all others; several are joined by commas. A port may follow the name of a device: "mlx5_1:1".
+    Raises ValueError for a mark without a name.
+    """
+    if not setting:
+        return list(names)
+    rest = setting.removeprefix("^")
+    exact, wanted = rest.startswith("="), rest.removeprefix("=").split(",")
+    if not all(wanted):
+        raise ValueError(f"setting {setting!r} has a mark or a comma without a name: name a device")
+    return [
+        name
+        for name in names
+        if any(_matches(name, one, exact) for one in wanted) != setting.startswith("^")
+    ]
+
+
+def _matches(name: str, wanted: str, exact: bool) -> bool:
+    (device, _, port), (prefix, _, wanted_port) = name.partition(":"), wanted.partition(":")
+    same = device == prefix if exact else device.startswith(prefix)
+    return same and (not port or not wanted_port or port == wanted_port)
+
 
 # After a network its device, perhaps the rank that sends for this one, and GPUDirect RDMA.
 _WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
@@ -97,3 +123,59 @@ def _used(text: str, line: str, item: str) -> tuple[str, ...]:
     """Different items of all lines of one kind, in the order in which they come."""
     found = [name for rest in re.findall(line, text) for name in re.findall(item, rest)]
     return tuple(dict.fromkeys(found))
+
+
+_LINE = re.compile(
+    r"\[Rank (\d+)\] Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=\d+, Timeout\(ms\)=(\d+)\)"
+)
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """A call that took longer than `limit_s`: the `number` is the rank's own count of its calls."""
+
+    rank: int
+    number: int
+    operation: str
+    numbers_in: int
+    limit_s: float
+
+    @property
+    def call(self) -> str:
+        """What the rank called, in words."""
+        return f"call {self.number}, {self.operation} of {self.numbers_in:,} numbers"
+
+
+def timeouts(text: str) -> tuple[Timeout, ...]:
+    """The first call of each rank that timed out. Raises ValueError for a text without one."""
+    found: dict[int, Timeout] = {}
+    for rank, number, operation, numbers_in, limit_ms in _LINE.findall(text):
+        one = Timeout(int(rank), int(number), operation, int(numbers_in), int(limit_ms) / 1000)
+        found.setdefault(one.rank, one)
+    if not found:
+        first = text.strip().splitlines()[0] if text.strip() else ""
+        raise unreadable("torch", first, "'[Rank …] Watchdog caught collective operation timeout'")
+    return tuple(found.values())
+
+
+def timeout_signs(found: Sequence[Timeout]) -> list[Sign]:
+    """Ranks that wait in different calls, or all in one; none without a timeout."""
+    waiting: dict[str, list[int]] = {}
+    for one in found:
+        waiting.setdefault(one.call, []).append(one.rank)
+    told = "; ".join(f"{_ranks(ranks)} in {call}" for call, ranks in waiting.items())
+    if len(waiting) > 1:
+        do = "look in the program for a branch that only some ranks take"
+        unsaid = "which of them is wrong: compare the flight records"
+        return [Sign(f"ranks wait in different calls: {told}", do, unsaid)]
+    if not waiting:
+        return []
+    do = "look for a rank without such a line; if none is missing, test the network"
+    unsaid = "what the missing rank does: ask py-spy, or the flight records"
+    return [Sign(f"all waited for {found[0].limit_s:.0f} s: {told}", do, unsaid)]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    *most, last = (str(rank) for rank in sorted(ranks))
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from course_lib.launch import small_shm
+from course_lib.chapters.ch16_cluster_clinic import small_shm
 
 SIZE = "import shutil; print(shutil.disk_usage('/dev/shm').total)"
 

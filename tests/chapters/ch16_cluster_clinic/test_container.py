@@ -1,12 +1,14 @@
 """Containers: shared memory, locked memory, docker's flags, a pod."""
 
 import copy
+from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from course_lib.clinic.commands import POD
-from course_lib.clinic.container import (
+from course_lib.chapters.ch16_cluster_clinic import commands
+from course_lib.chapters.ch16_cluster_clinic.commands import COMMANDS, FLAGS, POD
+from course_lib.chapters.ch16_cluster_clinic.containers import (
     docker_signs,
     event_signs,
     locked_memory_kbytes,
@@ -14,6 +16,7 @@ from course_lib.clinic.container import (
     pod_signs,
     shared_memory,
 )
+from course_lib.clinic import recorded
 from course_lib.clinic.recorded import output
 
 # The docker line of the study notes, its folders shortened.
@@ -117,3 +120,90 @@ def test_events_name_what_is_missing():
 def test_what_makes_no_sense_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+COMMANDS_OF_NOTES = (
+    "ibstat",
+    "ibstatus",
+    "ibv_devinfo",
+    "ibv_devices",
+    "rdma link",
+    "mlnx_perf",
+    "python -c",
+)
+
+
+def test_every_command_of_the_notes_is_there():
+    asked = " ".join(command.nvidia for command in COMMANDS)
+    assert all(name in asked for name in COMMANDS_OF_NOTES)
+    assert "nvidia-smi pmon" in asked and "nvidia-smi -r" in asked
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.nvidia[:20])
+def test_every_row_says_what_to_read_and_what_it_cant_say(command):
+    assert command.question.endswith("?") and command.read and command.unsaid
+    assert command.source.startswith("https://")
+    assert set(command.outputs) <= set(recorded.names())
+
+
+def test_every_output_that_a_command_printed_is_in_the_table():
+    used = {name for command in COMMANDS for name in command.outputs}
+    errors = {"docker_no_gpus", "docker_no_kfd", "hy-smi_no_device", "nvidia-smi_pmon_unsupported"}
+    assert set(recorded.names()) - used == errors
+
+
+def test_what_resets_or_loads_gpus_has_a_warning():
+    dangers = {command.nvidia for command in COMMANDS if command.danger}
+    assert "nvidia-smi -r -i 0" in dangers and "dcgmi diag -r 2" in dangers
+    for command in COMMANDS:
+        risky = any(word in command.nvidia for word in (" -r", "reset", "_perf -b"))
+        assert risky == bool(command.danger), command.nvidia
+
+
+def test_a_hundred_percent_is_explained():
+    (pmon,) = (command for command in COMMANDS if "pmon" in command.nvidia)
+    assert "100 % means that some kernel ran all the time" in pmon.unsaid
+
+
+@pytest.mark.parametrize("vendor", ["NVIDIA", "AMD", "Hygon"])
+def test_the_flags_that_a_vendor_needs_leave_nothing_to_remark(vendor):
+    needed = [flag.flag for flag in FLAGS if getattr(flag, vendor.lower()).startswith("yes")]
+    assert docker_signs(f"docker run {' '.join(needed)} image", vendor) == []
+
+
+def test_every_flag_says_why_and_what_fails_without_it():
+    assert all(flag.why and flag.without and flag.source.startswith("https://") for flag in FLAGS)
+    notes = "-v -w /opt/hyhal /dev/kfd /dev/dri seccomp=unconfined SYS_PTRACE --shm-size --net=host"
+    told = " ".join(flag.flag for flag in FLAGS)
+    assert all(word in told for word in [*notes.split(), "--gpus", "--ipc=host", "-it --rm"])
+
+
+EVERYTHING = [one.nvidia for one in COMMANDS]
+
+
+@pytest.mark.parametrize(
+    "table", [commands.by_vendor(*EVERYTHING), commands.how_to_read(*EVERYTHING), commands.flags()]
+)
+def test_every_row_has_as_many_cells_as_the_heading(table):
+    root = ElementTree.fromstring(table._repr_html_())
+    cells = [len(row) for row in root.iter("tr")]
+    assert set(cells) == {len(table.heading)} and len(cells) == len(table.rows) + 1
+    assert len(repr(table).splitlines()) == len(table.rows)
+
+
+def test_code_links_and_what_html_would_swallow():
+    table = commands.how_to_read("dmesg", "nvlink")
+    page = table._repr_html_()
+    assert "<code>dmesg -T | grep -i xid</code>" in page and "&lt;inactive&gt;" in page
+    assert '<a href="https://docs.nvidia.com/' in page
+
+
+def test_all_commands_and_flags_are_there():
+    assert len(commands.by_vendor(*EVERYTHING).rows) == len(COMMANDS)
+    assert len(commands.flags().rows) == len(FLAGS)
+    assert [row[0] for row in commands.by_vendor("ibstatus").rows] == ["With how many lanes?"]
+
+
+def test_an_unknown_word_is_refused():
+    with pytest.raises(ValueError, match="no command has one of the words"):
+        commands.how_to_read("nvidia-smart")
