@@ -115,7 +115,7 @@ import json, os, sys
 import torch
 import torch.distributed as dist
 from course_lib import launch
-from course_lib.demos.launchers import job
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job
 
 rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
