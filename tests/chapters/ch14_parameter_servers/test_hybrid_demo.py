@@ -18,7 +18,7 @@ from torch.distributed.nn.api.remote_module import RemoteModule
 from course_lib import demos, launch
 from course_lib.chapters.ch14_parameter_servers.demos.hybrid import trace
 from course_lib.launch import two_nodes
-from course_lib.scratch.hybrid import HybridModel
+from course_lib.scratch.parameter_server import HybridModel
 
 SMALL = {"model": "128x2", "steps": 4, "batch": 5}  # trainers with 3 and 2 samples
 

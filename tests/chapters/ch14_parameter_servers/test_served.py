@@ -13,7 +13,7 @@ from course_lib.chapters.ch14_parameter_servers.served import (
     mean_staleness,
 )
 from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange, dense_over_sparse
-from course_lib.scratch.parameter_server.stale import descend
+from course_lib.scratch.parameter_server import descend
 
 # 100,000 rows of 64 numbers, 25 GB/s, 20 ms of computing.
 BASE = ServedTraining(RowExchange(100_000, 64), 8, 1, compute_s=0.02, bytes_per_s=25e9)

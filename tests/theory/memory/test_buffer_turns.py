@@ -7,7 +7,7 @@ from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.fsdp.yafsdp import YaFSDP
+from course_lib.scratch.yafsdp import YaFSDP
 from course_lib.theory.memory.buffer_turns import buffer_turns
 from course_lib.theory.memory.unit_life import GRADIENTS, WEIGHTS
 

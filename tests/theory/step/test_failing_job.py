@@ -9,7 +9,7 @@ from every import every
 from probes import Probe
 
 from course_lib import cluster
-from course_lib.scratch.recovery import failures
+from course_lib.scratch import recovery
 from course_lib.theory.step.failing_job import JobCosts, failing_job
 
 COSTS = JobCosts(360, 60, 300, 120, 180)
@@ -52,9 +52,9 @@ class OneFailure:
 @every(("every_", "after"), [(4, 9), (1, 5), (5, 12), (20, 19), (3, 2)])
 def test_the_simulated_machine_does_the_same(every_, after):
     job = failing_job(20, every_, after, COSTS)
-    draw, failures.random.Random = failures.random.Random, lambda seed: OneFailure(job.failed_s)
+    draw, recovery.random.Random = recovery.random.Random, lambda seed: OneFailure(job.failed_s)
     try:
-        spans = failures.run(
+        spans = recovery.run(
             20 * COSTS.update_s,
             interval_s=every_ * COSTS.update_s,
             save_s=COSTS.save_s,
@@ -62,7 +62,7 @@ def test_the_simulated_machine_does_the_same(every_, after):
             restart_s=COSTS.restart_s,
         )
     finally:
-        failures.random.Random = draw
+        recovery.random.Random = draw
     assert random.Random is draw
 
     def name(event):
@@ -75,7 +75,7 @@ def test_the_simulated_machine_does_the_same(every_, after):
         stretch = list(group)
         ours.append((kind, stretch[0].at, stretch[-1].until))
     assert [tuple(span) for span in spans if span.end_s > span.start_s] == ours
-    assert failures.wasted(spans) == pytest.approx(1 / job.goodput - 1)
+    assert recovery.wasted(spans) == pytest.approx(1 / job.goodput - 1)
 
 
 def test_the_running_numbers():

@@ -26,8 +26,8 @@ from course_lib.measure.flops import matmul_flops
 from course_lib.measure.gradients import flat_gradient, relative_difference
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.checkpointing import Segment, cut
+from course_lib.scratch.ddp import DDP
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -25,7 +25,7 @@ from course_lib.theory.stories.messages import ring_steps
 from course_lib.trace import ADD, COPY, Trace
 
 _operators, _wire = later("course_lib.measure.operators"), later("course_lib.measure.wire")
-_peers = later("course_lib.scratch.collectives.peers")
+_peers = later("course_lib.scratch.collectives")
 
 
 @dataclass(frozen=True)

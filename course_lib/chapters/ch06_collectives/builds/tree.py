@@ -22,7 +22,7 @@ from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import tree_steps
 from course_lib.trace import SEND
 
-_peers, _wire = later("course_lib.scratch.collectives.peers"), later("course_lib.measure.wire")
+_peers, _wire = later("course_lib.scratch.collectives"), later("course_lib.measure.wire")
 
 # What one rank does in a round: whom it sends to and whom it receives from, or None.
 _Round = tuple[int | None, int | None]
@@ -166,7 +166,7 @@ def _cases(*ranks: int) -> tuple[_Numbers, ...]:
 _ANY = *_cases(3, 5), _Numbers((), "int64", ranks=5, in_group=True)
 _NEEDS = ("tree_all_reduce",)
 
-_peers = later("course_lib.scratch.collectives.peers")
+_peers = later("course_lib.scratch.collectives")
 _wire = later("course_lib.scratch.wire")
 
 

@@ -30,7 +30,7 @@ _followed, _reached, _passes, _traffic = (
 )
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _region, _layers, _vocabulary = (
-    later(f"course_lib.scratch.tensor.{name}") for name in ("region", "layers", "vocabulary")
+    later(f"course_lib.scratch.{name}") for name in ("tensor", "tensor", "vocabulary")
 )
 
 _BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
@@ -310,7 +310,7 @@ def _mlp(cut: Callable[[Any], object]) -> Callable[[], object]:
 
 def _by_a_pair(parts: SimpleNamespace) -> Callable[[], object]:
     pair = later("course_lib.chapters.ch10_tensor_parallelism.builds.tensor").pair_of(parts)
-    region = later("course_lib.scratch.tensor.region").TensorParallel(pair=pair)
+    region = later("course_lib.scratch.tensor").TensorParallel(pair=pair)
 
     def cut(mlp: Any) -> None:
         mlp[0], mlp[2] = pair.column(mlp[0], region), pair.row(mlp[2], region)

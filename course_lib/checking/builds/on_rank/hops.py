@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from course_lib.measure.operators import Listener
-from course_lib.scratch.context.slices import Passing, SequenceRing
+from course_lib.scratch.context import Passing, SequenceRing
 
 _PRODUCTS = ("mm", "attention", "einsum", "matmul")
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from course_lib.chapters.ch11_pipelines.demos.pipeline.versions import LIBRARY, Scratch, plan_of
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.pipeline.letters import Pass
-from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import Pass
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_fraction
 from course_lib.theory.pipelines.pass_times import PassTimes

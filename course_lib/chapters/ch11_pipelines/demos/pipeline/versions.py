@@ -1,4 +1,4 @@
-"""The pipeline demo's two versions: `scratch.pipeline.runtime` and torch.distributed.pipelining."""
+"""The pipeline demo's two versions: `scratch.pipeline` and torch.distributed.pipelining."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +18,8 @@ from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, gradients_of
-from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import Wires, cut, sum_tied_gradients
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import Wires, cut, sum_tied_gradients
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.schedules import Schedule, schedule
 
@@ -52,7 +52,7 @@ class Staged(Trainee):
 
 
 class Scratch(Staged):
-    """`scratch.pipeline.runtime`, which follows the theory's own order of passes.
+    """`scratch.pipeline`, which follows the theory's own order of passes.
 
     `parts`: "mine" runs the learner's own Pipeline instead, where it is built.
     """

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.experts.mixture import MoE
-from course_lib.scratch.experts.router import Router
+from course_lib.scratch.experts import MoE, Router
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.shape import TransformerShape
 

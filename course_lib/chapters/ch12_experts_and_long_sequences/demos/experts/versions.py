@@ -17,12 +17,12 @@ from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
-from course_lib.scratch.experts.all_to_all import Dispatcher
+from course_lib.scratch.experts import Dispatcher
 from course_lib.theory.network.buckets import ddp_buckets
 
 
 class ByHand(Trainee):
-    """The technique of scratch.experts.mixture; gradients are summed tensor by tensor."""
+    """The technique of scratch.experts; gradients are summed tensor by tensor."""
 
     name = "by hand"
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.chapters.ch14_parameter_servers.events import Event, EventLog
-from course_lib.scratch.hybrid import HybridModel
+from course_lib.scratch.parameter_server import HybridModel
 
 ASKS, GETS = "asks the server for its rows", "has the rows"
 LOSS = "has the loss; backward begins"

@@ -3,7 +3,7 @@
 Recovery, part 1. A small GPT trains on `--save-ranks` ranks, each with its shard of weights and
 moments, and saves in mid-training. `--load-ranks` ranks build a model with other weights, load the
 checkpoint, and go on. The loss curve is that of one process that was never interrupted. By hand
-(scratch.recovery.checkpoint), and with fully_shard and torch.distributed.checkpoint.
+(scratch.recovery), and with fully_shard and torch.distributed.checkpoint.
 Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or under torchrun;
 `--parts mine` saves and loads by what you have built.
 """

@@ -11,13 +11,13 @@ from torch.nn.functional import linear
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.chapters.ch16_cluster_clinic.demos.one_update.versions import Version, nothing
-from course_lib.scratch.tensor.region import (
+from course_lib.scratch.tensor import (
     ColumnParallelLinear,
     Pair,
     RowParallelLinear,
+    SequenceParallel,
     TensorParallel,
 )
-from course_lib.scratch.tensor.sequence import SequenceParallel
 from course_lib.scratch.wire import all_reduce
 
 LAYER = 1  # the layer that is broken, where it is one

@@ -15,9 +15,8 @@ from course_lib import launch
 from course_lib.demos.shared.batch import Batch, own_rows, rows_of
 from course_lib.demos.tp.versions import own_region
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.tensor.region import TensorParallel
-from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor.vocabulary import cut_gpt, vocab_parallel_cross_entropy
+from course_lib.scratch.tensor import SequenceParallel, TensorParallel, sum_copied_gradients
+from course_lib.scratch.vocabulary import cut_gpt, vocab_parallel_cross_entropy
 
 
 @dataclass
