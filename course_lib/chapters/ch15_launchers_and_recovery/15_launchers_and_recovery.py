@@ -41,7 +41,6 @@ from course_lib.emitting import trainjob
 from course_lib.figures.paper import style
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
-from course_lib.scratch import recovery
 from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.theory.inputs import (
     Cluster,
@@ -1155,15 +1154,15 @@ figures.lines(
 waste = predict("15.waste", "Lost, in %?", yours=None, unit="%")
 
 # %% [markdown]
-# First the theory, then a simulated machine: `recovery.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
+# First the theory, then a simulated machine: `scratch.recovery.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
 
 # %%
 machine = {"save_s": 60, "mtbf_s": mtbf_s, "restart_s": 600}
-spans = recovery.run(5 * 3600, interval_s=young_s, seed=3, **machine)
+spans = scratch.recovery.run(5 * 3600, interval_s=young_s, seed=3, **machine)
 figures.lanes({"the machine": spans}, "Five hours of new work")
 
 # %%
-show_source(recovery.run)
+show_source(scratch.recovery.run)
 
 # %% [markdown]
 # Now for 400 days of work:
@@ -1172,8 +1171,8 @@ show_source(recovery.run)
 # %%
 def simulated(interval_s, days=400):
     """Time lost over time spent on new work."""
-    spans = recovery.run(days * 86_400, interval_s=interval_s, **machine)
-    return recovery.wasted(spans)
+    spans = scratch.recovery.run(days * 86_400, interval_s=interval_s, **machine)
+    return scratch.recovery.wasted(spans)
 
 
 first_order = recovery.wasted_fraction(young_s, **machine)

@@ -39,7 +39,7 @@ from course_lib.chapters.ch16_cluster_clinic import running
 from course_lib.chapters.ch16_cluster_clinic import tcp
 from course_lib import comparing, demos, diagnosing, expect, launch
 from course_lib.chapters.ch16_cluster_clinic import figures
-from course_lib import measure, predict, recorded
+from course_lib import predict, recorded
 from course_lib.clinic import (
     container,
     gpu_state,
@@ -63,8 +63,7 @@ from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
 from course_lib.launch import small_shm
-from course_lib.scratch import collectives
-from course_lib.scratch.collectives import SlowPeers
+from course_lib.scratch.collectives import SlowPeers, ring_all_reduce
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.recipe import Recipe
@@ -615,7 +614,7 @@ def ring_seconds(slow_rank):
     for _ in range(2):
         dist.barrier()
         start = time.perf_counter()
-        collectives.ring_all_reduce(numbers, peers)
+        ring_all_reduce(numbers, peers)
         dist.barrier()
         times.append(time.perf_counter() - start)
     return min(times)
