@@ -33,7 +33,7 @@ _accumulation, _gpt, _mail, _stage = (
     later(f"course_lib.scratch.{name}")
     for name in ("accumulation", "gpt", "pipeline_stage", "pipeline_stage")
 )
-_held, _wire = (later(f"course_lib.measure.{name}") for name in ("saved_tensors", "wire"))
+_held, _wire = (later(f"course_lib.measure.{name}") for name in ("gradients", "wire"))
 
 _HIDDEN, _HEADS, _VOCAB, _SEQUENCE = 16, 2, 11, 8
 _TABLES = ("embedding.weight", "head.weight")
