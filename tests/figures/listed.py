@@ -63,7 +63,7 @@ from course_lib.clinic.gpu_topology import topology
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.mine.parts import PARTS
+from course_lib.mine.shelf import PARTS
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
 from course_lib.theory.inputs.job import Job

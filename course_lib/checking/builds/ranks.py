@@ -10,7 +10,7 @@ from course_lib import launch
 from course_lib.checking import own_work
 from course_lib.checking.builds.outcome import Outcome
 from course_lib.checking.exercises import Wrong
-from course_lib.checking.learners_code import is_learners
+from course_lib.checking.own_work import is_learners
 
 # Ranks of a check start in 0.2 s, and no step computes for longer than that.
 LIMIT_S = 6.0

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.learners_code import is_learners, line_of
-from course_lib.checking.own_work import Own, calls
+from course_lib.checking.own_work import Own, calls, is_learners, line_of
 from course_lib.measure.operators import Listener
 from course_lib.measure.wire import log_wire
 
