@@ -14,8 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
-from course_lib.building.edits import sources_sha
-from course_lib.building.links import bar, with_papers
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
@@ -172,6 +170,12 @@ def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
     return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def sources_sha(cells: list[dict[str, Any]]) -> str:
+    """A hash of the types and sources of cells; outputs and ids do not count."""
+    pairs = [(cell.get("cell_type"), "".join(cell.get("source", ""))) for cell in cells]
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
+
+
 def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
     # jupytext keeps its own notes on blank lines in the metadata: they are no part of a notebook.
     kept = cell.metadata.items()
@@ -181,3 +185,46 @@ def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
     made = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}
     made["source"] = cell.source.splitlines(keepends=True)
     return made if cell.kind != "code" else {**made, "execution_count": None, "outputs": []}
+
+
+# Code in backticks and whole links come first, so that what stands in them is left alone.
+_PAPER = re.compile(
+    r"(?P<ticks>`+).+?(?P=ticks)(?!`)|\[[^\]]*\]\([^)]*\)|arXiv:(?P<number>\d{4}\.\d{4,5})",
+    re.S,
+)
+
+
+def with_papers(text: str) -> str:
+    """Markdown in which each arXiv:1910.02054 is a link to that paper."""
+    return _PAPER.sub(_linked, text)
+
+
+def _linked(found: re.Match[str]) -> str:
+    number = found["number"]
+    return f"[{found[0]}](https://arxiv.org/abs/{number})" if number else found[0]
+
+
+def bar(chapters: Sequence[Chapter], chapter: Chapter, folder: str) -> Cell:
+    """A line of links: previous chapter, this one, its exercises, solutions, next chapter.
+
+    `folder` is that of the notebook with the line; what the reader has open stands there in bold.
+    """
+    place = [each.name for each in chapters].index(chapter.name)
+    parts = []
+    if place:
+        parts.append(_link(f"← {chapters[place - 1].title}", chapters[place - 1], folder))
+    if chapter.has_exercises:
+        for there, words in _FOLDERS.items():
+            here = there == folder
+            parts.append(f"**{words}**" if here else _link(words, chapter, folder, there))
+    if place + 1 < len(chapters):
+        parts.append(_link(f"{chapters[place + 1].title} →", chapters[place + 1], folder))
+    return Cell("markdown", " · ".join(parts), 0)
+
+
+_FOLDERS = {"notebooks": "chapter", "exercises": "exercises", "solutions": "solutions"}
+
+
+def _link(words: str, chapter: Chapter, here: str, there: str = "notebooks") -> str:
+    path = "" if here == there else f"../{there}/"
+    return f"[{words}]({path}{chapter.name}.ipynb)"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 def rooms() -> dict[int, str]:
     """By number: the name of each chapter's room, "course_lib.chapters.ch09_fsdp"."""
-    found = [room for folder in __path__ for room in Path(folder).glob("ch[0-9][0-9]_*")]
-    return {int(room.name[2:4]): f"{__name__}.{room.name}" for room in sorted(found)}
+    found = {room.name for folder in __path__ for room in Path(folder).glob("ch[0-9][0-9]_*")}
+    return {int(name[2:4]): f"{__name__}.{name}" for name in sorted(found)}
 
 
 def files(pattern: str) -> dict[str, Path]:

@@ -1,7 +1,7 @@
 """Grades exercises, gives hints, keeps progress: immediate, offline, one stable line per check."""
 
 from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, exercise
-from course_lib.checking.grading import Verdict, check, grade, hint
+from course_lib.checking.grading import Verdict, check, grade, hint, quiz, solution
 from course_lib.checking.helpers import (
     call,
     expect_callable,
@@ -18,10 +18,8 @@ from course_lib.checking.helpers import (
     run,
 )
 from course_lib.checking.predictions import Prediction, expect, predict
-from course_lib.checking.questions import Question
-from course_lib.checking.quizzes import quiz
+from course_lib.checking.quizzes import Question
 from course_lib.checking.races import race
-from course_lib.checking.solutions import solution
 
 __all__ = [
     "CheckFailed",

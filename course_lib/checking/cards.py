@@ -1,8 +1,12 @@
 """Cards: HTML for a notebook's output, in the colours of its theme; icon and word, never colour
 alone."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from html import escape
+
+from course_lib.checking import progress
+from course_lib.checking.exercises import Exercise, exercises_of
 
 # JupyterLab's own colours, which follow its theme; other pages get the light ones.
 _INK = "var(--jp-content-font-color1, #212121)"
@@ -69,3 +73,87 @@ def with_code(text: str) -> str:
     return "".join(
         f"<code>{piece}</code>" if place % 2 else piece for place, piece in enumerate(pieces)
     )
+
+
+_FEW = 3  # reasons that are shown at once
+
+
+def todo(exercise: Exercise, reason: str) -> str:
+    """Not answered yet: what to do."""
+    ask = "Replace each `...` with your answer and run the cell."
+    ask = f"{_capital(reason)}." if reason else ask
+    return _card("○", "To do", exercise, PLAIN, [line(ask)])
+
+
+def wrong(exercise: Exercise, reason: str, attempts: int, help_: str) -> str:
+    """Wrong: in which way, how often, and what helps."""
+    tries = f"{attempts} tries so far." if attempts > 1 else ""
+    more = line(_with_calls(f"{tries} {help_}".strip()), quiet=True)
+    return _card("✗", "Not right yet", exercise, BAD, [line(_sentence(reason)), more])
+
+
+def right(exercise: Exercise, why: Sequence[str], notes: Sequence[str], standing: str) -> str:
+    """Right: why, what was kept of it, and what is next."""
+    said = [line(f"Why: {why[0]}.")] if len(why) == 1 else [_reasons(why)]
+    said += [line(note) for note in notes]
+    return _card("✓", "Right", exercise, GOOD, [*said, line(standing, quiet=True)])
+
+
+def hint(title: str, lines: Sequence[str]) -> str:
+    """A hint; a second line, if there is one, says what comes after the last."""
+    first, *rest = lines
+    return card(
+        title,
+        [
+            head("→", title, ""),
+            line(first),
+            *(line(_with_calls(one), quiet=True) for one in rest),
+        ],
+    )
+
+
+def standing(exercise: Exercise) -> str:
+    """How much of the chapter is done: "4 of 8 done in this chapter, next: 5.5 GPT-3."."""
+    chapter = exercise.id.partition(".")[0]
+    exercises = exercises_of(int(chapter))
+    kept = progress.read()["exercises"]
+    left = [one for one in exercises if kept.get(one.id, {}).get("status") != "pass"]
+    done = f"{len(exercises) - len(left)} of {len(exercises)} done in this chapter"
+    if not left:
+        return f"All {len(exercises)} exercises of chapter {chapter} are done."
+    place = exercises.index(exercise)
+    following = next((one for one in left if exercises.index(one) > place), left[0])
+    return f"{done}, next: {following.id} {following.title}"
+
+
+def _card(icon: str, word: str, exercise: Exercise, edge: str, parts: list[str]) -> str:
+    name = f"{exercise.id} {exercise.title}"
+    return card(f"{word}: {name}", [head(icon, word, name), *parts], edge)
+
+
+def _reasons(why: Sequence[str]) -> str:
+    reasons = listed(why)
+    return folded(f"Why: {len(why)} reasons", reasons) if len(why) > _FEW else reasons
+
+
+def _sentence(reason: str) -> str:
+    """ "You gave 5: too small." of what the line of a terminal says: "gave 5, expected …"."""
+    text, _, kind = reason.partition(", expected another answer: ")
+    if text.startswith("gave "):
+        text = f"You {text}"
+    elif text.startswith("wants "):
+        text = f"The check {text.replace(', got ', '. It got ', 1)}"
+    text = f"{text}. {kind[0].upper()}{kind[1:]}" if kind else text
+    return _capital(text) + "." * (text[-1:] not in (".", "?", "!"))
+
+
+def _with_calls(text: str) -> str:
+    """With calls of `hint` and `solution` as code."""
+    return re.sub(r'(?:hint|solution)\("[\d.]+"\)', r"`\g<0>`", text)
+
+
+def _capital(text: str) -> str:
+    """With a capital letter where a sentence of ours begins, not a name of the learner's."""
+    first = text.partition(" ")[0]
+    begins = first in ("for", "line", "step", "not") or text[:1].isdigit()
+    return text[:1].upper() + text[1:] if begins else text

@@ -4,7 +4,9 @@ import difflib
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -136,3 +138,24 @@ def find(exercise_id: object) -> Exercise:
     near = difflib.get_close_matches(str(exercise_id), ids, n=1, cutoff=0.3)
     remedy = f"did you mean {near[0]!r}?" if near else "write chapter.number, such as '1.1'"
     raise ValueError(f"there is no exercise {exercise_id!r}: {remedy}")
+
+
+_kept: ContextVar[list[str] | None] = ContextVar("reasons", default=None)
+
+
+@contextmanager
+def kept() -> Iterator[list[str]]:
+    """Inside, the reasons of all comparisons that hold are collected in this list, each once."""
+    found: list[str] = []
+    token = _kept.set(found)
+    try:
+        yield found
+    finally:
+        _kept.reset(token)
+
+
+def keep(reason: str) -> None:
+    """A comparison held, because of this."""
+    found = _kept.get()
+    if found is not None and reason and reason not in found:
+        found.append(reason)

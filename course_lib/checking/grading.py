@@ -1,20 +1,34 @@
-"""Runs a check and turns whatever happens into one stable line."""
+"""`check`, `hint`, `solution` and `quiz`: whatever a check does becomes one stable line."""
 
+import json
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib import mine
-from course_lib.checking import progress, verdict_cards
-from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, find
-from course_lib.checking.honest import honest
-from course_lib.checking.learners_code import learners_line
-from course_lib.checking.own_work import noted
-from course_lib.checking.reasons import kept
-from course_lib.checking.submissions.handing import hand_over, is_graded
+from course_lib.checking import cards, progress
+from course_lib.checking.exercises import (
+    CheckFailed,
+    Exercise,
+    Unanswered,
+    Wrong,
+    chapter_module,
+    find,
+    kept,
+)
+from course_lib.checking.own_work import learners_line, noted
+from course_lib.checking.quizzes import Question
+from course_lib.checking.submissions.answers import hand_over, is_graded
+from course_lib.checking.values import to_builtin
 from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem
+from course_lib.show import Source
+
+if TYPE_CHECKING:
+    from course_lib.checking.widgets import QuizWidget
 
 # From worst to best: progress keeps the best one ever reached.
 STATUSES = ("todo", "fail", "pass")
@@ -49,7 +63,7 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
         if answer is ... or answer is None:
             raise Unanswered
         with kept() as why, noted() as borrowed:
-            exercise.check(honest(answer))
+            exercise.check(to_builtin(answer))
     except Unanswered as left:
         return Verdict(exercise, "todo", str(left) or _NOT_ANSWERED)
     except Wrong as wrong:
@@ -112,7 +126,7 @@ def hint(exercise_id: str) -> None:
     if position + 1 == len(hints):
         lines.append(f'That was the last one; solution("{exercise_id}") shows an answer.')
     head = f"Hint {position + 1} of {len(hints)} for {exercise_id}"
-    show(verdict_cards.hint(head, lines), f"{head}: " + "\n".join(lines))
+    show(cards.hint(head, lines), f"{head}: " + "\n".join(lines))
 
 
 def _hints(exercise: Exercise) -> tuple[str, ...]:
@@ -138,7 +152,7 @@ def _recorded(verdict: Verdict, answer: Any) -> tuple[dict[str, Any], list[str]]
         return {}, notes
     record = progress.update("exercises", exercise.id, lambda kept: _count(kept, verdict.status))
     if verdict.status == "pass" and exercise.verdict:
-        notes.append(_kept_verdict(exercise.id, exercise.verdict(honest(answer))))
+        notes.append(_kept_verdict(exercise.id, exercise.verdict(to_builtin(answer))))
     if verdict.status == "pass" and exercise.part and not verdict.reason:
         notes.append(_kept(exercise, answer))
     return record, notes
@@ -148,13 +162,13 @@ def _card(verdict: Verdict, record: dict[str, Any], notes: list[str]) -> str:
     exercise = verdict.exercise
     if verdict.status == "todo":
         reason = "" if verdict.reason == _NOT_ANSWERED else verdict.reason
-        return verdict_cards.todo(exercise, reason)
+        return cards.todo(exercise, reason)
     if verdict.status == "fail":
-        return verdict_cards.wrong(exercise, verdict.reason, record.get("attempts", 0), *notes)
-    standing = "" if _shows_solutions() else verdict_cards.standing(exercise)
+        return cards.wrong(exercise, verdict.reason, record.get("attempts", 0), *notes)
+    standing = "" if _shows_solutions() else cards.standing(exercise)
     said = f"Right, but {verdict.reason}."
     notes = [said, *notes] if verdict.reason else notes
-    return verdict_cards.right(exercise, verdict.why, notes, standing)
+    return cards.right(exercise, verdict.why, notes, standing)
 
 
 def _kept(exercise: Exercise, answer: Any) -> str:
@@ -209,3 +223,61 @@ def _explain(error: Exception) -> str:
     if where:
         return f"{where}, raised {said}"
     return f"wants another kind of answer: checking it raised {said}"
+
+
+_FOLDER = Path(__file__).parents[2] / "solutions"
+
+
+def solution(exercise_id: str) -> Source:
+    """The cells that solve an exercise; from then on it counts as seen.
+
+    Raises Problem where the solutions are not installed, ValueError for an unknown exercise.
+    """
+    exercise = find(exercise_id)
+    cells = _cells_of(exercise.id)
+    progress.update("exercises", exercise_id, _seen)
+    return Source("\n\n".join(cells), f"Solution of {exercise.id}")
+
+
+def _seen(record: dict[str, Any]) -> None:
+    # What was passed before stays passed by the learner alone.
+    if record.get("status") != "pass":
+        record["seen"] = True
+
+
+def _cells_of(exercise_id: str) -> list[str]:
+    chapter = int(exercise_id.partition(".")[0])
+    paths = sorted(_FOLDER.glob(f"{chapter:02}_*.ipynb"))
+    if not paths:
+        raise Problem(f"solutions/ is not here, so {exercise_id} cannot be shown: use a clone")
+    notebook = json.loads(paths[0].read_text(encoding="utf-8"))
+    found, inside = [], False
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        heading = re.match(r"### (\d+\.\d+)", source) if cell["cell_type"] == "markdown" else None
+        if heading:
+            inside = heading[1] == exercise_id
+        elif inside and cell["cell_type"] == "code":
+            found.append(source)
+    return found
+
+
+def questions_of(chapter: int | str) -> tuple[Question, ...]:
+    """The quiz of a chapter. Raises ValueError when the chapter is unknown or has no quiz."""
+    if not str(chapter).isdecimal():
+        raise ValueError(f'chapter {chapter!r} is not a number: write quiz("1")')
+    questions: Sequence[Question] = getattr(chapter_module(int(chapter)), "QUIZ", ())
+    if not questions:
+        raise ValueError(f"chapter {chapter} has no quiz: choose another chapter")
+    return tuple(questions)
+
+
+def quiz(chapter: int | str) -> "QuizWidget":
+    """The quiz of a chapter as a widget: make it the last line of its cell.
+
+    Raises ValueError when the chapter has no quiz.
+    """
+    from course_lib.checking.widgets import QuizWidget
+
+    questions = questions_of(chapter)
+    return QuizWidget(str(int(chapter)), questions)

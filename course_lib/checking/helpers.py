@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeGuard
 
-from course_lib.checking.amounts import amount
-from course_lib.checking.diagnosis import kind_of_wrong
-from course_lib.checking.exercises import Unanswered, Wrong
-from course_lib.checking.honest import honest
-from course_lib.checking.learners_code import learners_line
-from course_lib.checking.reasons import keep, kept
+from course_lib.checking.exercises import Unanswered, Wrong, keep, kept
+from course_lib.checking.own_work import learners_line
+from course_lib.checking.values import amount, kind_of_wrong, to_builtin
 
 # Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
 _LARGEST = 10**300
@@ -82,10 +79,10 @@ def read(given: object, expected: object, unit: str = "") -> Any:
 
 
 def plain(value: object) -> Any:
-    """Tensors and arrays as Python numbers and lists, everything else as `honest` gives it."""
+    """Tensors and arrays as Python numbers and lists, everything else as `to_builtin` gives it."""
     if callable(value) or not hasattr(value, "tolist"):
-        return honest(value)
-    return honest(value.tolist())
+        return to_builtin(value)
+    return to_builtin(value.tolist())
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -291,7 +288,7 @@ def run(function: object, /, *args: object, signature: str = "") -> Any:
         given = function(*args)
     except Exception as error:
         raise _blamed(error, function, args, signature) from None
-    return honest(given)
+    return to_builtin(given)
 
 
 def expect_calls(

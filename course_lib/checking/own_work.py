@@ -1,23 +1,53 @@
-"""Tells a build that the learner has written from one that runs the course's own version.
+"""Tells the learner's own code from that of the library, and a build of theirs from the course's.
 
 While a check runs, each call of the course's own functions and methods of that build is followed
 back to who made it: the check itself, which compares with them, or the learner's code.
 """
 
 import inspect
+import linecache
+import os
 import sys
+import sysconfig
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
-from course_lib.checking.learners_code import is_learners
 from course_lib.mine import Part
 from course_lib.mine.shelf import own_names
+
+
+def learners_line(error: Exception) -> str:
+    """The last line of the learner's code that `error` came through, "" when there is none.
+
+    Reads "line 3 of your code, `return samples // 0`".
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_learners(frame.filename):
+            return line_of(frame.filename, frame.lineno or 0)
+    return ""
+
+
+def line_of(filename: str, number: int) -> str:
+    """Where that is, and what stands there."""
+    source = linecache.getline(filename, number).strip()
+    return f"line {number} of your code" + (f", `{source}`" if source else "")
+
+
+@cache
+def is_learners(filename: str) -> bool:
+    """Whether a file is neither of this library nor of an installed one."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = [str(Path(__file__).parents[1]), *map(sysconfig.get_path, names)]
+    return not filename.startswith(("<frozen", *(folder + os.sep for folder in folders)))
+
 
 Own = Mapping[str, frozenset[str]]  # names of functions and classes by file
 _LIBRARY = Path(__file__).parents[1]

@@ -7,11 +7,35 @@ from types import EllipsisType
 from typing import Any
 
 from course_lib import validation
-from course_lib.checking import prediction_cards, progress
-from course_lib.checking.compared import Compared
-from course_lib.checking.gaps import in_words, percent
+from course_lib.checking import cards, progress
+from course_lib.checking.gaps import Compared, in_words, percent
 from course_lib.checking.helpers import is_number, plain
 from course_lib.notebook import Slot, in_notebook, show_widget
+
+
+def _asked(question: str) -> str:
+    """The question, before there is a number."""
+    how = "Write your number in the box below and press Enter."
+    return cards.card(
+        f"Prediction: {question}",
+        [cards.head("?", "Predict", question), cards.line(how, quiet=True)],
+    )
+
+
+def _committed(question: str, unit: str, yours: float, at: str, change: float | None) -> str:
+    """The number that counts; `change`: a later one, which does not."""
+    revised = ""
+    if change is not None:
+        revised = f"Your change to {in_words(change, unit)} is kept, but the first number counts."
+    day, _, time = at.partition(" ")
+    return cards.card(
+        f"Your prediction: {in_words(yours, unit)}",
+        [
+            cards.head("✓", "Predicted", question),
+            cards.large(in_words(yours, unit), f"committed on {day} at {time}"),
+            cards.line(revised, quiet=True),
+        ],
+    )
 
 
 @dataclass(frozen=True)
@@ -128,7 +152,7 @@ def _ask(key: str, asked: dict[str, str]) -> None:
         print(question)
         print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
         return
-    from course_lib.checking.prediction_box import PredictionBox
+    from course_lib.checking.widgets import PredictionBox
 
     slot = Slot()
 
@@ -137,7 +161,7 @@ def _ask(key: str, asked: dict[str, str]) -> None:
         for show in _waiting.pop(key, []):
             show()
 
-    slot.show(prediction_cards.asked(question), question)
+    slot.show(_asked(question), question)
     show_widget(PredictionBox(unit, commit))
 
 
@@ -163,7 +187,7 @@ def _show_committed(
     if not in_notebook():
         print(text)
         return
-    slot.show(prediction_cards.committed(question, unit, first, at, change), text)
+    slot.show(_committed(question, unit, first, at, change), text)
 
 
 def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None:

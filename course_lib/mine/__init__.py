@@ -6,8 +6,20 @@ later in the course runs on these files.
 
 from typing import Any
 
-from course_lib.mine.parts import BY_FILE, BY_NAME, PARTS, Part
-from course_lib.mine.shelf import borrowed, file_of, folder, get, is_mine, keep, lines, places
+from course_lib.mine.shelf import (
+    BY_FILE,
+    BY_NAME,
+    PARTS,
+    Part,
+    borrowed,
+    file_of,
+    folder,
+    get,
+    is_mine,
+    keep,
+    lines,
+    places,
+)
 
 __all__ = [
     "BY_FILE",

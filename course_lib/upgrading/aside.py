@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.building.edits import load, untouched
+from course_lib.building.folders import load, untouched
 from course_lib.upgrading import git
 
 

@@ -13,8 +13,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from course_lib.building import build, compare, notebooks
 from course_lib.building.chapters import ROOMS, read_chapters
 from course_lib.building.folders import FOLDERS, expected
-from course_lib.building.links import with_papers
-from course_lib.building.notebooks import FOLD, render, solved, unsolved
+from course_lib.building.notebooks import FOLD, render, solved, unsolved, with_papers
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]

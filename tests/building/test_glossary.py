@@ -55,14 +55,14 @@ def test_the_page_links_to_the_chapters():
     "line", ["1\tterm\t术语", "one\tterm\t术语\tMeaning.", "1\t\t术语\tMeaning."]
 )
 def test_a_bad_row_is_named(tmp_path, line):
-    (tmp_path / "chapters").mkdir()
+    (tmp_path / TABLE).parent.mkdir(parents=True)
     (tmp_path / TABLE).write_text(f"chapter\tterm\t中文\tmeaning\t又作\n{line}\n", encoding="utf-8")
     with pytest.raises(Problem, match=r"glossary.tsv:2: write chapter, term"):
         read_terms(tmp_path)
 
 
 def test_a_bad_head_is_named(tmp_path):
-    (tmp_path / "chapters").mkdir()
+    (tmp_path / TABLE).parent.mkdir(parents=True)
     (tmp_path / TABLE).write_text("term\n", encoding="utf-8")
     with pytest.raises(Problem, match="columns must be"):
         read_terms(tmp_path)

@@ -31,7 +31,7 @@ class Made:
     others: tuple[str, str] = ("pass", "")
     problem: str = ""
     limits: dict[str, float] = field(default_factory=dict)
-    fenced: bool = False  # expected only where the system has a fence
+    fenced: bool = False  # expected only where the system has Landlock
 
 
 def content(folder: str = "solutions") -> dict:
@@ -230,20 +230,20 @@ MADE: dict[str, Made] = {
         rows(["5.4"], "stopped", "judging it took longer than 2 s"),
         limits=SHORT,
     ),
-    "ends_the_judge": Made(
+    "ends_the_grader": Made(
         with_answer("5.4", "import os\ncheck('5.4', lambda *_: os._exit(0))"),
         rows(["5.4"], "stopped", "judging the answer ended its process (exit code 0)"),
     ),
-    "kills_the_judge": Made(
+    "kills_the_grader": Made(
         with_answer("5.4", "import os\ncheck('5.4', lambda *_: os.kill(os.getppid(), 9))"),
         rows(["5.4"], "fail", "PermissionError"),
         fenced=True,
     ),
-    "escapes_from_the_judge": Made(
+    "escapes_from_the_grader": Made(
         with_answer("5.4", f"def stack_flop(*_):\n    exec({ESCAPE!r})\ncheck('5.4', stack_flop)"),
         rows(["5.4"], "todo"),
     ),
-    "fork_bomb_in_the_judge": Made(
+    "fork_bomb_in_the_grader": Made(
         with_answer(
             "5.4",
             "import os\ndef stack_flop(*_):\n    while True: os.fork()\ncheck('5.4', stack_flop)",
@@ -251,7 +251,7 @@ MADE: dict[str, Made] = {
         rows(["5.4"], "stopped", "judging it started more than 30 processes"),
         limits={"processes": 30},
     ),
-    "memory_in_the_judge": Made(
+    "memory_in_the_grader": Made(
         with_answer("5.4", "check('5.4', lambda *_: b'x' * 10**10)"),
         rows(["5.4"], "fail", "MemoryError"),
     ),
@@ -262,7 +262,7 @@ MADE: dict[str, Made] = {
     "tells_rubbish": Made(
         with_cell(
             7,
-            "import os\nfrom course_lib.checking.submissions.handing import tell\n"
+            "import os\nfrom course_lib.checking.submissions.answers import tell\n"
             "with open(os.path.join(os.environ['COURSE_GRADING'], 'told'), 'wb') as pipe:\n"
             "    pipe.write(b'x' * 1_000_000 + b'\\n[]\\n{\"ends\": \"x\"}\\n')\n"
             "tell(id='5.7', status='pass')\ntell(id='5.8', answer='../../etc/passwd')",
@@ -320,7 +320,7 @@ MADE: dict[str, Made] = {
         rows(IDS[6:], "stopped", "ended because it started more than 30 processes"),
         limits={"processes": 30},
     ),
-    "kills_the_keeper": Made(
+    "kills_the_supervisor": Made(
         with_cell(7, "import os\nos.kill(os.getppid(), 9)"),
         fenced=True,
     ),

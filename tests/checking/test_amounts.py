@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.checking.amounts import UNITS, amount, split
+from course_lib.checking.values import UNITS, amount, split
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from course_lib.chapters.ch17_capstone.audits import Audit
 from course_lib.checking import Unanswered, Wrong, check, progress
 from course_lib.checking.exercises import find
-from course_lib.checking.records import complete, empty
+from course_lib.checking.progress import complete, empty
 
 AUDIT = Audit(
     claim="it takes 48 s",

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from course_lib.checking import cards, check, expect, hint, predict, prediction_box, progress
+from course_lib.checking import cards, check, expect, hint, predict, progress, widgets
 from course_lib.checking.predictions import Prediction
 
 
@@ -89,14 +89,14 @@ def test_a_failed_expectation_is_shown_and_raised(in_a_notebook):
 
 @pytest.mark.parametrize("text", ["", "  ", "two", "12 GB of it", "nan", "inf", "12 MB"])
 def test_the_box_refuses_what_is_no_number(text):
-    box = prediction_box.PredictionBox("GB", lambda number: pytest.fail(f"committed {number}"))
+    box = widgets.PredictionBox("GB", lambda number: pytest.fail(f"committed {number}"))
     box._handle_custom_msg({"text": text}, [])
     assert box.said.startswith("Got ") and "write one number" in box.said and not box.committed
     box.close()
 
 
 def test_the_box_does_not_take_a_decimal_comma_for_thousands():
-    box = prediction_box.PredictionBox("", lambda number: pytest.fail(f"committed {number}"))
+    box = widgets.PredictionBox("", lambda number: pytest.fail(f"committed {number}"))
     box.submit("41,7")
     assert box.said.startswith("Got '41,7': write a decimal point") and not box.committed
     box.close()
@@ -107,7 +107,7 @@ def test_the_box_does_not_take_a_decimal_comma_for_thousands():
 )
 def test_the_box_takes_numbers_as_people_write_them(text, number):
     committed = []
-    box = prediction_box.PredictionBox("GB", committed.append)
+    box = widgets.PredictionBox("GB", committed.append)
     box.submit(text)
     assert committed == [number]
     box.close()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from course_lib.checking.diagnosis import kind_of_wrong
+from course_lib.checking.values import kind_of_wrong
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from course_lib.checking import Exercise, exercise
 from course_lib.checking.exercises import chapter_module, chapters, exercises_of, find
 
-ROOT = Path(__file__).parents[2]
+ROOMS = Path(__file__).parents[2] / "course_lib" / "chapters"
 
 
 def _pass(answer):
@@ -60,13 +60,18 @@ def test_the_nearest_id_is_named(chapter):
         find("90.11")
 
 
+def _room(folder, name, text):
+    (folder / name).mkdir()
+    (folder / name / "exercises.py").write_text(text)
+
+
 def test_only_the_needed_chapter_is_imported(chapter_folder):
-    (chapter_folder / "ch91.py").write_text("raise RuntimeError('imported for nothing')")
+    _room(chapter_folder, "ch91_made", "raise RuntimeError('imported for nothing')")
     assert find("90.1").id == "90.1"
 
 
 def test_an_import_error_inside_a_chapter_is_not_hidden(chapter_folder):
-    (chapter_folder / "ch92.py").write_text("import a_module_that_is_not_there")
+    _room(chapter_folder, "ch92_made", "import a_module_that_is_not_there")
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
         chapter_module(92)
 
@@ -89,10 +94,10 @@ def test_every_exercise_of_the_course_has_two_hints():
 
 def test_published_mistakes_name_their_source():
     """By its number: "note 004" is one of the notes that chapter 0 introduces."""
-    introduced = (ROOT / "chapters" / "00_start_here.py").read_text(encoding="utf-8")
+    introduced = (ROOMS / "ch00_start_here" / "00_start_here.py").read_text(encoding="utf-8")
     said = re.compile(r"^# \*\*\d+\.\d+\*\* \([^)]*published mistakes?(.*?)\)", re.S | re.M)
     sources = []
-    for path in (ROOT / "chapters").glob("*.py"):
+    for path in ROOMS.glob("*/[0-9]*.py"):
         for after in said.findall(path.read_text(encoding="utf-8")):
             notes = re.findall(r"00\d", after)
             sources += notes
@@ -106,12 +111,12 @@ def test_published_mistakes_name_their_source():
 def test_the_sections_that_checks_and_hints_name_exist():
     named = re.compile(r"\b[Ss]ections? (\d+\.\d+)(?: and (\d+\.\d+))?")
     headings = re.compile(r"^# ## (\d+\.\d+) ", re.M)
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "chapters").glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in ROOMS.glob("*/[0-9]*.py")]
     sections = {section for source in sources for section in headings.findall(source)}
     found = 0
-    for path in (ROOT / "course_lib" / "checking").glob("ch??.py"):
+    for path in ROOMS.glob("*/exercises.py"):
         for match in named.finditer(path.read_text(encoding="utf-8")):
             found += 1
             missing = set(filter(None, match.groups())) - sections
-            assert not missing, f"{path.name} names section {missing}, which no chapter has"
+            assert not missing, f"{path.parent.name} names section {missing}, which no chapter has"
     assert found > 20

@@ -9,7 +9,7 @@ from course_lib.checking import (
     grade,
     grading,
     hint,
-    learners_code,
+    own_work,
     progress,
 )
 
@@ -113,7 +113,7 @@ def test_a_check_that_breaks_is_a_sentence_too(monkeypatch):
     wants = "wants another kind of answer: checking it raised"
     # The lambda above is no part of the library, so its line is taken for the learner's.
     assert "raised IndexError: list index out of range" in grade("90.2", []).line
-    monkeypatch.setattr(learners_code, "is_learners", lambda filename: False)
+    monkeypatch.setattr(own_work, "is_learners", lambda filename: False)
     assert f"{wants} IndexError: list index out of range" in grade("90.2", []).line
 
 

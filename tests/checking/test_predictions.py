@@ -4,15 +4,14 @@ import re
 import time
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from course_lib.chapters import files
 from course_lib.checking import Prediction, expect, predict, progress
-from course_lib.checking.compared import Compared
-from course_lib.checking.gaps import how_far
+from course_lib.checking.gaps import Compared, how_far
 from course_lib.checking.report import predictions_lines
 
 
@@ -216,7 +215,7 @@ def test_progress_draws_where_intuition_is_off(capsys):
     assert marks == {"2.d": -1, "7.a": 20, "7.b": 30, "10.c": 0}
 
 
-CHAPTERS = sorted((Path(__file__).parents[2] / "chapters").glob("[0-9]*.py"))
+CHAPTERS = sorted(files("[0-9]*.py").values(), key=lambda path: path.name)
 
 
 def calls_of(name, code):

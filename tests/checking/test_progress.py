@@ -8,7 +8,7 @@ import pytest
 
 from course_lib import cli
 from course_lib.checking import check, hint, predict, progress, report
-from course_lib.checking.questions import Question, Score, record
+from course_lib.checking.quizzes import Question, Score, record
 from course_lib.home import home
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from course_lib.checking import Question, progress, quiz
 from course_lib.checking.exercises import chapters
-from course_lib.checking.questions import Score, feedback
-from course_lib.checking.quizzes import questions_of
+from course_lib.checking.grading import questions_of
+from course_lib.checking.quizzes import Score, feedback
 
 ONE = Question("One?", ("yes", "no"), 1, "it is no")
 TWO = Question("Two?", ("a", "b", "c"), 0, "it is a")

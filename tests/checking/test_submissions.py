@@ -14,10 +14,9 @@ import pytest
 
 from course_lib.checking import Wrong
 from course_lib.checking.submissions.answers import packed, unpacked
-from course_lib.checking.submissions.fence import fences
 from course_lib.checking.submissions.grade import grade_notebook
-from course_lib.checking.submissions.limits import CELL_LIMIT_S, Limits
 from course_lib.checking.submissions.notebook import read
+from course_lib.checking.submissions.sandbox import CELL_LIMIT_S, Limits, sandbox_version
 from course_lib.theory.inputs import Layout
 from tests.checking.submissions_made import IDS, MADE, ROOT, notebook, with_answer
 
@@ -49,8 +48,8 @@ def graded(tmp_path_factory):
 @pytest.mark.parametrize("name", MADE)
 def test_each_gets_its_verdicts(name, graded):
     made, (found, seconds) = MADE[name], graded[0][name]
-    if made.fenced and not fences():
-        pytest.skip("this system has no fence")
+    if made.fenced and not sandbox_version():
+        pytest.skip("this system has no Landlock")
     assert made.problem in found.problem and bool(made.problem) == bool(found.problem)
     if made.problem:
         return
@@ -165,15 +164,15 @@ def test_a_pickle_that_changes_a_class_is_not_data():
         del Fraction.forgery
 
 
-@pytest.mark.skipif(not fences(), reason="this system has no fence")
-def test_a_fence_keeps_writing_in_and_is_inherited(tmp_path):
+@pytest.mark.skipif(not sandbox_version(), reason="this system has no Landlock")
+def test_the_sandbox_keeps_writing_in_and_is_inherited(tmp_path):
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.write_text("old")
     program = f"""
 import os, pathlib, subprocess
-from course_lib.checking.submissions.fence import fence
-assert fence(pathlib.Path({str(inside)!r}))
+from course_lib.checking.submissions.sandbox import enter_sandbox
+assert enter_sandbox(pathlib.Path({str(inside)!r}))
 pathlib.Path({str(inside / "new")!r}).write_text("new")
 os.remove({str(inside / "new")!r})
 open("/dev/null", "w").write("x")
@@ -185,13 +184,13 @@ for refused in (
     lambda: os.rename({str(outside)!r}, {str(inside / "moved")!r}),
     lambda: os.mkdir({str(tmp_path / "folder")!r}),
     lambda: subprocess.run(["rm", {str(outside)!r}], check=True, stderr=subprocess.DEVNULL),
-    lambda: os.kill(os.getppid(), 0) if {fences() >= 6} else os.remove("/"),
+    lambda: os.kill(os.getppid(), 0) if {sandbox_version() >= 6} else os.remove("/"),
 ):
     try:
         refused()
     except (OSError, subprocess.CalledProcessError):
         continue
-    raise SystemExit("the fence has a hole")
+    raise SystemExit("the sandbox has a hole")
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     assert outside.read_text() == "old"

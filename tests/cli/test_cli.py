@@ -362,14 +362,15 @@ def test_check_of_an_absent_notebook_is_a_sentence(capsys):
 
 @pytest.fixture
 def chapter(tmp_path, monkeypatch):
-    from course_lib import checking
+    from course_lib import chapters
 
-    (tmp_path / "ch91.py").write_text(
+    (tmp_path / "ch91_made").mkdir()
+    (tmp_path / "ch91_made" / "exercises.py").write_text(
         "from course_lib.checking import exercise, expect_number\n"
         "@exercise('91.1', kind='calculate', title='Count', hints=('Hint.',))\n"
         "def _count(answer): expect_number(answer, 3, 'so')\n"
     )
-    monkeypatch.setattr(checking, "__path__", [*checking.__path__, str(tmp_path)])
+    monkeypatch.setattr(chapters, "__path__", [*chapters.__path__, str(tmp_path)])
 
 
 def test_progress_shows_what_is_done(chapter, capsys):
@@ -423,15 +424,15 @@ def test_doctor_exits_with_1_only_if_something_is_missing(monkeypatch, capsys):
 
 
 def test_build_check_names_files_and_the_remedy(tmp_path, monkeypatch, capsys):
-    chapters = tmp_path / "chapters"
-    chapters.mkdir()
-    (chapters / "00_start.py").write_text("# %% [markdown]\n# # Start\n")
+    room = tmp_path / "course_lib" / "chapters" / "ch00_start"
+    room.mkdir(parents=True)
+    (room / "00_start.py").write_text("# %% [markdown]\n# # Start\n")
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
     assert cli.main(["build", "--check"]) == 1
     printed = capsys.readouterr().err
     assert printed == (
         "missing  notebooks/00_start.ipynb: run `course build`\n"
-        "1 notebook does not match chapters/\n"
+        "1 notebook does not match the chapters\n"
     )
     assert cli.main(["build"]) == 0
     assert "written  notebooks/00_start.ipynb" in capsys.readouterr().out
@@ -439,6 +440,6 @@ def test_build_check_names_files_and_the_remedy(tmp_path, monkeypatch, capsys):
     assert cli.main(["build"]) == 0
     assert "1 of 1 notebooks were up to date" in capsys.readouterr().out
     assert building.compare(tmp_path) == []
-    (chapters / "00_start.py").write_text("# %%\n### BEGIN SOLUTION\n")
+    (room / "00_start.py").write_text("# %%\n### BEGIN SOLUTION\n")
     assert cli.main(["build"]) == 2
     assert "00_start.py:2: this part has no end" in capsys.readouterr().err

@@ -14,9 +14,8 @@ import pytest
 
 from course_lib import cli
 from course_lib.checking.submissions import grade
-from course_lib.checking.submissions.grade import Graded
-from course_lib.checking.submissions.handing import WORK
-from course_lib.checking.submissions.rows import Row
+from course_lib.checking.submissions.answers import WORK
+from course_lib.checking.submissions.grade import Graded, Row
 
 PASS = Row("1.1", "pass", "", "[pass] 1.1 A")
 OPEN = Row("1.2", "todo", "not answered yet", "[todo] 1.2 B: not answered yet")
@@ -219,11 +218,11 @@ def test_a_killed_check_leaves_nothing(stuck):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="complete on Linux only")
-def test_a_killed_keeper_leaves_nothing_and_its_file_is_not_graded(stuck):
+def test_a_killed_supervisor_leaves_nothing_and_its_file_is_not_graded(stuck):
     process, folder = stuck
     begun = started(folder)
-    keeper = int(Path(f"/proc/{begun[0][0]}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
+    supervisor = int(Path(f"/proc/{begun[0][0]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
     assert process.wait(60) == 2
     assert "could not be graded: the process that kept it was killed" in process.stderr.read()
     assert all(gone(pid) and not Path(folder).exists() for pid, folder in begun)

@@ -11,8 +11,8 @@ import pytest
 
 from course_lib import building, cli, doctor
 from course_lib.building.folders import Outcome
-from course_lib.checking.submissions import found, grade
-from course_lib.checking.submissions.rows import Row
+from course_lib.checking.submissions import grade, notebook
+from course_lib.checking.submissions.grade import Row
 from course_lib.demos.__main__ import main as run_demo
 
 ENCODINGS = ("gbk", "latin-1", "ascii")
@@ -53,7 +53,7 @@ def odd_results(monkeypatch):
     rows = (Row(ODD, "pass", ODD, ODD),)
     monkeypatch.setattr(doctor, "examine", lambda start_ranks: [doctor.Finding(ODD, "ok", ODD)])
     monkeypatch.setattr(building, "compare", lambda root: [Outcome(root / ODD, "stale")])
-    monkeypatch.setattr(found, "notebooks_at", lambda paths: paths)
+    monkeypatch.setattr(notebook, "notebooks_at", lambda paths: paths)
     monkeypatch.setattr(grade, "grade_notebook", lambda path, limits: grade.Graded(path, rows))
 
 

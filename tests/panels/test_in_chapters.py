@@ -1,11 +1,12 @@
 """A panel of a chapter stands alone: its cell runs by itself, and no later cell depends on it."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-CHAPTERS = sorted((Path(__file__).parents[2] / "chapters").glob("[0-9][0-9]_*.py"))
+from course_lib.chapters import files
+
+CHAPTERS = list(files("[0-9][0-9]_*.py").values())
 
 
 def kept(source: str) -> list[str]:

@@ -1,17 +1,17 @@
 """How far guesses are off: factors, topics, the typical and the largest miss."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from course_lib import figures
+from course_lib.chapters import files
 from course_lib.checking import expect, predict, progress
 from course_lib.reporting import intuition, topics, typical_miss
 from course_lib.reporting.intuition import by_topic, guesses, largest_misses
 from tests.reporting.facts_made import PREDICTIONS
 
-CHAPTERS = Path(__file__).parents[2] / "chapters"
+CHAPTERS = files("[0-9]*.py").values()
 
 
 def test_guesses_come_by_chapter_with_factor_and_gap():
@@ -55,7 +55,7 @@ def test_what_predict_and_expect_keep_is_what_a_guess_needs():
 
 
 def test_every_listed_key_is_a_prediction_and_listed_once():
-    texts = "".join(path.read_text(encoding="utf-8") for path in CHAPTERS.glob("*.py"))
+    texts = "".join(path.read_text(encoding="utf-8") for path in CHAPTERS)
     asked = set(re.findall(r"predict\(\s*\"([^\"]+)\"", texts))
     listed = [key for keys in topics._KEYS.values() for key in keys.split()]
     assert len(listed) == len(set(listed))

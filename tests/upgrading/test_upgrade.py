@@ -14,7 +14,7 @@ import pytest
 
 import course_lib
 from course_lib import cli
-from course_lib.building.edits import sources_sha
+from course_lib.building.notebooks import sources_sha
 from course_lib.problem import Problem
 from course_lib.upgrading import git, upgrade
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.checking.exercises import Exercise, Wrong, exercise
+from course_lib.checking.exercises import Exercise, Wrong, exercise, keep
 from course_lib.checking.helpers import (
     described,
     gave,
@@ -14,7 +14,6 @@ from course_lib.checking.helpers import (
     same,
     show,
 )
-from course_lib.checking.reasons import keep
 
 VERDICTS = {
     "holds": "holds",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from course_lib import launch
 from course_lib.checking import own_work
 from course_lib.checking.exercises import Wrong
-from course_lib.checking.learners_code import is_learners
+from course_lib.checking.own_work import is_learners
 
 if TYPE_CHECKING:
     from course_lib.checking.builds.on_rank.watched import Outcome

@@ -1,8 +1,8 @@
 """Grades notebooks that somebody handed in: `course check`.
 
-    course check ── keeper ─┬─ submission: runs the cells; its `check` hands each answer over
-    (`grading_of`)          └─ judge ── a fresh fork for each answer: grades it, says the verdict
+    course check ── supervisor ─┬─ submission: runs the cells; `check` hands answers over
+                                └─ grader ── a fresh fork for each answer: says the verdict
 
-The keeper holds the limits and ends everything else. The last answer to an exercise counts, and all
-exercises of the chapter count, whether or not the notebook still has them.
+The supervisor holds the limits and ends everything else. The last answer to an exercise counts, and
+all exercises of the chapter count, whether or not the notebook still has them.
 """

@@ -8,24 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from course_lib.checking.submissions.fence import fence
-from course_lib.checking.submissions.handing import GRADING, tell
-from course_lib.checking.submissions.limits import Limits
+from course_lib.checking.submissions.answers import GRADING, tell
+from course_lib.checking.submissions.sandbox import Limits, enter_sandbox
 from course_lib.launch.descendants import end_with_parent
 
 CELLS = "cells.json"
 
 
-def main(keeper: int, limits: Limits) -> NoReturn:
+def main(supervisor: int, limits: Limits) -> NoReturn:
     """Run the cells in the folder of this grading, and end."""
-    end_with_parent(keeper)
+    end_with_parent(supervisor)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # sent to a cell that takes too long
     folder = Path(os.environ[GRADING])
     cells = json.loads((folder / CELLS).read_text(encoding="utf-8"))
     shell = _shell()
     sys.path.insert(0, "")
     limits.obey()
-    fence(folder)
+    enter_sandbox(folder)
     for place, source in enumerate(cells):
         _run(shell, place, source)
     with contextlib.suppress(Exception):

@@ -13,7 +13,7 @@ from course_lib.problem import Problem
 
 if TYPE_CHECKING:
     from course_lib.checking.submissions.grade import Graded
-    from course_lib.checking.submissions.limits import Limits
+    from course_lib.checking.submissions.sandbox import Limits
 
 ABOUT = "grade notebooks of exercises/ without changing them"
 PROTECTION = (
@@ -44,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """One line for each exercise, and totals; 0 when all passed, 2 when a file was not graded."""
-    from course_lib.checking.submissions.found import notebooks_at
-    from course_lib.checking.submissions.limits import Limits
+    from course_lib.checking.submissions.notebook import notebooks_at
+    from course_lib.checking.submissions.sandbox import Limits
     from course_lib.launch.descendants import adopt_orphans
 
     with refusals():
@@ -68,8 +68,8 @@ def _graded(path: Path, limits: "Limits") -> "Graded":
 
     try:
         return grade.grade_notebook(path, limits)
-    except grade.KeeperKilled as killed:
-        end_all([])  # this process has adopted what the keeper had, and has no children of its own
+    except grade.SupervisorKilled as killed:
+        end_all([])  # this process has adopted what the supervisor had, and nothing else
         return grade.Graded(path, problem=str(killed))
 
 

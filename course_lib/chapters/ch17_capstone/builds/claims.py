@@ -14,10 +14,10 @@ from course_lib.chapters.ch17_capstone.claimed import (
 )
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import Never, Rows, compare_here
-from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described, is_number
 from course_lib.checking.races import Race
+from course_lib.checking.values import kind_of_wrong
 from course_lib.theory.inputs.hardware import accelerator
 
 _A100, _H100 = (accelerator(name).peak_flop_per_s for name in ("A100-SXM-80GB", "H100-SXM"))

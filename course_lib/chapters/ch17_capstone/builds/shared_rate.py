@@ -10,10 +10,10 @@ from typing import Any
 
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn, later
-from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described, is_number
 from course_lib.checking.races import Race
+from course_lib.checking.values import kind_of_wrong
 from course_lib.theory.step import streams
 from course_lib.theory.step.streams import SharedTimeline, Span, Task
 

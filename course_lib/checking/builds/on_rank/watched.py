@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from course_lib.checking.learners_code import is_learners, line_of
-from course_lib.checking.own_work import Own, calls
+from course_lib.checking.own_work import Own, calls, is_learners, line_of
 from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import Listener, WireLog, log_wire
 from course_lib.scratch.context import Passing, SequenceRing

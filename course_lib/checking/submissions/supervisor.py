@@ -1,4 +1,4 @@
-"""The keeper of one grading: starts submission and judge, holds the limits, and ends everything.
+"""Supervises one grading: starts submission and grader, holds the limits, and ends everything.
 
 It reads what to do from its input and says what came of it in one line. When its input ends, nobody
 waits for it any more: it ends everything without a word.
@@ -18,14 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from course_lib.checking.submissions.bench import Bench, Handed
-from course_lib.checking.submissions.folder import furnish
-from course_lib.checking.submissions.handing import PIPE, WORK
-from course_lib.checking.submissions.judge import Court
-from course_lib.checking.submissions.limits import MIB, Limits
+from course_lib.checking.submissions.answers import ANSWERS, GRADING, PIPE, WORK
+from course_lib.checking.submissions.cells import CELLS
+from course_lib.checking.submissions.grade import Outcome, rows_of
+from course_lib.checking.submissions.grader import Grading, Handed, Queue
 from course_lib.checking.submissions.notebook import Notebook, read
-from course_lib.checking.submissions.rows import Outcome, rows_of
-from course_lib.checking.submissions.usage import uses_more_than
+from course_lib.checking.submissions.sandbox import MIB, Limits, uses_more_than
 from course_lib.launch.descendants import (
     adopt_orphans,
     children,
@@ -35,6 +33,32 @@ from course_lib.launch.descendants import (
 )
 from course_lib.problem import Problem
 
+# Where programs keep things unless told otherwise: below HOME, which is thrown away as well.
+_DROPPED = ("COURSE_STRICT", "JPY_SESSION_NAME", "IPYTHONDIR", "MPLCONFIGDIR")
+
+
+def furnish(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
+    """Fill the folder for the notebook at `path`; the environment of its submission."""
+    for name in (WORK, "home", "tmp", ANSWERS):
+        (folder / name).mkdir()
+    for beside in path.parent.glob("*.py"):  # the submission's own modules
+        if beside.is_file():
+            shutil.copy(beside, folder / WORK)
+    (folder / CELLS).write_text(json.dumps(notebook.cells), encoding="utf-8")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _DROPPED and not name.startswith("XDG_")
+    }
+    return kept | {
+        "COURSE_HOME": str(folder / "home"),
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "MPLBACKEND": "agg",
+        GRADING: str(folder),
+    }
+
+
 _POLL_S = 0.05
 _LONGEST = 65_536
 _ANSWER_FILE = re.compile(r"\w+")
@@ -42,8 +66,8 @@ _ANSWER_FILE = re.compile(r"\w+")
 
 def main() -> NoReturn:
     """Grade the notebook that the first line of the input names."""
-    with open(0, "rb", buffering=0, closefd=False) as requests:
-        line = requests.readline()
+    with open(0, "rb", buffering=0, closefd=False) as tasks:
+        line = tasks.readline()
     if not line:
         os._exit(0)  # interrupted before it could ask
     task = json.loads(line)
@@ -52,7 +76,7 @@ def main() -> NoReturn:
     try:
         notebook = read(path)
         environment = furnish(folder, path, notebook)
-        result = _Keeper(notebook, folder, environment, Limits(**task["limits"])).grade()
+        result = _Supervisor(notebook, folder, environment, Limits(**task["limits"])).grade()
     except Problem as problem:
         result = {"problem": str(problem)}
     except _Abandoned:
@@ -69,19 +93,19 @@ class _Abandoned(Exception):
     """Nobody waits for the grading any more."""
 
 
-class _Keeper:
+class _Supervisor:
     def __init__(
         self, notebook: Notebook, folder: Path, environment: dict[str, str], limits: Limits
     ) -> None:
         self._notebook, self._limits, self._outcome = notebook, limits, Outcome()
         self._ids = {exercise.id for exercise in notebook.exercises}
         self._alone = False  # whether nothing of the submission is left
-        self._told, self._printed_bytes, self._cell_until_s = b"", 0, float("inf")
+        self._unread, self._printed_bytes, self._cell_until_s = b"", 0, float("inf")
         os.mkfifo(folder / PIPE)
         self._pipe = os.open(folder / PIPE, os.O_RDWR | os.O_NONBLOCK)  # both, so it never ends
         # Before the submission: a fork of this process is what it cannot have touched.
-        self._bench = Bench(
-            Court(folder, limits, environment, notebook.cells, notebook.judged_by_torch)
+        self._queue = Queue(
+            Grading(folder, limits, environment, notebook.cells, notebook.judged_by_torch)
         )
         self._submission = self._start(folder, environment)
         assert self._submission.stdout is not None
@@ -89,8 +113,8 @@ class _Keeper:
 
     def _start(self, folder: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
         program = (
-            "from course_lib.checking.submissions import cells, limits;"
-            f" cells.main({os.getpid()}, limits.{self._limits!r})"
+            "from course_lib.checking.submissions import cells, sandbox;"
+            f" cells.main({os.getpid()}, sandbox.{self._limits!r})"
         )
         return subprocess.Popen(
             fresh_python(program),
@@ -107,36 +131,36 @@ class _Keeper:
             self._hold_limits()
             if time.monotonic() > until_s:
                 self._end_submission(late)
-                self._bench.dismiss(late)
+                self._queue.dismiss(late)
                 break
-        rows = rows_of(self._notebook, self._bench.verdicts, self._outcome)
+        rows = rows_of(self._notebook, self._queue.verdicts, self._outcome)
         return {"rows": [asdict(row) for row in rows]}
 
     def _over(self) -> bool:
-        """Whether the submission has ended, and all that it handed over is judged."""
+        """Whether the submission has ended, and all that it handed over is graded."""
         code = self._submission.poll()
         if code is None:
             return False
         if not self._alone:
-            end_all([self._submission.pid], spare=self._bench.pid)  # what it has left behind
+            end_all([self._submission.pid], spare=self._queue.pid)  # what it has left behind
             self._alone = True
-        if not self._bench.full and self._hear():
+        if not self._queue.full and self._hear():
             return False
         if not self._outcome.left.issuperset(range(len(self._notebook.cells))):
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._outcome.end(f"its process ended ({how})")
-        return self._bench.idle
+        return self._queue.idle
 
     def _listen(self) -> None:
-        """Take what comes within a moment from the submission, from the judge, and from above."""
-        sources: list[int] = [0, self._bench.fileno()]
-        sources += [] if self._bench.full else [self._pipe]
+        """Take what comes within a moment from the submission, from the grader, and from above."""
+        sources: list[int] = [0, self._queue.fileno()]
+        sources += [] if self._queue.full else [self._pipe]
         sources += [self._output] if self._output >= 0 else []
         ready = select.select(sources, [], [], _POLL_S)[0]
         if 0 in ready:
             raise _Abandoned
-        if self._bench.fileno() in ready:
-            self._bench.listen()
+        if self._queue.fileno() in ready:
+            self._queue.listen()
         if self._pipe in ready:
             self._hear()
         if self._output in ready:
@@ -151,8 +175,8 @@ class _Keeper:
             new = os.read(self._pipe, 4096)
         except BlockingIOError:
             return False
-        *lines, rest = (self._told + new).split(b"\n")
-        self._told = rest[-_LONGEST:]
+        *lines, rest = (self._unread + new).split(b"\n")
+        self._unread = rest[-_LONGEST:]
         for line in lines:
             with contextlib.suppress(ValueError):  # it may tell anything
                 self._heed(json.loads(line))
@@ -168,14 +192,14 @@ class _Keeper:
                 self._outcome.leave(place, why if late or not error else f"stopped with {error}")
                 self._cell_until_s = float("inf")
             case {"id": str(key), "refused": str(why)} if key in self._ids:
-                self._bench.add(Handed(key, "", why))
+                self._queue.add(Handed(key, "", why))
             case {"id": str(key), "answer": str(name)} if key in self._ids:
                 if _ANSWER_FILE.fullmatch(name):
-                    self._bench.add(Handed(key, name))
+                    self._queue.add(Handed(key, name))
 
     def _hold_limits(self) -> None:
-        """End a submission that uses too much of anything, or the judge of an answer that does."""
-        limits, known = self._limits, {self._submission.pid, self._bench.pid}
+        """End a submission that uses too much of anything, or the grader of an answer that does."""
+        limits, known = self._limits, {self._submission.pid, self._queue.pid}
         for pid in set(children()) - known:  # adopted; the dead ones are not to be counted
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -183,10 +207,10 @@ class _Keeper:
             self._cell_until_s = float("inf")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._submission.pid, signal.SIGINT)
-        judging = descendants(self._bench.pid)
+        judging = descendants(self._queue.pid)
         if much := self._too_much(judging):
-            self._bench.replace(judging, f"judging it {much}")
-        others = set(descendants(os.getpid())) - {self._bench.pid, *judging}
+            self._queue.replace(judging, f"judging it {much}")
+        others = set(descendants(os.getpid())) - {self._queue.pid, *judging}
         if self._printed_bytes > limits.output_mib * MIB:
             self._end_submission(f"it printed more than {limits.output_mib} MiB")
         elif much := self._too_much(others):
@@ -202,6 +226,6 @@ class _Keeper:
         return ""
 
     def _end_submission(self, why: str) -> None:
-        """Kill it and all that it started; what it has handed over is judged all the same."""
+        """Kill it and all that it started; what it has handed over is graded all the same."""
         self._outcome.end(why)
-        end_all([self._submission.pid], spare=self._bench.pid)
+        end_all([self._submission.pid], spare=self._queue.pid)
