@@ -14,6 +14,7 @@ from course_lib.demos.shared.options import DemoOptions, TrainingOptions
 from course_lib.demos.shared.text import VOCAB, Windows, load_text
 
 FOLDER = Path(demos.__file__).parent
+ROOMS = FOLDER.parent / "chapters"
 # What trains no model of its own.
 WITHOUT_TRAINING = {
     "samples",
@@ -32,7 +33,8 @@ def test_the_list_is_what_lies_in_the_folder():
     assert not {"shared", "__init__", "__main__"} & set(demos.DEMOS)
     assert list(demos.DEMOS) == sorted(demos.DEMOS)
     entries = {path.stem for path in FOLDER.iterdir() if path.name[0] not in "_."}
-    assert set(demos.DEMOS) == entries - {"shared"}
+    in_rooms = {path.stem for path in ROOMS.glob("*/demos/[a-z]*")}
+    assert set(demos.DEMOS) == entries - {"shared"} | in_rooms
     readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
     assert f"\n{len(demos.DEMOS)} such programs come with the course" in readme
 
@@ -56,8 +58,8 @@ def test_all_that_train_have_the_same_options():
 def test_no_demo_has_a_tail_of_its_own():
     """What is started otherwise than by the entry point: what demos or other launchers start."""
     with_tail = {
-        str(path.relative_to(FOLDER))
-        for path in FOLDER.rglob("*.py")
+        "/".join(path.parts[path.parts.index("demos") + 1 :])
+        for path in (*FOLDER.rglob("*.py"), *ROOMS.glob("*/demos/**/*.py"))
         if any(isinstance(node, ast.If) for node in ast.parse(path.read_text()).body)
     }
     assert with_tail == {
@@ -67,7 +69,7 @@ def test_no_demo_has_a_tail_of_its_own():
         "launchers/by_hand.py",
         "launchers/job.py",
         "launchers/ray_train.py",
-        "toy/job.py",
+        "toy.py",
     }
 
 

@@ -577,10 +577,10 @@ runs = {
     f"{run.name}, {run.flop_per_s / 1e12:.0f} TFLOP/s": run
     for run in (bloom, *claimed.OTHERS)
 }
-assert max(claimed.values(), key=lambda run: run.mfu).name == "LLaMA 65B"
+assert max(runs.values(), key=lambda run: run.mfu).name == "LLaMA 65B"
 figures.bars(
-    {name: run.mfu for name, run in claimed.items()},
-    {name: f"{run.mfu:.1%}" for name, run in claimed.items()},
+    {name: run.mfu for name, run in runs.items()},
+    {name: f"{run.mfu:.1%}" for name, run in runs.items()},
     "MFU of whole training runs, and the speed of one GPU",
     style.COMPUTING,
 )

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
-from course_lib.chapters.ch12_experts_and_long_sequences.demos import functional
+from course_lib.chapters.ch12_experts_and_long_sequences import functional
 from course_lib.demos.shared import prediction
 from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import compared, follow

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
-from course_lib.chapters.ch12_experts_and_long_sequences.demos import functional
+from course_lib.chapters.ch12_experts_and_long_sequences import functional
 from course_lib.demos.shared.batch import Batch, mean_loss, own_rows
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_all_ranks, world
