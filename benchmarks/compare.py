@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from course_lib import comparing, launch
-from course_lib.chapters.ch16_cluster_clinic.demos.one_update import program
-from course_lib.chapters.ch16_cluster_clinic.demos.one_update.faults import FAULTS
+from course_lib.chapters.ch16_cluster_clinic.demos import one_update
+from course_lib.chapters.ch16_cluster_clinic.demos.one_update import FAULTS
 
 RIGHT = ("tp", "sp", "tp_ddp", "ddp", "fsdp")
 PRECISIONS = ("fp32", "bf16")
@@ -65,7 +65,7 @@ def cases(ranks: int, seed: int, model: str) -> Iterator[Case]:
 
 def record_all(options: list[dict[str, Any]]) -> None:
     for one in options:
-        program.main(program.Options(**one))
+        one_update.main(one_update.Options(**one))
 
 
 def judge(case: Case, folder: Path) -> str:

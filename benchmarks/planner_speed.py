@@ -16,8 +16,7 @@ import statistics
 import time
 from multiprocessing import get_context
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe

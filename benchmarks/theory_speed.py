@@ -22,8 +22,7 @@ from peer_megatron import Megatron, arguments
 from theory_accuracy import peers, say_absent
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from course_lib.measure.machine import matmul_flop_per_s, memory_bytes_per_s
 from course_lib.measure.peak import log_memory
+from course_lib.measure.times import matmul_flop_per_s, memory_bytes_per_s
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import PCIE4, Accelerator
+from course_lib.theory.inputs.hardware import PCIE4, Accelerator, Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe

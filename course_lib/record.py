@@ -13,7 +13,7 @@ import runpy
 import sys
 
 from course_lib.launch import recorder
-from course_lib.launch.variables import FOLDER_VARIABLE
+from course_lib.launch.job import FOLDER_VARIABLE
 
 
 def begin() -> None:

@@ -17,7 +17,7 @@ from course_lib import launch, mine
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
@@ -36,23 +36,22 @@ from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.memory.buffer_turns import buffer_turns
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.theory.memory.unit_life import (
     WEIGHTS,
     UnitCosts,
+    buffer_turns,
     changes,
     fsdp_calls,
     unit_life,
 )
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.theory.pipelines.moments import DOES, pipeline_trace
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Schedule, apart, schedule
-from course_lib.theory.pipelines.simulation import simulate, timeline
-from course_lib.theory.step.failing_job import JobCosts, failing_job
+from course_lib.theory.pipelines.simulation import DOES, pipeline_trace, simulate, timeline
+from course_lib.theory.step.recovery import JobCosts, failing_job
 from course_lib.theory.stories.copies import bucket_steps, served_steps, zero_steps
 from course_lib.theory.stories.messages import (
     ATTENTION,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from course_lib.cli.text import MOST_DIGITS, add_text_options, count, number, spelled, yes_or_no
 
 if TYPE_CHECKING:
-    from course_lib.theory.inputs.cluster import Cluster
-    from course_lib.theory.inputs.hardware import Accelerator, Link
+    from course_lib.theory.inputs.hardware import Accelerator, Cluster, Link
     from course_lib.theory.inputs.job import Job
     from course_lib.theory.inputs.layout import Layout
     from course_lib.theory.inputs.shape import TransformerShape
@@ -152,9 +151,8 @@ def model(arguments: argparse.Namespace) -> Model:
 
 def _named(arguments: argparse.Namespace) -> Model:
     """The model as it is published."""
-    from course_lib.theory.inputs.constants import CONSTANTS
     from course_lib.theory.inputs.huggingface import read_configuration
-    from course_lib.theory.inputs.models import MODELS
+    from course_lib.theory.inputs.models import CONSTANTS, MODELS
     from course_lib.theory.inputs.models import model as preset
 
     text: str | None = arguments.model
@@ -229,7 +227,7 @@ def add_cluster(parser: argparse.ArgumentParser, nodes: str = "1") -> None:
 
 def cluster(arguments: argparse.Namespace, gpus: int | None = None) -> "Cluster":
     """The cluster of --gpu, --nodes, --gpus-per-node and the links; unless told, of `gpus`."""
-    from course_lib.theory.inputs.cluster import Cluster
+    from course_lib.theory.inputs.hardware import Cluster
 
     chip = gpu(arguments)
     gpus_per_node = count(arguments, "gpus_per_node", min(8, gpus or 8), least=1, most=MOST_NODES)
@@ -331,8 +329,7 @@ def job(arguments: argparse.Namespace, shape: "TransformerShape") -> "Job":
 
     What an option says holds whatever the framework does.
     """
-    from course_lib.theory.inputs.frameworks import as_framework_does
-    from course_lib.theory.inputs.job import Job
+    from course_lib.theory.inputs.job import Job, as_framework_does
     from course_lib.theory.inputs.layout import Layout
     from course_lib.theory.inputs.recipe import RECIPES
     from course_lib.validation import choice
@@ -357,7 +354,7 @@ def job(arguments: argparse.Namespace, shape: "TransformerShape") -> "Job":
 
 def framework(arguments: argparse.Namespace) -> str | None:
     """The name of --framework, small or capital letters."""
-    from course_lib.theory.inputs.frameworks import FRAMEWORKS
+    from course_lib.theory.inputs.job import FRAMEWORKS
 
     return None if arguments.framework is None else spelled(arguments.framework, FRAMEWORKS)
 

@@ -6,7 +6,7 @@ Format and meaning: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORM
 import re
 from dataclasses import dataclass
 
-from course_lib.clinic.sign import Sign, unreadable
+from course_lib.clinic.recorded import Sign, unreadable
 from course_lib.validation import number
 
 GOOD_SHARE = 0.8  # of the link that large sizes should reach; 0.9 and more on a good day

@@ -11,10 +11,9 @@ A node is a process that adopts what its slurmd starts: killing it and all below
 plug of the machine. Everything lies in one folder, which only its owner may enter.
 """
 
-from course_lib.cluster.batch import batch_script
+from course_lib.cluster.configuration import obstacle
 from course_lib.cluster.life import down, running, status, up
-from course_lib.cluster.packages import obstacle
-from course_lib.cluster.scenario import Event, Requeued, recorded, requeue
+from course_lib.cluster.scenario import Event, Requeued, batch_script, recorded, requeue
 from course_lib.cluster.slurm import Job, Slurm
 
 __all__ = [

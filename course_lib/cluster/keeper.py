@@ -14,11 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from course_lib.cluster.configuration import NODES
-from course_lib.cluster.folder import Folder
-from course_lib.cluster.link import lay
-from course_lib.cluster.packages import program
-from course_lib.cluster.processes import listen_for, start
+from course_lib.cluster.configuration import NODES, Folder, program
+from course_lib.cluster.processes import lay, listen_for, start
 from course_lib.launch.descendants import adopt_orphans, end_all
 
 _POLL_S = 0.01

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib.cluster import configuration
-from course_lib.cluster.folder import MARK, Folder, learners
-from course_lib.cluster.link import private_network
-from course_lib.cluster.packages import refuse_without_slurm
-from course_lib.cluster.processes import environment, left_in
+from course_lib.cluster.configuration import MARK, Folder, learners, refuse_without_slurm
+from course_lib.cluster.processes import environment, left_in, private_network
 from course_lib.cluster.slurm import KEEPER, Slurm
 from course_lib.launch import two_nodes
 from course_lib.launch.descendants import kill

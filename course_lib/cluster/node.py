@@ -8,8 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from course_lib.cluster.folder import Folder
-from course_lib.cluster.packages import program
+from course_lib.cluster.configuration import Folder, program
 from course_lib.cluster.processes import listen_for, start
 from course_lib.launch.descendants import adopt_orphans
 

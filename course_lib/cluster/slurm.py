@@ -7,10 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.cluster.configuration import NODES, PAPER
-from course_lib.cluster.folder import Folder
-from course_lib.cluster.link import inside
-from course_lib.cluster.processes import environment, is_running, left_in
+from course_lib.cluster.configuration import NODES, PAPER, Folder
+from course_lib.cluster.processes import environment, inside, is_running, left_in
 from course_lib.launch.descendants import descendants, kill
 from course_lib.launch.two_nodes import LINK
 from course_lib.validation import choice

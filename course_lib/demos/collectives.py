@@ -21,7 +21,7 @@ from course_lib.demos.shared.options import DemoOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
-from course_lib.measure.collective_time import collective_seconds
+from course_lib.measure.times import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
 from course_lib.scratch.collectives.peers import Peers, SlowPeers

@@ -24,7 +24,7 @@ from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import Training
-from course_lib.measure.largest_batch import fits_on_gpu, largest_batch, peak_bytes
+from course_lib.measure.peak import fits_on_gpu, largest_batch, peak_bytes
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Sequence
 
-from course_lib.diagnosing.dumps import DUMP
-from course_lib.diagnosing.evidence import Evidence, Record
 from course_lib.diagnosing.finding import (
     Finding,
     accused,
@@ -16,8 +14,17 @@ from course_lib.diagnosing.finding import (
     verb,
 )
 from course_lib.diagnosing.page import Line, Page, own_line
-from course_lib.diagnosing.standing import STILL_S, Standing, pending
-from course_lib.diagnosing.waits import in_circle, reached, waits_for
+from course_lib.diagnosing.reading import DUMP
+from course_lib.diagnosing.standing import (
+    STILL_S,
+    Evidence,
+    Record,
+    Standing,
+    in_circle,
+    pending,
+    reached,
+    waits_for,
+)
 
 _WORKER = re.compile(r"DataLoader worker")
 _WORKER_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from course_lib.diagnosing.evidence import Evidence, Record
 from course_lib.diagnosing.finding import (
     Finding,
     accused,
@@ -18,8 +17,15 @@ from course_lib.diagnosing.finding import (
     verb,
 )
 from course_lib.diagnosing.page import Call, Line
-from course_lib.diagnosing.standing import Standing, crashed_call
-from course_lib.diagnosing.waits import in_circle, members, waits_for
+from course_lib.diagnosing.standing import (
+    Evidence,
+    Record,
+    Standing,
+    crashed_call,
+    in_circle,
+    members,
+    waits_for,
+)
 
 _SIZES = re.compile(r"data size doesn't match expected size|another number of bytes")
 # All ranks send the same number of elements; in a gather or a scatter the root has more, and what

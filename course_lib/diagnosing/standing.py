@@ -1,12 +1,77 @@
-"""Where each rank stands at the end of its record, and for whom it waits."""
+"""What is known of each rank of a launch, where it stands at the end, and for whom it waits."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.diagnosing.evidence import FOLLOWED, Evidence, Record
 from course_lib.diagnosing.page import Call, Line, Page, own_line
+
+# What a rank says whose peer is gone, or did not come: look at the peer first.
+FOLLOWED = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|caused pair closure|Read error|[Tt]imed out"
+    r"|failed to pass monitoredBarrier|doesn't match expected size|another number of bytes"
+    r"|waited [\d.]+ s for the others|Detected mismatch between collectives|Watchdog caught"
+)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank ended: exit_code is None where the launch was over before, and minus a signal.
+
+    time_up: it was ended at the time limit; stack: where it was then, the innermost line last.
+    """
+
+    exit_code: int | None = None
+    returned: bool = False
+    reason: str = ""
+    time_up: bool = False
+    stack: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True)
+class Record:
+    """One rank: its page, its end as the launcher saw it, its last words; any may be missing.
+
+    crash: where its main thread was when the process was aborted, the innermost line last, `fatal`
+    why, and `outside` whether a thread without Python did it, as gloo's; told: whether its launcher
+    told it to end; behind_s: by how much its page is older than the newest one.
+    """
+
+    rank: int
+    page: Page | None = None
+    end: End | None = None
+    log: str = ""
+    crash: tuple[Line, ...] = ()
+    fatal: str = ""
+    outside: bool = False
+    told: bool = False
+    behind_s: float = 0.0
+
+    @property
+    def error(self) -> str:
+        """What it raised, or printed last."""
+        raised = self.page.error if self.page else ""
+        return raised or (self.end.reason if self.end else "")
+
+    @property
+    def stack(self) -> tuple[Line, ...]:
+        """Where its main thread was last, the innermost line last."""
+        return self.crash or (self.page.stack if self.page else ())
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The records by rank, and in `notes` what could not be read."""
+
+    records: tuple[Record, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pages(self) -> int:
+        """How many ranks left a page."""
+        return sum(record.page is not None for record in self.records)
+
 
 _LOST = re.compile(r"closed by peer|reset by peer")
 STILL_S = 1.0  # pages are 0.25 s apart; a rank that was just about to move is not stuck
@@ -166,3 +231,63 @@ def usual_line(page: Page, line: Line | None) -> str:
     parts = inner.file.replace("\\", "/").split("/")
     name = "/".join(parts[-2:] if parts[-1] == "__init__.py" else parts[-1:])
     return f"{inner.function} of {name}"
+
+
+Waits = Mapping[int, tuple[int, ...]]
+
+
+def members(evidence: Evidence, group: str) -> tuple[int, ...]:
+    """The ranks of a process group; all of the launch where no page says it."""
+    for record in evidence.records:
+        if record.page and (ranks := record.page.groups.get(group)):
+            return tuple(rank for rank in ranks if 0 <= rank < len(evidence.records))
+    return tuple(record.rank for record in evidence.records)
+
+
+def last_number(record: Record, group: str) -> int:
+    """The number of the last collective that the rank has called in the group; 0 before."""
+    calls = record.page.calls if record.page else ()
+    return max((call.number for call in calls if call.group == group), default=0)
+
+
+def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> Waits:
+    """For each rank, the ranks that have not arrived where it waits."""
+    return {each.rank: _missing(evidence, stand, each) for each in stand}
+
+
+def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> tuple[int, ...]:
+    if mine.state in ("message", "locked"):
+        return (mine.peer,) if 0 <= mine.peer < len(stand) else ()
+    if mine.state == "unseen" and mine.text:
+        same = {each.rank for each in stand if each.state == "unseen" and each.text == mine.text}
+        return tuple(each.rank for each in stand if each.rank not in same)
+    if mine.state == "waiting" and mine.call and mine.call.number:
+        call = mine.call
+        return tuple(
+            rank
+            for rank in members(evidence, call.group)
+            if last_number(evidence.records[rank], call.group) < call.number
+            and not evidence.records[rank].crash
+        )
+    return ()
+
+
+def in_circle(waits: Waits) -> list[int]:
+    """The ranks that wait for themselves, directly or through others."""
+    return [rank for rank in waits if rank in _reached(waits, rank)]
+
+
+def _reached(waits: Waits, start: int) -> set[int]:
+    found: set[int] = set()
+    open_: list[int] = list(waits.get(start, ()))
+    while open_:
+        rank = open_.pop()
+        if rank not in found:
+            found.add(rank)
+            open_ += waits.get(rank, ())
+    return found
+
+
+def reached(waits: Waits) -> list[int]:
+    """All ranks for which somebody waits."""
+    return sorted({rank for ranks in waits.values() for rank in ranks})

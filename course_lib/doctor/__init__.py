@@ -3,11 +3,27 @@
 from collections.abc import Callable
 
 from course_lib.doctor.cluster import examine_cluster
-from course_lib.doctor.desk import browser, notebooks, pdf, progress_folder, slurm
-from course_lib.doctor.finding import REINSTALL, Finding
-from course_lib.doctor.machine import cores, gpus, loopback, memory, shared_memory
-from course_lib.doctor.software import gloo, nccl, packages, python, torch_build, widgets
-from course_lib.doctor.starting import ranks
+from course_lib.doctor.machine import (
+    REINSTALL,
+    Finding,
+    browser,
+    cores,
+    gloo,
+    gpus,
+    loopback,
+    memory,
+    nccl,
+    notebooks,
+    packages,
+    pdf,
+    progress_folder,
+    python,
+    ranks,
+    shared_memory,
+    slurm,
+    torch_build,
+    widgets,
+)
 from course_lib.problem import Problem
 
 __all__ = ["Finding", "examine", "self_test"]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.clinic import gpu_state, gpu_topology, gpu_use, port_counters, ports, xid
-from course_lib.clinic.sign import Sign
-from course_lib.doctor.finding import Finding
+from course_lib.clinic import gpus, ports
+from course_lib.clinic.recorded import Sign
+from course_lib.doctor.machine import Finding
 
 LIMIT_S = 10.0  # nvidia-smi takes 1 s for 8 GPUs, and minutes where one has fallen off the bus
 COUNTERS = Path("/sys/class/infiniband")
@@ -39,19 +39,19 @@ def _look(
 
 
 LOOKS = (
-    _look("GPU processes", "nvidia-smi pmon -s um -c 1", gpu_use.pmon, gpu_use.pmon_signs),
-    _look("GPU clocks", "nvidia-smi dmon -c 1", gpu_use.dmon, gpu_use.dmon_signs),
+    _look("GPU processes", "nvidia-smi pmon -s um -c 1", gpus.pmon, gpus.pmon_signs),
+    _look("GPU clocks", "nvidia-smi dmon -c 1", gpus.dmon, gpus.dmon_signs),
     _look(
         "GPU memory",
         "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE",
-        gpu_state.query,
-        gpu_state.state_signs,
+        gpus.query,
+        gpus.state_signs,
     ),
-    _look("GPU topology", "nvidia-smi topo -m", gpu_topology.topology, gpu_topology.topology_signs),
-    _look("NVLink", "nvidia-smi nvlink -s", gpu_state.nvlink, gpu_state.nvlink_signs),
-    _look("AMD GPUs", "amd-smi monitor", gpu_use.amd_smi, gpu_use.dmon_signs),
-    _look("Hygon DCUs", "hy-smi", gpu_use.hy_smi, gpu_use.dmon_signs),
-    _look("Xid", "dmesg", xid.xids, xid.xid_signs),
+    _look("GPU topology", "nvidia-smi topo -m", gpus.topology, gpus.topology_signs),
+    _look("NVLink", "nvidia-smi nvlink -s", gpus.nvlink, gpus.nvlink_signs),
+    _look("AMD GPUs", "amd-smi monitor", gpus.amd_smi, gpus.dmon_signs),
+    _look("Hygon DCUs", "hy-smi", gpus.hy_smi, gpus.dmon_signs),
+    _look("Xid", "dmesg", gpus.xids, gpus.xid_signs),
     _look("RDMA ports", "ibstat", ports.ibstat, ports.port_signs),
     _look("RDMA lanes", "ibstatus", ports.ibstatus, ports.port_signs),
     _look("RDMA packets", "ibv_devinfo", ports.ibv_devinfo, ports.port_signs),
@@ -87,7 +87,7 @@ def _counters() -> Iterator[Finding]:
         for path in sorted(folder.iterdir()):
             name = f"/sys/class/infiniband/{device}/ports/{port}/counters/{path.name}"
             lines.append(f"{name}:{path.read_text().strip()}")
-        signs = port_counters.counter_signs(port_counters.counters("\n".join(lines)))
+        signs = ports.counter_signs(ports.counters("\n".join(lines)))
         yield from _told("RDMA counters", f"{device} port {port} counts", signs)
 
 

@@ -8,8 +8,8 @@ what the files leave open, stands in the comment at the head. Nothing here impor
 from collections.abc import Iterable
 from importlib import import_module
 
-from course_lib.theory.inputs.constants import Constants, of_shape
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants, of_shape
 from course_lib.validation import choice
 
 TARGETS = ("slurm", "trainjob", "torchtitan", "megatron", "deepspeed", "accelerate")

@@ -13,8 +13,8 @@ from course_lib.emitting.head import (
     script,
 )
 from course_lib.emitting.training import NEEDS, RECOMPUTE, program, reasons
-from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants
 
 VERSION = "accelerate 1.15"
 FILE, SCRIPT, PROGRAM = "accelerate.yaml", "accelerate.sh", "train_accelerate.py"

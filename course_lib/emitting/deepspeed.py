@@ -6,7 +6,7 @@ DeepSpeed reads Hjson, which is JSON with comments.
 import json
 from typing import Any
 
-from course_lib.demos.launchers.deepspeed_config import deepspeed_config
+from course_lib.demos.shared.deepspeed_config import deepspeed_config
 from course_lib.emitting.head import (
     as_its_stage_does,
     head,
@@ -17,8 +17,8 @@ from course_lib.emitting.head import (
     script,
 )
 from course_lib.emitting.training import NEEDS, RECOMPUTE, program, reasons
-from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.memory.states import local_parameters
 

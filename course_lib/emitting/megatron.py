@@ -16,8 +16,8 @@ from course_lib.emitting.head import (
     rendezvous,
     script,
 )
-from course_lib.theory.inputs.constants import Constants, stretching, untold
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants, stretching, untold
 from course_lib.theory.inputs.shape import TransformerShape
 
 VERSION = "Megatron-LM core_v0.19.2"

@@ -4,8 +4,8 @@ import shlex
 
 from course_lib.emitting.course import program
 from course_lib.emitting.head import head, rendezvous
-from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants
 
 VERSION = "Slurm 22.05 and later"
 FILE = "plan.sbatch"

@@ -19,9 +19,8 @@ from course_lib.emitting.head import (
     rendezvous,
     script,
 )
-from course_lib.theory.inputs.constants import Constants, stretching, untold
-from course_lib.theory.inputs.frameworks import as_framework_does
-from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.job import Job, as_framework_does
+from course_lib.theory.inputs.models import Constants, stretching, untold
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from course_lib.emitting.course import program
 from course_lib.emitting.head import commented, head
-from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import Constants
 
 VERSION = "Kubeflow Trainer 2.3, trainer.kubeflow.org/v1alpha1"
 FILE = "trainjob.yaml"

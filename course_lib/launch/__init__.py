@@ -10,17 +10,20 @@
 Importing this package is light: torch loads when a rank, or `init`, first needs it.
 """
 
-from course_lib.launch.errors import RankFailed
-from course_lib.launch.group import Rank, finish, init, program, report_step
-from course_lib.launch.interrupts import Stopped
-from course_lib.launch.runner import run
-from course_lib.launch.server import warm_up
-from course_lib.launch.torchrun import (
+from course_lib.launch.errors import RankFailed, Stopped
+from course_lib.launch.group import (
+    Rank,
+    finish,
+    init,
     outer_environment,
     private_environment,
     private_torchrun,
+    program,
+    report_step,
     torchrun_command,
 )
+from course_lib.launch.runner import run
+from course_lib.launch.server import warm_up
 from course_lib.launch.two_nodes import NodesFailed, run_on_two_nodes
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Finds and ends whatever a process has started, however it tried to get away. Complete on Linux.
+"""Starts new Python processes; finds and ends whatever a process has started. Complete on Linux.
 
 A process that leaves its group or outlives its parent is still a descendant: the nearest ancestor
 that adopts orphans becomes its parent. Elsewhere only the process groups of the ranks are ended.
@@ -10,6 +10,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
+
+
+def fresh_python(program: str) -> list[str]:
+    """A new Python that runs `program`, and finds modules where this one does."""
+    path = [str(Path(entry).absolute()) for entry in sys.path]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
+
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_S = 5.0  # a killed process is gone in milliseconds, unless it waits for a broken disk

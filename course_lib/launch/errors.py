@@ -1,4 +1,12 @@
-"""What the parent raises when a rank does not return a result."""
+"""How a launch fails or is stopped, and what torch's errors mean."""
+
+import re
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class RankFailed(RuntimeError):
@@ -21,3 +29,172 @@ class RankFailed(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the frames of the launcher itself would only hide the rank's own.
         return [f"{type(self).__name__}: {self}"]
+
+
+class Stopped(KeyboardInterrupt):
+    """A launch was stopped by an interrupt; nothing of it is left."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this: where the launcher waited tells the reader nothing.
+        return [str(self)]
+
+
+class Stop:
+    """Whether Stop was pressed."""
+
+    pressed = False
+
+    def obey(self, ended: int = 0) -> None:
+        """Raise Stopped if it was; `ended` ranks have been ended, or will be by the caller."""
+        if self.pressed:
+            ranks = f"{ended} rank{'s' * (ended != 1)}"
+            raise Stopped(f"Stopped; {ranks} ended" if ended else "Stopped before any rank started")
+
+
+@contextmanager
+def held() -> Iterator[Stop]:
+    """Inside, an interrupt does no more than press the Stop that this yields.
+
+    Where Python raises no KeyboardInterrupt (other threads, SIGINT ignored), nothing changes.
+    """
+    stop = Stop()
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    if not callable(before):  # also None, SIG_IGN and SIG_DFL
+        yield stop
+        return
+
+    def press(*_: object) -> None:
+        stop.pressed = True
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?"
+    r"OpType=(?P<operation>\w+)"
+    r"(?:, ?TensorShape=\[(?P<shape>[^\]]*)\])?(?:, ?TensorDtypes=(?P<dtype>\w+))?"
+)
+_ABSENT = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
+_UNUSED = re.compile(r"Parameters which did not receive grad for rank \d+: (?P<names>[^\n]+)")
+_UNUSED_INDICES = re.compile(r"Parameter indices which did not receive grad .*?: (?P<names>[^\n]+)")
+_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (?P<bytes>\d+) bytes")
+_SIZES = re.compile(r"Received data size doesn't match expected size")
+_REFUSED = re.compile(r"can't start new thread|Resource temporarily unavailable")
+MORE_PROCESSES = (
+    "close other programs, raise this user's limit of processes (ulimit -u), or pass fewer ranks"
+)
+_OPERATIONS = {
+    "ALLREDUCE": "all_reduce",
+    "ALLGATHER": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all_single",
+    "_ALLGATHER_BASE": "all_gather_single",
+    "_REDUCE_SCATTER_BASE": "reduce_scatter_single",
+}
+SAME_COLLECTIVES = (
+    "every rank must call the same collectives, in the same order, with the same shapes and types"
+)
+
+
+def explain(error: BaseException) -> str:
+    """What happened and what to do about it; for an unknown exception, its first line."""
+    text = said(error)
+    for sentence in (_memory(error, text), *(known(text) for known in _KNOWN)):
+        if sentence:
+            return sentence
+    return f"raised {traceback.format_exception_only(error)[-1].splitlines()[0]}"
+
+
+def said(error: BaseException) -> str:
+    """The text of an exception; some cannot even produce that."""
+    try:
+        return str(error)
+    except Exception:
+        return "an exception whose text cannot be read"
+
+
+def disk_full(folder: Path) -> str:
+    """What to do when the disk is full."""
+    return (
+        f"no space is left for {folder}: free some, or set the environment variable TMPDIR to a"
+        " folder with more"
+    )
+
+
+def explain_output(text: str) -> str:
+    """The same for what a rank printed before it was aborted; empty if that is unknown."""
+    return _another_size(text)
+
+
+def _memory(error: BaseException, text: str) -> str:
+    asked = _ALLOCATION.search(text)
+    ended = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if not (asked or ended):
+        return ""
+    wanted = (
+        f" when it asked for {int(asked['bytes']) / 1e9:,.1f} GB in one tensor" if asked else ""
+    )
+    return f"ran out of memory{wanted}: take a smaller model or batch, shard it, or use fewer ranks"
+
+
+def _mismatch(text: str) -> str:
+    if "Detected mismatch between collectives" not in text:
+        return ""
+    calls = list(_FINGERPRINT.finditer(text))
+    if len(calls) < 2:
+        return ""
+    mine, other = calls[0], calls[1]
+    return (
+        f"called {_call(mine)} while rank {other['rank']} called {_call(other)}: {SAME_COLLECTIVES}"
+    )
+
+
+def _call(match: re.Match[str]) -> str:
+    operation = _OPERATIONS.get(match["operation"], match["operation"].lower())
+    if match["shape"] is None:
+        return operation
+    shape = f"[{match['shape']}]"
+    return f"{operation} of {shape} {(match['dtype'] or '').lower()}".rstrip()
+
+
+def _absent(text: str) -> str:
+    if not (absent := _ABSENT.search(text)):
+        return ""
+    ranks, seconds = absent["ranks"].replace(" ", "").split(","), int(absent["ms"]) / 1000
+    named = " and ".join(f"rank {rank}" for rank in ranks)
+    return f"waited {seconds:g} s in a collective that {named} did not call: {SAME_COLLECTIVES}"
+
+
+def _unused(text: str) -> str:
+    if not (unused := _UNUSED.search(text) or _UNUSED_INDICES.search(text)):
+        return ""
+    by_index = unused.re is _UNUSED_INDICES
+    names = ("parameters number " if by_index else "") + unused["names"].strip()
+    return (
+        f"had no gradient for {names}, for which DDP waited: use these parameters in the loss of "
+        "every iteration, freeze them, or pass find_unused_parameters=True"
+    )
+
+
+def _another_size(text: str) -> str:
+    if not _SIZES.search(text):
+        return ""
+    return (
+        f"received another number of bytes than it expected: {SAME_COLLECTIVES};"
+        " pass check_collectives=True to see who called what"
+    )
+
+
+def _refused(text: str) -> str:
+    if not _REFUSED.search(text):
+        return ""
+    return f"was refused another thread or process by the system: {MORE_PROCESSES}"
+
+
+_KNOWN: list[Callable[[str], str]] = [_mismatch, _absent, _unused, _another_size, _refused]

@@ -2,28 +2,69 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 import contextlib
 import gc
-import os
+import shlex
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from course_lib.launch import adoption, recorder
-from course_lib.launch.explain import explain
-from course_lib.launch.variables import (
+from course_lib.launch import recorder
+from course_lib.launch.errors import explain
+from course_lib.launch.job import (
     ATTEMPT_VARIABLE,
     STEPS_VARIABLE,
     STORE_VARIABLE,
     TIMEOUT_VARIABLE,
 )
 
-if TYPE_CHECKING:
+
+def check_environment(rank: int, world: int) -> None:
+    """Raise RuntimeError if the environment describes another group than the one that exists."""
+    said = (os.environ.get("RANK", str(rank)), os.environ.get("WORLD_SIZE", str(world)))
+    if said != (str(rank), str(world)):
+        raise RuntimeError(
+            f"the process group that exists has {world} ranks, of which this is rank {rank}, and "
+            f"the environment says RANK={said[0]} and WORLD_SIZE={said[1]}: destroy that group "
+            "before launch.init(), or unset both variables"
+        )
+
+
+def device_and_backend(configuration: str) -> tuple[torch.device, str]:
+    """Where a group's tensors are, and what sends them, from `dist.get_backend_config()`.
+
+    A GPU where NCCL serves it and this machine has one, else the CPU by gloo. Raises RuntimeError
+    for a group that serves neither.
+    """
     import torch
+
+    backends = dict(part.split(":", 1) for part in configuration.split(","))
+    if backends.get("cuda") == "nccl" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device()), "nccl"
+    if backends.get("cpu") == "gloo":
+        return torch.device("cpu"), "gloo"
+    raise RuntimeError(
+        f"the process group that exists sends by {configuration}, and the course's programs need "
+        "gloo, or nccl and a GPU for each rank: make it with one of these, or destroy it before "
+        "launch.init()"
+    )
+
+
+def local_rank(rank: int) -> int:
+    """LOCAL_RANK; where the launcher did not set it, all ranks are taken to be on one machine."""
+    return int(os.environ.get("LOCAL_RANK", rank))
+
 
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
 _PEERS_S = 5.0
@@ -146,10 +187,10 @@ def _adopt() -> Rank:
     import torch.distributed as dist
 
     rank, world = dist.get_rank(), dist.get_world_size()
-    adoption.check_environment(rank, world)
+    check_environment(rank, world)
     recorder.start(rank, world)
-    device, backend = adoption.device_and_backend(dist.get_backend_config())
-    return Rank(rank, world, adoption.local_rank(rank), device, backend)
+    device, backend = device_and_backend(dist.get_backend_config())
+    return Rank(rank, world, local_rank(rank), device, backend)
 
 
 def _join() -> _Membership:
@@ -225,3 +266,55 @@ def _all_here(membership: _Membership, event: str, limit_s: float) -> None:
             if time.monotonic() > deadline_s:
                 return
             time.sleep(0.002)
+
+
+# A launcher's variables: what a rank starts must not take them for its own.
+_OF_A_LAUNCHER = (
+    "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
+    STEPS_VARIABLE, STORE_VARIABLE, TIMEOUT_VARIABLE,
+)  # fmt: skip
+
+
+def torchrun_command(module: str, ranks: int, argv: Sequence[str] = ()) -> str:
+    """One line for the shell that runs `module` on `ranks` ranks of this machine by torchrun.
+
+    It names this Python instead of `torchrun`, which is found only in an activated environment.
+    """
+    launcher = [sys.executable, "-m", "torch.distributed.run"]
+    command = [*launcher, "--standalone", f"--nproc-per-node={ranks}", "-m", module, *argv]
+    return subprocess.list2cmdline(command) if sys.platform == "win32" else shlex.join(command)
+
+
+def private_torchrun(folder: Path, ranks: int) -> list[str]:
+    """torchrun on this machine alone, up to the module: agent and ranks meet in `folder`.
+
+    With `--standalone` its agent listens on every network interface and unpickles what it is sent
+    there (seen with torch 2.13), so that another user could run code as this one. Files in a folder
+    of one's own need no port. Start it with `private_environment(folder)`.
+    """
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes=1", f"--nproc-per-node={ranks}"),
+        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
+        f"--rdzv-endpoint={folder}/meeting",
+        f"--log-dir={folder}/logs",  # or it leaves an empty one behind
+    ]
+
+
+def private_environment(folder: Path) -> dict[str, str]:
+    """The environment for it: nothing of an outer launch, and `launch.init` meets in `folder`."""
+    return outer_environment() | {
+        STORE_VARIABLE: str(folder / "store"),
+        "GLOO_SOCKET_IFNAME": loopback() or "",
+    }
+
+
+def outer_environment() -> dict[str, str]:
+    """The environment for a torchrun that a rank starts: nothing of the launch of that rank.
+
+    Its ranks meet in a new store after each restart, never among the addresses of dead ones.
+    """
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
+    }
+    return outside | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

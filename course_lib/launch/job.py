@@ -1,15 +1,102 @@
-"""What the parent and its ranks tell each other, in files of one temporary folder per launch.
+"""What the parent and its ranks tell each other: variables, and files of one folder per launch.
 
 The folder is readable by its owner alone, so nothing is unpickled that somebody else wrote.
 """
 
-import os
+import io
 import pickle
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from course_lib.launch.packing import pack, unpack
+if TYPE_CHECKING:
+    import torch
+import os
+from dataclasses import dataclass, field
+
+STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
+TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
+STEPS_VARIABLE = "COURSE_STEPS"  # set by launch.run: the file that says how far this rank is
+FOLDER_VARIABLE = "COURSE_RECORD"  # set by launch.run, or by hand for torchrun: where pages go
+ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun
+
+
+_LARGE_BYTES = 64 * 1024  # below, nothing is gained
+
+
+def pack(value: Any, path: Path) -> None:
+    """Write `value` to a file. Raises OSError where there is no room, else what pickling does."""
+    with open(path, "wb") as file:
+        _packer(file).dump(value)
+
+
+def unpack(path: Path) -> Any:
+    """Read what `pack` has written."""
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def _packer(file: io.BufferedWriter) -> Any:
+    from course_lib import pickled_code
+
+    class Packer(pickled_code.Pickler):
+        """Code's, with its own way for large tensors."""
+
+        def reducer_override(self, value: Any) -> Any:
+            import torch
+
+            if type(value) is torch.Tensor and _is_large_and_plain(value):
+                return _reduced(value)
+            if isinstance(value, ModuleType) and _only_its_parent_has(value):
+                return _part_of_its_parent, (value.__name__,)
+            return super().reducer_override(value)
+
+    return Packer(file, protocol=5)
+
+
+def _is_large_and_plain(tensor: "torch.Tensor") -> bool:
+    import torch
+
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.numel() * tensor.element_size() >= _LARGE_BYTES
+        and tensor.is_contiguous()
+        and not tensor.__dict__
+    )
+
+
+def _reduced(tensor: "torch.Tensor") -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    import torch
+
+    raw: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
+    return _rebuilt, (pickle.PickleBuffer(raw), tensor.dtype, tuple(tensor.shape))
+
+
+def _only_its_parent_has(module: ModuleType) -> bool:
+    """Whether it cannot be imported, like torch._C._functions, which torch's decorators name."""
+    parent, _, own = module.__name__.rpartition(".")
+    missing = module.__name__ not in sys.modules
+    return missing and getattr(sys.modules.get(parent), own, None) is module
+
+
+def _part_of_its_parent(name: str) -> Any:
+    parent, _, own = name.rpartition(".")
+    return getattr(import_module(parent), own)
+
+
+def _rebuilt(raw: bytearray, dtype: "torch.dtype", shape: tuple[int, ...]) -> "torch.Tensor":
+    import torch
+
+    return torch.frombuffer(raw, dtype=dtype).view(shape)
+
 
 # What `linecache` keeps of a cell: size, no time of change, lines, name.
 CellSources = dict[str, tuple[int, float | None, list[str], str]]

@@ -1,7 +1,17 @@
-"""Shows what a rank prints, while it prints it."""
+"""What a launch shows: the lines that its ranks print, and one line that says how far it is.
 
+That line is shown after a second and rewritten in place in a terminal and in a notebook. In the
+end it says how long the launch took, or is gone after an error. Elsewhere (a file, a pipe) it is
+printed again after 2 s, 4 s, 8 s and so on, on stderr.
+"""
+
+import sys
+import time
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
+
+from course_lib.notebook import Slot, in_notebook
 
 MAX_BYTES = 16 * 2**20
 _CHUNK_BYTES = 4 * 2**20
@@ -65,3 +75,95 @@ class Output:
 def _text(line: bytes) -> str:
     """One line as a terminal shows it: for a progress bar, its last state."""
     return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]
+
+
+FIRST_S = 1.0
+_REWRITE_S = 0.2
+_LOOK = "color: var(--jp-content-font-color2, #616161); font-variant-numeric: tabular-nums"
+
+# A rank's own word: update `step` of `steps`; 0 of 0 for a rank that is ready.
+Steps = tuple[int, int] | None
+
+
+def progress_text(states: list[Steps], seconds: float, limit_s: float) -> str:
+    """One line: "2 of 2 ranks ready, step 3 of 10, 4 s of at most 120 s"."""
+    parts = [f"{sum(state is not None for state in states)} of {len(states)} ranks ready"]
+    if all(state and state[1] for state in states):
+        last = min(state for state in states if state)  # the others wait for it
+        parts.append(f"step {last[0]} of {last[1]}")
+    return ", ".join([*parts, f"{seconds:.0f} s of at most {limit_s:g} s"])
+
+
+class ProgressLine:
+    """The line of one launch. Unless `chatty`, it is silent where it could not be erased again."""
+
+    def __init__(self, limit_s: float, chatty: bool) -> None:
+        self._limit_s = limit_s
+        self._start_s = time.monotonic()
+        self._next_s = FIRST_S
+        self._slot = Slot() if in_notebook() else None
+        self._shown = ""  # what stands there now
+        self._was_shown = False
+        self._in_place = self._slot is not None or sys.stderr.isatty()
+        self._show = chatty or self._in_place
+
+    @property
+    def due(self) -> bool:
+        """Whether `update` would show anything."""
+        return self._show and self._seconds >= self._next_s
+
+    def warming_up(self) -> None:
+        """Say that the ranks cannot start yet, if it is time."""
+        if self._in_place and self.due:
+            self._rewrite(f"starting Python and torch, {self._seconds:.0f} s")
+
+    def begin(self) -> None:
+        """The ranks start now: what came before does not count."""
+        self._start_s = time.monotonic()
+        self._next_s = 0.0 if self._was_shown else FIRST_S
+
+    def update(self, states: list[Steps]) -> None:
+        """Show how far the ranks are, if it is time."""
+        if not self.due:
+            return
+        text = progress_text(states, self._seconds, self._limit_s)
+        if self._in_place:
+            self._rewrite(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+            self._next_s *= 2
+
+    def make_room(self) -> None:
+        """Before other output: a terminal's line is erased, and comes back below that output."""
+        if self._slot is None:
+            self.clear()
+
+    def clear(self) -> None:
+        """Leave nothing behind."""
+        if self._shown:
+            self._put("")
+
+    def done(self, ranks: int) -> None:
+        """Say how long the launch took, if the line was ever shown."""
+        if self._was_shown:
+            self._put(f"{ranks} rank{'s' * (ranks != 1)}, {self._seconds:.1f} s")
+            if self._slot is None:
+                print(file=sys.stderr, flush=True)
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def _rewrite(self, text: str) -> None:
+        self._put(text)
+        self._next_s = self._seconds + _REWRITE_S
+
+    def _put(self, text: str) -> None:
+        if self._slot is not None:
+            self._slot.show(f'<span style="{_LOOK}">{escape(text)}</span>' * bool(text), text)
+        else:
+            back = "" if text else "\r"
+            padded = text.ljust(len(self._shown))
+            print(f"\r{padded}{back}", end="", file=sys.stderr, flush=True)
+        self._shown = text
+        self._was_shown = True

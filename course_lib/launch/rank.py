@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from course_lib.launch import group, recorder
-from course_lib.launch.explain import disk_full, explain, said
-from course_lib.launch.job import Folder, Job, Report
-from course_lib.launch.packing import unpack
-from course_lib.launch.variables import STEPS_VARIABLE, STORE_VARIABLE, TIMEOUT_VARIABLE
+from course_lib.launch.errors import disk_full, explain, said
+from course_lib.launch.job import (
+    STEPS_VARIABLE,
+    STORE_VARIABLE,
+    TIMEOUT_VARIABLE,
+    Folder,
+    Job,
+    Report,
+    unpack,
+)
 
 _SOCKET_CHARACTERS = 70  # a socket's whole path has at most 103 (macOS), its name up to 30
 NO_REPORT = (

@@ -27,11 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from course_lib.diagnosing.entries import call_of
-from course_lib.diagnosing.page import Call, Line, Page, Stack
+from course_lib.diagnosing.page import Call, Line, Page, Stack, call_of
 from course_lib.launch import flight
-from course_lib.launch.explain import explain
-from course_lib.launch.variables import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
+from course_lib.launch.errors import explain
+from course_lib.launch.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
 
 _LOOK_S = 0.02
 _LOOKS_A_PAGE = 12

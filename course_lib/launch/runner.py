@@ -3,6 +3,7 @@
 import errno
 import linecache
 import os
+import re
 import sys
 import tempfile
 import time
@@ -11,22 +12,65 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from course_lib.launch import processes, recording
-from course_lib.launch.errors import RankFailed
-from course_lib.launch.explain import disk_full, said
-from course_lib.launch.interrupts import Stop, held
-from course_lib.launch.job import Folder, Job
+from course_lib.launch import server
+from course_lib.launch.errors import RankFailed, Stop, disk_full, held, said
+from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack
 from course_lib.launch.limits import (
     check_arguments,
     check_memory,
     threads_per_rank,
 )
-from course_lib.launch.packing import pack
-from course_lib.launch.processes import RankProcesses
-from course_lib.launch.progress_line import ProgressLine
-from course_lib.launch.running import RunningRank
-from course_lib.launch.server import wait_until_warm
-from course_lib.launch.verdict import LAST_PART, first_cause
+from course_lib.launch.output import ProgressLine
+from course_lib.launch.recorder import launch_name, write_json
+from course_lib.launch.running import LAST_PART, RunningRank, first_cause
+from course_lib.launch.server import RankProcesses, wait_until_warm
+
+_LAST_LINES = 40
+_OURS = re.compile(r"rank\d+\.(json|log|crash|term|unfinished)|launch\.json")
+
+
+def prepared(record: Path) -> dict[str, str]:
+    """The variables that make the ranks write there; what an earlier launch has left is removed.
+
+    Raises OSError where the folder cannot be made.
+    """
+    record.mkdir(parents=True, exist_ok=True)
+    for path in record.iterdir():
+        if _OURS.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    return {FOLDER_VARIABLE: str(record.absolute())}
+
+
+def write_ends(record: Path, folder: Folder, ranks: list[RunningRank], timeout_s: float) -> None:
+    """How each rank ended, as launch.json, and the last lines that it printed."""
+    for rank in ranks:
+        rank.output.show_rest()  # what is read for the record is not shown any more
+    launch = {
+        "launch": launch_name(str(folder.store)),
+        "timeout_s": timeout_s,
+        "ends": [_end(rank, folder) for rank in ranks],
+    }
+    write_json(record / "launch.json", launch)
+    for rank in ranks:
+        for path in (record / f"rank{rank.rank}.{kind}" for kind in ("crash", "term")):
+            if path.exists() and not path.stat().st_size:
+                path.unlink()
+        words = rank.output.last_lines(_LAST_LINES)
+        if words:
+            (record / f"rank{rank.rank}.log").write_text(words + os.linesep, encoding="utf-8")
+
+
+def _end(rank: RunningRank, folder: Folder) -> dict[str, Any]:
+    """Its exit code is None where the launch was over before this rank was."""
+    stack = folder.stack(rank.rank)
+    return {
+        "rank": rank.rank,
+        "exit_code": rank.exit_code,
+        "returned": rank.returned,
+        "reason": rank.failure().reason if rank.failed else "",
+        "stack": stack.read_text(errors="replace") if stack.exists() else "",
+    }
+
 
 _GRACE_S = 0.5  # after a failure: other ranks may report too, and prove to be the cause
 _LEAVE_S = 5.0  # after the last result: time for all ranks to leave the process group
@@ -75,7 +119,7 @@ def run(
                 _follow(folder, running, deadline_s, stop, line)
             finally:
                 if record is not None:
-                    recording.write_ends(Path(record), folder, running, timeout_s)
+                    write_ends(Path(record), folder, running, timeout_s)
             results = _results(folder, running, timeout_s)
             stop.obey(ranks)
             line.done(ranks)
@@ -117,7 +161,7 @@ def _follow(
     folder: Folder, running: list[RunningRank], deadline_s: float, stop: Stop, line: ProgressLine
 ) -> None:
     """Start the ranks, follow them, and leave none of them alive."""
-    started = processes.started(folder, len(running), stop)
+    started = server.started(folder, len(running), stop)
     try:
         _watch(started, running, deadline_s, stop, line)
     finally:
@@ -142,7 +186,7 @@ def _environment(check_collectives: bool, record: Path | str | None) -> dict[str
     if check_collectives:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     if record is not None:
-        environment |= recording.prepared(Path(record))
+        environment |= prepared(Path(record))
     return environment
 
 

@@ -5,20 +5,133 @@ failure, an interrupt or the death of this process leaves nothing behind. Works 
 everybody where the system allows namespaces of users.
 """
 
+import json
+import math
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from course_lib import validation
-from course_lib.launch.interrupts import Stop, held
+from course_lib.launch.descendants import fresh_python
+from course_lib.launch.errors import Stop, held
 from course_lib.launch.limits import MAX_RANKS, threads_per_rank
-from course_lib.launch.node_plan import NodePlan
+
+_NAME = "plan.json"
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """The commands of node 0 and node 1, and the link between them."""
+
+    commands: list[list[str]]
+    addresses: list[str]
+    link: str  # what each node calls its end
+    limit: str  # arguments of `tc qdisc … tbf`
+    environment: dict[str, str]  # of both nodes, besides the caller's
+
+    def write(self, folder: Path) -> None:
+        (folder / _NAME).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> "NodePlan":
+        return cls(**json.loads((folder / _NAME).read_text()))
+
+
+_POLL_S = 0.05
+_TRIES = 40  # to remove a folder
+_GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
+
+# A node sets up its end of the link when it is told to, and becomes torchrun.
+_NODE = """
+set -e
+echo ready
+read go
+ip link set lo up
+ip address add "$NODE_ADDRESS/24" dev "$NODE_LINK"
+tc qdisc add dev "$NODE_LINK" root tbf $NODE_LIMIT
+ip link set "$NODE_LINK" up
+exec "$@" >"$NODE_OUT" 2>"$NODE_ERR"
+"""
+
+
+def inside(path: str) -> NoReturn:
+    """Run both nodes to their end, as the first process in the namespaces; all others end with it.
+
+    Exit code 0, or 1 and one line that names the node that failed.
+    """
+    folder = Path(path)
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    plan = NodePlan.read(folder)
+    nodes = [_start(plan, node, folder) for node in (0, 1)]
+    # The second end goes to the network of the second node, which is known by its process.
+    ends = f"name {plan.link} type veth peer name {plan.link} netns {nodes[1].pid}"
+    subprocess.run(["ip", "link", "add", *ends.split()], check=True)
+    for node in nodes:
+        assert node.stdin is not None
+        node.stdin.write("go\n")
+        node.stdin.close()
+    code = _follow(nodes)
+    sys.stdout.flush()
+    os._exit(code)  # not sys.exit: the thread that waits for the parent still reads
+
+
+def _end_with_parent(folder: Path) -> None:
+    sys.stdin.read()  # returns when the parent closes the pipe, or dies
+    for _ in range(_TRIES):  # the nodes still live, and may write into the folder while it goes
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        time.sleep(_POLL_S)
+    os._exit(1)
+
+
+def _start(plan: NodePlan, node: int, folder: Path) -> subprocess.Popen[str]:
+    own_network = ["unshare", "--net"] if node else []  # node 0 stays in this one
+    own = {
+        "NODE_ADDRESS": plan.addresses[node],
+        "NODE_LINK": plan.link,
+        "NODE_LIMIT": plan.limit,
+        "NODE_OUT": str(folder / f"out{node}"),
+        "NODE_ERR": str(folder / f"err{node}"),
+        "TMPDIR": str(folder),  # torchrun leaves folders behind
+    }
+    process = subprocess.Popen(
+        [*own_network, "sh", "-c", _NODE, "sh", *plan.commands[node]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | plan.environment | own,
+        text=True,
+    )
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        raise RuntimeError(f"node {node} did not start")
+    return process
+
+
+def _follow(nodes: list[subprocess.Popen[str]]) -> int:
+    """Return when both nodes have ended, or soon after the first failure."""
+    first, until_s = None, math.inf
+    while True:
+        codes = [node.poll() for node in nodes]
+        if codes == [0, 0]:
+            return 0
+        failed = [node for node, code in enumerate(codes) if code]
+        if failed and first is None:
+            first, until_s = failed[0], time.monotonic() + _GRACE_S
+        if first is not None and (None not in codes or time.monotonic() > until_s):
+            print(f"node {first} ended with exit code {codes[first]}", flush=True)
+            return 1
+        time.sleep(_POLL_S)
+
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
 LINK = "wire0"  # what each node calls its end
@@ -28,7 +141,6 @@ _NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 # timers keep up, and far less than a tensor, or small ones would not feel the limit.
 _BURST_S, _BURST_BYTES = 0.0001, 4 * 1024
 _LEAVE_S = 5.0
-_POLL_S = 0.1
 _TAIL = 15  # lines of a node's output in an error
 
 
@@ -131,7 +243,7 @@ def _check(ranks_per_node: int, mbit: float, timeout_s: float) -> None:
 def _plan(
     module: str, argv: Sequence[str], ranks_per_node: int, mbit: float, timeout_s: float
 ) -> NodePlan:
-    """What `course_lib.launch.namespaces` is to do."""
+    """What `course_lib.launch.two_nodes` is to do."""
     return NodePlan(
         commands=[node_command(module, ranks_per_node, node, argv) for node in (0, 1)],
         addresses=list(ADDRESSES),
@@ -148,7 +260,8 @@ def _plan(
 
 def _run(folder: Path, timeout_s: float, stop: Stop, ranks: int) -> None:
     """Start the namespaces, wait until they end, and end them whatever happens."""
-    command = [*_unshare(), sys.executable, "-m", "course_lib.launch.namespaces", str(folder)]
+    program = f"from course_lib.launch.two_nodes import inside; inside({str(folder)!r})"
+    command = [*_unshare(), *fresh_python(program)]
     with open(folder / "said", "wb") as said:
         # The namespaces live as long as this pipe is open. Their own session keeps Ctrl-C away from
         # them, so that things always end in the same order.

@@ -6,42 +6,6 @@ import os
 # before its first one.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-from course_lib.measure import (
-    collective_time,
-    collectives,
-    flops,
-    gradients,
-    graphs,
-    largest_batch,
-    machine,
-    memory_over_time,
-    overlap,
-    peak,
-    saved_tensors,
-    storages,
-    wire,
-)
+from course_lib.measure import gradients, memory_over_time, peak, times, wire
 
-__all__ = [
-    "collective_time",
-    "collectives",
-    "copies",
-    "events",
-    "flops",
-    "gradients",
-    "graphs",
-    "interface",
-    "lanes",
-    "largest_batch",
-    "machine",
-    "memory_history",
-    "memory_over_time",
-    "overlap",
-    "peak",
-    "running",
-    "saved_tensors",
-    "sharing",
-    "storages",
-    "tcp",
-    "wire",
-]
+__all__ = ["gradients", "memory_over_time", "peak", "times", "wire"]

@@ -1,10 +1,17 @@
 """Flattens a model's gradients and compares two sets of them."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import linecache
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx import GraphModule
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
@@ -41,3 +48,165 @@ def flowing_gradients(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
                 stack.callback(hook.remove)
         loss().backward()
     return torch.cat(found)
+
+
+def saved_bytes(forward: Callable[[], Tensor], model: nn.Module) -> int:
+    """Bytes that `forward()` stores for the backward pass, each storage once.
+
+    The model's own parameters do not count: they exist anyway.
+    """
+    owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}  # by address, which is not reused while kept
+
+    def note(tensor: Tensor) -> Tensor:
+        address = tensor.untyped_storage().data_ptr()
+        if address not in owned:
+            kept[address] = tensor
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        result = forward()
+    total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    del result
+    return total
+
+
+class _Pass:
+    """A forward pass: alive as long as its output or what autograd keeps."""
+
+
+class _Kept(NamedTuple):
+    tensor: Tensor
+    of: _Pass
+
+
+class HeldPasses:
+    """Forward passes whose tensors are alive; the most at a time so far."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._alive: WeakSet[_Pass] = WeakSet()
+        self._now = _Pass()  # before the first one
+
+    def _begin(self, *_: Any) -> None:
+        self._now = _Pass()
+        self._alive.add(self._now)
+
+    def _end(self, _part: nn.Module, _inputs: Any, output: Any) -> None:
+        output.held_by = self._now
+        self.most = max(self.most, len(self._alive))
+
+    def _keep(self, tensor: Tensor) -> _Kept:
+        return _Kept(tensor, self._now)
+
+
+@contextmanager
+def count_held(parts: Iterable[nn.Module]) -> Iterator[HeldPasses]:
+    """Count how many forward passes of the parts wait for their backward.
+
+    A pass counts until its output and all that autograd keeps are let go.
+    """
+    held = HeldPasses()
+    with ExitStack() as stack:
+        stack.enter_context(
+            saved_tensors_hooks(held._keep, lambda kept: kept.tensor)
+        )
+        for part in parts:
+            stack.enter_context(part.register_forward_pre_hook(held._begin))
+            stack.enter_context(part.register_forward_hook(held._end))
+        yield held
+
+
+@dataclass
+class GraphLog:
+    """Operators of each graph that was made, in order."""
+
+    operators: list[int] = field(default_factory=list)
+
+    def backend(self, graph: GraphModule, _: Sequence[Any]) -> Any:
+        """What `torch.compile(…, backend=log.backend)` calls for a graph."""
+        nodes = graph.graph.nodes
+        self.operators.append(
+            sum(node.op.startswith("call") for node in nodes)
+        )
+        return graph.forward
+
+    def new_graphs(self, call: Callable[[], object]) -> int:
+        """How many graphs `call()` makes."""
+        before = len(self.operators)
+        call()
+        return len(self.operators) - before
+
+
+@contextmanager
+def log_graphs() -> Iterator[GraphLog]:
+    """A log whose `backend` counts; what was compiled before is forgotten."""
+    torch._dynamo.reset()
+    with _quiet():
+        yield GraphLog()
+    torch._dynamo.reset()
+
+
+@contextmanager
+def log_backward(ran: Callable[[], None], cut: bool = True) -> Iterator[Any]:
+    """A backend for torch.compile that calls `ran` after each backward graph.
+
+    `cut`: whether graphs of a DDP model are cut at its buckets, as by default.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def forward(graph: GraphModule, _: Sequence[Any]) -> Any:
+        return make_boxed_func(graph.forward)
+
+    def backward(graph: GraphModule, _: Sequence[Any]) -> Any:
+        def run(*tensors: Any) -> Any:
+            gradients = graph.forward(*tensors)
+            ran()
+            return gradients
+
+        return make_boxed_func(run)
+
+    torch._dynamo.reset()
+    with _quiet(), torch._dynamo.config.patch(optimize_ddp=cut):
+        yield aot_autograd(fw_compiler=forward, bw_compiler=backward)
+    torch._dynamo.reset()
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place where a graph ends, and Python goes on: why, and the line."""
+
+    reason: str
+    line: str
+
+
+def breaks(function: Callable[..., Any], *args: Any) -> list[Break]:
+    """Where torch.compile would break `function(*args)`, which it calls."""
+    torch._dynamo.reset()
+    with _quiet():
+        found = torch._dynamo.explain(function)(*args)
+    torch._dynamo.reset()
+    # The last graph ends where the function does: that is no break.
+    return [
+        Break(str(one.reason).partition("\n")[0], _line(one.user_stack))
+        for one in found.break_reasons[: found.graph_break_count]
+    ]
+
+
+def _line(stack: Sequence[Any]) -> str:
+    if not stack:
+        return ""
+    return linecache.getline(stack[-1].filename, stack[-1].lineno).strip()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings on each break."""
+    logger = logging.getLogger("torch._dynamo")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,4 +1,4 @@
-"""Follows each tensor's memory from birth to death: peak, allocations."""
+"""The bytes behind tensors, real or fake."""
 
 import gc
 import itertools
@@ -13,7 +13,20 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course_lib.measure.operators import has_dtensor
+from course_lib.measure.wire import has_dtensor
+from course_lib.validation import whole
+
+
+def tensor_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages behind `tensors`, each storage counted once.
+
+    For a DTensor, only this rank's shard counts, with its padding.
+    """
+    own = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    storages = [t.untyped_storage() for t in own]
+    # By the storage itself: a fake one has no address, and all of device
+    # "meta" have the same.
+    return sum({it._cdata: it.nbytes() for it in storages}.values())
 
 
 @dataclass
@@ -194,3 +207,42 @@ def _resizes_told(watch: Watch) -> Iterator[None]:
         yield
     finally:
         storages.resize_ = before
+
+
+def largest_batch(fits: Callable[[int], bool], most: int = 2**20) -> int:
+    """The largest batch for which `fits(batch)` is true; 0 where none is.
+
+    Doubles until one does not fit, then bisects: 2·log2(batch) tries. `fits`
+    must be false for all batches above one for which it is. `most` ends it.
+    """
+    whole("most", most)
+    good, bad = 0, 1
+    while bad <= most and fits(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, most + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def fits_on_gpu(step: Callable[[], object]) -> bool:
+    """Whether `step()` runs to its end; what it has left is given back."""
+    try:
+        step()
+    except torch.cuda.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True
+
+
+def peak_bytes(step: Callable[[], object], before: Iterable[Tensor]) -> int:
+    """The most bytes of tensors at a time in `step()`, on any device.
+
+    `before` are the weights and whatever else is there already. The batch fits
+    if this is within the limit that you set.
+    """
+    with log_memory(before) as log:
+        step()
+    return log.peak_bytes

@@ -1,6 +1,6 @@
-"""Writes down every collective that a piece of code calls, with its bytes."""
+"""Listens to the operators that torch runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -9,13 +9,50 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course_lib.measure.operators import Listener
 from course_lib.trace import SEND, Event, Total, Trace
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+Heard = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class Listener(TorchDispatchMode):
+    """Calls `heard(operator, arguments, options, result)` for each operator.
+
+    Active in this thread, as a context. A DTensor is one tensor cut over
+    ranks: with `inside_dtensors` the operators on its shards are heard, and
+    not those on the tensor as a whole.
+    """
+
+    def __init__(self, heard: Heard, inside_dtensors: bool = False) -> None:
+        super().__init__()
+        self.heard, self.inside_dtensors = heard, inside_dtensors
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if self.inside_dtensors and has_dtensor(types):
+            return NotImplemented  # torch calls again, with plain tensors
+        options = kwargs or {}
+        result = func(*args, **options)
+        self.heard(func, args, options, result)
+        return result
+
+
+def has_dtensor(types: Any) -> bool:
+    """Whether a DTensor is among the arguments' types."""
+    return any(kind.__name__ == "DTensor" for kind in types)
+
 
 # torch's operators, and which argument is the whole tensor: the one that an
 # all-gather fills, the input of all others. None: it is the result.
@@ -123,3 +160,48 @@ def _group(args: Any) -> dist.ProcessGroup:
             return _resolve_process_group(cast("GroupName", argument))
     assert dist.group.WORLD is not None  # or there was nothing to log
     return dist.group.WORLD
+
+
+@dataclass
+class BucketLog:
+    """One entry per all-reduce, in the order of sending."""
+
+    bucket_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def all_reduces(self) -> int:
+        """How many all-reduces were sent."""
+        return len(self.bucket_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes handed to all-reduce, on this rank."""
+        return sum(self.bucket_bytes)
+
+
+def log_buckets(model: DistributedDataParallel) -> BucketLog:
+    """Write down every gradient bucket that `model` sends from now on.
+
+    Uses DDP's communication hook with torch's default behind it, so nothing
+    else changes. A DDP model takes one hook in its life: torch raises
+    RuntimeError for a second.
+    """
+    log = BucketLog()
+
+    def hook(group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        log.bucket_bytes.append(bucket.buffer().nbytes)
+        return allreduce_hook(group, bucket)
+
+    model.register_comm_hook(None, hook)
+    return log
+
+
+def profiled_all_reduces(step: Callable[[], object]) -> int:
+    """All-reduces that torch's profiler sees while `step()` runs."""
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        step()
+    return sum(
+        event.count
+        for event in trace.key_averages()
+        if event.key.endswith(":all_reduce")
+    )

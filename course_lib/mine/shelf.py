@@ -116,7 +116,7 @@ PARTS = (
     Part(
         "claims",
         "17.12",
-        "course_lib.chapters.ch17_capstone.judged_run",
+        "course_lib.chapters.ch17_capstone.claimed",
         ("audit_run",),
         given=("JudgedRun",),
     ),

@@ -1,6 +1,6 @@
 """The panel of chapter 1: samples, batches, updates and epochs."""
 
-from course_lib.figures.data import batches as figure
+from course_lib.figures import batches as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.step.batching import Batching

@@ -3,12 +3,11 @@
     result = rehearse(Job(shape, recipe, Layout(dp=128, tp=8, zero_stage=3)), rank=1023)
     print(result.report())
 
-`model` is a transformer of any size, `program` one update of it by `fully_shard` and
-`parallelize_module`, `fake` the world in which only one rank exists, `expected` what the theory
-says and the name of each difference, `result` the two side by side.
+`program` is one update of a transformer of any size by `fully_shard` and `parallelize_module`, in a
+world in which only one rank exists; `expected` what the theory says and the name of each
+difference; `result` the two side by side.
 """
 
-from course_lib.rehearsal.rehearsing import rehearse
-from course_lib.rehearsal.result import Line, Rehearsal
+from course_lib.rehearsal.result import Line, Rehearsal, rehearse
 
 __all__ = ["Line", "Rehearsal", "rehearse"]

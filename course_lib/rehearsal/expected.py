@@ -1,18 +1,160 @@
-"""What the theory says about a rank, and the name of all that torch does otherwise.
-
-The differences are computed from the sizes of the tensors, before anything is rehearsed: what a
-rehearsal finds beyond them has no name.
-"""
+"""The tensors of a rank, from the sizes of the shape: what `fully_shard` pads, one by one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from course_lib.rehearsal.otherwise import rows
-from course_lib.rehearsal.pieces import Piece, pieces
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.shape import NORM_NUMBERS
 from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.trace import Total
+
+_ATTENTION = ("attention.q", "attention.k", "attention.v", "attention.out")
+_MLP = {"gelu": ("mlp.up", "mlp.down"), "swiglu": ("mlp.up", "mlp.gate", "mlp.down")}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tensor behind tensor parallelism, before it is sharded; a vector has one column.
+
+    `unit`: "layers", where each of `count` layers has one, or "ends". `whole`: a norm's weight or
+    bias, which every tp rank holds.
+    """
+
+    name: str
+    rows: int
+    columns: int = 1
+    unit: str = "layers"
+    count: int = 1
+    whole: bool = False
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in one of them."""
+        return self.rows * self.columns
+
+    def shard_rows(self, shards: int) -> int:
+        """Rows of one shard, padding included: torch rounds up."""
+        return -(-self.rows // shards)
+
+    def padding(self, shards: int) -> int:
+        """Numbers of padding in all shards together."""
+        return (self.shard_rows(shards) * shards - self.rows) * self.columns
+
+    def own_rows(self, shard: int, shards: int) -> int:
+        """Rows of shard number `shard` that are not padding: the last have fewer, or none."""
+        each = self.shard_rows(shards)
+        return min(each, max(0, self.rows - shard * each))
+
+
+def pieces(job: Job, tp_rank: int) -> tuple[Piece, ...]:
+    """All tensors of tp rank `tp_rank`."""
+    return (*_layer(job), *_ends(job, tp_rank))
+
+
+def _layer(job: Job) -> Iterator[Piece]:
+    shape, tp = job.shape, job.layout.tp
+    names = (*_ATTENTION, *_MLP[shape.mlp])
+    for name, matrix in zip(names, shape.layer_matrices(0), strict=True):
+        by_columns = name in ("attention.out", "mlp.down")
+        inputs = matrix.inputs // tp if by_columns else matrix.inputs
+        outputs = matrix.outputs if by_columns else matrix.outputs // tp
+        yield Piece(name, outputs, inputs, count=shape.layers)
+        if matrix.bias:
+            yield Piece(f"{name}.bias", outputs, count=shape.layers)
+    for norm in ("norm1", "norm2"):
+        for part in _norm(job):
+            yield Piece(f"{norm}.{part}", shape.hidden, count=shape.layers, whole=True)
+
+
+def _ends(job: Job, tp_rank: int) -> Iterator[Piece]:
+    shape = job.shape
+    words = Piece("embedding", shape.vocab).own_rows(tp_rank, job.layout.tp)
+    yield Piece("embedding", words, shape.hidden, "ends")
+    if shape.learned_positions:
+        yield Piece("positions", shape.context, shape.hidden, "ends")
+    for part in _norm(job):
+        yield Piece(f"norm.{part}", shape.hidden, unit="ends", whole=True)
+    if not shape.tied_embeddings:
+        yield Piece("head", words, shape.hidden, "ends")
+
+
+def _norm(job: Job) -> tuple[str, ...]:
+    return ("weight", "bias")[: NORM_NUMBERS[job.shape.norm]]
+
+
+class Row(NamedTuple):
+    """`where` makes so many calls of `what` (axis, operation) more, each of so many bytes."""
+
+    where: str
+    what: str
+    calls: Callable[[Job], int]
+    each_bytes: Callable[[Job], int]
+    why: str  # in which {} stands for the number of calls
+
+
+def _norms(job: Job) -> int:
+    """Tensors of norms: weights, and biases where there are some."""
+    return NORM_NUMBERS[job.shape.norm] * (2 * job.shape.layers + 1)
+
+
+def _gradient(job: Job) -> int:
+    """Bytes of a number of a gradient when it is summed."""
+    recipe = job.recipe
+    return recipe.gradient_bytes if job.layout.adds_up else recipe.compute_bytes
+
+
+def _positions(job: Job) -> int:
+    return job.sequence * job.shape.hidden * job.shape.learned_positions
+
+
+def _activations(job: Job) -> int:
+    """b·s·h of a micro-batch."""
+    return job.local_tokens.inside * job.shape.hidden * job.recipe.compute_bytes
+
+
+def _held_whole(job: Job) -> int:
+    """Numbers that every tp rank has: norms, two biases a layer after a sum, positions."""
+    return (_norms(job) + 2 * job.shape.layers) * job.shape.hidden + _positions(job)
+
+
+ROWS = (
+    Row(
+        "torch, sequence parallelism",
+        "tp all-reduce",
+        lambda job: job.layout.reductions * _norms(job),
+        lambda job: job.shape.hidden * _gradient(job),
+        "gradients of the {} tensors of norms, each for itself",
+    ),
+    Row(
+        "torch, sequence parallelism",
+        "tp all-gather",
+        lambda job: job.layout.passes * job.shape.learned_positions,
+        lambda job: _positions(job) * job.recipe.compute_bytes,
+        "gradient of the positions, which every rank looks up",
+    ),
+    Row(
+        "torch, separate q, k and v",
+        "tp all-reduce",
+        lambda job: 2 * job.shape.layers * job.layout.passes,
+        _activations,
+        "q, k and v are modules of their own, and each sums the gradient of their common input",
+    ),
+    Row(
+        "scratch, sequence parallelism",
+        "tp all-reduce",
+        lambda _: 1,
+        lambda job: _held_whole(job) * _gradient(job),
+        "gradients of all that every rank holds whole, in one sum",
+    ),
+)
+
+
+def rows(where: str) -> Iterator[Row]:
+    """The rows of one place."""
+    return (row for row in ROWS if row.where == where)
+
 
 _COUNTER_BYTES = 4  # torch's AdamW counts the updates of each tensor in an fp32 number
 

@@ -1,25 +1,259 @@
-"""One update of one rank: `fully_shard` over `parallelize_module`, as a training script has it.
+"""A transformer of any shape that the theory knows, and where tensor parallelism cuts it.
 
-The same code runs in a rehearsal, where one rank out of many exists, and on real ranks.
+Real torch modules, so that `parallelize_module` and `fully_shard` meet what they meet in training:
+each weight matrix is one `nn.Linear`, each norm a module. Left out is what has neither weights nor
+messages: rotary positions and dropout.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
-from torch.nn.functional import cross_entropy
+from torch.distributed.tensor import Replicate, Shard, debug
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention, silu
 from torch.optim import SGD, AdamW, Optimizer
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
-from course_lib.rehearsal.model import Transformer, cuts
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.trace import Total
+from course_lib.validation import divisible, told
+
+
+class Attention(nn.Module):
+    """Causal attention, whose key-value heads may be fewer than its query heads."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        super().__init__()
+        self.width = shape.head_width
+        queries, bias = shape.heads * self.width, shape.qkv_biases
+        self.q = nn.Linear(shape.hidden, queries, bias=bias)
+        self.k = nn.Linear(shape.hidden, shape.kv_width, bias=bias)
+        self.v = nn.Linear(shape.hidden, shape.kv_width, bias=bias)
+        self.out = nn.Linear(queries, shape.hidden, bias=shape.output_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class MLP(nn.Module):
+    """Two matrices, or three where one of them is a gate."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        super().__init__()
+        self.gated = shape.mlp == "swiglu"
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.biases)
+        if self.gated:
+            self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.biases)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.biases)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = silu(self.gate(x)) * self.up(x) if self.gated else gelu(self.up(x))
+        result: Tensor = self.down(wide)
+        return result
+
+
+class Block(nn.Module):
+    """One layer."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = norm(shape), norm(shape)
+        self.attention, self.mlp = Attention(shape), MLP(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Transformer(nn.Module):
+    """Tokens (batch, sequence) in, logits (batch, sequence, vocab) out."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = (
+            nn.Embedding(shape.context, shape.hidden) if shape.learned_positions else None
+        )
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.tied = shape.tied_embeddings
+        self.tie()
+
+    def tie(self) -> None:
+        """Make the head the embedding, where the shape says so."""
+        if self.tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        result: Tensor = self.head(self.norm(x))
+        return result
+
+
+def norm(shape: TransformerShape) -> nn.Module:
+    """The norm of the shape: with weight and bias, with a weight, or with neither."""
+    if shape.norm == "rmsnorm":
+        return nn.RMSNorm(shape.hidden)
+    return nn.LayerNorm(shape.hidden, elementwise_affine=shape.norm == "layernorm")
+
+
+def cuts(shape: TransformerShape, sequence_parallel: bool) -> dict[str, ParallelStyle]:
+    """Where `parallelize_module` cuts a `Transformer`: torch's own styles, by name of the module.
+
+    The input of q, k and v, and that of gate and up, is prepared once for all of them: else each
+    would sum the gradient of that input for itself.
+    """
+    tokens = Shard(1) if sequence_parallel else Replicate()  # between attention and MLP
+    prepared = PrepareModuleInput(input_layouts=tokens, desired_input_layouts=Replicate())
+    plan: dict[str, ParallelStyle] = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=tokens),
+        "blocks.*.attention": prepared,
+        "blocks.*.attention.q": ColwiseParallel(),
+        "blocks.*.attention.k": ColwiseParallel(),
+        "blocks.*.attention.v": ColwiseParallel(),
+        "blocks.*.attention.out": RowwiseParallel(output_layouts=tokens),
+        "blocks.*.mlp": prepared,
+        "blocks.*.mlp.up": ColwiseParallel(),
+        "blocks.*.mlp.down": RowwiseParallel(output_layouts=tokens),
+        "head": ColwiseParallel(
+            input_layouts=tokens, output_layouts=Shard(-1), use_local_output=False
+        ),
+    }
+    if shape.mlp == "swiglu":
+        plan["blocks.*.mlp.gate"] = ColwiseParallel()
+    if sequence_parallel:
+        plan |= dict.fromkeys(("blocks.*.norm1", "blocks.*.norm2", "norm"), SequenceParallel())
+    if sequence_parallel and shape.learned_positions:
+        # Every rank looks up all positions and keeps those of its own tokens.
+        plan["positions"] = PrepareModuleOutput(
+            output_layouts=Replicate(), desired_output_layouts=Shard(0)
+        )
+    return plan
+
+
+@contextmanager
+def fake_world(rank: int, world: int) -> Iterator[FakeTensorMode]:
+    """Inside, this process is rank `rank` of `world`, and collectives return at once.
+
+    Nothing is sent, and no other rank exists. In the context that is yielded tensors have shapes
+    and no memory. Raises RuntimeError if this process is in a process group already.
+    """
+    if dist.is_initialized():
+        raise RuntimeError(
+            "this process is in a process group, and a rehearsal needs one of its own: call "
+            "launch.finish() first, or destroy the group where it was made"
+        )
+    hook = sys.excepthook  # torch puts one of its own before it, each time
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield FakeTensorMode()
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = hook
+        debug._clear_sharding_prop_cache()  # which remembers the groups of this world
+
+
+_MOMENTS = {"adamw": "fp32", "momentum": "fp32", "adamw-bf16": "bf16"}  # the weights' own precision
+
+
+def check(job: Job) -> None:
+    """Raise ValueError unless FSDP2 and tensor parallelism, as used here, can run `job`."""
+    _check_shape(job)
+    _check_layout(job)
+    _check_recipe(job)
+
+
+def _check_shape(job: Job) -> None:
+    shape = job.shape
+    if shape.experts:
+        raise ValueError(
+            f"experts {shape.experts} cannot be rehearsed, since what sends tokens to them is the "
+            "model's own code and none of torch's: take a model with experts=0 for all that is no "
+            "expert, run `course demo experts`, or count it by `course memory`"
+        )
+    for name, standard in (("mla", None), ("qk_norm", "none"), ("layer_norms", 2)):
+        _only("a model", name, getattr(shape, name), standard)
+
+
+def _check_layout(job: Job) -> None:
+    layout = job.layout
+    for name in ("pp", "cp", "ep"):
+        _only("a layout", name, getattr(layout, name), 1)
+    _only("a layout", "zero_stage", layout.zero_stage, 3)
+    divisible("kv_heads", job.shape.kv_heads, "tp", layout.tp)
+    vocab = job.shape.vocab
+    if (layout.tp - 1) * -(-vocab // layout.tp) >= vocab:
+        raise ValueError(
+            f"vocab {vocab} leaves the last of tp {layout.tp} ranks without a word, which FSDP2 "
+            f"refuses: take a vocab that {layout.tp} divides"
+        )
+
+
+def _check_recipe(job: Job) -> None:
+    recipe = job.recipe
+    for name, standard in (
+        ("master_copy", False),
+        ("gradient_buffer", False),
+        ("recompute", "none"),
+        ("offload", "none"),
+        ("gathering", "fsdp"),
+    ):
+        _only("a recipe", name, getattr(recipe, name), standard)
+    if recipe.optimizer == "sgd":
+        return
+    if recipe.optimizer not in _MOMENTS:
+        raise ValueError(
+            f"optimizer {recipe.optimizer!r} is not in torch: choose adamw, adamw-bf16, "
+            "momentum or sgd"
+        )
+    precision = _MOMENTS[recipe.optimizer]
+    if recipe.parameters != precision:
+        raise ValueError(
+            f"optimizer {recipe.optimizer!r} has moments in {precision}, and torch's have the "
+            f"precision of the weights, {recipe.parameters}: set parameters={precision!r}, or "
+            "another optimizer"
+        )
+
+
+def _only(what: str, name: str, value: object, standard: object) -> None:
+    if value != standard:
+        raise ValueError(
+            f"{name} {told(value)} cannot be rehearsed, the rehearsed transformer is a plain one: "
+            f"take {what} with {name}={standard!r}"
+        )
+
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 
 
 def ledger(

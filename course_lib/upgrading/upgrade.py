@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from course_lib.building import Outcome
-from course_lib.launch.interrupts import held
+from course_lib.launch.errors import held
 from course_lib.problem import Problem
 from course_lib.upgrading import git
 from course_lib.upgrading.aside import Aside, in_the_way, put_back, set_aside

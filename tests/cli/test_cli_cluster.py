@@ -7,9 +7,9 @@ import pytest
 
 from course_lib import cluster
 from course_lib.cli import main
-from course_lib.cluster import packages
+from course_lib.cluster import configuration
 
-needs_slurm = pytest.mark.engine(*packages.PROGRAMS)
+needs_slurm = pytest.mark.engine(*configuration.PROGRAMS)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_where_there_is_none(capsys):
 
 
 def test_without_packages_the_line_that_installs_them_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(packages, "program", lambda _: None)
+    monkeypatch.setattr(configuration, "program", lambda _: None)
     assert main(["cluster", "up"]) == 2
     assert "slurm-wlm munge" in capsys.readouterr().err
 

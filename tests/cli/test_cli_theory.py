@@ -15,11 +15,11 @@ from course_lib import cli, emitting
 from course_lib.theory import planner
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware, layout, models
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory import meter, report
+from course_lib.theory.memory import peak
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
 from course_lib.theory.step.assumptions import CAUTIOUS
 from course_lib.theory.step.step_time import step_time
@@ -123,7 +123,7 @@ def test_memory_prints_the_breakdowns_own_table(text):
     bill = gpu_memory(Job(shape, recipe, layout.ALONE))
     assert text(*MEMORY).endswith(f":\n{bill.explain()}\n")
     assert text(*MEMORY, "--unit", "gib").endswith(f":\n{bill.explain('GiB')}\n")
-    derived = report.explain_memory(Job(shape, recipe, layout.ALONE), unit="GiB")
+    derived = peak.explain_memory(Job(shape, recipe, layout.ALONE), unit="GiB")
     assert text(*MEMORY, "--unit", "GiB", "--derive").endswith(f":\n{derived}\n")
 
 
@@ -198,8 +198,8 @@ def test_memory_by_each_meter_is_that_of_the_theory(data, text):
     spread = layout.Layout(dp=8, zero_stage=2, accumulation=1)
     bill = gpu_memory(Job(models.model("llama3-8b"), RECIPES["mixed-16"], spread))
     asked = [*MEMORY, "--dp", "8", "--zero-stage", "2"]
-    for name in meter.METERS:
-        shown = meter.metered_bytes(bill, name, spread)
+    for name in peak.METERS:
+        shown = peak.metered_bytes(bill, name, spread)
         totals = data(*asked, "--meter", name.upper())["totals"]
         assert totals["metered_bytes"] == shown
         assert text(*asked, "--meter", name).endswith(

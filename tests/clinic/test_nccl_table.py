@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.clinic.nccl_table import nccl_table, table_signs
 from course_lib.clinic.recorded import output
 from course_lib.theory.inputs.hardware import HDR

@@ -4,44 +4,33 @@ import re
 
 import pytest
 
-from course_lib.clinic import (
-    container,
-    gpu_state,
-    gpu_topology,
-    gpu_use,
-    nccl_log,
-    nccl_table,
-    port_counters,
-    ports,
-    recorded,
-    watchdog,
-    xid,
-)
-from course_lib.clinic.sign import Sign, unreadable
+from course_lib.chapters.ch16_cluster_clinic import containers, logs
+from course_lib.clinic import gpus, nccl_table, ports, recorded
+from course_lib.clinic.recorded import Sign, unreadable
 
 PARSERS = {
-    "nvidia-smi_pmon": gpu_use.pmon,
-    "nvidia-smi_dmon": gpu_use.dmon,
-    "nvidia-smi_topo": gpu_topology.topology,
-    "nvidia-smi_nvlink": gpu_state.nvlink,
-    "nvidia-smi_q": gpu_state.query,
-    "amd-smi": gpu_use.amd_smi,
-    "hy-smi": gpu_use.hy_smi,
-    "dcgmi": gpu_state.dcgm,
-    "dmesg": xid.xids,
+    "nvidia-smi_pmon": gpus.pmon,
+    "nvidia-smi_dmon": gpus.dmon,
+    "nvidia-smi_topo": gpus.topology,
+    "nvidia-smi_nvlink": gpus.nvlink,
+    "nvidia-smi_q": gpus.query,
+    "amd-smi": gpus.amd_smi,
+    "hy-smi": gpus.hy_smi,
+    "dcgmi": gpus.dcgm,
+    "dmesg": gpus.xids,
     "ibstatus": ports.ibstatus,
     "ibstat": ports.ibstat,
     "ibv_devinfo": ports.ibv_devinfo,
     "ibv_devices": ports.ibv_devices,
     "rdma_link": ports.rdma_link,
-    "counters": port_counters.counters,
-    "mlnx_perf": port_counters.mlnx_perf,
-    "nccl": nccl_log.nccl_log,
-    "watchdog": watchdog.timeouts,
+    "counters": ports.counters,
+    "mlnx_perf": ports.mlnx_perf,
+    "nccl": logs.nccl_log,
+    "watchdog": logs.timeouts,
     "all_": nccl_table.nccl_table,
-    "df": container.shared_memory,
-    "ulimit": container.locked_memory_kbytes,
-    "kubectl": container.event_signs,
+    "df": containers.shared_memory,
+    "ulimit": containers.locked_memory_kbytes,
+    "kubectl": containers.event_signs,
 }
 # Read by people only: a refusal, a table whose cells have spaces, stacks.
 UNREAD = {

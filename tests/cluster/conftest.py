@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from course_lib import cluster
-from course_lib.cluster.folder import learners
+from course_lib.cluster.configuration import learners
 from course_lib.cluster.processes import left_in
 
 

@@ -1,4 +1,4 @@
-"""Up, down, and all that can go wrong between: nothing may remain."""
+"""Where there can be no cluster, one sentence says why and what to do."""
 
 import os
 import signal
@@ -11,14 +11,40 @@ import psutil
 import pytest
 
 from course_lib import cluster
-from course_lib.cluster import configuration, life, packages
-from course_lib.cluster.folder import MARK
+from course_lib.cluster import configuration, life
+from course_lib.cluster.configuration import MARK
 from course_lib.cluster.processes import left_in
 from course_lib.launch import two_nodes
 from course_lib.launch.descendants import descendants, kill
 from course_lib.problem import Problem
 
-pytestmark = pytest.mark.engine(*packages.PROGRAMS)
+
+def test_missing_packages_are_named_with_the_line_that_installs_them(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(configuration, "program", lambda name: name if name == "sbatch" else None)
+    reason = "munged and slurmctld and slurmd not found: on Debian or Ubuntu, apt-get install "
+    with pytest.raises(Problem, match=f"{reason}.*slurm-wlm munge"):
+        cluster.up()
+    with pytest.raises(Problem, match=reason), cluster.running():
+        pass
+    with pytest.raises(Problem, match=reason):
+        cluster.requeue()
+
+
+def test_another_system_is_told_so(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cluster.obstacle() == (
+        "Slurm's daemons are built for Linux and this is darwin: use a Linux machine"
+    )
+
+
+def test_administrators_programs_are_found_on_a_short_path(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = configuration.program("chroot")  # on Debian in /usr/sbin
+    assert (found is None) != os.path.exists("/usr/sbin/chroot")
+
+
+pytestmark = pytest.mark.engine(*configuration.PROGRAMS)
 
 SLEEP = ["sbatch", "--nodes=2", "--output=/dev/null", "--wrap", "srun sleep 600"]
 

@@ -7,12 +7,12 @@ from importlib.resources import files
 import pytest
 
 from course_lib import cluster
-from course_lib.cluster import packages
-from course_lib.cluster.batch import JOB, batch_script
+from course_lib.cluster import configuration
+from course_lib.cluster.scenario import JOB, batch_script
 from course_lib.problem import Problem
 from course_lib.theory.step.recovery import lost_steps
 
-needs_slurm = pytest.mark.engine(*packages.PROGRAMS)
+needs_slurm = pytest.mark.engine(*configuration.PROGRAMS)
 KINDS = [
     "submitted", "started", "training", "killed", "requeued", "back", "released", "restarted",
     "resumed", "done",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from course_lib.cluster import packages
+from course_lib.cluster import configuration
 
-pytestmark = pytest.mark.engine(*packages.PROGRAMS)
+pytestmark = pytest.mark.engine(*configuration.PROGRAMS)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from course_lib import comparing
-from course_lib.comparing.entry import read
+from course_lib.comparing.recording import read
 from course_lib.problem import Problem
 
 

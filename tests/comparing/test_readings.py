@@ -3,8 +3,14 @@
 import pytest
 import torch
 
-from course_lib.comparing.mistakes import explained, wrong_ranks
-from course_lib.comparing.readings import HUGE, joined, relative, right_readings
+from course_lib.comparing.readings import (
+    HUGE,
+    explained,
+    joined,
+    relative,
+    right_readings,
+    wrong_ranks,
+)
 
 BIAS = torch.linspace(3, 5, 12)
 WHOLE = torch.arange(72.0).reshape(6, 12) + 1

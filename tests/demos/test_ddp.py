@@ -59,7 +59,7 @@ def test_without_no_sync_training_is_the_same(two):
 
 def profiled_updates():
     """All-reduces of three updates, counted by torch's profiler: gradients, tokens and loss."""
-    from course_lib.measure.collectives import profiled_all_reduces
+    from course_lib.measure.wire import profiled_all_reduces
 
     options = ddp.Options(steps=3, model="2x32x4", compare=False)
     results = []

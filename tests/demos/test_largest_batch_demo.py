@@ -7,7 +7,7 @@ import torch
 
 from course_lib import demos, launch
 from course_lib.demos import largest_batch as demo
-from course_lib.measure.largest_batch import fits_on_gpu, largest_batch, peak_bytes
+from course_lib.measure.peak import fits_on_gpu, largest_batch, peak_bytes
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 8, 100, 127, 128, 1000, 5000])

@@ -6,8 +6,8 @@ import pytest
 
 from course_lib import demos, figures
 from course_lib.demos import overlap
-from course_lib.measure.overlap import timeline
-from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.measure.times import timeline
+from course_lib.theory.network.bucket_timeline import ddp_buckets
 
 SMALL = {"model": "3x96x4", "steps": 3, "bucket_cap_mb": 0.25}
 

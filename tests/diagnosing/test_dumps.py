@@ -10,9 +10,8 @@ import pickle
 
 import pytest
 
-from course_lib.diagnosing.dumps import page_of_dump
 from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.reading import read
+from course_lib.diagnosing.reading import page_of_dump, read
 
 TORCH = "/opt/conda/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 

@@ -6,10 +6,10 @@ import pytest
 from pages import RECORDS, TORCH, call, evidence, line, sleeping, waiting, written
 
 from course_lib.demos.faults.kinds import KINDS
-from course_lib.diagnosing.evidence import End, Evidence, Record
 from course_lib.diagnosing.judging import diagnose
 from course_lib.diagnosing.page import Line, Page, Stack
 from course_lib.diagnosing.reading import read
+from course_lib.diagnosing.standing import End, Evidence, Record
 
 # Of each kind: the cause, the accused of the three ranks, and the text of a line that is named.
 CAUSES = {

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import course_lib
 from course_lib import doctor, launch
-from course_lib.doctor import Finding, desk, machine, software, starting
+from course_lib.doctor import Finding, machine
 from course_lib.problem import Problem
 
 
@@ -52,7 +52,7 @@ def test_one_odd_machine_does_not_hide_the_rest(monkeypatch):
 
 def test_an_old_python(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 9, "final", 0))
-    assert software.python().status == "missing"
+    assert machine.python().status == "missing"
 
 
 def test_versions_outside_the_tested_bounds_are_named(monkeypatch):
@@ -66,13 +66,13 @@ def test_versions_outside_the_tested_bounds_are_named(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
     monkeypatch.setattr(importlib.metadata, "version", version)
-    finding = software.packages()
+    finding = machine.packages()
     assert finding.status == "missing"
     assert "torch 2.14.1+cpu is outside" in finding.what
     assert "absent-package is not installed" in finding.what
     assert "numpy" not in finding.what and "pytest" not in finding.what
     found.update({"torch": "2.13.0+cpu", "absent-package": "1.0"})
-    assert software.packages().status == "ok"
+    assert machine.packages().status == "ok"
 
 
 def test_a_course_that_is_not_installed(monkeypatch):
@@ -80,8 +80,8 @@ def test_a_course_that_is_not_installed(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", requires)
-    assert software.packages().status == "missing"
-    assert "not installed" in software.packages().what
+    assert machine.packages().status == "missing"
+    assert "not installed" in machine.packages().what
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_a_course_that_is_not_installed(monkeypatch):
 def test_the_two_halves_of_the_sliders_must_match(kernel, front, status, monkeypatch):
     versions = {"ipywidgets": kernel, "jupyterlab_widgets": front}
     monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
-    assert software.widgets().status == status
+    assert machine.widgets().status == status
 
 
 def test_torch_that_cannot_be_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert software.torch_build().status == "missing"
+    assert machine.torch_build().status == "missing"
 
 
 def test_torch_without_gloo(monkeypatch):
     monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
-    assert software.gloo().status == "missing"
+    assert machine.gloo().status == "missing"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_torch_without_gloo(monkeypatch):
 def test_nccl_matters_only_with_gpus(gpus, nccl, status, word, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
-    finding = software.nccl()
+    finding = machine.nccl()
     assert finding.status == status and word in finding.what
 
 
@@ -165,8 +165,8 @@ def test_no_browser_is_no_reason_to_stop(monkeypatch):
 
     monkeypatch.setattr(webbrowser, "get", get)
     for there, words in ((None, "none found on this machine"), ("/x/chromium", "/x/chromium is")):
-        monkeypatch.setattr(desk, "browser_path", lambda there=there: there)
-        assert desk.browser().status == "slow" and desk.browser().what.startswith(words)
+        monkeypatch.setattr(machine, "browser_path", lambda there=there: there)
+        assert machine.browser().status == "slow" and machine.browser().what.startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_no_browser_is_no_reason_to_stop(monkeypatch):
 def test_what_prints_the_report_is_what_the_report_uses(
     path, playwright, status, words, monkeypatch
 ):
-    monkeypatch.setattr(desk, "browser_path", lambda: path)
-    monkeypatch.setattr(desk, "find_spec", lambda _: playwright or None)
-    assert desk.pdf().status == status and words in desk.pdf().line
+    monkeypatch.setattr(machine, "browser_path", lambda: path)
+    monkeypatch.setattr(machine, "find_spec", lambda _: playwright or None)
+    assert machine.pdf().status == status and words in machine.pdf().line
 
 
 @pytest.mark.parametrize(
@@ -201,20 +201,20 @@ def test_what_prints_the_report_is_what_the_report_uses(
 def test_slurm_is_named_and_never_missing(platform, programs, words, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(shutil, "which", lambda name, path=None: name in programs or None)
-    assert desk.slurm().status == "ok" and words in desk.slurm().line
+    assert machine.slurm().status == "ok" and words in machine.slurm().line
 
 
 def test_notebooks_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
-    finding = desk.notebooks()
+    finding = machine.notebooks()
     assert finding.status == "missing" and "clone the repository" in finding.remedy
 
 
 def test_a_progress_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "file" / "home"))
-    assert desk.progress_folder().status == "slow"
+    assert machine.progress_folder().status == "slow"
 
 
 def test_ranks_really_start_and_the_table_says_so(capsys):
@@ -236,7 +236,7 @@ def test_a_notebook_of_another_clone_is_warned(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith("[missing]") and f"{tmp_path} is a clone of the course" in said
     assert "pip install -e ." in said
-    assert desk.notebooks().status == "missing"
+    assert machine.notebooks().status == "missing"
 
 
 def test_a_failed_self_test_raises_one_sentence(monkeypatch, capsys):
@@ -250,8 +250,8 @@ def test_a_failed_self_test_raises_one_sentence(monkeypatch, capsys):
 @pytest.mark.parametrize("sums", [[0, 0], [1, 0], [1]])
 def test_ranks_with_a_wrong_sum_are_found(sums, monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_, **__: sums)
-    assert starting.ranks().status == "missing"
-    assert "instead of 1" in starting.ranks().what
+    assert machine.ranks().status == "missing"
+    assert "instead of 1" in machine.ranks().what
 
 
 def test_ranks_that_fail_give_a_sentence(monkeypatch):
@@ -259,11 +259,11 @@ def test_ranks_that_fail_give_a_sentence(monkeypatch):
         raise launch.RankFailed(1, "was killed", "many\nlines")
 
     monkeypatch.setattr(launch, "run", run)
-    finding = starting.ranks()
+    finding = machine.ranks()
     assert finding.status == "missing" and "rank 1 was killed" in finding.what
     assert "\n" not in finding.line
 
 
 def test_a_slow_start_is_said(monkeypatch):
-    monkeypatch.setattr(starting, "_start", lambda _count: 60.0)
-    assert starting.ranks().status == "slow"
+    monkeypatch.setattr(machine, "_start", lambda _count: 60.0)
+    assert machine.ranks().status == "slow"

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model

@@ -12,10 +12,9 @@ from plans import FSDP, JOBS, PLANS
 from course_lib import emitting
 from course_lib.demos import three_d
 from course_lib.emitting import course, folder, head
-from course_lib.theory.inputs.constants import CONSTANTS, of_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.models import CONSTANTS, MODELS, of_configuration
 from course_lib.theory.inputs.recipe import MIXED_16, RECIPES
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.step.step_time import step_time

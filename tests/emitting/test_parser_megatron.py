@@ -13,7 +13,7 @@ from plans import JOBS, of
 
 from course_lib import emitting
 from course_lib.emitting.head import precision
-from course_lib.theory.inputs.constants import of_shape
+from course_lib.theory.inputs.models import of_shape
 
 if "MEGATRON_LM" not in os.environ and (
     find_spec("megatron") is None or find_spec("megatron.training") is None

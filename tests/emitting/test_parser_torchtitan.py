@@ -10,8 +10,8 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from course_lib import emitting
 from course_lib.emitting.head import precision
-from course_lib.theory.inputs.constants import of_shape
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import of_shape
 
 pytest.importorskip("torchtitan")
 pytest.importorskip("triton", reason="triton is missing: torchtitan imports it on a CPU, too")

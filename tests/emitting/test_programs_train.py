@@ -14,10 +14,9 @@ from dataclasses import replace
 import pytest
 
 from course_lib import emitting
-from course_lib.cluster import packages
+from course_lib.cluster import configuration
 from course_lib.emitting.folder import write
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.huggingface import read_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -90,7 +89,7 @@ def test_it_trains_and_resumes(engine, tmp_path):
         assert first | later == {"1": "5.5593", "2": "5.5943", "3": "5.5409", "4": "5.5633"}
 
 
-@pytest.mark.engine(*packages.PROGRAMS)
+@pytest.mark.engine(*configuration.PROGRAMS)
 def test_slurm_starts_it_on_two_nodes(slurm, tmp_path):
     own = set_of("deepspeed", 0, 2, tmp_path)
     command = [

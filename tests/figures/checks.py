@@ -13,8 +13,7 @@ from matplotlib.ft2font import FT2Font, LoadFlags
 from matplotlib.path import Path
 
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing, Shapes, Words
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Shapes, Words
 
 LEAST_CONTRAST = 4.5
 # What JupyterLab's themes put in place of the page's colours.

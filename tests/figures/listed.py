@@ -7,36 +7,48 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from course_lib import figures, outline
-from course_lib.chapters.ch00_start_here.figures import course_map
-from course_lib.chapters.ch01_steps_and_batches.figures import batch_ladder, samples_by_rank
+from course_lib.chapters.ch00_start_here.figures import block_step, course_map
+from course_lib.chapters.ch01_steps_and_batches.figures import (
+    batch_ladder,
+    same_samples,
+    samples_by_rank,
+)
 from course_lib.chapters.ch02_gradient_accumulation.figures import batch_cost as batch_cost_figure
 from course_lib.chapters.ch02_gradient_accumulation.figures import window
-from course_lib.chapters.ch03_what_is_in_the_memory.figures import number_ranges, snapshot
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import snapshot_pickle
+from course_lib.chapters.ch03_what_is_in_the_memory.figures import (
+    consumers,
+    number_ranges,
+    snapshot,
+)
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import snapshot_pickle
 from course_lib.chapters.ch04_activations.figures import activation_terms as activation_terms_figure
 from course_lib.chapters.ch04_activations.figures import recomputed_layers
 from course_lib.chapters.ch04_activations.segments import runs_again
 from course_lib.chapters.ch05_flops_roofline_mfu.figures import matrix_products, on_roofline
-from course_lib.chapters.ch05_flops_roofline_mfu.products import linear_products
-from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
+from course_lib.chapters.ch05_flops_roofline_mfu.roofline import linear_products, model_roofline
 from course_lib.chapters.ch06_collectives.blocks import OPERATIONS, exchange
 from course_lib.chapters.ch06_collectives.figures import collective_grid, collective_times
 from course_lib.chapters.ch07_ddp.figures import bucket_timeline
-from course_lib.chapters.ch08_zero.figures import clipped
-from course_lib.chapters.ch09_fsdp.figures import gather_memory, measured_memory, two_buffers
+from course_lib.chapters.ch08_zero.figures import clipped, halves, who_stores_what
+from course_lib.chapters.ch09_fsdp.figures import (
+    cut_rows,
+    gather_memory,
+    measured_memory,
+    shard_groups,
+    two_buffers,
+)
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.chapters.ch10_tensor_parallelism.figures import heads_by_gpu, tp_reach
 from course_lib.chapters.ch11_pipelines.figures import layer_paths
 from course_lib.chapters.ch12_experts_and_long_sequences.figures import expert_bars, routing
 from course_lib.chapters.ch13_3d_planning.figures import memory_of_passes, rank_block
 from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, ServedTraining
 from course_lib.chapters.ch14_parameter_servers.figures import (
     late_gradients,
     served_updates,
     used_rows,
 )
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
 from course_lib.chapters.ch15_launchers_and_recovery.figures import (
     requeue_timeline,
     tried_batches,
@@ -51,21 +63,25 @@ from course_lib.chapters.ch16_cluster_clinic.figures import (
     slow_ring,
     tensor_by_tensor,
 )
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, name_slow, rounds
-from course_lib.chapters.ch17_capstone import whole_run
-from course_lib.chapters.ch17_capstone.figures import audited, paid_time, shared_rates, token_costs
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
-from course_lib.chapters.ch17_capstone.plan_2048 import plan_2048
-from course_lib.chapters.ch17_capstone.whole_run import RunAudit
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
+from course_lib.chapters.ch17_capstone import claimed
+from course_lib.chapters.ch17_capstone.claimed import RunAudit, plan_2048
+from course_lib.chapters.ch17_capstone.costs import sharded_backward
+from course_lib.chapters.ch17_capstone.figures import (
+    audited,
+    families,
+    paid_time,
+    shared_rates,
+    token_costs,
+)
 from course_lib.checking.gaps import in_words
-from course_lib.clinic.gpu_topology import topology
+from course_lib.clinic.gpus import topology
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.mine.shelf import PARTS
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -76,10 +92,9 @@ from course_lib.theory.memory.activations import activation_terms
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.step_timeline import StepTimeline, step_timeline
 from course_lib.theory.memory.unit_life import UnitCosts, unit_life
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways, ring_or_tree
 from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 from course_lib.theory.network.experts import expert_load
-from course_lib.theory.network.ring_or_tree import ring_or_tree
 from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.theory.network.zero import zero_stages
 from course_lib.theory.pipelines import simulation
@@ -100,7 +115,7 @@ WORK = Task("work", "computing", 0.1, {"processor": 1.0})
 SMALL_WORK = Task("prepare", "messages", 0.01, {"processor": 1.0}, weight=0.05)
 GIVEN_WAY = shared_timeline(sharded_backward(6, WORK, WORK, WORK, prepare=SMALL_WORK))
 ONE_TASK = shared_timeline([Task("work", "computing", 1e-6)])
-PAID = RunAudit(whole_run.BLOOM, whole_run.BLOOM_STEP)
+PAID = RunAudit(claimed.BLOOM, claimed.BLOOM_STEP)
 
 # A report on parts, as `checking.races` makes it.
 OWN = {"file": "mine/ring.py", "lines": 121, "times_the_course": 1.25}
@@ -305,7 +320,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "number ranges, one": lambda: number_ranges({"whole": (1.0, 1.0, 2.0)}, "One format"),
     "paid time": lambda: paid_time(PAID),
     "ladder": lambda: batch_ladder(Batching(1000, 5, 2, 2, 4)),
-    "memory": lambda: figures.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
+    "memory": lambda: consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
     "activations": lambda: activation_terms_figure(
         activation_terms(Job(MODELS["gpt3-175b"], Recipe(attention="standard"))), 96, TITLE
     ),
@@ -318,12 +333,12 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "recomputed": lambda: recomputed_layers(
         {"one input in all": runs_again(16, 16), "one for each layer": runs_again(16, 1)}
     ),
-    "cut rows": lambda: figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
+    "cut rows": lambda: cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
     "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),
     "buffers": lambda: two_buffers(BUFFERED, TITLE),
     "clipped": lambda: clipped((3, 4), 1, (0.6, 0.8), (1, 1)),
-    "halves": lambda: figures.halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
-    "zero": lambda: figures.who_stores_what(
+    "halves": lambda: halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
+    "zero": lambda: who_stores_what(
         zero_stages(7_500_000_000, 64, RECIPES["mixed-16"]), 2, 80 * 10**9, "7.5B on 64 GPUs"
     ),
     "zero, a run": lambda: figures.stored_by_version(
@@ -331,7 +346,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
         {"ZeroRedundancyOptimizer, stage 1": 882_688},
         TITLE,
     ),
-    "zero, offloaded": lambda: figures.who_stores_what(
+    "zero, offloaded": lambda: who_stores_what(
         zero_stages(10**12, 1024, Recipe(offload="optimizer")), 3, 24 * 10**9, TITLE
     ),
     "passes": lambda: memory_of_passes(
@@ -351,22 +366,20 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
         CutLayer(8192, 8, 989.4e12, accelerator("H100-SXM").inside), TITLE
     ),
     "tp reach, none": lambda: tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
-    "families": lambda: figures.families(),
+    "families": lambda: families(),
     "experts": lambda: expert_bars(
         expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
-    "block step": lambda: figures.block_step(
-        Layout(tp=8, dp=4, pp=4), "groups", "A block", ("1", "")
-    ),
+    "block step": lambda: block_step(Layout(tp=8, dp=4, pp=4), "groups", "A block", ("1", "")),
     "layer paths": lambda: layer_paths(
         {"interleaved": [n % 4 for n in range(8)], "a V": [min(n, 7 - n) for n in range(8)]}
     ),
     "two lanes": lambda: figures.two_lanes({"predicted": LIFE.tasks, "measured": LIFE.tasks[:9]}),
     "heads, one": lambda: heads_by_gpu({"one GPU": [(range(64), range(8))]}),
-    "shard groups": lambda: figures.shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
+    "shard groups": lambda: shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
     "rank groups": lambda: figures.rank_groups({"tp": [12, 13], "dp": [9, 13]}, 32, 8),
     "routing": lambda: routing((0.5, 0.2, 0.25, 0.05), (0.67, 0, 0.33, 0)),
-    "same samples": lambda: figures.same_samples({"data parallel": Batching(9, 1), "split": SPLIT}),
+    "same samples": lambda: same_samples({"data parallel": Batching(9, 1), "split": SPLIT}),
     "used rows": lambda: used_rows([4, 1, 4], [[0, 0]] * 4 + [[2, 2], [0, 0]], TITLE),
     "who asks whom": lambda: figures.who_asks_whom(
         {"master": "control", "a": "dense", "b": "dense", "server": "rows"},
@@ -452,5 +465,5 @@ BAD: list[Callable[[], object]] = [
     lambda: figures.number_line({}, str),
     lambda: figures.number_line({"they": 1}, str),
     lambda: figures.number_line({"you": float("nan")}, str),
-    lambda: figures.consumers(SMALL, "MB"),
+    lambda: consumers(SMALL, "MB"),
 ]

@@ -12,7 +12,8 @@ from checks import Drawn
 from listed import BAD, FIGURES, SMALL, SPLIT, TITLE
 
 from course_lib import figures, outline
-from course_lib.chapters.ch01_steps_and_batches.figures import samples_by_rank
+from course_lib.chapters.ch01_steps_and_batches.figures import same_samples, samples_by_rank
+from course_lib.chapters.ch03_what_is_in_the_memory.figures import consumers
 from course_lib.chapters.ch04_activations.figures import activation_terms as activation_terms_figure
 from course_lib.figures.paper import style
 from course_lib.theory.inputs.job import Job
@@ -229,7 +230,7 @@ def test_terms_of_experts_are_shown_where_there_are_experts() -> None:
 
 
 def test_samples_are_shared_as_the_mesh_stands() -> None:
-    svg = figures.same_samples({"split": SPLIT}).to_svg()
+    svg = same_samples({"split": SPLIT}).to_svg()
     layout = Layout(tp=8, dp=2, pp=4)
     first = [rank for rank in range(64) if place(layout, rank)["dp"] == 0]
     assert svg.count(">0</text>") - 1 == len(first) == 32  # 1 is a column's head
@@ -243,7 +244,7 @@ def test_bad_input(make: Callable[[], object]) -> None:
 
 def test_capacity_and_total_share_one_scale() -> None:
     """A total equal to the capacity ends where the capacity's line stands."""
-    full = figures.consumers(SMALL, "GB", SMALL.total_bytes)
+    full = consumers(SMALL, "GB", SMALL.total_bytes)
     rights = [each.extent.x1 for each in checks.draw(full).outlines]
     assert "it fits" in full.sentence
     assert rights[-1] == pytest.approx(rights[-2]), "the line is drawn last, after the total"

@@ -8,7 +8,7 @@ import pytest
 from leftovers import no_folders_in, our_ranks
 
 from course_lib import launch
-from course_lib.launch import progress_line
+from course_lib.launch import output
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,7 +21,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(progress_line, "FIRST_S", 60.0)  # so that only the ranks print
+    monkeypatch.setattr(output, "FIRST_S", 60.0)  # so that only the ranks print
     yield
     assert our_ranks() == []
     no_folders_in(folder)

@@ -15,7 +15,7 @@ import pytest
 from leftovers import needs_signals
 
 from course_lib import demos, launch
-from course_lib.launch.explain import explain, explain_output
+from course_lib.launch.errors import explain, explain_output
 
 LIMIT_S = 60.0  # of a launch that must end long before
 SOON_S = 20.0  # on a busy machine; 0.1 s on an idle one

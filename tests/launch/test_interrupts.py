@@ -20,7 +20,7 @@ from leftovers import folders_in, needs_signals, our_ranks
 
 from course_lib import launch
 from course_lib.launch import runner
-from course_lib.launch.interrupts import Stop, held
+from course_lib.launch.errors import Stop, held
 
 pytestmark = needs_signals
 

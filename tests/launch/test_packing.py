@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from course_lib import launch
-from course_lib.launch import packing
-from course_lib.launch.explain import explain
+from course_lib.launch import job
+from course_lib.launch.errors import explain
 
 
 def there_and_back(value: Any, folder: Path) -> Any:
-    packing.pack(value, folder / "value")
-    return packing.unpack(folder / "value")
+    job.pack(value, folder / "value")
+    return job.unpack(folder / "value")
 
 
 def test_large_tensors_of_every_kind_come_back_equal(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_large_tensors_of_every_kind_come_back_equal(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_tensor_takes_only_its_own_bytes(tmp_path: Path) -> None:
-    packing.pack(torch.zeros(10_000_000)[:100_000], tmp_path / "value")
+    job.pack(torch.zeros(10_000_000)[:100_000], tmp_path / "value")
     assert (tmp_path / "value").stat().st_size < 410_000
 
 
@@ -147,7 +147,7 @@ def test_all_else_travels_as_with_cloudpickle_and_code_keeps_its_file(tmp_path: 
     factor = 3
     function = there_and_back(lambda number: factor * number, tmp_path)
     assert function(4) == 12 and function.__code__.co_filename == __file__
-    packing.pack({"a": 1}, tmp_path / "plain")
+    job.pack({"a": 1}, tmp_path / "plain")
     assert pickle.loads((tmp_path / "plain").read_bytes()) == {"a": 1}
 
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from course_lib import launch
-from course_lib.launch import progress_line
-from course_lib.launch.progress_line import ProgressLine, progress_text
+from course_lib.launch import output
+from course_lib.launch.output import ProgressLine, progress_text
 from course_lib.notebook import Slot
 
 
@@ -32,8 +32,8 @@ def test_the_words() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, to be set."""
     now = [100.0]
-    monkeypatch.setattr(progress_line, "FIRST_S", 1.0)
-    monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(output, "FIRST_S", 1.0)
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -134,7 +134,7 @@ def test_in_a_notebook_one_display_changes(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[str, str]] = []
-    monkeypatch.setattr(progress_line, "in_notebook", lambda: True)
+    monkeypatch.setattr(output, "in_notebook", lambda: True)
     monkeypatch.setattr(Slot, "show", lambda slot, html, text: shown.append((html, text)))
     line = ProgressLine(60, chatty=False)
     clock[0] += 1
@@ -151,7 +151,7 @@ def test_in_a_notebook_one_display_changes(
 def test_an_error_leaves_no_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress_line, "FIRST_S", 0.1)
+    monkeypatch.setattr(output, "FIRST_S", 0.1)
 
     def fails() -> None:
         time.sleep(1)
@@ -166,7 +166,7 @@ def test_an_error_leaves_no_line(
 def test_ranks_tell_their_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress_line, "FIRST_S", 0.3)
+    monkeypatch.setattr(output, "FIRST_S", 0.3)
 
     def train() -> None:
         launch.report_step(3, 5)

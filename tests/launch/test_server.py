@@ -13,10 +13,10 @@ import pytest
 from leftovers import needs_signals, our_ranks, wait_for
 
 from course_lib import demos, launch
-from course_lib.launch import processes, server
-from course_lib.launch.interrupts import Stop
+from course_lib.launch import server
+from course_lib.launch.errors import Stop
 from course_lib.launch.job import Folder
-from course_lib.launch.keeper import _Keeper
+from course_lib.launch.server_program import _Keeper
 
 pytestmark = needs_signals
 
@@ -56,11 +56,11 @@ def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def known() -> bool:
     """On a rank: whether the server had imported this module before."""
-    return "course_lib.checking.builds.on_rank.groups" in sys.modules
+    return "course_lib.checking.builds.on_rank.watched" in sys.modules
 
 
 def test_what_ranks_need_of_the_library_is_imported_once() -> None:
-    from course_lib.checking.builds.on_rank.groups import groups_asked_for
+    from course_lib.checking.builds.on_rank.watched import groups_asked_for
 
     pid()
     assert server._server is not None
@@ -83,7 +83,7 @@ def test_a_stop_while_the_server_imports_is_made_up_for() -> None:
     stopped = Stop()
     stopped.pressed = True
     with pytest.raises(KeyboardInterrupt):
-        server.wait_until_warm(stopped, modules=["course_lib.figures.network"])
+        server.wait_until_warm(stopped, modules=["course_lib.figures.ranks"])
     assert launch.run(lambda: 1) == [1, 1]
     assert pid() == before
 
@@ -137,7 +137,7 @@ def test_a_killed_keeper_takes_its_ranks_with_it() -> None:
 
 
 def test_a_keeper_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_END_S", 0.5)
+    monkeypatch.setattr(server, "_END_S", 0.5)
 
     def stop_the_keeper() -> None:
         os.kill(os.getppid(), signal.SIGSTOP)
@@ -172,8 +172,8 @@ def test_a_refused_process_is_said_with_its_remedy(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     ours, theirs = server.socket.socketpair()
-    monkeypatch.setattr(processes, "keeper_for", lambda *_: ours)
-    ranks = processes.KeptRanks(Folder(tmp_path), 2, Stop())
+    monkeypatch.setattr(server, "keeper_for", lambda *_: ours)
+    ranks = server.KeptRanks(Folder(tmp_path), 2, Stop())
     before = signal.getsignal(signal.SIGCHLD)
     keeper = _Keeper(theirs, str(tmp_path))
     monkeypatch.setattr(os, "fork", refuse)
@@ -189,12 +189,12 @@ def test_a_refused_process_is_said_with_its_remedy(
 def test_without_fork_each_rank_is_a_fresh_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "FORKS", False)
+    monkeypatch.setattr(server, "FORKS", False)
     monkeypatch.setattr(server, "FORKS", False)
     offset = 10
     assert launch.run(lambda: offset + launch.init().rank, stream=False) == [10, 11]
     empty = Folder(tmp_path)  # without a job
-    ranks = processes.started(empty, 2, Stop())
+    ranks = server.started(empty, 2, Stop())
     while None in ranks.exit_codes:
         ranks.wait()
     assert ranks.exit_codes == [1, 1]

@@ -15,7 +15,7 @@ import pytest
 from leftovers import MARK, gone, marked, needs_signals, no_folders_in, wait_for
 
 from course_lib import launch
-from course_lib.launch import namespaces, two_nodes
+from course_lib.launch import two_nodes
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds
 
@@ -113,11 +113,11 @@ def test_a_folder_goes_even_while_a_node_still_writes(tmp_path, monkeypatch):
         if len(tries) == 3:
             real(path)
 
-    real = namespaces.shutil.rmtree
-    monkeypatch.setattr(namespaces.shutil, "rmtree", remove)
-    monkeypatch.setattr(namespaces.os, "_exit", lambda code: tries.append(code))
-    monkeypatch.setattr(namespaces.sys, "stdin", io.StringIO())
-    namespaces._end_with_parent(folder)
+    real = two_nodes.shutil.rmtree
+    monkeypatch.setattr(two_nodes.shutil, "rmtree", remove)
+    monkeypatch.setattr(two_nodes.os, "_exit", lambda code: tries.append(code))
+    monkeypatch.setattr(two_nodes.sys, "stdin", io.StringIO())
+    two_nodes._end_with_parent(folder)
     assert tries == [folder, folder, folder, 1] and not folder.exists()
 
 

@@ -1,9 +1,14 @@
 """Which of several failures is named as the cause."""
 
+import threading
+from pathlib import Path
+
 import pytest
 
+from course_lib import launch
+from course_lib.launch import limits
 from course_lib.launch.rank import NO_REPORT
-from course_lib.launch.verdict import Failure, describe_exit, first_cause, readable_stack
+from course_lib.launch.running import Failure, describe_exit, first_cause, readable_stack
 
 RAISED = Failure(2, 5.0, "raised ValueError: no", "its traceback")
 LOST = Failure(0, 4.0, "raised RuntimeError: [pair.cc:553] Connection closed by peer", "barrier")
@@ -44,6 +49,20 @@ def test_at_the_time_limit_a_rank_that_still_computed_is_named_first() -> None:
     assert first_cause([waits], [], 12.0).reason == "hung: it gave no result within 12 s"
 
 
+@pytest.mark.parametrize(
+    ("line", "computed_s", "verdict"),
+    [
+        ("    time.sleep(60)", 0.02, "hung"),  # the noise of its start
+        ("    total += matrix @ matrix", 0.02, "was still computing"),
+        ("    total += matrix @ matrix", 0.01, "hung"),
+        ("    while not sleep(0):", 0.06, "was still computing"),
+    ],
+)
+def test_little_processor_time_is_judged_by_the_line(line: str, computed_s: float, verdict: str):
+    one = Failure(0, 1.0, "", f'  File "cell.py", line 3\n{line}\n', True, True, computed_s)
+    assert first_cause([one], [], 1.0).reason.startswith(f"{verdict}: ")
+
+
 def test_a_peer_that_had_returned_is_named() -> None:
     assert "lost its connection to rank 1, which had" in first_cause([LOST], [1], 9.0).reason
 
@@ -61,3 +80,51 @@ def test_exit_codes_in_words() -> None:
 def test_a_dump_that_cannot_be_read_is_shown_as_it_is() -> None:
     assert readable_stack("something else") == "something else"
     assert "not known" in readable_stack("")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ({"function": 3}, TypeError, "function must be callable, got int 3"),
+        ({"ranks": 0}, ValueError, "ranks must be between 1 and 64 on one machine, got 0"),
+        ({"ranks": -1}, ValueError, "ranks must be between 1 and 64"),
+        ({"ranks": 500}, ValueError, "torchrun on several machines"),
+        ({"ranks": 2.0}, TypeError, "ranks must be an int, got 2.0"),
+        ({"ranks": True}, TypeError, "ranks must be an int, got True"),
+        ({"timeout_s": 0}, ValueError, "timeout_s must be finite and above 0, got 0"),
+        ({"timeout_s": float("inf")}, ValueError, "timeout_s must be finite"),
+        ({"timeout_s": float("nan")}, ValueError, "timeout_s must be finite"),
+        ({"timeout_s": "10"}, TypeError, "timeout_s must be a number of seconds, got '10'"),
+    ],
+)
+def test_bad_arguments(arguments: dict, error: type[Exception], sentence: str) -> None:
+    given = {"function": print, **arguments}
+    with pytest.raises(error, match=r"^[^\n]+$") as caught:  # one line
+        launch.run(given.pop("function"), **given)
+    assert sentence in str(caught.value)
+
+
+def test_an_argument_that_cannot_be_sent() -> None:
+    with pytest.raises(TypeError, match=r"cannot be sent to the ranks .*create inside"):
+        launch.run(print, threading.Lock())
+
+
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "available_memory_bytes", lambda: 500 * 10**6)
+    assert launch.run(lambda: None, ranks=2) == [None, None]
+    with pytest.raises(MemoryError, match=r"ranks=4 needs about 0.7 GB .* 0.5 GB is free: close"):
+        launch.run(lambda: None, ranks=4)
+
+
+def test_memory_of_machine_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(limits, "_CGROUP", tmp_path)
+    assert limits.available_memory_bytes() is None  # neither is known, as on macOS
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
+    assert limits.available_memory_bytes() == 8000 * 1024
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
+    assert limits.available_memory_bytes() == 5000 - 3000 + 500
+    (tmp_path / "memory.max").write_text("max\n")
+    assert limits.available_memory_bytes() == 8000 * 1024

@@ -19,8 +19,8 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.mesh import who_talks
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.who_talks import who_talks
 from course_lib.trace import Event, Trace
 
 ONE_LINE = 95  # letters of a caption, 760 pixels wide in a wide font

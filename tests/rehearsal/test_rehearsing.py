@@ -1,4 +1,4 @@
-"""A rehearsed rank: as real ranks are, and as the theory says with a name for each difference."""
+"""The tensors of a rank: those of the model that is rehearsed, and as many as the theory counts."""
 
 import random
 import sys
@@ -12,10 +12,71 @@ from jobs import FSDP, GPT, LLAMA, job, random_job
 
 from course_lib import launch
 from course_lib.rehearsal import rehearse
-from course_lib.rehearsal.fake import fake_world
-from course_lib.rehearsal.program import Observed, one_update
+from course_lib.rehearsal.expected import Piece, pieces
+from course_lib.rehearsal.program import Observed, Transformer, check, fake_world, one_update
 from course_lib.rehearsal.result import compared
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters
 from course_lib.trace import Total
+
+
+@pytest.mark.parametrize("shape", [GPT, LLAMA])
+def test_they_are_those_of_the_model(shape):
+    with torch.device("meta"):
+        model = Transformer(shape)
+    sizes = sorted(p.numel() for p in model.parameters())
+    assert sorted(t.numbers for t in pieces(job(shape), 0) for _ in range(t.count)) == sizes
+    assert sum(sizes) == shape.parameters().total
+
+
+@pytest.mark.parametrize("shape", [GPT, LLAMA])
+def test_those_of_the_first_tp_rank_are_the_theorys(shape):
+    cut = job(shape, tp=4)
+    local = local_parameters(shape, cut.layout)
+    assert sum(t.count * t.numbers for t in pieces(cut, 0)) == local.dense
+    ends = [t.numbers for t in pieces(cut, 0) if t.unit == "ends"]
+    assert sum(ends) == local.ends_dense
+
+
+def test_rows_are_cut_as_torch_cuts_them():
+    for rows in range(1, 12):
+        for shards in range(1, 6):
+            piece = Piece("weight", rows, columns=3)
+            parts = [len(part) for part in torch.arange(rows).chunk(shards)]
+            parts += [0] * (shards - len(parts))
+            assert [piece.own_rows(shard, shards) for shard in range(shards)] == parts
+            assert piece.padding(shards) == 3 * (shards * parts[0] - rows)
+
+
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        (job(replace(LLAMA, experts=4, top_k=2)), r"experts 4 .* a model with experts=0"),
+        (job(replace(LLAMA, qk_norm="head")), r"qk_norm 'head' .* qk_norm='none'"),
+        (job(replace(LLAMA, layer_norms=4)), r"layer_norms 4 .* layer_norms=2"),
+        (job(replace(LLAMA, layers=2), pp=2), r"pp 2 .* a layout with pp=1"),
+        (job(cp=2), r"cp 2 .* cp=1"),
+        (Job(LLAMA, FSDP, Layout(dp=2), sequence=8), r"zero_stage 0 .* zero_stage=3"),
+        (job(replace(LLAMA, ffn=24), tp=8), "kv_heads 4 is not divisible by tp 8"),
+        (
+            job(replace(LLAMA, vocab=5), tp=4),
+            "vocab 5 leaves the last of tp 4 ranks",
+        ),
+        (job(recipe=replace(FSDP, parameters="bf16", master_copy=True)), "master_copy True"),
+        (job(recipe=replace(FSDP, recompute="full")), "recompute 'full'"),
+        (job(recipe=replace(FSDP, optimizer="adamw-8bit")), "'adamw-8bit' is not in torch"),
+        (job(recipe=replace(FSDP, optimizer="adamw-bf16")), r"moments in bf16, .* weights, fp32"),
+    ],
+)
+def test_it_is_refused_with_its_remedy(refused, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check(refused)
+
+
+def test_sgd_has_no_moments_to_refuse():
+    check(job(recipe=replace(FSDP, parameters="bf16", optimizer="sgd")))
+
 
 pytestmark = pytest.mark.torch_internals
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.measure.flops import matmul_flops
-from course_lib.measure.gradients import flat_gradient, relative_difference
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import flat_gradient, relative_difference, saved_bytes
+from course_lib.measure.times import matmul_flops
 from course_lib.scratch import checkpointing
 from course_lib.scratch.checkpointing import Segment, cut
 from course_lib.scratch.gpt import GPT

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.measure.collective_time import collective_seconds
+from course_lib.measure.times import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
 from course_lib.scratch.collectives.peers import Peers, SlowPeers

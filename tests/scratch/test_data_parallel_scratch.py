@@ -6,7 +6,7 @@ from torch import nn
 
 from course_lib.chapters.ch07_ddp.copies import copied_bytes
 from course_lib.measure.gradients import flat_gradient
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.data_parallel import DataParallel, scatter, shell
 from course_lib.scratch.replicas.spread import Spread

@@ -16,7 +16,7 @@ from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.buckets import fill
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.scratch.replicas.ring_sum import RingSum
-from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.theory.network.bucket_timeline import ddp_buckets
 
 MIB = 2**20
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.eight_bit import (
     AdamW8bit,
     dequantise,

@@ -7,7 +7,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.chapters.ch14_parameter_servers.local_sgd import averaged_bytes
+from course_lib.chapters.ch14_parameter_servers.exchanges import averaged_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.replicas.local_sgd import LocalSGD
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.parameter_server.bounded import BoundedServer
 from course_lib.scratch.parameter_server.messages import Messages

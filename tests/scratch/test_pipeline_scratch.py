@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.measure.saved_tensors import count_held
+from course_lib.measure.gradients import count_held
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
@@ -18,8 +18,7 @@ from course_lib.scratch.pipeline.letters import Letter
 from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
-from course_lib.theory.pipelines.bubble import in_flight
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes, in_flight
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
     FORWARD,

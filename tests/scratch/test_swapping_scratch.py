@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
+from course_lib.chapters.ch14_parameter_servers.exchanges import Swapping
 from course_lib.scratch import swapping
 
 LAYERS, SIDE = 6, 32

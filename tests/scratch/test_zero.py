@@ -10,7 +10,7 @@ from torch import nn
 from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training, one_process
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.flat import flatten, units_of, views

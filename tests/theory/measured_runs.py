@@ -2,7 +2,7 @@
 
 The runs, with the place where each was published, are in measured_runs.json. A run names a model
 or a shape, a layout and a recipe as far as its source does; what its framework adds is in
-course_lib.theory.inputs.frameworks.
+course_lib.theory.inputs.job.
 """
 
 import json
@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.frameworks import FRAMEWORKS, as_framework_does
-from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Link, accelerator
-from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Cluster, Link, accelerator
+from course_lib.theory.inputs.job import FRAMEWORKS, Job, as_framework_does
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
-from course_lib.theory.memory.peak import worst_stage
+from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED, metered_bytes, worst_stage
 from course_lib.theory.step.assumptions import Assumptions, framework_assumptions
 from course_lib.theory.step.step_time import step_time
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
 
 # What a shape of Llama has otherwise than one of GPT-2.

@@ -7,8 +7,7 @@ import pytest
 
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import format_flop
 from course_lib.theory.step import batching

@@ -6,14 +6,13 @@ The number in a test's name is that of the erratum.
 import pytest
 
 from course_lib.theory.compute import budget
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network import collectives
-from course_lib.theory.network.buckets import ddp_buckets, gradient_syncs
+from course_lib.theory.network.bucket_timeline import ddp_buckets, gradient_syncs
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.pipelines import bubble
 from course_lib.theory.pipelines.simulation import timeline

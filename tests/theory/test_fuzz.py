@@ -14,8 +14,7 @@ from probes import Probe
 from test_every_parameter import all_probes
 
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import Accelerator, Link, accelerator
+from course_lib.theory.inputs.hardware import Accelerator, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -25,7 +24,7 @@ from course_lib.theory.memory.peak import gpu_memory, training_memory
 from course_lib.theory.network import mesh
 from course_lib.theory.network.bucket_timeline import ddp_timeline
 from course_lib.theory.network.tensor_parallel import qkv_rows
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import one_f_one_b_order, schedule
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.planner import plan

@@ -11,7 +11,7 @@ from measured_runs import (
     runs,
 )
 
-from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED
+from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED
 
 MEMORY = [run for run in runs() if run.category == "memory"]
 

@@ -13,23 +13,20 @@ from hypothesis import strategies as st
 
 from course_lib.theory.compute.budget import hfu, mfu
 from course_lib.theory.compute.flops import head_flops, layer_flops, training_flops
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS, Link
+from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster, Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.memory.peak import gpu_memory, host_bytes, worst_stage
-from course_lib.theory.memory.report import explain_memory
+from course_lib.theory.memory.peak import explain_memory, gpu_memory, host_bytes, worst_stage
 from course_lib.theory.memory.states import local_parameters, model_states, sharded_states
 from course_lib.theory.network import collectives
-from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import AXES
+from course_lib.theory.network.traffic import AXES, CommunicationPolicy
 from course_lib.theory.pipelines import bubble
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import stage_busy_time, stage_work

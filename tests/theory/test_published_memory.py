@@ -12,8 +12,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.ends import logit_count
+from course_lib.theory.memory.activations import layer_activation_bytes, logit_count
 from course_lib.theory.memory.peak import fewest_gpus, gpu_memory
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.step import batching

@@ -10,7 +10,7 @@ from course_lib.theory.compute import budget
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.theory.pipelines import bubble
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 
 PUBLISHED = Path(__file__).parent / "published"

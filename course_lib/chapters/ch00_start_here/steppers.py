@@ -1,13 +1,13 @@
 """Stories of chapter 0 to walk through, step by step."""
 
-from course_lib import figures
+from course_lib.chapters.ch00_start_here import figures
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.states import local_parameters
-from course_lib.theory.network.who_talks import Talk, sent_bytes, sent_in_turn, who_talks
+from course_lib.theory.network.mesh import Talk, sent_bytes, sent_in_turn, who_talks
 
 _TITLE = "Llama 3 405B on 16,384 GPUs"
 

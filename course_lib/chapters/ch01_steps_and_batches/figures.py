@@ -1,15 +1,20 @@
 """Figures of chapter 1, beside those of the library."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.cells import Cell, Cells, cells
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import counted, elide
+from course_lib.figures.paper.drawing import (
+    WIDTH_PT,
+    Drawing,
+    counted,
+    elide,
+)
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.network import mesh
 from course_lib.theory.step.batching import Batching
 
 # --- batch ladder -------------------------------------------------------------------------------
@@ -139,3 +144,29 @@ def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
     more = ", …" if len(ranks) > _ROWS else ""
     said = f"{heading}: {each}{more}; {counted(twice, 'sample')} seen again"
     return Cells(grid, heads=False, gap=3, said=said)
+
+
+# --- same samples -------------------------------------------------------------------------------
+# Which GPUs work on the same part of the batch.
+
+
+def same_samples(plans: Mapping[str, Batching]) -> Drawing:
+    """One grid beside the other, a row for each node; the number in a box is its dp rank.
+
+    Boxes of dp rank 0 are filled: these GPUs work on one part of the batch.
+    """
+    grid: dict[str, dict[str, Cell]] = {}
+    for name, plan in plans.items():
+        layout = Layout(tp=plan.tp, cp=plan.cp, dp=plan.dp, pp=plan.pp)
+        head = f"{name}\n{counted(plan.dp, 'part')} of the batch, {plan.global_batch:,} samples"
+        for gpu in range(plan.nodes * plan.gpus_per_node):
+            node, column = divmod(gpu, plan.gpus_per_node)
+            part = mesh.place(layout, gpu)["dp"]
+            cell = Cell(str(part), {0: "computing"} if part == 0 else {})
+            grid.setdefault(f"node {node}", {})[f"{head}\n{column}"] = cell
+    said = "; ".join(
+        f"{name}: {counted(plan.tp * plan.pp * plan.cp, 'GPU')} for each of {plan.dp} parts of a "
+        f"batch of {plan.global_batch:,} samples"
+        for name, plan in plans.items()
+    )
+    return cells(grid, "The dp rank of each GPU", high=15.0, gap=3.0, said=said)

@@ -33,7 +33,7 @@ from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gradient_noise import accumulate_and_read
 from course_lib.scratch.rate_sweep import final_losses
 from course_lib.theory.inputs import TransformerShape, models, units
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.step import batching
 
@@ -130,7 +130,7 @@ print(f"relative difference {measured:.1e}")
 def stored(batch):
     """Bytes that the forward pass stores for the backward pass."""
     x, y = text.batch(range(batch))
-    return measure.saved_tensors.saved_bytes(lambda: loss_sum(model(x), y), model)
+    return measure.gradients.saved_bytes(lambda: loss_sum(model(x), y), model)
 
 
 states = 4 * 4 * sum(p.numel() for p in model.parameters())  # 4 numbers, 4 bytes each

@@ -18,12 +18,9 @@ from course_lib.checking import (
     expect_parts,
     run,
 )
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.step.batching import (
     Batching,
     batch_cost,

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from course_lib.chapters.ch02_gradient_accumulation import figures
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import View, panel
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost
 
 # --- accumulation -------------------------------------------------------------------------------

@@ -25,13 +25,16 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_lib.chapters.ch03_what_is_in_the_memory import memory_history
 from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch03_what_is_in_the_memory import figures
+from course_lib.chapters.ch03_what_is_in_the_memory import (
+    figures,
+    memory_history,
+    snapshot,
+)
 from course_lib import predict, recorded, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.measure.operators import Listener
+from course_lib.measure.wire import Listener
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import (
     RECIPES,
@@ -42,13 +45,9 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
-from course_lib.theory.memory import ends
-from course_lib.chapters.ch03_what_is_in_the_memory.chrome_trace import chrome_trace
+from course_lib.theory.memory import activations as ends
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.peak import memory_moments, training_memory
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import read_snapshot
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import snapshot_pickle
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import timeline_events
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.memory.step_timeline import step_timeline
 
@@ -572,7 +571,7 @@ kept = predict("3.kept", "Bytes kept for backward?", yours=None, unit="B")
 # **Measure.** PyTorch tells a hook about each tensor that it keeps for the backward pass:
 
 # %%
-show_source(measure.saved_tensors.saved_bytes)
+show_source(measure.gradients.saved_bytes)
 
 
 # %%
@@ -581,7 +580,7 @@ def forward():
     return scratch.accumulation.loss_sum(small(inputs), labels)
 
 
-measured = measure.saved_tensors.saved_bytes(forward, small)
+measured = measure.gradients.saved_bytes(forward, small)
 
 # %%
 shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
@@ -790,11 +789,11 @@ seen = []
 with memory_history.record_history() as diary:
     train(5, seen)
 path = Path(tempfile.mkdtemp()) / "leaking.pickle"
-path.write_bytes(snapshot_pickle(diary.events))  # the format of torch
+path.write_bytes(snapshot.snapshot_pickle(diary.events))  # the format of torch
 figures.snapshot(path)
 
 # %%
-(leak,) = read_snapshot(path.read_bytes()).leaks
+(leak,) = snapshot.read_snapshot(path.read_bytes()).leaks
 expect(
     5 * (8 * 64 * 128) * 4,
     leak.size_bytes,
@@ -814,10 +813,10 @@ print(leak.explain())
 # ui.perfetto.dev, before you have rented the GPU:
 
 # %%
-predicted_file = snapshot_pickle(timeline_events(run))
-sorted_again = read_snapshot(predicted_file)
+predicted_file = snapshot.snapshot_pickle(snapshot.timeline_events(run))
+sorted_again = snapshot.read_snapshot(predicted_file)
 assert max(sorted_again.totals) == run.peak_bytes
-trace = chrome_trace(run.phases, run.sizes)
+trace = snapshot.chrome_trace(run.phases, run.sizes)
 print(
     f"{len(predicted_file):,} B of snapshot, {len(json.loads(trace)['traceEvents'])} events"
 )
@@ -914,7 +913,7 @@ numbers = tokens * 64  # sbh
 in_layers = layers * (2 * 4 + 14 * 2) * numbers  # inputs of the norms; all the rest
 in_head = (4 + 2) * numbers + 4 * tokens * VOCAB
 copies = 2 * (layers * 12 * 64**2 + 64 * VOCAB)
-kept_then = measure.saved_tensors.saved_bytes(forward_in_bf16, small)
+kept_then = measure.gradients.saved_bytes(forward_in_bf16, small)
 expect(
     (in_layers + in_head + copies) / 1e6,
     kept_then / 1e6,

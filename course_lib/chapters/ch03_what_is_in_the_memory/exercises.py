@@ -17,13 +17,9 @@ from course_lib.checking import (
     expect_raises,
     run,
 )
-from course_lib.theory.inputs import units
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs import MODELS, Job, Layout, units
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, RECIPES, Recipe
-from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED
-from course_lib.theory.memory.peak import memory_moments, training_memory
+from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED, memory_moments, training_memory
 from course_lib.theory.memory.states import model_states
 
 # What a tool prints for LLaMA-2 70B: the recipe, whether it means GiB, and why.

@@ -6,14 +6,13 @@ from pathlib import Path
 
 from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import read_snapshot
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis, powers
-from course_lib.figures.engines.lines import Frame
-from course_lib.figures.memory.memory_over_time import LEFT, PANEL_PT, Panel
+from course_lib.figures.engines.bars import Bar, Bars, Limit
+from course_lib.figures.engines.lines import Axis, Frame, powers
+from course_lib.figures.memory import CONSUMER_LOOKS, LEFT, PANEL_PT, Panel
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.key import key, key_height
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key, key_height
 from course_lib.theory.inputs.units import format_bytes, power_of_ten
+from course_lib.theory.memory.states import MemoryBreakdown
 
 # --- number ranges ------------------------------------------------------------------------------
 # How far the numbers of each format reach, on one scale of powers of ten.
@@ -99,3 +98,34 @@ def snapshot(path: str | Path, name: str = "") -> Drawing:
 
 def _short(place: str) -> str:
     return place if len(place) <= _PLACE else place[: _PLACE - 1] + "…"
+
+
+# --- consumers ----------------------------------------------------------------------------------
+# What is in the memory of a GPU, consumer by consumer, and whether it fits.
+
+
+_UNIT_WORDS = {"GB": "1 GB = 10⁹ bytes", "GiB": "1 GiB = 2³⁰ bytes"}
+
+
+def consumers(
+    breakdown: MemoryBreakdown, unit: str = "GB", capacity_bytes: int | None = None, title: str = ""
+) -> Drawing:
+    """The seven consumers as bars on one scale, their stacked total, and the GPU's capacity.
+
+    `unit` "GB" or "GiB"; `title` should name the model and the convention. Raises ValueError for
+    another unit.
+    """
+    sizes, total = breakdown.consumers, format_bytes(breakdown.total_bytes, unit)
+    rows = [Bar(name, {name: it}, format_bytes(it, unit), 16, 24) for name, it in sizes.items()]
+    rows.append(Bar("total", sizes, total, 22, 28, bold=True, chosen=True))
+    largest = max(sizes, key=sizes.__getitem__)
+    most = f"the largest consumer is {largest} with {format_bytes(sizes[largest], unit)}"
+    words, limits = [f"{total} in all", most], list[Limit]()
+    if capacity_bytes is not None:
+        fits, holds = breakdown.total_bytes <= capacity_bytes, format_bytes(capacity_bytes, unit)
+        verdict = "it fits" if fits else "it does not fit"
+        words.append(f"{verdict} in {holds}")
+        limits = [Limit(f"this GPU holds {holds}: {verdict}", capacity_bytes, not fits)]
+    sentence = f"{title}: " * bool(title) + "; ".join(words) + "."
+    note = f"All bars on one scale; {_UNIT_WORDS[unit]}."
+    return Bars(rows, CONSUMER_LOOKS, limits=limits, sentence=sentence, note=note).alone(title)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from course_lib.figures.memory import memory as figure
+from course_lib.chapters.ch03_what_is_in_the_memory import figures
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.offers import GPU_MEMORY_BYTES
 from course_lib.panels.panel import View, panel
@@ -47,4 +47,4 @@ def memory(
         ("total", f"{format_bytes(total, unit)} = {total:,} bytes"),
         (f"of {gpu}", f"{total / capacity:.1%}"),
     )
-    return View(breakdown, rows, lambda: figure.consumers(breakdown, unit, capacity, title))
+    return View(breakdown, rows, lambda: figures.consumers(breakdown, unit, capacity, title))

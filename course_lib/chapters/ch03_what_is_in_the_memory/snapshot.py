@@ -1,18 +1,262 @@
-"""What the blocks of a memory snapshot are for: sorted by where they were born and when they died.
+"""Snapshots of a GPU's memory: written as torch writes them, read without trust, and sorted.
 
-A stack says in which phase a block was born; what it is for shows when it dies. Born forward and
-gone forward: temporary. Born forward and gone backward: an intermediate result.
+The format is that of torch.cuda.memory._snapshot(): segments of memory with their blocks, and for
+each device a trace of what the allocator did. Source: torch/cuda/memory.py, `_snapshot`.
+
+What a block is for follows from where it was born and when it died. Its stack says in which phase
+it was born. Born in forward and gone in forward: temporary. Born in forward and gone in backward:
+an intermediate result.
 """
 
+import io
+import json
+import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import count, groupby
+from typing import Any, NamedTuple
 
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import Frame, parse_snapshot
-from course_lib.theory.inputs.units import format_bytes
-from course_lib.validation import DERIVED, whole
+from course_lib.checked import checked
+from course_lib.theory.inputs.units import MIB, format_bytes
+from course_lib.theory.memory.step_timeline import StepMoment, StepTimeline
+from course_lib.validation import DERIVED, choice, listed, text, told, whole
+
+
+class Frame(NamedTuple):
+    """One call of a stack."""
+
+    filename: str
+    line: int
+    name: str
+
+
+class BlockEvent(NamedTuple):
+    """Block number `block` is born ("alloc") or dies ("free"); `frames` begin with the innermost.
+
+    A free needs no size.
+    """
+
+    action: str
+    block: int
+    size_bytes: int
+    frames: tuple[Frame, ...] = ()
+
+
+# --- a file is written --------------------------------------------------------------------------
+
+ROUND_BYTES = 512  # the allocator's smallest block
+SEGMENT_BYTES = 2 * MIB
+_START = 0x7F0000000000
+
+
+@checked
+def snapshot_pickle(events: Sequence[tuple[Any, ...]]) -> bytes:
+    """A snapshot's file with these events, each a BlockEvent or the same four things in a tuple.
+
+    The blocks lie in one segment, each in the first gap that is large enough, rounded up to 512 B.
+    torch.cuda._memory_viz and pytorch.org/memory_viz read it. Raises ValueError for a block that is
+    born twice, or dies before it is born.
+    """
+    listed("events", len(events), "record fewer steps")
+    trace: list[dict[str, Any]] = []
+    live: dict[int, dict[str, Any]] = {}
+    end = _START
+    for event in map(_event, events):
+        frames = [frame._asdict() for frame in event.frames]
+        if event.action == "alloc":
+            if event.block in live:
+                raise ValueError(f"block {event.block} is born twice: free it in between")
+            size = -(-max(event.size_bytes, 1) // ROUND_BYTES) * ROUND_BYTES
+            address = next(
+                gap for gap, until in _gaps(live.values()) if until is None or until - gap >= size
+            )
+            block: dict[str, Any] = {
+                "address": address,
+                "size": size,
+                "requested_size": event.size_bytes,
+                "state": "active_allocated",
+                "frames": frames,
+            }
+            live[event.block] = block
+            end = max(end, address + size)
+            actions: tuple[str, ...] = ("alloc",)
+        else:
+            if event.block not in live:
+                raise ValueError(f"block {event.block} dies before it is born: allocate it first")
+            block = live.pop(event.block)
+            actions = ("free_requested", "free_completed")
+        for action in actions:
+            size = block["requested_size"]
+            trace.append(_entry(action, block["address"], size, frames, len(trace)))
+    total = max(1, -(-(end - _START) // SEGMENT_BYTES)) * SEGMENT_BYTES
+    first = _entry("segment_alloc", _START, total, [], 0)
+    return pickle.dumps({"segments": [_segment(live, total)], "device_traces": [[first, *trace]]})
+
+
+def _event(given: tuple[Any, ...]) -> BlockEvent:
+    try:
+        event = BlockEvent(*given)
+        frames = tuple(Frame(str(name), int(line), str(what)) for name, line, what in event.frames)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"event {told(given)} is not (action, block, bytes, frames): give four things, each "
+            "frame as (file, line, function)"
+        ) from None
+    choice("action", event.action, ("alloc", "free"))
+    whole("block", event.block, least=0)
+    whole("size_bytes", event.size_bytes, least=0)
+    return event._replace(frames=frames)
+
+
+def _entry(action: str, address: int, size: int, frames: Any, at: int) -> dict[str, Any]:
+    entry = {"action": action, "addr": address, "size": size, "stream": 0}
+    return {**entry, "time_us": at, "frames": frames}
+
+
+def _gaps(blocks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int | None]]:
+    """From where to where nothing lies, in order; the last gap has no end."""
+    address = _START
+    for block in sorted(blocks, key=lambda block: block["address"]):
+        if block["address"] > address:
+            yield address, block["address"]
+        address = block["address"] + block["size"]
+    yield address, None
+
+
+def _segment(live: Mapping[int, Mapping[str, Any]], total: int) -> dict[str, Any]:
+    """The segment with its blocks and the gaps between them."""
+    gaps = [
+        {
+            "address": start,
+            "size": (_START + total if end is None else end) - start,
+            "requested_size": 0,
+            "state": "inactive",
+            "frames": [],
+        }
+        for start, end in _gaps(live.values())
+    ]
+    blocks = [*live.values(), *(gap for gap in gaps if gap["size"])]
+    used = sum(block["size"] for block in live.values())
+    return {
+        "device": 0,
+        "address": _START,
+        "total_size": total,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "allocated_size": used,
+        "active_size": used,
+        "requested_size": sum(block["requested_size"] for block in live.values()),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": sorted(blocks, key=lambda block: block["address"]),
+    }
+
+
+# --- the blocks of a prediction -----------------------------------------------------------------
+
+# What a block is for, and the function in which it would be allocated.
+_ALWAYS = {
+    "weights": ("torch/nn/modules/module.py", "_apply"),
+    "optimizer": ("torch/optim/adamw.py", "_init_group"),
+    "framework overhead": ("cublas", "getWorkspace"),
+    "inputs and labels": ("predicted", "batch"),
+}
+_IN_PHASE = {
+    "forward": ("torch/nn/modules/module.py", "forward"),
+    "backward": ("torch/_tensor.py", "backward"),
+    "update": ("torch/optim/adamw.py", "step"),
+}
+
+
+def timeline_events(run: StepTimeline) -> tuple[BlockEvent, ...]:
+    """The blocks that a predicted step would allocate and free, for `snapshot_pickle`.
+
+    Whatever a consumer grows by from one moment to the next is one block; the youngest die first.
+    Each has a stack that says what it is for, at which moment, and in which phase.
+    """
+    events: list[BlockEvent] = []
+    held: dict[str, list[BlockEvent]] = {name: [] for name in run.sizes}
+    numbers = count()
+
+    def size_of(name: str) -> int:
+        return sum(block.size_bytes for block in held[name])
+
+    def grow(name: str, size: int, frames: tuple[Frame, ...]) -> None:
+        if more := size - size_of(name):
+            held[name].append(BlockEvent("alloc", next(numbers), more, frames))
+            events.append(held[name][-1])
+
+    before = run.steps[0]
+    for step in run.steps:
+        sizes = step.bill.consumers
+        for name, size in sizes.items():  # first what goes, as the moment before ends
+            if size_of(name) > size:
+                frames = _stack(name, before)
+                while size_of(name) > size:
+                    events.append(held[name].pop()._replace(action="free", frames=frames))
+                grow(name, size, frames)
+        for name, size in sizes.items():
+            grow(name, size, _stack(name, step))
+        before = step
+    return tuple(events)
+
+
+def _stack(name: str, step: StepMoment) -> tuple[Frame, ...]:
+    filename, function = _ALWAYS.get(name, _IN_PHASE[step.phase])
+    return Frame("predicted", 0, f"{name}: {step.what}"), Frame(filename, 0, function)
+
+
+# --- a file is read without trust ---------------------------------------------------------------
+
+
+class _Plain(pickle.Unpickler):
+    """Builds numbers, strings, lists, tuples and dicts, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise ValueError(
+            f"the file asks for {told(f'{module}.{name}')}, which would run code: a memory "
+            "snapshot holds plain lists and numbers, so do not open it with anything else either"
+        )
+
+
+def parse_snapshot(data: bytes) -> dict[str, Any]:
+    """The content of a snapshot's file: a dict with "segments" and "device_traces".
+
+    Raises ValueError for a file that names any class or function, as a pickle that runs code must;
+    for one that is no pickle; and for one that holds something else.
+    """
+    if not isinstance(data, bytes):
+        raise TypeError(f"data must be bytes, not {told(data)}: read the file with read_bytes()")
+    write_it = "write it with torch.cuda.memory._dump_snapshot(path)"
+    try:
+        found = _Plain(io.BytesIO(data)).load()
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"the file is no pickle ({type(error).__name__}): {write_it}") from None
+    traces, segments = _dicts([found], "device_traces", list), _dicts([found], "segments", list)
+    if not (
+        traces
+        and segments
+        and all(isinstance(trace, list) for trace in traces[0])
+        and _dicts([entry for trace in traces[0] for entry in trace], "action", str) is not None
+        and (blocks := _dicts(segments[0], "blocks", list)) is not None
+        and _dicts([block for each in blocks for block in each], "size", int) is not None
+    ):
+        raise ValueError(f"the file is a pickle, but no memory snapshot: {write_it}")
+    return dict(found)
+
+
+def _dicts(found: Sequence[Any], key: str, kind: type) -> list[Any] | None:
+    """What each has at `key`; None unless all are dicts that have something of this kind there."""
+    fit = all(isinstance(one, dict) and isinstance(one.get(key), kind) for one in found)
+    return [one[key] for one in found] if fit else None
+
+
+# --- blocks are sorted by what they are for -----------------------------------------------------
 
 LEAK, UNKNOWN = "leak", "not known"
 CATEGORIES = (
@@ -28,6 +272,12 @@ CATEGORIES = (
 )
 LEAK_ROUNDS = 3  # two may be a batch that is loaded ahead
 _FORWARD, _BACKWARD, _UPDATE, _SETUP, _OUTSIDE = "forward", "backward", "update", "setup", ""
+_OF_PHASE = {
+    _SETUP: "weights",
+    _UPDATE: "optimizer",
+    _BACKWARD: "gradients",
+    _FORWARD: "intermediate results",
+}
 _OPTIMIZER = re.compile(r"(^|[/\\])optim(izers?)?([/\\.]|$)|adam", re.IGNORECASE)
 _INPUTS = re.compile(r"batch|loader|collate", re.IGNORECASE)
 _LIBRARY = re.compile(
@@ -87,15 +337,15 @@ class Snapshot:
     def at_peak(self) -> dict[str, int]:
         """Bytes by category at the first moment at which most is there."""
         totals = self.totals
-        place = totals.index(max(totals))
-        return {name: sizes[place] for name, sizes in self.sizes.items()}
+        moment = totals.index(max(totals))
+        return {name: sizes[moment] for name, sizes in self.sizes.items()}
 
     def explain(self, unit: str = "GB") -> str:
         """One line for each category at the peak, the total, what is reserved; the leaks."""
         peak = {name: size for name, size in self.at_peak.items() if size}
         lines = {**peak, "peak": sum(peak.values()), "reserved at the end": self.reserved_bytes}
-        text = [f"{name:<22}{format_bytes(size, unit):>12}" for name, size in lines.items()]
-        return "\n".join([*text, *(leak.explain() for leak in self.leaks)])
+        table = [f"{name:<22}{format_bytes(size, unit):>12}" for name, size in lines.items()]
+        return "\n".join([*table, *(leak.explain() for leak in self.leaks)])
 
 
 def read_snapshot(data: bytes, device: int = DERIVED) -> Snapshot:
@@ -113,32 +363,31 @@ def read_snapshot(data: bytes, device: int = DERIVED) -> Snapshot:
     content = parse_snapshot(data)
     traces = content["device_traces"]
     if device is DERIVED:
-        device = max(range(len(traces)), key=lambda it: len(traces[it]), default=0)
+        device = max(range(len(traces)), key=lambda number: len(traces[number]), default=0)
     whole("device", device, least=0)
     if device >= len(traces) or not traces[device]:
         raise ValueError(
             f"device {device} has no events: call torch.cuda.memory._record_memory_history() first"
         )
-    segments = [it for it in content["segments"] if it.get("device", device) == device]
+    segments = [one for one in content["segments"] if one.get("device", device) == device]
     life = _Life()
     for entry in traces[device]:
         life.see(entry)
     life.end(segments)
-    return _sorted(life, sum(_number(it, "total_size") for it in segments))
+    return life.sorted(sum(_number(segment, "total_size") for segment in segments))
 
 
+@dataclass(eq=False)
 class _Block:
     """One block from birth to death."""
 
-    def __init__(
-        self, size: int, frames: tuple[Frame, ...], phase: str, run: int, round_: int
-    ) -> None:
-        self.size, self.frames = size, frames
-        self.phase = phase  # in which it was born
-        self.run = run  # of one phase, in which it was born; -1 before the trace
-        self.round = round_
-        self.died: int | None = None  # the run
-        self.kind = UNKNOWN
+    size: int
+    frames: tuple[Frame, ...]
+    phase: str  # in which it was born
+    run: int = -1  # of one phase, in which it was born; -1 before the trace
+    round: int = 0
+    died: int | None = None  # the run
+    kind: str = UNKNOWN
 
 
 class _Life:
@@ -156,18 +405,15 @@ class _Life:
         address, size = _number(entry, "addr"), _number(entry, "size")
         if action == "alloc":
             phase = self.enter(frames)
-            block = _Block(size, frames, phase, self.run, self.round)
+            block = self.live[address] = _Block(size, frames, phase, self.run, self.round)
             self.blocks.append(block)
-            self.live[address] = block
             own = _own(frames) or (frames[0] if frames else None)
             self.changes.append((self.phase, own.name if own else "", block, size))
-        elif action in ("free_requested", "free_completed"):
-            if action == "free_completed" and address not in self.live:
-                return  # the request was seen
-            missing = _Block(size, (), _OUTSIDE, -1, 0)
-            block = self.live.pop(address, missing)
-            if block is missing:
-                self.blocks.append(missing)
+        elif action == "free_requested" or (action == "free_completed" and address in self.live):
+            if address not in self.live:  # born before the trace
+                self.live[address] = _Block(size, (), _OUTSIDE)
+                self.blocks.append(self.live[address])
+            block = self.live.pop(address)
             if frames != block.frames:  # some versions give the stack of the birth
                 self.enter(frames)
             block.died = self.run
@@ -195,73 +441,40 @@ class _Life:
                 if str(block.get("state")).startswith("active") and address not in self.live:
                     frames = _frames(block)
                     size = block.get("requested_size", block["size"])
-                    self.blocks.append(_Block(size, frames, _phase(frames), -1, 0))
+                    self.blocks.append(_Block(size, frames, _phase(frames)))
                 address += block["size"]
 
-
-def _number(entry: Mapping[str, Any], name: str) -> int:
-    value = entry.get(name, 0)
-    return value if isinstance(value, int) else 0
-
-
-def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    found = entry.get("frames") or ()
-    return tuple(
-        Frame(str(it.get("filename", "")), _number(it, "line"), str(it.get("name", "")))
-        for it in found
-        if isinstance(it, dict)
-    )
-
-
-@lru_cache(maxsize=4096)
-def _own(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame that is no library's."""
-    return next((it for it in frames if not _LIBRARY.search(it.filename)), None)
-
-
-@lru_cache(maxsize=4096)  # the same lines run in every step
-def _phase(frames: tuple[Frame, ...]) -> str:
-    """ "forward", "backward", "update" or "setup" by the functions of a stack; "" if none says."""
-    names = {frame.name for frame in frames}
-    if names & {"backward", "_engine_run_backward"} or any("autograd::Eng" in it for it in names):
-        return _BACKWARD
-    if "zero_grad" in names or any(
-        _OPTIMIZER.search(it.filename) or _OPTIMIZER.search(it.name) for it in frames
-    ):
-        return _UPDATE
-    called = names & {"forward", "_call_impl", "_wrapped_call_impl"}
-    if called or any(it.filename.endswith("nn/functional.py") for it in frames):
-        return _FORWARD
-    if names & {"__init__", "_apply", "load_state_dict", "reset_parameters"}:
-        return _SETUP
-    return _OUTSIDE
-
-
-def _sorted(life: _Life, reserved: int) -> Snapshot:
-    """Give each block its category, and add them up moment by moment."""
-    mortal = {it.frames for it in life.blocks if it.died is not None}
-    for block in life.blocks:
-        block.kind = _kind(block, life.round, block.frames in mortal)
-    leaks = _leaks(life.blocks)
-    for leak in leaks:
-        for block in life.blocks:
-            if block.died is None and block.frames == leak.frames and block.run >= 0:
-                block.kind = LEAK
-    held = dict.fromkeys(CATEGORIES, 0)
-    for block in life.blocks:
-        held[block.kind] += block.size * (block.run < 0)
-    columns: dict[str, list[int]] = {name: [size] for name, size in held.items()}
-    for _, _, block, change in life.changes:
-        held[block.kind] += change
-        for name, size in held.items():
-            columns[name].append(size)
-    return Snapshot(
-        (life.changes[0][0] if life.changes else _SETUP, *(it[0] for it in life.changes)),
-        ("start", *(it[1] for it in life.changes)),
-        {name: tuple(sizes) for name, sizes in columns.items()},
-        leaks,
-        reserved,
-    )
+    def sorted(self, reserved: int) -> Snapshot:
+        """Give each block its category, and add them up moment by moment."""
+        mortal = {block.frames for block in self.blocks if block.died is not None}
+        staying: dict[tuple[Frame, ...], list[_Block]] = {}
+        for block in self.blocks:
+            block.kind = _kind(block, self.round, block.frames in mortal)
+            if block.died is None and block.run >= 0:
+                staying.setdefault(block.frames, []).append(block)
+        leaks = []
+        for frames, blocks in staying.items():
+            rounds = len({block.round for block in blocks})
+            if rounds >= LEAK_ROUNDS:
+                size = sum(block.size for block in blocks)
+                leaks.append(Leak(frames, len(blocks), rounds, size))
+                for block in blocks:
+                    block.kind = LEAK
+        held = dict.fromkeys(CATEGORIES, 0)
+        for block in self.blocks:
+            held[block.kind] += block.size * (block.run < 0)
+        columns = {name: [size] for name, size in held.items()}
+        for _, _, block, change in self.changes:
+            held[block.kind] += change
+            for name, size in held.items():
+                columns[name].append(size)
+        return Snapshot(
+            (self.changes[0][0] if self.changes else _SETUP, *(it[0] for it in self.changes)),
+            ("start", *(it[1] for it in self.changes)),
+            {name: tuple(sizes) for name, sizes in columns.items()},
+            tuple(sorted(leaks, key=lambda leak: -leak.size_bytes)),
+            reserved,
+        )
 
 
 def _kind(block: _Block, last_round: int, mortal: bool) -> str:
@@ -276,23 +489,78 @@ def _kind(block: _Block, last_round: int, mortal: bool) -> str:
         return "temporary buffers"
     if block.phase == _FORWARD and block.died is None and block.round < last_round:
         return UNKNOWN
-    return {
-        _SETUP: "weights",
-        _UPDATE: "optimizer",
-        _BACKWARD: "gradients",
-        _FORWARD: "intermediate results",
-    }[block.phase]
+    return _OF_PHASE[block.phase]
 
 
-def _leaks(blocks: Iterable[_Block]) -> tuple[Leak, ...]:
-    """Stacks whose blocks stay from round to round, the largest first."""
-    staying: dict[tuple[Frame, ...], list[_Block]] = {}
-    for block in blocks:
-        if block.died is None and block.run >= 0:
-            staying.setdefault(block.frames, []).append(block)
-    found = []
-    for frames, its in staying.items():
-        rounds = len({block.round for block in its})
-        if rounds >= LEAK_ROUNDS:
-            found.append(Leak(frames, len(its), rounds, sum(block.size for block in its)))
-    return tuple(sorted(found, key=lambda leak: -leak.size_bytes))
+def _number(entry: Mapping[str, Any], name: str) -> int:
+    value = entry.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(str(one.get("filename", "")), _number(one, "line"), str(one.get("name", "")))
+        for one in entry.get("frames") or ()
+        if isinstance(one, dict)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _own(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame that is no library's."""
+    return next((frame for frame in frames if not _LIBRARY.search(frame.filename)), None)
+
+
+@lru_cache(maxsize=4096)  # the same lines run in every step
+def _phase(frames: tuple[Frame, ...]) -> str:
+    """The phase by the functions of a stack; _OUTSIDE if none of them tells."""
+    names, files = {frame.name for frame in frames}, {frame.filename for frame in frames}
+    if names & {"backward", "_engine_run_backward"} or any("autograd::Eng" in it for it in names):
+        return _BACKWARD
+    if "zero_grad" in names or any(map(_OPTIMIZER.search, names | files)):
+        return _UPDATE
+    called = names & {"forward", "_call_impl", "_wrapped_call_impl"}
+    if called or any(name.endswith("nn/functional.py") for name in files):
+        return _FORWARD
+    if names & {"__init__", "_apply", "load_state_dict", "reset_parameters"}:
+        return _SETUP
+    return _OUTSIDE
+
+
+# --- a trace for other viewers ------------------------------------------------------------------
+
+
+@checked
+def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> str:
+    """A trace for chrome://tracing and ui.perfetto.dev, as JSON; one microsecond a moment.
+
+    It has a bar for each phase and a counter of bytes by category. `phases` has the phase of each
+    moment, `sizes` its bytes by category, as timelines here have them. Moments are in order, not to
+    scale in time. Raises ValueError for lists of other lengths. Events have the keys of those that
+    torch.profiler exports. Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C"
+    counts; times in µs.
+    """
+    for phase in phases:
+        text("phases", phase)
+    for name, column in sizes.items():
+        if not isinstance(column, Sequence) or len(column) != len(phases):
+            raise ValueError(
+                f"sizes {name!r} is {told(column)} and phases has {len(phases)} moments: "
+                "give a list with the bytes of each"
+            )
+        for size_bytes in column:
+            whole(f"sizes {name!r}", size_bytes, least=0)
+    process = {"pid": 0, "tid": 0}
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "ts": 0, **process, "args": {"name": "memory of a GPU"}}
+    ]
+    start = 0
+    for phase, group in groupby(phases):
+        moments = len(list(group))
+        bar = {"name": phase, "ph": "X", "cat": "phase", "ts": start, "dur": moments}
+        events.append(bar | process)
+        start += moments
+    for moment in range(len(phases)):
+        args = {name: column[moment] for name, column in sizes.items()}
+        events.append({"name": "bytes", "ph": "C", "ts": moment, **process, "args": args})
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)

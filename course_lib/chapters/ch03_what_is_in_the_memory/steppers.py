@@ -12,10 +12,7 @@ from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.trace import TAKE

@@ -31,7 +31,7 @@ from course_lib.chapters.ch04_activations import figures
 from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import saved_bytes
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Job,
@@ -42,10 +42,10 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
-from course_lib.theory.inputs.frameworks import as_framework_does
-from course_lib.theory.memory import activations, ends
+from course_lib.theory.inputs.job import as_framework_does
+from course_lib.theory.memory import activations
 from course_lib.chapters.ch04_activations import segments
-from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
+from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED, metered_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, gpu_memory, memory_moments
 from course_lib.theory.memory.step_timeline import step_timeline
 
@@ -345,7 +345,7 @@ def build(segment=None):
 
 inputs, labels = Windows(sequence=64).batch(range(4))
 six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
-head = ends.head_activation_bytes(
+head = activations.head_activation_bytes(
     Job(six, fp32, Layout(micro_batch=4), sequence=64)
 )  # outside the layers
 
@@ -486,7 +486,7 @@ assert most[1] / most[0] < 0.3 < foretold[1] / foretold[0]
 
 # %%
 work = [
-    measure.flops.matmul_flops(lambda gpt=gpt: loss_of(gpt).backward())
+    measure.times.matmul_flops(lambda gpt=gpt: loss_of(gpt).backward())
     for gpt in (normal, checkpointed)
 ]
 expect(

@@ -13,11 +13,7 @@ from course_lib.checking import (
     expect_number,
     expect_parts,
 )
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import MODELS, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes
 
 _GPT3 = MODELS["gpt3-175b"]

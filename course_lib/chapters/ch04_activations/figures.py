@@ -7,8 +7,7 @@ from course_lib.figures.engines.bars import bars
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import ActivationTerms
 from course_lib.trace import Event

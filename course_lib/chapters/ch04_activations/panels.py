@@ -4,10 +4,7 @@ from course_lib.chapters.ch04_activations import figures
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.offers import DENSE
 from course_lib.panels.panel import View, panel
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.activations import activation_terms
 

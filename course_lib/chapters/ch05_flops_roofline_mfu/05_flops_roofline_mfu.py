@@ -21,12 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import expect, measure, predict, scratch, show_source
-from course_lib.chapters.ch05_flops_roofline_mfu import figures
+from course_lib.chapters.ch05_flops_roofline_mfu import figures, roofline
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.theory.compute import budget, flops
-from course_lib.chapters.ch05_flops_roofline_mfu.products import linear_products
-from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -66,7 +64,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 # $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
 
 # %%
-three = linear_products(tokens=2, inputs=3, outputs=4)
+three = roofline.linear_products(tokens=2, inputs=3, outputs=4)
 figures.matrix_products(three)
 
 # %% [markdown]
@@ -83,7 +81,7 @@ first = predict("5.first_layer", "FLOP of a first layer?", yours=None, unit="FLO
 # matrices, and adds $2mkn$ by PyTorch's own formulas:
 
 # %%
-show_source(measure.flops.matmul_flops)
+show_source(measure.times.matmul_flops)
 
 # %%
 layer = torch.nn.Linear(3, 4, bias=False)
@@ -96,7 +94,7 @@ def run(tokens):
 
 expect(
     4 * 2 * 12,
-    measure.flops.matmul_flops(lambda: run(torch.ones(2, 3))),
+    measure.times.matmul_flops(lambda: run(torch.ones(2, 3))),
     label="as the first layer",
     unit="FLOP",
     yours=first,
@@ -105,7 +103,7 @@ expect(
 # %%
 expect(
     6 * 2 * 12,
-    measure.flops.matmul_flops(lambda: run(torch.ones(2, 3, requires_grad=True))),
+    measure.times.matmul_flops(lambda: run(torch.ones(2, 3, requires_grad=True))),
     label="inside a model",
     unit="FLOP",
 )
@@ -161,7 +159,7 @@ def step():
 with FlopCounterMode(display=False) as counter:
     step()
 counted = counter.get_total_flops()
-assert counted == measure.flops.matmul_flops(step)  # the course's counter agrees
+assert counted == measure.times.matmul_flops(step)  # the course's counter agrees
 expect(1.093, counted / thumb, within=0.01, label="counted / 6ND", yours=factor)
 
 # %% [markdown]
@@ -387,7 +385,7 @@ assert few.peak_fraction < 0.01 and many.peak_fraction > 0.9
 def mlp_intensity(tokens):
     """FLOP per byte of LLaMA-2 7B's MLP."""
     chip = hardware.accelerator("H100-SXM")
-    found = model_roofline(models.MODELS["llama2-7b"], chip, tokens).operations
+    found = roofline.model_roofline(models.MODELS["llama2-7b"], chip, tokens).operations
     return next(each.flop_per_byte for each in found if each.name == "MLP")
 
 
@@ -432,11 +430,11 @@ assert hardware.matmul_intensity(346, 4096, 4096) > h100_ridge
 # vectors.
 
 # %%
-show_source(measure.machine.matmul_flop_per_s)
+show_source(measure.times.matmul_flop_per_s)
 
 # %%
-peak = max(measure.machine.matmul_flop_per_s(n, n, n) for n in (256, 512, 1024))
-bandwidth = measure.machine.memory_bytes_per_s()
+peak = max(measure.times.matmul_flop_per_s(n, n, n) for n in (256, 512, 1024))
+bandwidth = measure.times.memory_bytes_per_s()
 mine = hardware.Accelerator(
     "this machine, one core",
     peak,
@@ -463,7 +461,7 @@ sizes = (1, 4, 16, 64, 256)
 intensity = {t: hardware.matmul_intensity(t, 2048, 2048, 4) for t in sizes}
 assert intensity[1] < 0.5 and intensity[256] > 100  # FLOP per byte
 allowed = {t: mine.attainable_flop_per_s(each) for t, each in intensity.items()}
-reached = {t: measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in sizes}
+reached = {t: measure.times.matmul_flop_per_s(t, 2048, 2048) for t in sizes}
 expect(..., reached[256] / reached[1], label="gain by batching", yours=gain)
 
 # %%
@@ -571,7 +569,7 @@ assert 1.32 < again.hardware_flop / again.model_flop < 4 / 3
 # more. The counter sees it as soon as we let PyTorch choose its own attention:
 
 # %%
-chosen = measure.flops.matmul_flops(
+chosen = measure.times.matmul_flops(
     lambda: scratch.accumulation.loss_sum(gpt(inputs), labels).backward()
 )
 flash = flops.training_flops(shape, sequences=4, sequence=64, attention="flash")
@@ -621,7 +619,7 @@ figures.stacked_bars(
 my_mfu = predict("5.mfu", "Your MFU in %?", yours=None)
 
 # %%
-time_s = measure.machine.seconds(step, repeats=9)
+time_s = measure.times.seconds(step, repeats=9)
 mfu = budget.utilisation(exact.model_flop, time_s, gpus=1, peak_flop_per_s=peak)
 expect(..., 100 * mfu, label="your MFU", unit="%", yours=my_mfu)
 
@@ -639,7 +637,7 @@ def mfu_at(hidden):
     sizes = dict(layers=2, hidden=hidden, heads=4, vocab=VOCAB, context=64)
     wider = scratch.gpt.GPT(**sizes)
     work = flops.training_flops(TransformerShape(ffn=4 * hidden, **sizes), 4, 64)
-    passes_s = measure.machine.seconds(
+    passes_s = measure.times.seconds(
         lambda: scratch.accumulation.loss_sum(wider(inputs), labels).backward()
     )
     mfu = budget.utilisation(work.model_flop, passes_s, gpus=1, peak_flop_per_s=peak)
@@ -692,7 +690,7 @@ def update():
 slower = predict("5.slower", "Measured / predicted, wide?", yours=None)
 
 # %%
-times = sorted(measure.machine.seconds(update, repeats=1) for _ in range(9))
+times = sorted(measure.times.seconds(update, repeats=1) for _ in range(9))
 ratio = times[4] / predicted.total_s
 expect(..., ratio, label="measured / predicted, wide", yours=slower)
 

@@ -3,17 +3,13 @@
 import math
 from collections.abc import Sequence
 
-from course_lib.chapters.ch05_flops_roofline_mfu.products import Product
-from course_lib.chapters.ch05_flops_roofline_mfu.roofline import Operation, Roofline
+from course_lib.chapters.ch05_flops_roofline_mfu.roofline import Operation, Product, Roofline
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis, powers
 from course_lib.figures.engines.cells import Cell, Cells
-from course_lib.figures.engines.lines import Curve, Frame, graph
+from course_lib.figures.engines.lines import Axis, Curve, Frame, graph, powers
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT, Point
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, counted
 from course_lib.theory.inputs.units import format_flop, format_number
 
 # --- products -----------------------------------------------------------------------------------

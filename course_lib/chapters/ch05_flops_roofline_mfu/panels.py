@@ -2,7 +2,7 @@
 
 from course_lib.chapters.ch05_flops_roofline_mfu import figures
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.offers import DENSE
 from course_lib.panels.panel import Panel, View

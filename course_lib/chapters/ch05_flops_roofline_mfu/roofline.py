@@ -1,4 +1,4 @@
-"""A model on the roofline of a chip: which of its operations compute, and which wait for memory."""
+"""The matrix products of a layer, and a model on the roofline of a chip: what waits for memory."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,38 @@ from course_lib.theory.inputs.hardware import Accelerator, matmul_intensity
 from course_lib.theory.inputs.shape import Matrix, TransformerShape
 from course_lib.theory.inputs.units import format_flop
 from course_lib.validation import whole
+
+
+@dataclass(frozen=True)
+class Product:
+    """`left` (rows × inner) times `right` (inner × columns) gives `result` (rows × columns)."""
+
+    what: str
+    left: str
+    right: str
+    result: str
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flop(self) -> int:
+        """A multiplication and an addition for each number of a row, a column: 2·m·k·n FLOP."""
+        return 2 * self.rows * self.inner * self.columns
+
+
+def linear_products(tokens: int, inputs: int, outputs: int) -> tuple[Product, Product, Product]:
+    """Y = X·W, ∇W = Xᵀ·∇Y and ∇X = ∇Y·Wᵀ of a layer without bias, of equally many FLOP.
+
+    The gradients follow from the chain rule. Raises ValueError for counts below 1.
+    """
+    for name, count in {"tokens": tokens, "inputs": inputs, "outputs": outputs}.items():
+        whole(name, count)
+    return (
+        Product("forward", "X", "W", "Y", tokens, inputs, outputs),
+        Product("gradient of the weights", "Xᵀ", "∇Y", "∇W", inputs, tokens, outputs),
+        Product("gradient of the input", "∇Y", "Wᵀ", "∇X", tokens, outputs, inputs),
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +123,7 @@ def model_roofline(shape: TransformerShape, accelerator: Accelerator, tokens: in
         "head": [Matrix("head", shape.hidden, shape.vocab, bias=False)],
     }
     products = [
-        _operation(name, *_product(matrices, tokens, element_bytes), accelerator)
+        _operation(name, *_all_products(matrices, tokens, element_bytes), accelerator)
         for name, matrices in parts.items()
     ]
     numbers = 2 * shape.layers * tokens * shape.hidden  # two additions in each layer
@@ -99,7 +131,7 @@ def model_roofline(shape: TransformerShape, accelerator: Accelerator, tokens: in
     return Roofline(accelerator, tokens, (*products, additions))
 
 
-def _product(matrices: list[Matrix], tokens: int, element_bytes: int) -> tuple[float, float]:
+def _all_products(matrices: list[Matrix], tokens: int, element_bytes: int) -> tuple[float, float]:
     """FLOP and bytes of several products of `tokens` rows."""
     flop = sum(tokens * matrix.forward_flop for matrix in matrices)
     moved = sum(

@@ -18,26 +18,15 @@
 # Time: three to four hours, half of them for the exercises. You need chapter 5.
 
 # %%
-from dataclasses import replace
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
-from course_lib import demos, expect, launch, measure
+from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch06_collectives import figures
-from course_lib import predict, scratch, show_source
-from course_lib.clinic.nccl_table import nccl_table
-from course_lib.clinic.recorded import output
-from course_lib.figures.paper import style
-from course_lib.measure.collective_time import collective_seconds
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
-from course_lib.chapters.ch06_collectives.blocks import exchange
-from course_lib.theory.network.nccl_times import nccl_choice, nccl_ways
-from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.all_reduce import ring_or_tree
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -59,6 +48,8 @@ least = predict("6.ms", "Milliseconds at least?", yours=None, unit="ms")
 # after which do all ranks hold the same numbers?
 
 # %%
+from course_lib.chapters.ch06_collectives.blocks import exchange
+
 seven = (
     "broadcast",
     "reduce",
@@ -213,6 +204,8 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # Four ways for eight ranks (section 6.4 is about the tree). Green are those that send the most:
 
 # %%
+from course_lib.theory.network.all_reduce import all_reduce_ways
+
 ways = all_reduce_ways(ranks=8)
 assert [way.most for way in ways.values()] == [7, 3, 1.75, 1.125]
 figures.who_sends(ways, "× S")
@@ -307,6 +300,8 @@ figures.bars(
 # flow, 450 GB a second.
 
 # %%
+from course_lib.figures.paper import style
+
 nvlink = hardware.accelerator("H100-SXM").inside
 shares = {}
 for name, message in {"1 kB": 1e3, "1.53 MB": 1.53e6, "1 GB": 1e9}.items():
@@ -349,6 +344,8 @@ expect(52.5, ring_ms, within=2e-3, label="round a ring", unit="ms", yours=least)
 # a user measured 365 to 370 on 2 to 8 GPUs in issue 1455 of NVIDIA/nccl). Step by step from the guess to the stopwatch:
 
 # %%
+from dataclasses import replace
+
 carries = replace(nvlink, bytes_per_s=370e9)
 healthy_s = collectives.seconds("all-reduce", gradients, 8, carries)
 assert round(1000 * healthy_s) == 64
@@ -515,6 +512,9 @@ figures.lines(
 largest = predict("6.nccl", "Largest on the ring?", yours=None, unit="KiB")
 
 # %%
+from course_lib.theory.network.all_reduce import nccl_choice
+from course_lib.theory.network.all_reduce import nccl_ways
+
 ways_of_nccl = {way.name: way for way in nccl_ways()}
 kib_sizes = [2**power for power in range(5, 19)]
 curves = {
@@ -576,6 +576,11 @@ guess = predict("6.alpha", "α in µs?", yours=None)
 
 
 # %%
+from functools import partial
+
+from course_lib.measure.times import collective_seconds
+
+
 def ring_times(sizes):
     """Seconds of a ring all-reduce at each size: the fastest of 40 calls."""
     here = peers.Peers()
@@ -762,10 +767,14 @@ assert 31.5e9 < 450e9 < needed and 64e9 < 900e9 < 2 * needed
 printed = predict("6.busbw", "busbw in GB/s?", yours=None, unit="GB/s")
 
 # %%
+from course_lib.clinic.recorded import output
+
 one_server = output("all_reduce_perf_nvls").text
 print("\n".join(line[:84] for line in one_server.splitlines()[2:]))
 
 # %%
+from course_lib.clinic.nccl_table import nccl_table
+
 table = nccl_table(one_server)
 last = table.rows[-1]
 by_hand = collectives.bus_bandwidth("all-reduce", 2**32, 8, last.time_s) / 1e9

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch06_collectives.builds import ring, tree
+from course_lib.chapters.ch06_collectives import builds
 from course_lib.checking import (
     Question,
     Wrong,
@@ -20,7 +20,7 @@ from course_lib.checking import (
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
 from course_lib.theory.inputs.hardware import HDR, Link, accelerator
 from course_lib.theory.network import collectives
-from course_lib.theory.network.nccl_times import nccl_ways
+from course_lib.theory.network.all_reduce import nccl_ways
 
 _GB = 10**9
 _NVLINK = accelerator("H100-SXM").inside
@@ -378,7 +378,7 @@ def _crossover(answer: Any) -> None:
     )
 
 
-BUILDS = (ring.RING, tree.TREE)
+BUILDS = (builds.RING, builds.TREE)
 
 QUIZ = (
     Question(

@@ -5,16 +5,13 @@ from dataclasses import replace
 
 from course_lib.chapters.ch06_collectives.blocks import Exchange, Row
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import powers
 from course_lib.figures.engines.cells import Cell, Cells
-from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.lines import Curve, graph, powers
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Point
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, Point, counted
 from course_lib.theory.inputs.units import format_bytes, format_seconds
-from course_lib.theory.network.ring_or_tree import RingOrTree, ring_or_tree
+from course_lib.theory.network.all_reduce import RingOrTree, ring_or_tree
 
 # --- collective grid ----------------------------------------------------------------------------
 # What collectives do: before and after, who holds which block.

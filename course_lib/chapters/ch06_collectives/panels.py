@@ -1,14 +1,14 @@
 """Panels of chapter 6, beside those of the library."""
 
 from course_lib.chapters.ch06_collectives import figures
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.offers import by_name, ethernet
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 from course_lib.theory.inputs.units import KIB, format_number, format_seconds
+from course_lib.theory.network.all_reduce import ring_or_tree
 from course_lib.theory.network.collectives import OPERATIONS
-from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 _LINKS = by_name(
     ACCELERATORS["H100-SXM"].inside,

@@ -5,15 +5,14 @@ from itertools import pairwise
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.inputs.units import format_bytes, format_seconds
-from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.all_reduce import ring_or_tree
 from course_lib.theory.stories import messages as told
 from course_lib.trace import ADD, Event, Held
 

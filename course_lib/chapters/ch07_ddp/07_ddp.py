@@ -20,40 +20,21 @@
 # building your own DDP (7.10) one to two. You need chapters 2 and 6.
 
 # %%
-import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from itertools import pairwise
-from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.chapters.ch07_ddp import copies
-from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch07_ddp import figures
-from course_lib import predict, scratch, show_source
-from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.figures.paper import style
-from course_lib.measure.wire import log_wire
-from course_lib.scratch.accumulation import loss_sum
+from course_lib import demos, expect, launch, measure, predict, scratch, show_source
+from course_lib.chapters.ch07_ddp import copies, figures
 from course_lib.theory.inputs import Cluster, hardware, models, units
-from course_lib.theory.network import collectives
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.bucket_timeline import (
     Gradient,
     ddp_timeline,
     hiding_tokens,
     model_gradients,
 )
-from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
-from course_lib.chapters.ch07_ddp.compression import powersgd_bytes
-from course_lib.theory.network.links import group_link
-from course_lib.theory.pipelines import simulation
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -75,6 +56,8 @@ step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 # $$g = \frac{1}{n} \sum_{i=1}^{n} g_i .$$
 
 # %%
+from itertools import pairwise
+
 own = {"rank 0": "0.2", "rank 1": "0.6"}
 cell = figures.Cell
 grid = {
@@ -92,6 +75,10 @@ figures.cells(grid, "One update of one weight on two GPUs", past=steps, between=
 
 
 # %%
+from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.scratch.accumulation import loss_sum
+
+
 def build():
     """A small GPT, the same on every call."""
     torch.manual_seed(0)
@@ -231,6 +218,8 @@ if not torch.cuda.is_available():  # a plain call
 # On eight devices:
 
 # %%
+from course_lib.theory.network.all_reduce import all_reduce_ways
+
 ways = all_reduce_ways(ranks=8)
 assert ways["one rank adds"].most == copied[8] / (4 * parameters) == 7
 both = {"nn.DataParallel": ways["one rank adds"], "DDP": ways["ring"]}
@@ -407,6 +396,10 @@ class Layer(nn.Linear):
 
 
 # %%
+from concurrent.futures import ThreadPoolExecutor
+
+import torch.distributed as dist
+
 LAYER = 4 * 256 * 256  # bytes
 wire_speed = hardware.Link("30 ms a layer", bytes_per_s=LAYER / 0.030)
 
@@ -507,6 +500,8 @@ expect(
 )
 
 # %%
+from course_lib.figures.paper import style
+
 rows = {
     f"buckets of {mib} MiB": {"predicted": in_theory[mib], "measured": best_s[mib]}
     for mib in in_theory
@@ -611,6 +606,9 @@ print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
 
 
 # %%
+from dataclasses import replace
+
+
 def worth(share_of_peak, link):
     """What eight A100 are worth, in GPUs, if they compute at this share of their peak."""
     chip = replace(a100, matmul_efficiency=share_of_peak)
@@ -713,6 +711,8 @@ assert round(2**22 / tokens) == 132
 # The same as a picture, for LLaMA-2 7B and a batch of 4M tokens. Backward is shared out among the GPUs, the all-reduce is not:
 
 # %%
+from course_lib.theory.network import collectives
+
 many = [8, 16, 32, 64, 132, 256, 512, 1024]
 count = models.MODELS["llama2-7b"].parameters().total
 figures.lines(
@@ -743,6 +743,8 @@ figures.lines(
 # servers then moves 400 GB/s:
 
 # %%
+from course_lib.theory.network.traffic import group_link
+
 whole_servers = group_link(Cluster(chip, nodes=128), "all-reduce", ranks=1024)
 eight_ports = hiding_tokens(speed, whole_servers.bytes_per_s, ranks=1024)
 print(f"{eight_ports:,.0f} tokens per GPU: {2**22 / eight_ports:,.0f} GPUs")
@@ -806,6 +808,9 @@ show_source(DDP._send_full_buckets, DDP._finish)
 # **Predict.** The small GPT has 449,536 bytes of gradients. Two ranks, buckets of 0.1 MiB, three backward passes. How many all-reduces does the library make?
 
 # %%
+from course_lib.theory.network.bucket_timeline import ddp_all_reduces
+from course_lib.theory.network.bucket_timeline import ddp_buckets
+
 sizes = [p.nbytes for p in reversed(list(build().parameters()))]
 cap = round(0.1 * units.MIB)
 buckets = ddp_buckets(sizes, cap, first_bytes=cap)
@@ -816,6 +821,9 @@ calls = predict("7.calls", "All-reduces in 3 passes?", yours=None)
 
 
 # %%
+from course_lib.measure.wire import log_wire
+
+
 def library(model):
     return DistributedDataParallel(model, bucket_cap_mb=0.1)
 
@@ -961,6 +969,8 @@ figures.cells(rows, title, heads=False, gap=2)
 # as if all were well. PyTorch notices in the *next forward pass*. Its message is one to know by heart:
 
 # %%
+import textwrap
+
 message = what_happens([])
 for line in message.splitlines():
     if line.startswith(("RuntimeError", "Parameters which")):
@@ -1035,6 +1045,8 @@ assert "device_ids" in several.notes[1]
 # While one device works, the other one waits:
 
 # %%
+from course_lib.theory.pipelines import simulation
+
 one_batch = simulation.timeline("naive", stages=2, micro_batches=1)
 replicas = {"replica 0, on GPUs 0 and 1": one_batch.tasks}
 replicas["replica 1, on GPUs 2 and 3"] = one_batch.tasks
@@ -1075,6 +1087,8 @@ figures.timeline(replicas, seconds=False)
 left = predict("7.lowrank", "Bytes left at rank 4?", yours=None, unit="%")
 
 # %%
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
 HOOKS = "fp32", "bf16", "rank 16", "rank 4", "rank 1"
 text = Windows(sequence=64)
 
@@ -1113,6 +1127,9 @@ def own_loss(ddp):
 
 
 # %%
+from unittest import mock
+
+
 def third_passes():
     """For each hook: bytes given to all-reduce, and how far the gradient is off."""
     launch.init()
@@ -1133,6 +1150,8 @@ def third_passes():
 
 
 # %%
+from course_lib.chapters.ch07_ddp.compression import powersgd_bytes
+
 passes = launch.run(third_passes, ranks=2, stream=False)[0]
 shapes = [tuple(p.shape) for p in build().parameters()]
 in_theory = {"fp32": 4 * parameters, "bf16": 2 * parameters}
@@ -1235,9 +1254,9 @@ expect(0.135, slow_s, within=None, label="slow link, bf16", unit="s")
 
 # %%
 bucket = torch.randn(2**18)  # 1 MiB
-rounding_s = measure.machine.seconds(lambda: bucket.copy_(bucket.bfloat16()))
+rounding_s = measure.times.seconds(lambda: bucket.copy_(bucket.bfloat16()))
 pays_below = 2 * bucket.numel() / rounding_s / units.GB
-sixth = measure.machine.memory_bytes_per_s(2**18) / 6 / units.GB
+sixth = measure.times.memory_bytes_per_s(2**18) / 6 / units.GB
 expect(sixth, pays_below, within=None, label="pays below", unit="GB/s")
 
 # %% [markdown]
@@ -1412,7 +1431,7 @@ def order(cut):
         return default_hooks.allreduce_hook(group, bucket)
 
     ddp.register_comm_hook(None, send)
-    with measure.graphs.log_backward(lambda: events.append("graph"), cut) as backend:
+    with measure.gradients.log_backward(lambda: events.append("graph"), cut) as backend:
         compiled = torch.compile(ddp, backend=backend)
         for _ in range(3):
             events.clear()

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from course_lib.measure.operators import Listener
+from course_lib.measure.wire import Listener
 
 _COPIES = (torch.ops.aten._to_copy, torch.ops.aten.clone)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.chapters.ch07_ddp.builds import ddp
+from course_lib.chapters.ch07_ddp import builds
 from course_lib.checking import (
     Question,
     Wrong,
@@ -21,8 +21,14 @@ from course_lib.theory.inputs.hardware import HDR, NDR, Link
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.memory.peak import memory_moments
-from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline, hiding_tokens
-from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
+from course_lib.theory.network.bucket_timeline import (
+    Gradient,
+    ddp_all_reduces,
+    ddp_buckets,
+    ddp_timeline,
+    gradient_syncs,
+    hiding_tokens,
+)
 from course_lib.theory.network.collectives import steps
 
 _REMEDIES = (
@@ -304,7 +310,7 @@ def _equal(answer: Any) -> None:
     expect_choice(answer[1], "what PowerSGD has left out", because, choices=tuple(_BOTH_HAVE))
 
 
-BUILDS = (ddp.DDP,)
+BUILDS = (builds.DDP,)
 
 QUIZ = (
     Question(

@@ -1,7 +1,7 @@
 """Panels of chapter 7, beside those of the library."""
 
 from course_lib.chapters.ch07_ddp import figures
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, flag, powers_of_two, whole
 from course_lib.panels.offers import DENSE, by_name, ethernet
 from course_lib.panels.panel import View, panel

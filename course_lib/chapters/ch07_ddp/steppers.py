@@ -3,8 +3,7 @@
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import flag, listed
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper

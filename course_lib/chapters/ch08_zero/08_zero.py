@@ -17,38 +17,24 @@
 # building your own ZeRO (8.11) one to two. You need chapters 3, 6 and 7.
 
 # %%
-import json
-from dataclasses import replace
-from functools import partial
-
 import torch
 
-from course_lib import demos, expect, launch, measure
+from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch08_zero import figures
-from course_lib import predict, scratch, show_source
-from course_lib.demos.launchers import deepspeed_config as deepspeed
-from course_lib.demos.zero.program import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.measure.storages import tensor_bytes
-from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
 from course_lib.theory.inputs import (
-    RECIPES,
     Job,
     Layout,
+    RECIPES,
     Recipe,
     TransformerShape,
     hardware,
     models,
     units,
 )
-from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network import collectives, zero
-from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
-from course_lib.chapters.ch08_zero.zero_choice import fewest_ranks
-from course_lib.chapters.ch08_zero.zero_choice import most_parameters
-
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -291,6 +277,8 @@ assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 # $4P/n$ from stage 1 on (the recipe's `update="copied"`). LLaMA-2 7B on 8 GPUs:
 
 # %%
+from course_lib.theory.memory.peak import memory_moments
+
 beside = {}
 for stage in zero.STAGES:
     job = Job(
@@ -392,6 +380,8 @@ assert [round(count) for count in sent] == [2, 2, 5, 12]
 # large a model does each stage train?
 
 # %%
+from course_lib.chapters.ch08_zero.zero_choice import fewest_ranks, most_parameters
+
 ROOM = 60e9
 largest = {
     f"stage {stage}": {
@@ -442,6 +432,8 @@ assert [round(count) for count in eight] == [2, 2, 9, 24]
 #   $T = F/\beta$. The model's size cancels, as in section 7.4.
 
 # %%
+from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
+
 gpt2, a100 = models.MODELS["gpt2-124m"], hardware.accelerator("A100-SXM-80GB")
 ready, cap = model_gradients(gpt2, a100, tokens=16384), 25 * units.MIB
 ddp = ddp_timeline(ready, 8, hardware.HDR, cap_bytes=cap, first_bytes=cap)
@@ -586,6 +578,8 @@ show_source(scratch.zero.stage3.Zero3.__init__)
 # parameter. What does stage 2 leave on each rank?
 
 # %%
+from functools import partial
+
 text, tokens = Windows(sequence=32), 8 * 32
 adam = partial(torch.optim.AdamW, lr=3e-3)
 gpt_shape = TransformerShape(
@@ -638,6 +632,10 @@ def backward(gpt, number):
 
 
 # %%
+from course_lib.measure.peak import tensor_bytes
+from course_lib.scratch.ledger import ledger
+
+
 def stored(gpt, trainer):
     """Bytes of this rank's weights, gradients and optimizer states."""
     parts = trainer.units.values()
@@ -972,6 +970,8 @@ def moved():
 
 
 # %%
+from dataclasses import replace
+
 there, back = launch.run(moved, ranks=2, stream=False)[0]
 expect(4 * count // 2, there, label="to the host", unit="B", yours=to_host)
 away = replace(fp32, offload="optimizer")
@@ -1049,6 +1049,10 @@ figures.halves(
 # `deepspeed.initialize(model=…, config=…)`, wraps the model; everything is decided by a configuration:
 
 # %%
+import json
+
+from course_lib.demos.shared import deepspeed_config as deepspeed
+
 config = deepspeed.deepspeed_config(
     stage=2, micro_batch=4, accumulation=8, ranks=2, offload=True
 )
@@ -1130,6 +1134,8 @@ for version in result.versions:
     assert version.sent == version.predicted_sent
 
 # %%
+from course_lib.demos.zero.program import sent_volume as volume
+
 figures.stored_by_version(
     {version.name: version.stored for version in result.versions},
     {version.name: volume(version.sent, ranks=2) for version in result.versions},

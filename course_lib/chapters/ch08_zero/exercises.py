@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch08_zero import zero_choice
-from course_lib.chapters.ch08_zero.builds import zero as zero_build
+from course_lib.chapters.ch08_zero import builds, zero_choice
 from course_lib.checking import (
     Question,
     Wrong,
@@ -382,7 +381,7 @@ def _which_run(answer: Any) -> None:
     expect_number(answer[1], sent, because, rel=1e-3, unit="B")
 
 
-BUILDS = (zero_build.ZERO,)
+BUILDS = (builds.ZERO,)
 
 QUIZ = (
     Question(

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from course_lib.figures.data_parallel import zero as figure
-from course_lib.figures.paper.text import counted
+from course_lib.chapters.ch08_zero import figures
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.offers import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Rows, View, panel
@@ -44,7 +44,7 @@ def zero(
     return View(
         bill,
         _rows(result, bill, gpu),
-        lambda: figure.who_stores_what(result, stage, GPU_MEMORY_BYTES[gpu], title),
+        lambda: figures.who_stores_what(result, stage, GPU_MEMORY_BYTES[gpu], title),
     )
 
 

@@ -19,34 +19,24 @@
 # in which you write FSDP yourself, two. You need chapters 3, 6 and 8.
 
 # %%
-import math
-from dataclasses import replace
-from typing import NamedTuple
-
 import torch
-from torch import nn
-from torch.distributed.checkpoint import state_dict
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from course_lib import demos, expect, launch, measure
+from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch09_fsdp import figures
-from course_lib import predict, scratch, show_source
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
-from course_lib.figures.paper import style
-from course_lib.scratch.fsdp.mini import FSDP
-from course_lib.theory.audits import gpt2_128
-from course_lib.theory.audits.gpt2_128 import Program
-from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import RECIPES, Cluster, Job, Layout, Recipe
-from course_lib.theory.inputs import hardware, models, units
-from course_lib.theory.memory.buffer_turns import buffer_turns
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
-from course_lib.theory.memory.peak import gpu_memory, memory_moments
-from course_lib.theory.memory.states import local_parameters
-from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
-from course_lib.theory.network.links import group_link
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.figures.paper import style
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    Layout,
+    RECIPES,
+    Recipe,
+    hardware,
+    models,
+    units,
+)
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -129,6 +119,8 @@ show_source(scratch.fsdp.hooks.Gather)
 # to do at the four moments. (Exercise 9.11 builds this, and the units too. You may want to try it first.)
 
 # %%
+from course_lib.scratch.fsdp.mini import FSDP
+
 show_source(FSDP.before_forward, FSDP.after_forward)
 
 # %% [markdown]
@@ -175,6 +167,8 @@ figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
 # while the MLP computes, forward and backward, and `log_wire` writes down the collectives.
 
 # %%
+from course_lib.demos.shared.training import Training
+
 training = Training("4x64x4", batch=8, sequence=32)
 layers = training.size[0]
 
@@ -216,6 +210,8 @@ expect(layers + 1, sent["reduce-scatter"][0], label="reduce-scatters", yours=sca
 # twice and reduces once: $3P$, **half as much again**. The root is gathered only once, which makes it a bit less:
 
 # %%
+from course_lib.theory.memory.states import local_parameters
+
 local = local_parameters(training.shape())
 gathered = 2 * layers * local.layer_dense + local.ends_dense
 expect(4 * gathered, sent["all-gather"][1], label="all-gathered", unit="B")
@@ -328,6 +324,8 @@ assert whole_bytes == (2 + 4) * root
 # own gigabyte. Is that enough for one sequence of 4096 tokens? Here are the points of an update (chapter 3), with the gathered weights and gradients in them:
 
 # %%
+from course_lib.theory.memory.peak import gpu_memory, memory_moments
+
 bills = {}
 for mode, words in (("none", "all kept"), ("full", "recomputed")):
     job = Job(seven, Recipe(recompute=mode), Layout(dp=8, zero_stage=3), sequence=4096)
@@ -454,6 +452,9 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 hide = predict("9.hiding", "Tokens on each GPU?", yours=None)
 
 # %%
+from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
+from course_lib.theory.network.traffic import group_link
+
 h100 = hardware.accelerator("H100-SXM")
 flop_per_s, nodes = 0.40 * h100.peak_flop_per_s, Cluster(h100, nodes=8)
 rings = {  # GPUs, bytes/s
@@ -499,6 +500,8 @@ figures.lines(
 # On the cards of section 9.2 the model fits only with recomputation. Then each layer computes its forward pass once more during the backward pass: 6 FLOP instead of 4, and the same messages. 974 tokens hide them, as many as in the forward pass:
 
 # %%
+from dataclasses import replace
+
 again = fsdp_hiding_tokens(
     replace(fsdp2, recompute="full"), 64, flop_per_s=flop_per_s, bytes_per_s=400e9
 )
@@ -834,6 +837,9 @@ refined_units = predict("9.refined", "All-gathers, with both?", yours=None)
 
 
 # %%
+from torch import nn
+
+
 def with_units(refined, whole_blocks=0):
     """The collectives of a step in which the root is empty."""
     rank, model = launch.init(), training.build()
@@ -876,6 +882,9 @@ copied = predict("9.copied", "Bytes in them?", yours=None, unit="B")
 
 
 # %%
+from torch.distributed.device_mesh import init_device_mesh
+
+
 def hybrid(micro_batches=1, waits=False):
     """A rank's place, where a gradient lies, its part of it, and what was sent."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "inside"))
@@ -1032,7 +1041,7 @@ figures.bars(ahead, units.format_bytes, "Alive in the first block", style.TEMPOR
 # %%
 def step_of(compiled):
     """The graphs that a step makes, and the whole gradient of one weight."""
-    with measure.graphs.log_graphs() as log:
+    with measure.gradients.log_graphs() as log:
         rank, model = launch.init(), training.build()
         for block in model.blocks:
             if compiled:
@@ -1202,6 +1211,9 @@ expect(weights_gb, label="full", unit="GB", yours=in_full)
 
 
 # %%
+from torch.distributed.checkpoint import state_dict
+
+
 def dict_of(model, full):
     """A state dict, its bytes on this rank, and the all-gathers it took."""
     asked = state_dict.StateDictOptions(full_state_dict=full, cpu_offload=full)
@@ -1328,6 +1340,8 @@ figures.stacked_bars(states_of, title, units.format_bytes, limit=limit)
 # theory which of the two was run:
 
 # %%
+from course_lib.theory.audits.gpt2_128 import Program
+
 published = [7, 11, 15, 22, 0, 5, 14]
 
 
@@ -1361,6 +1375,9 @@ for foretold, found in zip(predicted(128), published, strict=True):
 
 
 # %%
+import math
+
+
 def written_out(x):
     """GELU by its tanh formula, as GPT-2's code has it."""
     inside = math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
@@ -1371,7 +1388,7 @@ def kept_by_mlp(activation, hidden=64):
     """Bytes that an MLP keeps for the backward pass, for each number of its input."""
     mlp = nn.ModuleList((nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)))
     x = torch.randn(2, 8, hidden, requires_grad=True)
-    size = measure.saved_tensors.saved_bytes(lambda: mlp[1](activation(mlp[0](x))), mlp)
+    size = measure.gradients.saved_bytes(lambda: mlp[1](activation(mlp[0](x))), mlp)
     return size / x.numel()
 
 
@@ -1413,6 +1430,8 @@ assert keys.untyped_storage().nbytes() == 3 * keys.numel() * 4
 # are there once, beside the gradients of the loss. Add all this to the bill, as `Program` does for a model that is `written_out`:
 
 # %%
+from course_lib.theory.audits import gpt2_128
+
 assert formula - fused == gpt2_128.FORMULA_BYTES
 by_the_program = predicted(128, written_out=True)
 print("published   ", published)
@@ -1495,6 +1514,9 @@ steppers.yafsdp()
 
 
 # %%
+from typing import NamedTuple
+
+
 class Moment(NamedTuple):
     """Numbers of layers: which one computes, and which ones lie in the buffers."""
 
@@ -1538,6 +1560,8 @@ moments = launch.run(buffers_at_work, ranks=2)[0]
 figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 0 to 7")
 
 # %%
+from course_lib.theory.memory.unit_life import buffer_turns
+
 told = buffer_turns(8)
 for turn, (phase, layer, *buffers) in enumerate(moments):
     assert (phase, layer) in {(event.what, event.part) for event in told.at(turn)}
@@ -1619,6 +1643,8 @@ figures.stacked_bars(buffers, title, "{:.2f} GB".format, told, colours=looks)
 # at 2048 tokens checkpoints 10 of 80 layers:
 
 # %%
+from course_lib.theory.compute import budget, flops
+
 print(f"10 of 80: {1 + 10 / (3 * 80):.3f}, all: {1 + 80 / (3 * 80):.3f}")
 assert flops.six_nd(1, 1, recompute="full") / flops.six_nd(1, 1) == 8 / 6
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch09_fsdp.builds import fsdp
+from course_lib.chapters.ch09_fsdp import builds
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
 from course_lib.checking import (
@@ -26,9 +26,8 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.units import GB
-from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.states import MemoryBreakdown, local_parameters
 from course_lib.theory.planner.space import MARGIN
 
 _XL = MODELS["gpt2-1.5b"]
@@ -347,7 +346,7 @@ def _in_use(answer: Any) -> None:
     expect_number(answer[4], step.reduce_scatters, "only the last micro-batch reduces")
 
 
-BUILDS = (fsdp.FSDP,)
+BUILDS = (builds.FSDP,)
 
 QUIZ = (
     Question(

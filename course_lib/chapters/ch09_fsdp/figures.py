@@ -6,16 +6,15 @@ from typing import Protocol
 
 from course_lib.chapters.ch09_fsdp.gather_timeline import GatherTimeline
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import even
-from course_lib.figures.engines.cells import Cell, Cells
+from course_lib.figures.engines.cells import Cell, Cells, cells
 from course_lib.figures.engines.lanes import Lanes, Levels, level
-from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.lines import Curve, even, graph
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes, format_number
 from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, ROOT, WEIGHTS
+from course_lib.theory.network.zero import shard
 
 # --- buffers ------------------------------------------------------------------------------------
 # Which layer lies in which buffer while one computes: the two pairs of YaFSDP.
@@ -160,3 +159,42 @@ def _thinned(values: Sequence[int]) -> list[tuple[float, int]]:
     size = max(1, -(-len(values) // _POINTS))
     last = max(len(values) - 1, 1)
     return [(100 * at / last, max(values[at : at + size])) for at in range(0, len(values), size)]
+
+
+# --- parts --------------------------------------------------------------------------------------
+# How tensors are cut by rows, and how shard groups lie on nodes.
+
+
+def cut_rows(tensors: Mapping[str, tuple[int, int]], ranks: int) -> Drawing:
+    """A line for each tensor (name: rows and columns): the whole one, and each rank's rows."""
+
+    def rows(name: str, start: int, stop: int, zeros: int) -> Cell:
+        count, columns = tensors[name]
+        filled = dict.fromkeys(range(start * columns, stop * columns), name)
+        end = (stop + zeros) * columns
+        filled |= dict.fromkeys(range(stop * columns, end), "padding")
+        return Cell("", filled, max(count * columns, end), columns)
+
+    grid = {}
+    for name, (count, _) in tensors.items():
+        grid[name] = {"whole": rows(name, 0, count, 0)}
+        for rank in range(ranks):
+            part = shard(count, ranks, rank)
+            grid[name][f"rank {rank}"] = rows(name, part.start, part.stop, part.zeros)
+    title = f"Each tensor by itself, cut by rows over {counted(ranks, 'rank')}"
+    return page(title, Cells(grid, square=13, looks=style.looks([*tensors], {})))
+
+
+def shard_groups(strategies: Mapping[str, int], nodes: int, per_node: int) -> Drawing:
+    """A column for each GPU, filled where it holds the layer: {strategy: ranks in a shard group}.
+
+    In a group of g ranks each holds 1/g, rank r the part number r mod g.
+    """
+    names = [f"node {node}\nGPU {gpu}" for node in range(nodes) for gpu in range(per_node)]
+    grid = {}
+    for name, group in strategies.items():
+        part = "all of it" if group == 1 else f"1/{group} on each GPU"
+        grid[f"{name}\n{part}"] = {
+            gpu: Cell("", {rank % group: "weights"}, group, 1) for rank, gpu in enumerate(names)
+        }
+    return cells(grid, high=36.0)

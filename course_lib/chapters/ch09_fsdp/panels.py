@@ -2,7 +2,7 @@
 
 from course_lib.chapters.ch09_fsdp import figures
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.offers import DENSE
 from course_lib.panels.panel import View, panel

@@ -14,9 +14,15 @@ from course_lib.theory.inputs.hardware import NDR, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes, format_duration
-from course_lib.theory.memory.buffer_turns import buffer_turns
-from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, REDUCED, WEIGHTS, unit_life
-from course_lib.theory.network.unit_costs import unit_costs
+from course_lib.theory.memory.unit_life import (
+    COMPUTES,
+    GRADIENTS,
+    REDUCED,
+    WEIGHTS,
+    buffer_turns,
+    unit_life,
+)
+from course_lib.theory.network.zero import unit_costs
 from course_lib.trace import FREE, TAKE, Event, Trace
 
 # 8192 tokens on each of 8 H100 that reach 45 % of their peak, each with a network port of its own.

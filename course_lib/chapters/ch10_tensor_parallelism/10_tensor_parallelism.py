@@ -40,7 +40,9 @@ from course_lib.theory.inputs import (
     units,
 )
 from course_lib.theory.memory import activations
-from course_lib.theory.network import collectives, links, nccl_times, tensor_parallel
+from course_lib.theory.network import collectives, tensor_parallel
+from course_lib.theory.network.all_reduce import nccl_ways
+from course_lib.theory.network.traffic import group_link
 from course_lib.chapters.ch10_tensor_parallelism import overlapped_product
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.tensor_parallel import CutLayer
@@ -567,7 +569,7 @@ def kept(kind):
     block = scratch.tensor.layers.cut_block(scratch.gpt.Block(64, 4), region)
     own = len(region.own_tokens(torch.arange(128)))
     x = torch.randn(2, own, 64)
-    size = measure.saved_tensors.saved_bytes(lambda: block(x).sum(), block)
+    size = measure.gradients.saved_bytes(lambda: block(x).sum(), block)
     return size / (2 * 128 * 64)
 
 
@@ -708,7 +710,7 @@ assert per_layer == 8 * 4096 * 8192 * 7 / 8 * 2
 
 # %%
 h100 = hardware.accelerator("H100-SXM")
-nvlink = links.group_link(Cluster(h100), "all-reduce", 8, 1)
+nvlink = group_link(Cluster(h100), "all-reduce", 8, 1)
 eight = CutLayer(8192, 8, h100.peak_flop_per_s, nvlink)
 passes = 1, 2, 4, 2  # ninths: attention, MLP; backward MLP, attention
 now, rows = 0.0, {"computing": [], "all-reduce": []}
@@ -786,8 +788,8 @@ assert sum(entry.count for entry in traffic.collectives) == 13
 # %%
 columns = nn.Linear(512, 512 // 64, bias=False)  # one GPU's part of 512 × 512
 received = torch.randn(100, 512, requires_grad=True)  # 100 tokens
-forward = measure.flops.matmul_flops(lambda: columns(received))
-in_all = measure.flops.matmul_flops(lambda: columns(received).sum().backward())
+forward = measure.times.matmul_flops(lambda: columns(received))
+in_all = measure.times.matmul_flops(lambda: columns(received).sum().backward())
 print(f"{forward:,} FLOP forward, {in_all:,} with both gradients")
 assert in_all == 3 * forward == 3 * 2 * 512 // 64 * received.numel()
 assert in_all / received.numel() / 2 == collectives.matrix_intensity(512, 64)
@@ -877,7 +879,7 @@ sixteen = panels.tp_reach(tp=16).result
 assert sixteen.layer_reach == 17
 assert sixteen.communication_s > sixteen.compute_s  # latency
 assert panels.tp_reach(link="InfiniBand NDR 400 Gb/s").result.layer_reach == 2
-nvls = next(way for way in nccl_times.nccl_ways() if way.algorithm == "NVLS")
+nvls = next(way for way in nccl_ways() if way.algorithm == "NVLS")
 by_switch, by_ring = nvls.seconds(eight.summed_bytes), eight.communication_s / 4
 assert (round(1000 * by_switch, 2), round(1000 * by_ring, 2)) == (0.27, 0.31)
 
@@ -903,7 +905,7 @@ assert (round(1000 * by_switch, 2), round(1000 * by_ring, 2)) == (0.27, 0.31)
 def layer(tp, servers=2, stride=1):
     """A GPT layer with hidden size 8192 on `tp` GPUs, every `stride`-th one."""
     cluster = Cluster(h100, nodes=servers)
-    link = links.group_link(cluster, "all-reduce", tp, stride)
+    link = group_link(cluster, "all-reduce", tp, stride)
     return CutLayer(8192, tp, h100.peak_flop_per_s, link)
 
 
@@ -1256,7 +1258,8 @@ import math
 
 from course_lib import check, hint, solution
 from course_lib.theory.inputs import Cluster, hardware, models
-from course_lib.theory.network import collectives, links, tensor_parallel
+from course_lib.theory.network import collectives, tensor_parallel
+from course_lib.theory.network.traffic import group_link
 from course_lib.chapters.ch10_tensor_parallelism import overlapped_product
 from course_lib.theory.network.tensor_parallel import CutLayer
 
@@ -1334,7 +1337,7 @@ check("10.3", [forward_only, recomputed, in_8_bits, forward_reach])
 # %% tags=["exercise"]
 ### BEGIN GIVEN
 h100, rtx = hardware.accelerator("H100-SXM"), hardware.accelerator("RTX4090")
-# link = links.group_link(Cluster(h100), "all-reduce", t, 1)
+# link = group_link(Cluster(h100), "all-reduce", t, 1)
 # layer = CutLayer(8192, t, h100.peak_flop_per_s, link); layer.communication_s; layer.seconds
 ### END GIVEN
 large_h100, large_rtx, small_h100 = ..., ..., ...
@@ -1345,7 +1348,7 @@ chosen = []
 for hidden, gpu in ((8192, h100), (8192, rtx), (2048, h100)):
     degree = 1
     for t in (2, 4, 8):
-        link = links.group_link(Cluster(gpu), "all-reduce", t, 1)
+        link = group_link(Cluster(gpu), "all-reduce", t, 1)
         layer = CutLayer(hidden, t, gpu.peak_flop_per_s, link)
         if layer.communication_s <= 0.4 * layer.seconds:
             degree = t

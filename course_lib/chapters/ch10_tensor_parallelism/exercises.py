@@ -18,13 +18,14 @@ from course_lib.checking import (
     expect_raises,
 )
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.network import collectives, links, tensor_parallel
+from course_lib.theory.network import collectives, tensor_parallel
 from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.network.traffic import group_link
 
 _GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
 _H100 = hardware.accelerator("H100-SXM")
@@ -120,7 +121,7 @@ def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
     """The largest of 1, 2, 4 and 8 at which communication is at most 40 % of a layer's time."""
     accepted = 1
     for tp in (2, 4, 8):
-        link = links.group_link(Cluster(gpu), "all-reduce", tp, 1)
+        link = group_link(Cluster(gpu), "all-reduce", tp, 1)
         layer = tensor_parallel.CutLayer(hidden, tp, gpu.peak_flop_per_s, link)
         if layer.communication_s <= 0.4 * layer.seconds:
             accepted = tp

@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import powers
 from course_lib.figures.engines.cells import Cell, Cells
-from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.lines import Curve, graph, powers
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import CutLayer

@@ -2,8 +2,7 @@
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import choice, flag, listed
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper

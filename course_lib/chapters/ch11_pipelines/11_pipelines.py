@@ -42,7 +42,7 @@ from course_lib.theory.inputs import (
 from course_lib.theory.memory import activations
 from course_lib.theory.network import collectives, step_traffic
 from course_lib.theory.pipelines import bubble, schedules, simulation
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -817,7 +817,7 @@ show_source(
 def backward_flop(*wanted):
     """FLOP of the middle stage's backward pass, for the gradients of `wanted` only."""
     y = middle(in_1)
-    return measure.flops.matmul_flops(
+    return measure.times.matmul_flops(
         lambda: y.backward(torch.ones_like(y), inputs=list(wanted))
     )
 
@@ -942,7 +942,7 @@ def in_groups_of_five():
     group = scratch.pipeline.stage.wires([range(4)])
     parts = scratch.pipeline.stage.cut(model, [1] * 8, torch.distributed.get_rank(), 4)
     stage = scratch.pipeline.runtime.Pipeline(parts, plan.orders, group)
-    with measure.saved_tensors.count_held(parts) as held:
+    with measure.gradients.count_held(parts) as held:
         stage.run([Windows(sequence=16).batch([i]) for i in range(10)])
     return held.most / 2  # a chunk is half a stage
 
@@ -1072,7 +1072,7 @@ quiz("11")
 # %% tags=["exercise"]
 from course_lib import check, hint, solution
 from course_lib.theory.pipelines import bubble, schedules, simulation
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 
 # %% [markdown] tags=["exercise"]
 # **11.1** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;

@@ -16,8 +16,7 @@ from course_lib.checking import (
     expect_raises,
     expect_type,
 )
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -25,7 +24,7 @@ from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.pipelines import bubble, schedules
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule
 from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 

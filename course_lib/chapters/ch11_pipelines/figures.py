@@ -6,8 +6,7 @@ from itertools import pairwise
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.trace import Event
 
 _WIDE = 0.7  # of a layer's box, from layer to layer

@@ -4,10 +4,8 @@ from course_lib import figures
 from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.units import format_number
-from course_lib.theory.pipelines.bubble import bubble_fraction
-from course_lib.theory.pipelines.pass_times import PassTimes
-from course_lib.theory.pipelines.simulation import timeline
-from course_lib.theory.pipelines.timeline import Timeline
+from course_lib.theory.pipelines.bubble import PassTimes, bubble_fraction
+from course_lib.theory.pipelines.simulation import Timeline, timeline
 
 SCHEDULE_NAMES = {
     "naive": "naive",

@@ -4,14 +4,12 @@ from course_lib.chapters.ch11_pipelines.panels import SCHEDULE_NAMES
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.pipelines.moments import pipeline_trace
-from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.pipelines.simulation import pipeline_trace, timeline
 from course_lib.trace import Event
 
 _CHUNKS = 2  # of the interleaved schedule

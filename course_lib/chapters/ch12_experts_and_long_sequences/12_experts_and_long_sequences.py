@@ -111,9 +111,9 @@ def mixture(top_k, experts=8):
 
 
 counted = {
-    k: measure.flops.matmul_flops(lambda k=k: mixture(k)(tokens)) for k in (1, 2, 8)
+    k: measure.times.matmul_flops(lambda k=k: mixture(k)(tokens)) for k in (1, 2, 8)
 }
-of_64 = measure.flops.matmul_flops(lambda: mixture(2, 64)(tokens))
+of_64 = measure.times.matmul_flops(lambda: mixture(2, 64)(tokens))
 one_expert = 2 * 64 * 256  # weights
 flop, flop_64 = (2 * 256 * (2 * one_expert + count * 64) for count in (8, 64))
 expect(flop_64 / flop, of_64 / counted[2], label="64 experts / 8", yours=work)
@@ -842,10 +842,10 @@ figures.lines(
 def rates(count):
     """GFLOP/s of `count` small products: in a loop, and in one call."""
     x, weights = torch.randn(count, 2048 // count, 32), torch.randn(count, 32, 64)
-    loop = measure.machine.seconds(
+    loop = measure.times.seconds(
         lambda: [a @ w for a, w in zip(x, weights, strict=True)]
     )
-    batch = measure.machine.seconds(lambda: torch.bmm(x, weights))
+    batch = measure.times.seconds(lambda: torch.bmm(x, weights))
     return [2 * 2048 * 32 * 64 / seconds / 1e9 for seconds in (loop, batch)]
 
 
@@ -880,7 +880,7 @@ for way in ways.values():
     torch.testing.assert_close(way(), ways["a loop"]())
 
 # %%
-spent = {name: measure.machine.seconds(way) for name, way in ways.items()}
+spent = {name: measure.times.seconds(way) for name, way in ways.items()}
 figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 
 # %% [markdown]

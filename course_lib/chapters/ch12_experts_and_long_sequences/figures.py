@@ -3,13 +3,9 @@
 from collections.abc import Sequence
 
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis, even
-from course_lib.figures.engines.lines import Curve, Frame, graph
+from course_lib.figures.engines.lines import Axis, Curve, Frame, even, graph
 from course_lib.figures.paper import style
-from course_lib.figures.paper.arrow import arrow
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, arrow, counted
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.experts import ExpertLoad
 

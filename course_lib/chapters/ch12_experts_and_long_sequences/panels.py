@@ -1,7 +1,7 @@
 """Panels of chapter 12, beside those of the library."""
 
 from course_lib.chapters.ch12_experts_and_long_sequences import figures
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import listed, powers_of_two, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.units import format_bytes, format_number

@@ -23,7 +23,7 @@ from course_lib.checking.helpers import described, is_number, show
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

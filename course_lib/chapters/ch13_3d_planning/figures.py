@@ -5,12 +5,9 @@ from dataclasses import replace
 
 from course_lib.chapters.ch13_3d_planning.replay import MemoryTimeline
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import even
-from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.lines import Curve, even, graph
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Point
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, Point, counted
 from course_lib.theory.inputs.units import GB, format_bytes
 
 # --- passes -------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from functools import lru_cache
 
-from course_lib.figures.layouts import plans as figure
+from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Rows, View, panel
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number

@@ -13,8 +13,7 @@ from itertools import accumulate, pairwise
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory.breakdown import MemoryBreakdown
-from course_lib.theory.memory.ends import loss_temporary_bytes, output_activation_bytes
+from course_lib.theory.memory.activations import loss_temporary_bytes, output_activation_bytes
 from course_lib.theory.memory.peak import (
     OVERHEAD_BYTES,
     chunk_activations,
@@ -24,6 +23,7 @@ from course_lib.theory.memory.peak import (
 )
 from course_lib.theory.memory.states import (
     LocalParameters,
+    MemoryBreakdown,
     chunk_parameters,
     sharded_states,
     sharding_buffers,

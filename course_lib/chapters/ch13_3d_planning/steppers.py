@@ -9,14 +9,12 @@ from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.network.mesh import place
-from course_lib.theory.network.who_talks import Talk, sent_bytes, sent_in_turn, who_talks
+from course_lib.theory.network.mesh import Talk, place, sent_bytes, sent_in_turn, who_talks
 
 _MOST_NAMED = 8
 

@@ -27,10 +27,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
 
-from course_lib.chapters.ch14_parameter_servers import lanes as measure_lanes
-from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch14_parameter_servers import figures
-from course_lib import predict, scratch, show_source
+from course_lib import demos, expect, launch, measure, predict, scratch, show_source
+from course_lib.chapters.ch14_parameter_servers import exchanges, figures
+from course_lib.chapters.ch14_parameter_servers.lanes import Lanes
 from course_lib.figures.paper import style
 from course_lib.launch import two_nodes
 from course_lib.scratch.parameter_server.messages import Messages
@@ -41,13 +40,8 @@ from course_lib.scratch.pipeline import stashing
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network import collectives
-from course_lib.chapters.ch14_parameter_servers import local_sgd
-from course_lib.chapters.ch14_parameter_servers import served
-from course_lib.chapters.ch14_parameter_servers import sparse
-from course_lib.theory.stories.copies import served_steps
 from course_lib.theory.pipelines import simulation
-from course_lib.chapters.ch14_parameter_servers import versions
-from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
+from course_lib.theory.stories.copies import served_steps
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -80,9 +74,9 @@ figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 # DDP does not look for zeros. It all-reduces all rows, at $2(n-1)/n$ times the table (chapter 6):
 
 # %%
-exchange = sparse.RowExchange(rows=100_000, width=64)
+exchange = exchanges.RowExchange(rows=100_000, width=64)
 all_reduced = collectives.sent_bytes("all-reduce", 10**9 * 64 * 4, ranks=8)
-times = sparse.dense_over_sparse(exchange, table_rows=10**9, ranks=8)
+times = exchanges.dense_over_sparse(exchange, table_rows=10**9, ranks=8)
 assert times == all_reduced / exchange.total_bytes
 expect(times, label="all-reduced / exchanged", yours=factor)
 
@@ -159,7 +153,7 @@ def in_step():
 # %%
 (served_table, from_server), *trainers = launch.run(in_step, ranks=3, stream=False)
 sent_by_0 = trainers[0][1]["send-recv"].size_bytes
-two_rows = sparse.RowExchange(rows=2, width=64)
+two_rows = exchanges.RowExchange(rows=2, width=64)
 received_by_0 = from_server["send-recv"].size_bytes - two_rows.pulled_bytes
 both_ways = sent_by_0 + received_by_0
 expect(two_rows.total_bytes, both_ways, label="both ways", unit="B", yours=bytes_0)
@@ -172,7 +166,7 @@ expect(two_rows.total_bytes, both_ways, label="both ways", unit="B", yours=bytes
 calls, looking = [], {}
 for rank, ids in LOOKED_UP.items():
     trainer, (_, log) = f"trainer {rank - 1}", trainers[rank - 1]
-    rows = sparse.RowExchange(rows=len(set(ids)), width=64)
+    rows = exchanges.RowExchange(rows=len(set(ids)), width=64)
     assert log["send-recv"].size_bytes == rows.pushed_bytes
     looking[trainer] = f"looks up {ids}"
     calls.append((trainer, "server", f"numbers, gradients: {rows.pushed_bytes} B"))
@@ -247,7 +241,7 @@ def gathered():
 # %%
 (_, whole), same = launch.run(gathered, ranks=4, stream=False)[0]
 sent = collectives.sent_bytes("all-gather", whole, ranks=4)
-hundred = sparse.RowExchange(rows=100, width=64)
+hundred = exchanges.RowExchange(rows=100, width=64)
 assert same
 expect(
     hundred.gathered_bytes(ranks=4) / hundred.total_bytes,
@@ -328,7 +322,7 @@ figures.bars(
 most = predict("14.saturated", "Trainers?", yours=None)
 
 # %%
-busy = served.ServedTraining(
+busy = exchanges.ServedTraining(
     exchange, trainers=8, servers=1, compute_s=0.02, bytes_per_s=25e9
 )
 print(f"a trainer alone: {1000 * busy.alone_s:.2f} ms an update")
@@ -496,7 +490,7 @@ print([f"{fmean(own):.1f} updates late" for own in slow.staleness])
 # %%
 every = [updates for own in slow.staleness for updates in own]
 expect(
-    served.mean_staleness(trainers=3),
+    exchanges.mean_staleness(trainers=3),
     fmean(every),
     within=None,  # who comes when is a matter of time: shown, not judged
     label="late, on average",
@@ -542,7 +536,7 @@ for _ in range(10):
         low = middle
     else:
         high = middle
-limit_1 = served.largest_stable_rate(late=1)
+limit_1 = exchanges.largest_stable_rate(late=1)
 expect(limit_1, middle, within=0.02, label="largest rate", yours=limit)
 
 # %%
@@ -570,7 +564,7 @@ figures.lines(
 # This is how the largest learning rate falls as gradients come later:
 
 # %%
-limits = [served.largest_stable_rate(late) for late in range(21)]
+limits = [exchanges.largest_stable_rate(late) for late in range(21)]
 assert limits[5] < 0.3 < limits[4]
 assert all(
     abs(math.pi / (2 * late + 1) / limits[late] - 1) < 0.05 for late in range(1, 21)
@@ -645,9 +639,9 @@ assert gap(kept) < 1e-5 < 1e-2 < gap(lost)
 
 # %%
 for place, stage in enumerate(kept):
-    late_here = versions.late_updates("pipedream", stages=4, stage=place)
+    late_here = exchanges.late_updates("pipedream", stages=4, stage=place)
     assert stage.late[-1] == late_here == 3 - place
-    assert stage.most_flying == versions.weight_versions("pipedream", 4, place)
+    assert stage.most_flying == exchanges.weight_versions("pipedream", 4, place)
 
 # %% [markdown]
 # The price is memory: the first of $p$ stages keeps $p$ versions of its weights. PipeDream-2BW (arXiv:2006.09503) updates once for several micro-batches and keeps two. Neither
@@ -683,7 +677,7 @@ def local(every, updates=8):
 weight_bytes = 4 * (30 * 40 + 40)
 for every_h in (1, 4):
     reduced = launch.run(local, every_h, ranks=2, stream=False)[0]
-    theory = local_sgd.averaged_bytes(weight_bytes, ranks=2, every=every_h)
+    theory = exchanges.averaged_bytes(weight_bytes, ranks=2, every=every_h)
     sent = collectives.sent_bytes("all-reduce", reduced, ranks=2)
     expect(theory, sent, label=f"H = {every_h}, an update", unit="B")
 
@@ -773,7 +767,7 @@ layer = scratch.swapping.slow_layer(COMPUTE_S)
 
 def swapped(order):
     """The result, and when layers were copied and computed."""
-    lanes = measure_lanes.Lanes()
+    lanes = Lanes()
     fetch = lanes.watched("copying", host.fetch)
     compute = lanes.watched("computing", layer)
     return order(fetch, LAYERS, compute, torch.ones(4, 64)), lanes
@@ -783,7 +777,7 @@ def swapped(order):
 first, in_turn = swapped(scratch.swapping.one_by_one)
 second, hiding = swapped(scratch.swapping.meanwhile)
 assert torch.equal(first, second)
-plan = Swapping([COMPUTE_S] * LAYERS, [SWAP_S] * LAYERS)
+plan = exchanges.Swapping([COMPUTE_S] * LAYERS, [SWAP_S] * LAYERS)
 expect(1000 * plan.overlapped_s, label="meanwhile, as planned", unit="ms", yours=hidden)
 
 # %% [markdown]
@@ -792,7 +786,7 @@ expect(1000 * plan.overlapped_s, label="meanwhile, as planned", unit="ms", yours
 
 # %%
 serial, overlapped = (
-    Swapping(run.lengths_s("computing"), run.lengths_s("copying"))
+    exchanges.Swapping(run.lengths_s("computing"), run.lengths_s("copying"))
     for run in (in_turn, hiding)
 )
 timed = {"within": None, "unit": "s"}  # a time: its gap is shown, not judged
@@ -829,7 +823,7 @@ layer_parameters = 202_383_360  # of LLaMA-2 7B
 swap_s = 2 * layer_parameters / PCIE4.bytes_per_s
 sizes = [2 ** (10 + step / 4) for step in range(13)]
 compute_s = {tokens: 2 * layer_parameters * tokens / 150e12 for tokens in sizes}
-run = Swapping([compute_s[8192]] * 32, [swap_s] * 32)
+run = exchanges.Swapping([compute_s[8192]] * 32, [swap_s] * 32)
 assert run.exposed_s[1:] == [0] * 31
 
 # %%
@@ -1068,9 +1062,7 @@ quiz("14")
 
 # %% tags=["exercise"]
 from course_lib import check, hint, solution
-from course_lib.chapters.ch14_parameter_servers import served
-from course_lib.chapters.ch14_parameter_servers import sparse
-from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
+from course_lib.chapters.ch14_parameter_servers import exchanges
 
 # %% [markdown] tags=["exercise"]
 # **14.1** A table of 40 million rows of 128 numbers in bf16 (2 bytes). Each of 16 GPUs makes 400,000 look-ups in an update and meets 50,000 different rows. Row numbers have 8 bytes; leave headers out. In MB (10⁶ bytes): what does a trainer
@@ -1250,7 +1242,7 @@ tokens, seconds, times_as_long = ..., ..., ...
 ### BEGIN SOLUTION
 tokens = 400e12 / 63e9
 swap_s, compute_s = 2 * 855_654_400 / 63e9, 2 * 855_654_400 * 2048 / 400e12
-run = Swapping([compute_s] * 80, [swap_s] * 80)
+run = exchanges.Swapping([compute_s] * 80, [swap_s] * 80)
 seconds = run.overlapped_s
 times_as_long = run.serial_s / run.overlapped_s
 ### END SOLUTION

@@ -5,16 +5,18 @@ from itertools import pairwise
 from typing import Any
 
 from course_lib.chapters.ch14_parameter_servers.builds import server
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining, mean_staleness
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
-from course_lib.chapters.ch14_parameter_servers.swapping import Swapping
+from course_lib.chapters.ch14_parameter_servers.exchanges import (
+    RowExchange,
+    ServedTraining,
+    Swapping,
+    mean_staleness,
+)
 from course_lib.checking import (
     Question,
     exercise,
     expect_calls,
     expect_entries,
-    expect_number,
-    expect_parts,
+    expect_numbers,
 )
 from course_lib.theory.network.collectives import sent_bytes
 
@@ -30,7 +32,6 @@ from course_lib.theory.network.collectives import sent_bytes
     ),
 )
 def _three_ways(answer: Any) -> None:
-    expect_parts(answer, 3, "three sizes in MB")
     exchange = RowExchange(50_000, 128, element_bytes=2, header_bytes=0)
     dense = sent_bytes("all-reduce", 40_000_000 * 128 * 2, 16)
     right = (
@@ -38,8 +39,8 @@ def _three_ways(answer: Any) -> None:
         (exchange.gathered_bytes(16), "gradients and numbers go to each of the 15 others"),
         (dense, "an all-reduce sends 2(n-1)/n of all rows, used or not"),
     )
-    for given, (size, because) in zip(answer, right, strict=True):
-        expect_number(given, size / 1e6, because, rel=5e-3, unit="MB")
+    rows = [(size / 1e6, because, 5e-3, "MB") for size, because in right]
+    expect_numbers(answer, "three sizes in MB", *rows)
 
 
 @exercise(
@@ -53,22 +54,18 @@ def _three_ways(answer: Any) -> None:
     ),
 )
 def _full_link(answer: Any) -> None:
-    expect_parts(answer, 3, "trainers, servers, and milliseconds")
     exchange = RowExchange(200_000, 128, header_bytes=0)
     one = ServedTraining(exchange, 128, 1, compute_s=0.05, bytes_per_s=25e9)
     servers = math.ceil(128 / one.saturating_trainers)
     several = ServedTraining(exchange, 128, servers, compute_s=0.05, bytes_per_s=25e9)
-    right = (
-        (one.saturating_trainers, "a trainer's whole update over the time of its push", ""),
-        (servers, "enough servers that 128 trainers do not fill them: round up", ""),
-        (
-            1000 * several.in_step_s,
-            "in step all 128 exchange at once, over as many links as there are servers",
-            "ms",
-        ),
+    because = "in step all 128 exchange at once, over as many links as there are servers"
+    expect_numbers(
+        answer,
+        "trainers, servers, and milliseconds",
+        (one.saturating_trainers, "a trainer's whole update over the time of its push", 2e-2, ""),
+        (servers, "enough servers that 128 trainers do not fill them: round up", 2e-2, ""),
+        (1000 * several.in_step_s, because, 5e-3, "ms"),
     )
-    for given, (value, because, unit) in zip(answer, right, strict=True):
-        expect_number(given, value, because, rel=2e-2 if unit == "" else 5e-3, unit=unit)
 
 
 _APPLY = "apply(table, rate, pushed)"
@@ -144,7 +141,7 @@ def _missing(trace: str) -> tuple[str, str]:
     ),
 )
 def _barrier(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {name: _missing(trace) for name, trace in TRACES.items()}
+    right = {name: _missing(trace) for name, trace in TRACES.items()}
     expect_entries(answer, right, "a dict of traces", each="'none', 'before' or 'after'")
 
 
@@ -240,18 +237,17 @@ def _lateness(trainer: int) -> float:
     ),
 )
 def _slow(answer: Any) -> None:
-    expect_parts(answer, 3, "three means: slow, fast, all")
     counts = [10 / pace for pace in _PACES]
     late = [_lateness(trainer) for trainer in range(3)]
     mean = sum(a * b for a, b in zip(counts, late, strict=True)) / sum(counts)
     assert math.isclose(mean, mean_staleness(3))
-    right = (
-        (late[2], "each of the two others makes 10 updates meanwhile"),
-        (late[0], "the other fast one makes one, the slow one a tenth"),
-        (mean, "each update makes the two other trainers' gradients later by one"),
+    expect_numbers(
+        answer,
+        "three means: slow, fast, all",
+        (late[2], "each of the two others makes 10 updates meanwhile", 1e-2, ""),
+        (late[0], "the other fast one makes one, the slow one a tenth", 1e-2, ""),
+        (mean, "each update makes the two other trainers' gradients later by one", 1e-2, ""),
     )
-    for given, (value, because) in zip(answer, right, strict=True):
-        expect_number(given, value, because, rel=1e-2)
 
 
 # What must come before what: in one trainer, between trainer and server, by DDP and by the barrier.
@@ -298,9 +294,7 @@ def _leads(early: str, late: str) -> bool:
     ),
 )
 def _order_of_backward(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
-        " | ".join(pair): (_order(pair), because) for pair, because in _PAIRS.items()
-    }
+    right = {" | ".join(pair): (_order(pair), because) for pair, because in _PAIRS.items()}
     expect_entries(answer, right, "a dict of pairs", each="'first', 'second' or 'either'")
 
 
@@ -318,16 +312,16 @@ _LAYER, _LAYERS, _BUS, _FLOP_PER_S = 855_654_400, 80, 63e9, 400e12
     ),
 )
 def _from_the_host(answer: Any) -> None:
-    expect_parts(answer, 3, "tokens, seconds, and a ratio")
     swap_s, compute_s = 2 * _LAYER / _BUS, 2 * _LAYER * 2048 / _FLOP_PER_S
     run = Swapping([compute_s] * _LAYERS, [swap_s] * _LAYERS)
-    right = (
-        (_FLOP_PER_S / _BUS, "2P/B = 2PT/F: the layer's size cancels", ""),
-        (run.overlapped_s, "the bus never rests: 80 copies and one layer's computing", "s"),
-        (run.serial_s / run.overlapped_s, "only the computing was hidden, and it is short", ""),
+    gain = run.serial_s / run.overlapped_s
+    expect_numbers(
+        answer,
+        "tokens, seconds, and a ratio",
+        (_FLOP_PER_S / _BUS, "2P/B = 2PT/F: the layer's size cancels", 1e-2, ""),
+        (run.overlapped_s, "the bus never rests: 80 copies and one layer's computing", 1e-2, "s"),
+        (gain, "only the computing was hidden, and it is short", 1e-2, ""),
     )
-    for given, (value, because, unit) in zip(answer, right, strict=True):
-        expect_number(given, value, because, rel=1e-2, unit=unit)
 
 
 BUILDS = (server.SERVER,)

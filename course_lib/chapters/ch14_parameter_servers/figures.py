@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining
+from course_lib.chapters.ch14_parameter_servers.exchanges import ServedTraining
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis, powers
 from course_lib.figures.engines.cells import Cell, Cells
-from course_lib.figures.engines.lines import Curve, Frame, graph
+from course_lib.figures.engines.lines import Axis, Curve, Frame, graph, powers
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted, elide, width_pt
+from course_lib.figures.paper.drawing import Drawing, counted, elide, width_pt
 from course_lib.theory.inputs.units import format_number, format_seconds
 
 # --- late ---------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """Panels of chapter 14, beside those of the library."""
 
 from course_lib.chapters.ch14_parameter_servers import figures
-from course_lib.chapters.ch14_parameter_servers.served import ServedTraining
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, ServedTraining
 from course_lib.panels.controls import choice, listed, powers_of_two
 from course_lib.panels.offers import by_name, ethernet
 from course_lib.panels.panel import View, panel

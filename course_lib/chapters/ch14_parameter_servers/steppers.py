@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import choice, listed
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper

@@ -33,16 +33,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from course_lib import cluster, demos, emitting, expect, launch
-from course_lib.chapters.ch15_launchers_and_recovery import figures
 from course_lib import measure, predict, recorded, scratch, show_source
-from course_lib.demos.launchers import rank_order, settings
+from course_lib.chapters.ch15_launchers_and_recovery import figures
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import tools
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
+from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.emitting import trainjob
 from course_lib.figures.paper import style
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.scratch.recovery import failures
-from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -56,7 +56,7 @@ from course_lib.theory.inputs import (
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.network import mesh
 from course_lib.theory.step import recovery
-from course_lib.theory.step.failing_job import JobCosts, failing_job
+from course_lib.theory.step.recovery import JobCosts, failing_job
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -175,10 +175,9 @@ show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
 # Start the toy with the thirty lines above, on two ranks. (A small program calls `launch_ranks`, so that we can read what rank 0 prints.) One process that sees all rows learns the same:
 
 # %%
-by_hand = [sys.executable, "-m", "course_lib.demos.launchers.by_hand"]
-said = subprocess.check_output(
-    [*by_hand, "2", "course", "course_lib.demos.toy.job"], text=True
-)
+DEMOS = "course_lib.chapters.ch15_launchers_and_recovery.demos"
+by_hand = [sys.executable, "-m", f"{DEMOS}.launchers.by_hand"]
+said = subprocess.check_output([*by_hand, "2", "course", f"{DEMOS}.toy"], text=True)
 learned = json.loads(said.splitlines()[-1])
 print(learned["world"], "ranks:", learned["weights"][:3])
 
@@ -423,11 +422,11 @@ print(recorded("settings"))
 # Here are more disagreements, and what wins. (The tests of the course try each of them where the packages are installed.)
 
 # %%
-for one in settings.SETTINGS:
+for one in tools.SETTINGS:
     print(f"{one.what}, {one.tool}: {one.in_force}")
 
 # %% [markdown]
-# You need not learn them. (`print(settings.table())` also has what each of the two places said, and what to do.) Where a tool is silent, let your own program print what it runs with.
+# You need not learn them. (`print(tools.table())` also has what each of the two places said, and what to do.) Where a tool is silent, let your own program print what it runs with.
 
 # %% [markdown]
 # ### Megatron's way of dividing
@@ -446,7 +445,7 @@ groups = {
     for axis in ("tp", "dp", "pp")
 }
 for axis, group in groups.items():
-    assert group in rank_order.by_device_mesh(sixteen_ranks, axis)
+    assert group in tools.by_device_mesh(sixteen_ranks, axis)
 expect(13 - 4, groups["dp"][0], label="partner", yours=partner)
 
 # %%
@@ -688,7 +687,7 @@ all_graphs = predict("15.graphs", "Graphs of all three?", yours=None)
 # %%
 graphs = {}
 for function in (asks, branches, decides):
-    with measure.graphs.log_graphs() as log:
+    with measure.gradients.log_graphs() as log:
         compiled = torch.compile(function, backend=log.backend)
         graphs[function.__name__] = log.new_graphs(
             lambda f=compiled: f(torch.ones(8, 8))
@@ -700,10 +699,10 @@ figures.bars(graphs, "{:.0f}".format, "Graphs of one call", style.FORWARD)
 
 # %% [markdown]
 # **Explain.** `.item()` brings a number out of a tensor, so `asks` breaks there. `branches` looks at a *shape*; shapes are known while the graph is made, and it stays whole. `decides` looks at a value. A break costs a return to Python, and the operators before it cannot be fused with those after it. The usual culprits in
-# training loops are a `print`, and `loss.item()` for the log in each step. Find them by `measure.graphs.breaks`:
+# training loops are a `print`, and `loss.item()` for the log in each step. Find them by `measure.gradients.breaks`:
 
 # %%
-for broken in measure.graphs.breaks(decides, torch.ones(8, 8)):
+for broken in measure.gradients.breaks(decides, torch.ones(8, 8)):
     print(broken.line)
 
 # %% [markdown]
@@ -718,7 +717,7 @@ five_calls = predict("15.recompiled", "Graphs after five calls?", yours=None)
 # %%
 def new_graphs(dynamic):
     """The graphs that each of the five calls adds."""
-    with measure.graphs.log_graphs() as log:
+    with measure.gradients.log_graphs() as log:
         layer = torch.nn.Linear(8, 8)
         compiled = torch.compile(layer, backend=log.backend, dynamic=dynamic)
         return [
@@ -789,7 +788,7 @@ tries_needed = predict("15.tries", "Tries?", yours=None)
 
 # %%
 tried = []
-found = measure.largest_batch.largest_batch(lambda b: tried.append(b) or b <= 100)
+found = measure.peak.largest_batch(lambda b: tried.append(b) or b <= 100)
 assert found == 100
 expect(8 + 6, len(tried), label="tries", yours=tries_needed)
 
@@ -798,7 +797,7 @@ print(tried)
 figures.tried_batches(tried, largest=found)
 
 # %%
-show_source(measure.largest_batch.largest_batch)
+show_source(measure.peak.largest_batch)
 
 # %% [markdown]
 # **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update after the first one*. AdamW makes its states in the first `step()`, when the activations are already gone. States and activations are in the memory together
@@ -821,7 +820,7 @@ def peak_bytes():
     """The most bytes at a time in the next update."""
     states = [t for kept in optimizer.state.values() for t in kept.values()]
     before = [*layers.parameters(), *states, samples]
-    return measure.largest_batch.peak_bytes(one_update, before)
+    return measure.peak.peak_bytes(one_update, before)
 
 
 first, second = peak_bytes(), peak_bytes()
@@ -1562,7 +1561,7 @@ check("15.7", [updates_250, updates_50, seconds_250, seconds_50])
 
 # %% [markdown] tags=["exercise"]
 # **15.8** A model is compiled with the default settings, and its batches have 8 samples each. How many graphs have been made (a) after the first update, (b) after three epochs of 100 samples, (c) after three epochs of 97 samples, (d) after three epochs of 97 samples with
-# `drop_last=True`, (e) after one epoch of 100 samples, and a second one of batches of 32? Then count with `measure.graphs.log_graphs` as in section 15.5.
+# `drop_last=True`, (e) after one epoch of 100 samples, and a second one of batches of 32? Then count with `measure.gradients.log_graphs` as in section 15.5.
 
 # %% tags=["exercise"]
 graphs = [..., ..., ..., ..., ...]

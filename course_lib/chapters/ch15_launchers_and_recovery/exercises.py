@@ -13,6 +13,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
+    expect_numbers,
     expect_parts,
 )
 from course_lib.theory.inputs.models import MODELS
@@ -35,18 +36,19 @@ _DAY_S = 86_400
     ),
 )
 def _interval(answer: Any) -> None:
-    expect_parts(answer, 4, "seconds, hours, minutes and a fraction")
     size = recovery.checkpoint_bytes(MODELS["llama2-70b"].parameters().total, Recipe())
     save_s = size / 20e9
     mtbf_s = recovery.machine_mtbf_s(1500 * _DAY_S, 4096)
     young_s = recovery.young_interval_s(save_s, mtbf_s)
     lost = recovery.wasted_fraction(young_s, save_s, mtbf_s, 300)
-    expect_number(answer[0], save_s, "827.7 GB at 20 GB/s", rel=5e-3, unit="s")
-    because = "4,096 GPUs fail 4,096 times as often"
-    expect_number(answer[1], mtbf_s / 3600, because, rel=5e-3, unit="h")
-    because = "the root of 2 · save · mtbf, in seconds"
-    expect_number(answer[2], young_s / 60, because, rel=5e-3, unit="min")
-    expect_number(answer[3], lost, "C/τ + τ/2M + R/M, with R = 300 s", rel=1e-2)
+    expect_numbers(
+        answer,
+        "seconds, hours, minutes and a fraction",
+        (save_s, "827.7 GB at 20 GB/s", 5e-3, "s"),
+        (mtbf_s / 3600, "4,096 GPUs fail 4,096 times as often", 5e-3, "h"),
+        (young_s / 60, "the root of 2 · save · mtbf, in seconds", 5e-3, "min"),
+        (lost, "C/τ + τ/2M + R/M, with R = 300 s", 1e-2, ""),
+    )
 
 
 _TEAMS: dict[str, tuple[float, float, float, str]] = {
@@ -96,9 +98,7 @@ def _best_offer(save_s: float, mtbf_s: float, restart_s: float) -> str:
     ),
 )
 def _buy(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
-        team: (_best_offer(*times), because) for team, (*times, because) in _TEAMS.items()
-    }
+    right = {team: (_best_offer(*times), because) for team, (*times, because) in _TEAMS.items()}
     expect_entries(answer, right, "a dict of offers", each="'storage', 'restarts' or 'GPUs'")
 
 
@@ -231,9 +231,8 @@ _SYMPTOMS = {
     ),
 )
 def _causes(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = dict(_SYMPTOMS)
     each = f"one of {', '.join(map(repr, _CAUSES))}"
-    expect_entries(answer, right, "a dict of causes", each=each)
+    expect_entries(answer, _SYMPTOMS, "a dict of causes", each=each)
 
 
 _OPTIONS = {
@@ -260,13 +259,12 @@ _OPTIONS = {
     ),
 )
 def _mend(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = dict(_OPTIONS)
     head: Any = answer.get("HEAD") if isinstance(answer, dict) else None
     if isinstance(answer, dict):
         if not isinstance(head, str):
             raise Wrong(f"gave {head!r} for 'HEAD', expected a name, or what prints one, as text")
         answer = {key: str(value) for key, value in answer.items()}
-    expect_entries(answer, right, "a dict of options", each="the text behind the option")
+    expect_entries(answer, _OPTIONS, "a dict of options", each="the text behind the option")
     _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head)
     restarts = str(answer.get("torchrun --max-restarts"))
     if not restarts.isdigit() or int(restarts) == 0:

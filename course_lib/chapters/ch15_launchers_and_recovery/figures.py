@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis, even
 from course_lib.figures.engines.bars import bars
 from course_lib.figures.engines.lanes import lanes
-from course_lib.figures.engines.lines import Curve, graph
+from course_lib.figures.engines.lines import Axis, Curve, even, graph
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Point
+from course_lib.figures.paper.drawing import Drawing, Point
 from course_lib.theory.inputs.units import format_duration, format_number
 from course_lib.theory.step.recovery import Saving
 

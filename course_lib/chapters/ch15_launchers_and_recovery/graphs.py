@@ -15,7 +15,7 @@ def graphs_made(sizes: Sequence[int]) -> int:
     One for the first size; at the first other size one for all sizes above 1, however many come; 1
     always has its own. Default settings of torch 2.13 (`dynamic=None`), no other change.
     Raises ValueError for more than 100,000 calls. Source: torch.compile's documentation, "Dynamic
-    Shapes"; counted by measure.graphs.
+    Shapes"; counted by measure.gradients.
     """
     if len(sizes) > _MOST_CALLS:
         raise ValueError(f"sizes has {len(sizes)} calls: give at most {_MOST_CALLS:,}")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from course_lib.chapters.ch15_launchers_and_recovery import figures
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.models import MODELS

@@ -4,15 +4,14 @@ from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.text import counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.units import format_duration
-from course_lib.theory.step import failing_job as theory
-from course_lib.theory.step.failing_job import JobCosts
+from course_lib.theory.step import recovery as theory
+from course_lib.theory.step.recovery import JobCosts
 
 # A save of a minute, and ten minutes until all ranks train again: five until Slurm gives a silent
 # node up (SlurmdTimeout), two for which it holds a requeued job back, three to start.

@@ -35,26 +35,24 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from course_lib.chapters.ch16_cluster_clinic import running
-from course_lib.chapters.ch16_cluster_clinic import tcp
 from course_lib import comparing, demos, diagnosing, expect, launch
-from course_lib.chapters.ch16_cluster_clinic import figures
-from course_lib import measure, predict, recorded
-from course_lib.clinic import (
-    container,
-    gpu_state,
-    gpu_topology,
-    gpu_use,
-    nccl_choice,
-    nccl_log,
-    nccl_table,
-    port_counters,
-    ports,
-    tables,
-    watchdog,
-    xid,
-)
-from course_lib.clinic.commands import FLAGS, POD
+from course_lib import predict, recorded
+from course_lib.chapters.ch16_cluster_clinic import figures, pairwise, panels
+from course_lib.chapters.ch16_cluster_clinic import processor, slowest
+from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink
+from course_lib.clinic import nccl_table, ports
+from course_lib.chapters.ch16_cluster_clinic import containers as container
+from course_lib.clinic import gpus as gpu_state
+from course_lib.clinic import gpus as gpu_topology
+from course_lib.clinic import gpus as gpu_use
+from course_lib.chapters.ch16_cluster_clinic import logs as nccl_choice
+from course_lib.chapters.ch16_cluster_clinic import logs as nccl_log
+from course_lib.clinic import ports as port_counters
+from course_lib.chapters.ch16_cluster_clinic import commands as tables
+from course_lib.chapters.ch16_cluster_clinic import logs as watchdog
+from course_lib.clinic import gpus as xid
+from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS
+from course_lib.chapters.ch16_cluster_clinic.commands import POD
 from course_lib.clinic.recorded import output
 from course_lib.demos.shared.batch import mean_loss, rows_of
 from course_lib.demos.shared.training import Training, one_process
@@ -62,17 +60,13 @@ from course_lib.diagnosing import reading
 from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
-from course_lib.launch import small_shm
+from course_lib.chapters.ch16_cluster_clinic import small_shm
 from course_lib.scratch.collectives import ring
 from course_lib.scratch.collectives.peers import SlowPeers
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network import collectives, zero
-from course_lib.chapters.ch16_cluster_clinic import pairwise
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
-from course_lib.chapters.ch16_cluster_clinic import stragglers
-from course_lib.chapters.ch16_cluster_clinic.scaling import MoreNodes
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -384,7 +378,7 @@ def lopsided(spin):
     """What this rank did and when, and what its meter says."""
     rank, numbers, did = launch.init(), torch.ones(4), []
     dist.barrier()
-    with running.watched() as meter:
+    with processor.watched() as meter:
         for _ in range(3):
             start = time.time()
             if rank.rank == 1:
@@ -533,7 +527,7 @@ moved = predict("16.moves", "Moves over TCP?", yours=None)
 # At each end one of these moves is a copy that a processor makes, between the program's buffer and the kernel's. What does it cost? Measured on your machine, over TCP to itself:
 
 # %%
-per_gb = min(tcp.processor_s_per_byte() for _ in range(3)) * 1e9
+per_gb = min(processor.processor_s_per_byte() for _ in range(3)) * 1e9
 cores = 25 * per_gb
 print(f"{per_gb:.2f} s of a processor for 1 GB: at 25 GB/s, {cores:.0f} cores")
 
@@ -649,8 +643,6 @@ figures.slow_ring(today)
 # 3. One ring, 1 MB. Why does the slow link hurt so little now?
 
 # %%
-from course_lib.chapters.ch16_cluster_clinic import panels
-
 panels.one_slow_link()
 
 # %%
@@ -1560,13 +1552,13 @@ figures.lines(
 longer = predict("16.straggler", "Percent longer?", yours=None, unit="%")
 
 # %%
-shared = stragglers.shared_work_factor(64, 0.1)
-factor = stragglers.straggler_factor(0.1)
+shared = slowest.shared_work_factor(64, 0.1)
+factor = slowest.straggler_factor(0.1)
 expect(100 * (factor - 1), label="longer", unit="%", yours=longer)
 
 # %%
 ranks = [2**power for power in range(11)]
-divided = [(n, 100 * (stragglers.shared_work_factor(n, 0.1) - 1)) for n in ranks]
+divided = [(n, 100 * (slowest.shared_work_factor(n, 0.1) - 1)) for n in ranks]
 figures.lines(
     {"equal work": [(n, 100 * (factor - 1)) for n in ranks], "work by speed": divided},
     "ranks, of which one is 10 % slower",
@@ -1601,7 +1593,7 @@ alike, lagging = (
 )
 print(f"{1000 * alike[0][0]:.0f} ms, with a straggler {1000 * lagging[0][0]:.0f} ms")
 longer_by = lagging[0][0] / alike[0][0]
-expect(stragglers.straggler_factor(0.5), longer_by, within=None, label="factor")
+expect(slowest.straggler_factor(0.5), longer_by, within=None, label="factor")
 
 # %%
 figures.lanes(
@@ -1622,7 +1614,7 @@ torch.manual_seed(0)
 times_ms = 100 + 2 * torch.randn(20_000, 64)  # steps, ranks
 last_ms = times_ms.max(dim=1).values
 drawn = last_ms.mean().item()
-by_theory = 1000 * stragglers.expected_slowest_s(64, 0.1, 0.002)
+by_theory = 1000 * slowest.expected_slowest_s(64, 0.1, 0.002)
 expect(by_theory, drawn, within=0.002, label="step", unit="ms", yours=average)
 
 
@@ -1648,7 +1640,7 @@ figures.lines(
 
 
 def later_ms(ranks, noise_ms):
-    return 1000 * stragglers.expected_slowest_s(ranks, 0.1, noise_ms / 1000) - 100
+    return 1000 * slowest.expected_slowest_s(ranks, 0.1, noise_ms / 1000) - 100
 
 
 sizes = [2**power for power in range(13)]
@@ -1989,7 +1981,9 @@ quiz("16")
 import statistics
 
 from course_lib import check, hint, hunt, hunting, mine, solution
-from course_lib.clinic import container, port_counters, ports
+from course_lib.clinic import ports
+from course_lib.chapters.ch16_cluster_clinic import containers as container
+from course_lib.clinic import ports as port_counters
 from course_lib.clinic.recorded import output
 
 # %% [markdown] tags=["exercise"]
@@ -2133,11 +2127,11 @@ check("16.6", named)
 # %% tags=["exercise"]
 of_8, of_1024, divided, slowest_ms = ..., ..., ..., ...
 ### BEGIN SOLUTION
-from course_lib.chapters.ch16_cluster_clinic import stragglers
+from course_lib.chapters.ch16_cluster_clinic import slowest
 
-of_8 = of_1024 = stragglers.straggler_factor(0.25, compute_share=0.8)
-divided = stragglers.shared_work_factor(8, 0.25)
-slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
+of_8 = of_1024 = slowest.straggler_factor(0.25, compute_share=0.8)
+divided = slowest.shared_work_factor(8, 0.25)
+slowest_ms = 1e3 * slowest.expected_slowest_s(1024, 0.4, 0.008)
 ### END SOLUTION
 check("16.7", [of_8, of_1024, divided, slowest_ms])
 

@@ -3,9 +3,10 @@
 from statistics import median
 from typing import Any
 
-from course_lib.chapters.ch16_cluster_clinic import stragglers
+from course_lib.chapters.ch16_cluster_clinic import containers as container
+from course_lib.chapters.ch16_cluster_clinic import slowest
 from course_lib.chapters.ch16_cluster_clinic.builds import divergence, ibstat
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.checking import (
     Question,
     Unanswered,
@@ -13,14 +14,13 @@ from course_lib.checking import (
     exercise,
     expect_calls,
     expect_entries,
-    expect_number,
-    expect_parts,
+    expect_numbers,
     expect_type,
     hunts,
 )
-from course_lib.clinic import container, port_counters, ports
-from course_lib.clinic.recorded import output
-from course_lib.clinic.sign import Sign
+from course_lib.clinic import ports
+from course_lib.clinic import ports as port_counters
+from course_lib.clinic.recorded import Sign, output
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 
@@ -38,18 +38,20 @@ _BETWEEN_S = 10.0  # the two readings
     ),
 )
 def _words(answer: Any) -> None:
-    expect_parts(answer, 4, "two rates in GB/s, a fraction and seconds")
     before, after = (
         port_counters.counters(output(name).text) for name in ("counters", "counters_later")
     )
     now = port_counters.rates(before, after, _BETWEEN_S)
     full_s = 2**32 * port_counters.WORD_BYTES / now.sent_bytes_per_s
     because = "4 bytes a word, 10 s"
-    expect_number(answer[0], now.sent_bytes_per_s / 1e9, because, rel=5e-3, unit="GB/s")
-    expect_number(answer[1], now.received_bytes_per_s / 1e9, because, rel=5e-3, unit="GB/s")
-    part = now.sent_bytes_per_s / HDR.bytes_per_s
-    expect_number(answer[2], part, "6.1 of 25 GB/s", rel=1e-2)
-    expect_number(answer[3], full_s, "2^32 words are 17.2 GB", rel=5e-2, unit="s")
+    expect_numbers(
+        answer,
+        "two rates in GB/s, a fraction and seconds",
+        (now.sent_bytes_per_s / 1e9, because, 5e-3, "GB/s"),
+        (now.received_bytes_per_s / 1e9, because, 5e-3, "GB/s"),
+        (now.sent_bytes_per_s / HDR.bytes_per_s, "6.1 of 25 GB/s", 1e-2, ""),
+        (full_s, "2^32 words are 17.2 GB", 5e-2, "s"),
+    )
 
 
 _RATES = {
@@ -88,9 +90,7 @@ def _lanes(rate: str) -> int:
     ),
 )
 def _missing_lanes(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
-        rate: (ports.LANES // _lanes(rate), because) for rate, because in _RATES.items()
-    }
+    right = {rate: (ports.LANES // _lanes(rate), because) for rate, because in _RATES.items()}
     expect_entries(answer, right, "a dict of factors", each="a number such as 1 or 2")
 
 
@@ -107,18 +107,17 @@ def _missing_lanes(answer: Any) -> None:
     ),
 )
 def _slow_port(answer: Any) -> None:
-    expect_parts(answer, 4, "two times in ms, a bus bandwidth in GB/s and a time in ms")
     link = Link("NDR without latency", NDR.bytes_per_s, 0.0)
     one = OneSlowLink(8e9, 128, link, NDR.bytes_per_s / ports.LANES, rings=8)
     assert one.without_s is not None
-    right = (
-        (1e3 * one.healthy_s, "2 · 127/128 · 8 GB over 8 · 50 GB/s", "ms"),
-        (1e3 * one.slow_s, "1 GB of the ring at 12.5 GB/s, twice", "ms"),
-        (one.slow_bus_bytes_per_s / 1e9, "all eight rings as slow as one", "GB/s"),
-        (1e3 * one.without_s, "seven rings of 50 GB/s carry all", "ms"),
+    expect_numbers(
+        answer,
+        "two times in ms, a bus bandwidth in GB/s and a time in ms",
+        (1e3 * one.healthy_s, "2 · 127/128 · 8 GB over 8 · 50 GB/s", 1e-2, "ms"),
+        (1e3 * one.slow_s, "1 GB of the ring at 12.5 GB/s, twice", 1e-2, "ms"),
+        (one.slow_bus_bytes_per_s / 1e9, "all eight rings as slow as one", 1e-2, "GB/s"),
+        (1e3 * one.without_s, "seven rings of 50 GB/s carry all", 1e-2, "ms"),
     )
-    for given, (expected, because, unit) in zip(answer, right, strict=True):
-        expect_number(given, expected, because, rel=1e-2, unit=unit)
 
 
 # --- containers -----------------------------------------------------------------------------------
@@ -251,14 +250,17 @@ def _who(answer: Any) -> None:
     ),
 )
 def _straggler(answer: Any) -> None:
-    expect_parts(answer, 4, "three factors and a time in ms")
-    factor = stragglers.straggler_factor(0.25, 0.8)
-    expect_number(answer[0], factor, "1 + 0.25 · 0.8", rel=2e-3)
-    expect_number(answer[1], factor, "one slow rank of 1,024 costs what one of 8 costs", rel=2e-3)
-    shared = stragglers.shared_work_factor(8, 0.25)
-    expect_number(answer[2], shared, "8 / (7 + 1/1.25)", rel=2e-3)
-    slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
-    expect_number(answer[3], slowest_ms, "400 + 3.25 · 8 ms", rel=5e-3, unit="ms")
+    factor = slowest.straggler_factor(0.25, 0.8)
+    shared = slowest.shared_work_factor(8, 0.25)
+    slowest_ms = 1e3 * slowest.expected_slowest_s(1024, 0.4, 0.008)
+    expect_numbers(
+        answer,
+        "three factors and a time in ms",
+        (factor, "1 + 0.25 · 0.8", 2e-3, ""),
+        (factor, "one slow rank of 1,024 costs what one of 8 costs", 2e-3, ""),
+        (shared, "8 / (7 + 1/1.25)", 2e-3, ""),
+        (slowest_ms, "400 + 3.25 · 8 ms", 5e-3, "ms"),
+    )
 
 
 _LATE = "late_rank(total_ms, inside_ms)"
@@ -382,7 +384,7 @@ _DIFFERENCES: dict[str, tuple[str, float, str]] = {
     ),
 )
 def _bug_or_rounding(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
+    right = {
         what: (rounding.verdict(off, rounding.typical_sum_error(_TERMS, dtype)), because)
         for what, (dtype, off, because) in _DIFFERENCES.items()
     }

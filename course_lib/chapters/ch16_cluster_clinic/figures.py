@@ -5,18 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
 from typing import Protocol
 
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, SlowPart
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis
 from course_lib.figures.engines.cells import Cell, Cells, cells
 from course_lib.figures.engines.lanes import Lanes
-from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.lines import Axis, Frame
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import counted, elide
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, counted, elide
 from course_lib.theory.compute.rounding import MORE_FROM, ROUNDING_UP_TO
 from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.trace import Event

@@ -1,8 +1,8 @@
 """Panels of chapter 16, beside those of the library."""
 
 from course_lib.chapters.ch16_cluster_clinic import figures
-from course_lib.chapters.ch16_cluster_clinic.one_slow_link import OneSlowLink
-from course_lib.figures.paper.text import counted
+from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
+from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import listed, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import HDR, Link

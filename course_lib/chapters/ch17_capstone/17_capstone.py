@@ -22,22 +22,19 @@ import json
 import os
 from dataclasses import replace
 
-from course_lib.chapters.ch17_capstone import sharing
 from course_lib import demos, emitting, expect, launch, measure
-from course_lib.chapters.ch17_capstone import figures
 from course_lib import predict, recorded, reporting, show_source
+from course_lib.chapters.ch17_capstone import claimed, figures, sharing
+from course_lib.chapters.ch17_capstone.costs import PRICES, Decoding, TokenCost
+from course_lib.chapters.ch17_capstone.costs import most_sequences, sharded_backward
+from course_lib.chapters.ch17_capstone.claimed import Weak, fsdp_scaling
 from course_lib.emitting import course
 from course_lib.figures.paper import style
 from course_lib.scratch import opaque
 from course_lib.theory import planner
 from course_lib.theory.audits import gpt2_128
-from course_lib.chapters.ch17_capstone import plan_2048
-from course_lib.chapters.ch17_capstone import whole_run
 from course_lib.theory.audits.claim import VERDICTS, Claim
-from course_lib.chapters.ch17_capstone.fsdp_scaling import Weak
-from course_lib.chapters.ch17_capstone.fsdp_scaling import fsdp_scaling
 from course_lib.theory.compute import budget, flops
-from course_lib.chapters.ch17_capstone.prices import PRICES
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -51,11 +48,7 @@ from course_lib.theory.inputs import (
 from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.network import collectives, step_traffic
 from course_lib.theory.step.assumptions import CAUTIOUS, Assumptions
-from course_lib.chapters.ch17_capstone.decoding import Decoding
-from course_lib.chapters.ch17_capstone.decoding import most_sequences
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
-from course_lib.chapters.ch17_capstone.token_cost import TokenCost
 
 launch.warm_up()
 
@@ -159,7 +152,7 @@ said = Claim(
     "80 stages keep 160 times the activations",
     said=160,
     own_terms=2 * 80,
-    found=plan_2048.NotesPlan().held,
+    found=claimed.NotesPlan().held,
     because="1F1B keeps p micro-batches of L/p layers",
 )
 print(said.explain())
@@ -179,7 +172,7 @@ show_source(Claim.verdict.fget)
 slips = predict("17.slips", "Wrong sums among nine?", yours=None)
 
 # %%
-plan_audit = plan_2048.plan_2048()
+plan_audit = claimed.plan_2048()
 told = [claim for claim in plan_audit.claims if claim.own_terms is not None]
 wrong_sums = [claim for claim in told if not claim.verdict.startswith("right")]
 expect(0, len(wrong_sums), label="wrong sums", yours=slips)
@@ -197,8 +190,8 @@ figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 
 # %%
 for stages in (8, 80):
-    print(stages, "stages:", plan_2048.NotesPlan(stages=stages).held, "times the model")
-    assert plan_2048.NotesPlan(stages=stages).held == 1
+    print(stages, "stages:", claimed.NotesPlan(stages=stages).held, "times the model")
+    assert claimed.NotesPlan(stages=stages).held == 1
 grouped = next(claim for claim in plan_audit.claims if "8 groups" in claim.words)
 print(f"recomputed: {grouped.found:.2f} times the model")
 assert grouped.own_terms == 160 / 10 and grouped.found < 0.1
@@ -229,7 +222,7 @@ figures.bars(crossed, told, "What the stages send for one micro-batch")
 
 # %%
 h100, h200 = (hardware.accelerator(name) for name in ("H100-SXM", "H200-SXM"))
-faster_memory = plan_2048.compared(h100, h200)
+faster_memory = claimed.compared(h100, h200)
 print(faster_memory.explain())
 assert faster_memory.verdict == VERDICTS[True, False] and faster_memory.found == 1
 
@@ -389,7 +382,7 @@ figures.shared_rates({"both at once": overlapped})
 # %% [markdown]
 # A box as high as its row runs at full speed. Its area is the work, which sharing does not change. In reality a collective keeps its SMs, so it hardly slows down and the product loses 15 % alone. In the model, that is a larger weight.
 #
-# The theory of a step keeps this in one line, `theory.step.overlap`: a hidden second of messages takes 20/132 of a second from computing or, if that is more, the time in which its bytes pass the memory four times (section 13.4). On NVLink the memory is scarcer: that made 212 into 185. For one network port of 50 GB/s the SMs are.
+# The theory of a step keeps this in one line, `theory.step.stage`: a hidden second of messages takes 20/132 of a second from computing or, if that is more, the time in which its bytes pass the memory four times (section 13.4). On NVLink the memory is scarcer: that made 212 into 185. For one network port of 50 GB/s the SMs are.
 #
 # ### The same on your computer
 #
@@ -535,7 +528,7 @@ for number, ends in ((0, "836 ms"), (20, "924 ms")):
 # Among its references, note 002 has the title *Which hardware do you need to train a 176B parameters model?* This is that model. Back to the question of the opening. The report gives parameters, tokens and GPU-hours. Chapter 5 needs no more:
 
 # %%
-bloom = whole_run.BLOOM
+bloom = claimed.BLOOM
 expect(100 * bloom.mfu, label="of the peak", unit="%", yours=bloom_share)
 assert round(bloom.flop_per_s / 1e12) == 99
 
@@ -549,7 +542,7 @@ print(f"{bloom.flop_per_s / 1e12:.1f} TFLOP/s on each GPU")
 # Begin with the log, because it can be recomputed to its last digit:
 
 # %%
-step = whole_run.BLOOM_STEP
+step = claimed.BLOOM_STEP
 by_megatron = flops.megatron_flop(2048, 2048, layers=70, hidden=14336, vocab=250_880)
 logged = budget.achieved_flop_per_s(by_megatron, 105.22, gpus=384) / 1e12
 expect(logged, 149.02, within=1e-4, label="TFLOP/s in the log")
@@ -563,7 +556,7 @@ expect(logged, 149.02, within=1e-4, label="TFLOP/s in the log")
 kept_share = predict("17.kept", "Percent of the hours?", yours=None, unit="%")
 
 # %%
-bloom_audit = whole_run.RunAudit(bloom, step)
+bloom_audit = claimed.RunAudit(bloom, step)
 expect(100 * bloom_audit.kept, label="hours", unit="%", yours=kept_share)
 assert abs(bloom_audit.hfu * bloom_audit.useful * bloom_audit.kept - bloom.mfu) < 1e-12
 
@@ -582,18 +575,18 @@ figures.paid_time(bloom_audit)
 # %%
 runs = {
     f"{run.name}, {run.flop_per_s / 1e12:.0f} TFLOP/s": run
-    for run in (bloom, *whole_run.OTHERS)
+    for run in (bloom, *claimed.OTHERS)
 }
-assert max(runs.values(), key=lambda run: run.mfu).name == "LLaMA 65B"
+assert max(claimed.values(), key=lambda run: run.mfu).name == "LLaMA 65B"
 figures.bars(
-    {name: run.mfu for name, run in runs.items()},
-    {name: f"{run.mfu:.1%}" for name, run in runs.items()},
+    {name: run.mfu for name, run in claimed.items()},
+    {name: f"{run.mfu:.1%}" for name, run in claimed.items()},
     "MFU of whole training runs, and the speed of one GPU",
     style.COMPUTING,
 )
 
 # %%
-figures.audited(whole_run.bloom(), "What is said of BLOOM's training")
+figures.audited(claimed.bloom(), "What is said of BLOOM's training")
 
 # %% [markdown]
 # So, was that good? It was not the best of its time: LLaMA 65B, on the same chip, reached half as much again, with sequences of the same length and much less recomputation. It is close to Llama 3 405B, which had a much larger cluster to keep busy. For a first run of this size on a public machine it is respectable. The largest single thing to win back was recomputation: 26 % of the arithmetic was done twice or belonged to attention.
@@ -1128,7 +1121,7 @@ quiz("17")
 from course_lib import check, hint, solution
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Recipe, hardware, models
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
+from course_lib.chapters.ch17_capstone.costs import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
 
 # %% [markdown] tags=["exercise"]
@@ -1447,7 +1440,7 @@ check("17.11", [rates, shared_timeline])
 # The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. A version that passes is kept as `mine/claims.py`. From then on, `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
 
 # %% tags=["exercise"]
-from course_lib.chapters.ch17_capstone.judged_run import JudgedRun
+from course_lib.chapters.ch17_capstone.claimed import JudgedRun
 
 ### BEGIN GIVEN
 
@@ -1468,7 +1461,7 @@ def audit_run(
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.chapters.ch17_capstone.judged_run import audit_run
+from course_lib.chapters.ch17_capstone.claimed import audit_run
 
 ### END SOLUTION
 

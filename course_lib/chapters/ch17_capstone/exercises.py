@@ -5,9 +5,8 @@ from typing import Any
 
 from course_lib.chapters.ch17_capstone.audits import Audit, audit_exercise
 from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
-from course_lib.chapters.ch17_capstone.decoding import Decoding
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
-from course_lib.chapters.ch17_capstone.whole_run import BLOOM
+from course_lib.chapters.ch17_capstone.claimed import BLOOM
+from course_lib.chapters.ch17_capstone.costs import Decoding, sharded_backward
 from course_lib.checking import (
     Question,
     Wrong,
@@ -23,7 +22,7 @@ from course_lib.theory.audits.gpt2_128 import CARD_BYTES
 from course_lib.theory.compute import budget
 from course_lib.theory.compute.flops import six_nd
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

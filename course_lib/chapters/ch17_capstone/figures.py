@@ -3,17 +3,19 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from course_lib.chapters.ch17_capstone.whole_run import RunAudit
+from course_lib.chapters.ch17_capstone.claimed import RunAudit
 from course_lib.figures import *  # noqa: F403
-from course_lib.figures.engines.axis import Axis
 from course_lib.figures.engines.bars import grouped_bars
+from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Levels
-from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.lines import Axis, Frame
 from course_lib.figures.engines.page import Block, page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import width_pt
+from course_lib.figures.paper.drawing import (
+    WIDTH_PT,
+    Drawing,
+    width_pt,
+)
 from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
 from course_lib.theory.inputs.units import format_count, format_duration, format_number
 from course_lib.theory.step.streams import SharedTimeline
@@ -233,3 +235,46 @@ def _streams(run: SharedTimeline) -> list[str]:
     for task in run.tasks:
         work[task.stream] = work.get(task.stream, 0) + task.alone_s
     return sorted(work, key=work.__getitem__, reverse=True)
+
+
+# --- families -----------------------------------------------------------------------------------
+# What each family of parallelism holds, cuts and sends.
+
+
+# By name: what is cut, what moves, and whether the network must add.
+_FAMILIES = {
+    "data": ("the batch", "gradients", "added up"),
+    "pipeline": ("the stack of layers", "activations", "passed on"),
+    "tensor": ("every matrix", "partial sums", "added up"),
+    "expert": ("the experts of a layer", "tokens", "passed on"),
+}
+
+
+def families(sent_bytes: Mapping[str, int] | None = None) -> Drawing:
+    """Three GPUs under data, pipeline, tensor and expert parallelism: what each holds.
+
+    `sent_bytes`: by family, what one GPU handed to the network; then the figure also says whether
+    the network must add it up.
+    """
+    blocks: list[dict[str, dict[str, Cell]]]
+    blocks = [{f"layer {layer + 1}": {} for layer in range(3)} for _ in range(2)]
+    said = []
+    for number, (name, (cut, moves, how)) in enumerate(_FAMILIES.items()):
+        told = f"{moves}, {how}: {sent_bytes[name]:,} bytes" if sent_bytes else f"moves {moves}"
+        said.append(f"{name} parallelism cuts {cut}; {told}")
+        for gpu in range(3):
+            column = f"{name}: cuts {cut}\n{told}\nGPU {gpu}"
+            for layer, row in enumerate(blocks[number // 2].values()):
+                row[column] = _held(name, gpu, layer)
+    title = "One model of 3 layers on 3 GPUs: filled is what a GPU holds"
+    spoken = (". ".join(said[:2]), ". ".join(said[2:]))
+    return page(title, *(Cells(g, high=26.0, said=s) for g, s in zip(blocks, spoken, strict=True)))
+
+
+def _held(family: str, gpu: int, layer: int) -> Cell:
+    """The part of a layer that a GPU holds; attention, which all have, above one of the experts."""
+    if family == "tensor":
+        return Cell("", {gpu: "weights"}, 3)
+    if family == "expert":
+        return Cell("", dict.fromkeys((0, 1, 2, 3 + gpu), "weights"), 6, 3)
+    return Cell("", {0: "weights"} if family == "data" or gpu == layer else {})

@@ -1,9 +1,12 @@
 """Panels of chapter 17, beside those of the library."""
 
 from course_lib.chapters.ch17_capstone import figures
-from course_lib.chapters.ch17_capstone.decoding import Decoding, most_sequences
-from course_lib.chapters.ch17_capstone.give_way import sharded_backward
-from course_lib.chapters.ch17_capstone.token_cost import TokenCost
+from course_lib.chapters.ch17_capstone.costs import (
+    Decoding,
+    TokenCost,
+    most_sequences,
+    sharded_backward,
+)
 from course_lib.panels.controls import choice, listed, powers_of_two, whole
 from course_lib.panels.panel import Rows, View, panel
 from course_lib.theory.inputs.hardware import ACCELERATORS

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from course_lib.checking.build import Step
-from course_lib.checking.builds.compared import TOLERANCE, expect_among, expect_calls, expect_tensor
 from course_lib.checking.builds.ranks import on_ranks
-from course_lib.checking.exercises import Wrong
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.helpers import described
 from course_lib.trace import Trace
 
 
@@ -47,6 +47,13 @@ else:
     torch, dist, nn = map(_Later, ("torch", "torch.distributed", "torch.nn"))
 
 __all__ = ["dist", "nn", "torch"]  # builds take these from here
+
+
+# float32, summed in another order.
+TOLERANCE = 1e-5
+
+
+Sent: TypeAlias = Mapping[str, tuple[int, int]]  # calls and bytes by operation
 
 
 class Must(NamedTuple):
@@ -89,7 +96,7 @@ class Sends(NamedTuple):
     """`log` has these calls and bytes by operation, or those of a Trace of which it is `who`."""
 
     log: Any
-    right: Mapping[str, tuple[int, int]] | Trace
+    right: Sent | Trace
     why: str
     at_most: bool = False
     among: int = 0  # ranks of the group in which each call is made; 0: any
@@ -228,7 +235,7 @@ def compare(
 
 def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any]:
     """On a rank: the work in each case. An error is told with the case in which it came."""
-    from course_lib.checking.builds.on_rank.traffic import in_case, own_group
+    from course_lib.checking.builds.on_rank.watched import in_case, own_group
 
     found, group = [], None
     for case in cases:
@@ -262,3 +269,109 @@ def in_turn(title: str, needs: tuple[str, ...], *steps: Step) -> Step:
             step.check(parts)
 
     return Step(title, needs, check)
+
+
+# --- what kind of wrong a difference is: a factor, a part, a shape ---------------------------
+
+
+def expect_tensor(
+    found: Any,
+    expected: Any,
+    what: str,
+    *,
+    factors: Mapping[float, str] | None = None,
+    others: Mapping[str, Any] | None = None,
+    tolerance: float = TOLERANCE,
+    same_dtype: bool = False,
+) -> None:
+    """Raise Wrong unless `found` is `expected`, a tensor, to `tolerance` × its largest number.
+
+    `factors`: what a constant factor would mean, {2.0: "the sum instead of the mean"}. `others`:
+    tensors that it might be by mistake, {"the part of rank 2": …}.
+    """
+    if found is None:
+        raise Unanswered(f"{what} is None")
+    if not isinstance(found, torch.Tensor):
+        raise Wrong(f"{what} wants a tensor, got {described(found)}")
+    if found.shape != expected.shape:
+        raise Wrong(f"{what} has shape {tuple(found.shape)}, expected {tuple(expected.shape)}")
+    if same_dtype and found.dtype != expected.dtype:
+        raise Wrong(f"{what} is of {found.dtype}, and was given {expected.dtype}")
+    found, expected = found.detach().double(), expected.detach().double()
+    scale = max(expected.abs().max().item() if expected.numel() else 0.0, 1e-30)
+    if _near(found, expected, scale * tolerance):
+        return
+    raise Wrong(f"{what} {_kind(found, expected, scale * tolerance, factors or {}, others or {})}")
+
+
+def _kind(
+    found: Any, expected: Any, limit: float, factors: Mapping[float, str], others: Mapping[str, Any]
+) -> str:
+    """What kind of wrong it is, in words."""
+    if not bool(found.isfinite().all()):
+        return "has numbers that are not finite"
+    for name, other in others.items():
+        if other.shape == found.shape and _near(found, other.detach().double(), limit):
+            return f"is {name}, not what is expected"
+    for factor, meaning in factors.items():
+        if _near(found, factor * expected, max(1.0, abs(factor)) * limit):
+            return f"is {_times(factor)} what is expected: {meaning}"
+    if not bool(found.any()):
+        return "is all zeros, expected something else"
+    if not bool(expected.any()):
+        return "is not 0, and 0 is expected"
+    factor = float((found * expected).sum() / expected.square().sum())
+    if found.numel() > 1 and _near(found, factor * expected, max(1.0, abs(factor)) * limit):
+        return f"is {factor:.4g} times what is expected, in all its numbers"
+    wrong = ((found - expected).abs() > limit).flatten()
+    worst = (found - expected).abs().max().item() / expected.abs().max().item()
+    first = int(wrong.nonzero()[0])
+    return (
+        f"differs in {int(wrong.sum())} of {wrong.numel()} numbers from what is expected, first in "
+        f"number {first}, by up to {worst:.1g} of the largest"
+    )
+
+
+def _times(factor: float) -> str:
+    whole = factor > 0 and abs(1 / factor - round(1 / factor)) < 1e-9
+    return f"1/{1 / factor:g} of" if factor < 1 and whole else f"{factor:g} times"
+
+
+def _near(one: Any, other: Any, limit: float) -> bool:
+    return not one.numel() or bool((one - other).abs().max() <= limit)
+
+
+def others_parts(parts: Sequence[Any], place: int) -> dict[str, Any]:
+    """What a rank might have by mistake, where it should have the part of its `place`."""
+    return {f"the part of rank {n}": part for n, part in enumerate(parts) if n != place}
+
+
+def expect_calls(log: Any, right: Sent, name: str, why: str, *, at_most: bool = False) -> None:
+    """Raise Wrong unless the rank `name` sent exactly these calls and bytes, by operation.
+
+    The sentence names operation and rank, and whether it is too much or too little. With `at_most`
+    nothing is too little.
+    """
+    sent = log.sent()
+    for operation in sorted({*sent, *right}):
+        found, expected = sent.get(operation, (0, 0)), right.get(operation, (0, 0))
+        for count, wanted, verb, what in zip(
+            found, expected, ("makes", "sends"), ("{} calls", "bytes by {}"), strict=True
+        ):
+            if count > wanted or (count < wanted and not at_most):
+                more = _more(count, wanted)
+                raise Wrong(f"{name} {verb} {more} {what.format(operation)} than expected: {why}")
+
+
+def _more(found: int, expected: int) -> str:
+    return "more" if found > expected else "fewer"
+
+
+def expect_among(log: Any, ranks: int, what: str) -> None:
+    """Raise Wrong if a call is not among the `ranks` ranks of the group that was given."""
+    for call in log.calls:
+        if call.part != ranks:
+            raise Wrong(
+                f"{what}: its {call.what} is among {call.part} ranks, and the group that it "
+                f"gets has {ranks}"
+            )

@@ -4,13 +4,15 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib import launch
 from course_lib.checking import own_work
-from course_lib.checking.builds.outcome import Outcome
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.own_work import is_learners
+
+if TYPE_CHECKING:
+    from course_lib.checking.builds.on_rank.watched import Outcome
 
 # Ranks of a check start in 0.2 s, and no step computes for longer than that.
 LIMIT_S = 6.0
@@ -18,9 +20,9 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M)
 _HUNG = re.compile(r"^rank (\d+) was here:\n(.*?)(?=^rank \d+ was here:|\Z)", re.M | re.S)
 
 
-def on_ranks(work: Callable[..., Any], *args: Any, ranks: int) -> list[Outcome]:
+def on_ranks(work: Callable[..., Any], *args: Any, ranks: int) -> "list[Outcome]":
     """`work(*args)` on every rank. Raises Wrong for a rank that raises, dies or hangs."""
-    from course_lib.checking.builds.on_rank.followed import followed
+    from course_lib.checking.builds.on_rank.watched import followed
 
     with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as name:
         try:

@@ -16,7 +16,7 @@ from course_lib.checking.exercises import Exercise
 from course_lib.checking.grading import Verdict
 from course_lib.checking.submissions.notebook import Notebook
 from course_lib.checking.submissions.sandbox import Limits
-from course_lib.launch.fresh import fresh_python
+from course_lib.launch.descendants import fresh_python
 from course_lib.problem import Problem
 
 

@@ -24,8 +24,13 @@ from course_lib.checking.submissions.grade import Outcome, rows_of
 from course_lib.checking.submissions.grader import Grading, Handed, Queue
 from course_lib.checking.submissions.notebook import Notebook, read
 from course_lib.checking.submissions.sandbox import MIB, Limits, uses_more_than
-from course_lib.launch.descendants import adopt_orphans, children, descendants, end_all
-from course_lib.launch.fresh import fresh_python
+from course_lib.launch.descendants import (
+    adopt_orphans,
+    children,
+    descendants,
+    end_all,
+    fresh_python,
+)
 from course_lib.problem import Problem
 
 # Where programs keep things unless told otherwise: below HOME, which is thrown away as well.

@@ -10,7 +10,7 @@ from course_lib.cli.text import MOST_DIGITS, add_text_options, spelled
 
 if TYPE_CHECKING:
     from course_lib.theory.inputs.job import Job
-    from course_lib.theory.memory.breakdown import MemoryBreakdown
+    from course_lib.theory.memory.states import MemoryBreakdown
 
 ABOUT = "what is in the memory of a training GPU"
 _NAMES = {
@@ -40,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> Answer:
-    from course_lib.theory.memory.peak import gpu_memory, worst_stage
-    from course_lib.theory.memory.report import explain_memory
+    from course_lib.theory.memory.peak import explain_memory, gpu_memory, worst_stage
 
     model = inputs.model(arguments)
     job, unit = inputs.job(arguments, model.shape), _unit(arguments)
@@ -72,9 +71,9 @@ def _metered(
     arguments: argparse.Namespace, bill: "MemoryBreakdown", job: "Job", unit: str
 ) -> tuple[str, float]:
     """What --meter shows: in a sentence, and in bytes."""
-    from course_lib.theory.inputs.frameworks import FRAMEWORKS
+    from course_lib.theory.inputs.job import FRAMEWORKS
     from course_lib.theory.inputs.units import format_bytes
-    from course_lib.theory.memory.meter import METERS, metered_bytes
+    from course_lib.theory.memory.peak import METERS, metered_bytes
 
     name = inputs.framework(arguments)
     own = FRAMEWORKS[name].buffers_bytes if name else 0

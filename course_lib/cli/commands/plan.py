@@ -97,7 +97,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
 
 def _habits(arguments: argparse.Namespace) -> str:
     """A line on what --framework does to a layout: the planner's own layouts have none of it."""
-    from course_lib.theory.inputs.frameworks import FRAMEWORKS
+    from course_lib.theory.inputs.job import FRAMEWORKS
 
     name = inputs.framework(arguments)
     habits = ", ".join({**FRAMEWORKS[name].layout, **FRAMEWORKS[name].pipelined}) if name else ""

@@ -18,7 +18,7 @@ from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.fsdp.clipping import clip_shards
 from course_lib.scratch.fsdp.deferred_init import defer
 from course_lib.scratch.fsdp.hooks import Hooked

@@ -6,15 +6,18 @@ What a version sends otherwise than the theory stands in the table of rehearsal.
 from collections.abc import Iterator, Sequence
 
 from course_lib.demos.shared.training import Training
-from course_lib.rehearsal import otherwise
+from course_lib.rehearsal import expected
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters, sharded_states
-from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
-from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.bucket_timeline import (
+    BUCKET_CAP_BYTES,
+    FIRST_BUCKET_BYTES,
+    ddp_buckets,
+)
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import AXES, Collective, Traffic
+from course_lib.theory.network.traffic import AXES, Collective, CommunicationPolicy, Traffic
 from course_lib.trace import SEND, Event, Total, Trace
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)  # what every demo trains in
@@ -63,7 +66,7 @@ def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Ev
 def besides(where: str, training: Training, layout: Layout) -> Trace:
     """What `where` calls besides, by the table of rehearsal.otherwise."""
     job = _job(training, layout)
-    counted = ((row, row.calls(job)) for row in otherwise.rows(where))
+    counted = ((row, row.calls(job)) for row in expected.rows(where))
     return Trace(
         call
         for row, count in counted

@@ -19,7 +19,7 @@ from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters
-from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.traffic import CommunicationPolicy
 from course_lib.trace import Trace
 
 

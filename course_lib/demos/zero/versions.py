@@ -13,7 +13,7 @@ from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training
-from course_lib.measure.storages import tensor_bytes
+from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch import wire
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.flat import views

@@ -4,14 +4,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.figures.engines.axis import Tell, fitting, powers
-from course_lib.figures.engines.lines import Frame
+from course_lib.figures.engines.lines import Frame, Tell, fitting, powers
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.key import key, key_height
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key, key_height, width_pt
 from course_lib.figures.paper.style import Look
-from course_lib.figures.paper.text import width_pt
 
 _TOP, _MARK, _NOTE, _DOT = 28.0, 14.0, 15.0, 9.0
 _SIZE = 9.0

@@ -6,10 +6,7 @@ from typing import NamedTuple
 
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.arrow import arrow_lines
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
-from course_lib.figures.paper.text import width_pt
+from course_lib.figures.paper.drawing import WIDTH_PT, Box, Drawing, Point, arrow_lines, width_pt
 
 _LINE, _BELOW, _STRIPE, _APART = 13.0, 11.0, 5.0, 12.0
 _SIZES = (9.0, 7.5, 6.5)

@@ -6,13 +6,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from course_lib.figures.engines.axis import even
+from course_lib.figures.engines.lines import even
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.arrow import arrow_lines
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import Box
-from course_lib.figures.paper.text import counted, width_pt
+from course_lib.figures.paper.drawing import Box, Drawing, arrow_lines, counted, width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
 

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.key import key as key_of
-from course_lib.figures.paper.key import key_height
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key_height
+from course_lib.figures.paper.drawing import key as key_of
 from course_lib.figures.paper.style import Look
 
 LEFT, RIGHT = 66.0, WIDTH_PT - 8.0  # of a scale, unless names of rows need more room

@@ -1,12 +1,98 @@
-"""A figure that writes its own SVG: boxes, lines, areas, dots and words."""
+"""A figure that writes its own SVG: boxes, lines, areas, dots, words, arrows and a key."""
 
 import html
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from course_lib.figures.paper import style, svg
-from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
+from course_lib.figures.paper import style
+from course_lib.figures.paper.style import Look
+
+# --- picture ------------------------------------------------------------------------------------
+# The size of every figure, and how places in it are given.
+
+
+WIDTH_PT = 520
+
+Point = tuple[float, float]  # x, y
+Box = tuple[float, float, float, float]  # left, top, width, height
+
+
+# --- text ---------------------------------------------------------------------------------------
+# Small helpers for layout and wording that several figures share.
+
+
+def elide(count: int, most: int) -> list[int | None]:
+    """0 … count-1 in at most `most` entries: None stands for those left out."""
+    if count <= most:
+        return list(range(count))
+    return [*range(most - 2), None, count - 1]
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 update", "1,000 updates", "8 micro-batches"."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
+
+
+def width_pt(text: str, size: float) -> float:
+    """About as wide as `text` is in DejaVu Sans, and a little more."""
+    return 0.62 * size * len(text.replace(": ", ":"))  # both together are one letter wide
+
+
+# --- svg ----------------------------------------------------------------------------------------
+# The opening tag of a figure's SVG, and its colours as those of the page around it.
+
+
+_FONTS = "&#39;DejaVu Sans&#39;, Verdana, sans-serif"
+
+# The page's colours as variables of JupyterLab's theme; other pages show the plain colours.
+_VARIABLES = {
+    "i": ("content-font-color1", style.INK),
+    "g": ("content-font-color2", style.GREY),
+    "p": ("layout-color2", style.PALE),
+    "w": ("layout-color0", style.WHITE),
+}
+_NAMES = {colour.lower(): f"var(--{name})" for name, (_, colour) in _VARIABLES.items()}
+_NAMES[style.WARNING_TEXT.lower()] = "var(--r)"
+_PAGE_COLOUR = re.compile("|".join(_NAMES), re.IGNORECASE)
+# Towards the ink, which is dark on a light page and light on a dark one.
+_WARNING = f"color-mix(in srgb,{style.VERMILION} 75%,var(--i))"
+_THEME = ";".join(
+    [f"--{name}:var(--jp-{jp},{colour})" for name, (jp, colour) in _VARIABLES.items()]
+    + [f"--r:{_WARNING}"]
+)
+
+
+def _in_page(text: str) -> str:
+    """SVG with the page's ink, greys and ground in place of our own."""
+    return _PAGE_COLOUR.sub(lambda colour: _NAMES[colour[0].lower()], text)
+
+
+def _opening(width: float, height: float, label: str, in_page: bool = True) -> str:
+    """The `<svg>` tag of a picture of this size in points, with `label` for screen readers.
+
+    Around the picture lies the padding. `in_page`: in the page's colours, and a narrow page shrinks
+    both width and height; otherwise on white.
+    """
+    pad = style.PADDING_PT
+    wide, high = f"{width + 2 * pad:g}", f"{height + 2 * pad:g}"
+    look = f"font-family:{_FONTS};stroke-linejoin:round;stroke-linecap:butt"
+    if in_page:
+        look = f"{_THEME};display:block;max-width:100%;height:auto;background:var(--w);{look}"
+    ground = f'<rect x="-{pad}" y="-{pad}" width="{wide}" height="{high}" fill="{style.WHITE}"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html.escape(label)}" '
+        f'width="{wide}pt" height="{high}pt" viewBox="-{pad} -{pad} {wide} {high}" '
+        f'style="{look}">{"" if in_page else ground}'
+    )
+
+
+# --- drawing ------------------------------------------------------------------------------------
+# A figure that writes its own SVG: boxes, lines, areas, dots and words.
+
 
 # Lines of each hatch inside a square of 6 points.
 _HATCHES = {
@@ -148,9 +234,9 @@ class Drawing:
             _words(list(marks)) if look else "".join(_shapes(mark, ids) for mark in marks)
             for look, marks in itertools.groupby(self.marks, _look)
         )
-        opening = svg.opening(WIDTH_PT, self.height_pt, self.sentence, themed)
+        opening = _opening(WIDTH_PT, self.height_pt, self.sentence, themed)
         body = f"<defs>{ids.patterns()}</defs>{drawn}"
-        return f"{opening}{svg.themed(body) if themed else body}</svg>"
+        return f"{opening}{_in_page(body) if themed else body}</svg>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """What a notebook stores: SVG in the page, SVG as a picture, and words."""
@@ -208,3 +294,61 @@ def _words(marks: Sequence[Any]) -> str:
         f'<g text-anchor="{_ANCHOR[first.align]}" font-size="{first.size:g}" '
         f'fill="{first.colour}"{weight}>{texts}</g>'
     )
+
+
+# --- arrow --------------------------------------------------------------------------------------
+# An arrow, for figures in which something goes somewhere.
+
+
+_HEAD, _SPREAD = 5.0, 0.45  # length in points, half of the angle in radians
+
+
+def arrow(
+    drawing: Drawing, start: Point, end: Point, colour: str = style.INK, width: float = 1
+) -> None:
+    """Draw a straight line with a head at `end`."""
+    for points in arrow_lines(start, end):
+        drawing.line(points, colour, width)
+
+
+def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
+    """Shaft and head: what several arrows of one look draw at once."""
+    back = math.atan2(start[1] - end[1], start[0] - end[0])
+    sides = [
+        (end[0] + _HEAD * math.cos(back + turn), end[1] + _HEAD * math.sin(back + turn))
+        for turn in (_SPREAD, -_SPREAD)
+    ]
+    return [[start, end], [sides[0], end, sides[1]]]
+
+
+# --- key ----------------------------------------------------------------------------------------
+# A key: small boxes with their names, line after line, for parts that have no room for a name.
+
+
+_LINE, _SIZE = 16.0, 9.0
+
+
+def key_height(fills: Mapping[str, str | Look], left: float) -> float:
+    """How much room `key` needs below its top."""
+    return _places(fills, left)[-1][1] + _LINE + 4 if fills else 0.0
+
+
+def key(drawing: Drawing, fills: Mapping[str, str | Look], left: float, top: float) -> None:
+    """A box of its colour and its name for each, from `left` on and in as many lines as needed."""
+    for (name, fill), (x, y) in zip(fills.items(), _places(fills, left), strict=True):
+        look, hatch = (fill, None) if isinstance(fill, str) else fill
+        drawing.boxes([(x, top + y, 11, 11)], look, hatch, dashed=look == style.WHITE)
+        drawing.write(x + 16, top + y + 9.5, name, size=_SIZE)
+
+
+def _places(names: Mapping[str, str | Look], left: float) -> list[tuple[float, float]]:
+    """Where each box begins; y counts from the key's top."""
+    places: list[tuple[float, float]] = []
+    x, y = left, 0.0
+    for name in names:
+        width = width_pt(name, _SIZE) + 30
+        if places and x + width - 14 > WIDTH_PT:
+            x, y = left, y + _LINE
+        places.append((x, y))
+        x += width
+    return places

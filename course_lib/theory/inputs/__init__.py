@@ -1,7 +1,6 @@
 """What is trained, how and on what: the inputs of all other rooms."""
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import Accelerator, Link
+from course_lib.theory.inputs.hardware import Accelerator, Cluster, Link
 from course_lib.theory.inputs.huggingface import read_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -41,7 +41,7 @@ class Recipe:
     many layers of each chunk of a pipeline `recompute` is for, the first ones, while the others
     keep everything (Megatron-LM's recompute_num_layers with recompute_method "block"); None: all.
     `loss`: how many copies
-    of the logits there are, see `memory.ends`; `loss_chunks`: pieces in which "chunked" makes them.
+    of the logits there are, see `loss_copies`; `loss_chunks`: pieces in which "chunked" makes them.
     `dropout`: its masks are stored. `fused_norms`: False for an RMSNorm written out in torch, which
     keeps an fp32 copy of its input and the normalised input. `fused_swiglu`: True for a kernel that
     recomputes silu(gate) in the backward pass. `repeat_kv`: keys and values are copied to all heads

@@ -6,33 +6,31 @@ optimizer), `activations` and `ends` (what forward keeps for backward). This mod
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import GIB
+from course_lib.theory.inputs.units import GIB, MIB, format_bytes
 from course_lib.theory.memory.activations import (
+    embedding_activation_bytes,
     layer_activation_bytes,
     layer_gradients_bytes,
-    recomputed_bytes,
-)
-from course_lib.theory.memory.breakdown import MemoryBreakdown
-from course_lib.theory.memory.ends import (
-    embedding_activation_bytes,
     loss_temporary_bytes,
     output_activation_bytes,
+    recomputed_bytes,
 )
 from course_lib.theory.memory.states import (
+    MemoryBreakdown,
     local_parameters,
     sharded_states,
     sharding_buffers,
     update_bytes,
     whole_gradients_stay,
 )
-from course_lib.validation import DERIVED, number
+from course_lib.validation import DERIVED, choice, number
 
 # CUDA context, NCCL buffers, library workspaces: a convention, seen between 0.5 and 2 GiB.
 # Source: Bekman, Machine Learning Engineering, training/performance.
@@ -237,3 +235,145 @@ def boundary_bytes(job: Job) -> int:
     """Bytes that a chunk keeps of what it has sent on: s·b·h with `keep_outputs`, else 0."""
     width = job.shape.hidden * job.recipe.compute_bytes
     return job.layout.keep_outputs * job.local_tokens.outside * width
+
+
+# --- The same memory read off different meters: what tensors need is not what a GPU shows ---
+
+METERS = ("allocated", "reserved", "nvidia-smi")
+# Buffers of one NCCL communicator. Measured: 688 MiB among 4 A100s over NVLink, 544 MiB between
+# two. github.com/NVIDIA/nccl, issue 964.
+COMMUNICATOR_BYTES = 688 * MIB
+# Reserved bytes over the bytes of tensors that this library predicts, at the peak. Fitted, not
+# measured: the median of torchtitan's 16 published reserved memories, 1.17 of 1.00 to 1.25, rounded
+# to a twentieth (benchmarks/README.md). It holds the allocator's gaps and whatever the prediction
+# misses.
+RESERVED_OVER_ALLOCATED = 1.15
+
+
+@checked
+def metered_bytes(
+    bill: MemoryBreakdown,
+    meter: str,
+    layout: Layout,
+    *,
+    buffers_bytes: float = 0,
+    reserved_over_allocated: float = RESERVED_OVER_ALLOCATED,
+) -> float:
+    """What `meter` shows at the peak of `bill`, whose own overhead is left out.
+
+    "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": what the caching allocator
+    holds, taken as reserved_over_allocated (fitted) times as much, and `buffers_bytes` of the
+    framework.
+    "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all ranks.
+    Raises ValueError for another meter.
+    """
+    choice("meter", meter, METERS)
+    number("buffers_bytes", buffers_bytes, least=0)
+    number("reserved_over_allocated", reserved_over_allocated, least=1)
+    allocated = bill.total_bytes - bill.overhead_bytes
+    if meter == "allocated":
+        return allocated
+    reserved = reserved_over_allocated * allocated + buffers_bytes
+    if meter == "reserved":
+        return reserved
+    return reserved + OVERHEAD_BYTES + communicators(layout) * COMMUNICATOR_BYTES
+
+
+@checked
+def communicators(layout: Layout) -> int:
+    """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
+    axes = (layout.dp * layout.cp, layout.tp, layout.cp, layout.ep, layout.pp)
+    return (layout.world > 1) + sum(ranks > 1 for ranks in axes)
+
+
+# --- How a GPU's memory comes about, one line per term with its numbers ---
+
+
+def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
+    """The derivation of `gpu_memory` for one stage: convention, shares, then every leaf and total.
+
+    Raises ValueError as `gpu_memory` does, and for a `unit` other than "GB" and "GiB".
+    """
+    moments = memory_moments(job, stage)
+    peak = max(moments, key=lambda name: moments[name].total_bytes)
+    bill = moments[peak]
+    leaves = {leaf.name.removesuffix("_bytes"): getattr(bill, leaf.name) for leaf in fields(bill)}
+    sizes = [f"{name:<20}{format_bytes(size, unit):>12}" for name, size in leaves.items() if size]
+    return "\n".join(
+        [
+            _convention(job.recipe),
+            f"{_assumed(job)}; the peak is at the moment {peak!r}",
+            *_parameter_lines(job, stage),
+            *_activation_lines(job, stage, unit),
+            *sizes,
+            f"{'total':<20}{format_bytes(bill.total_bytes, unit):>12}",
+        ]
+    )
+
+
+def _convention(recipe: Recipe) -> str:
+    """The bytes of one parameter, kind by kind."""
+    parts = [
+        f"weights {recipe.weight_bytes} ({recipe.parameters})",
+        f"gradients {recipe.gradient_bytes} ({recipe.gradients})",
+    ]
+    if recipe.gradient_buffer:
+        parts.append("fp32 gradient buffer 4")
+    if recipe.master_copy:
+        parts.append("fp32 master copy 4")
+    parts.append(f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}")
+    total = recipe.bytes_per_parameter
+    return f"{recipe.optimizer}: {' + '.join(parts)} = {total} B per parameter"
+
+
+def _assumed(job: Job) -> str:
+    """What the frameworks do differently, as it is assumed here."""
+    recipe, layout = job.recipe, job.layout
+    kept = {
+        "weights stay gathered": not layout.reshard,
+        "whole gradients add up": layout.adds_up and layout.reduces == "update",
+        "whole gradients of one chunk add up": layout.adds_up and layout.reduces == "group",
+        "gathered inputs are kept": layout.keep_gathered,
+        "sent outputs are kept": layout.keep_outputs,
+    }
+    life = {"always": "stay", "backward": "live from the backward pass to the update"}
+    parts = [
+        f"loss {recipe.loss}",
+        f"gradients {life[recipe.gradient_life]}",
+        f"update {recipe.update}",
+        *(what for what, so in kept.items() if so),
+    ]
+    return f"assumed: {', '.join(parts)}"
+
+
+def _parameter_lines(job: Job, stage: int) -> list[str]:
+    """What pipeline, tensor and expert parallelism leave this GPU, and over how many ZeRO cuts."""
+    layout, local = job.layout, local_parameters(job.shape, job.layout, stage)
+    shards = {"optimizer": 1, "gradients": 2, "parameters": 3}
+    cut = [name for name, least in shards.items() if layout.zero_stage >= least]
+    lines = [
+        f"stage {stage} of pp {layout.pp}, 1/{layout.tp} by tp: {local.dense:,} dense parameters"
+        f" (of {job.shape.parameters().total:,} in the model)"
+    ]
+    if local.experts:
+        lines.append(f"1/{layout.ep} of the experts by ep: {local.experts:,} parameters")
+    if cut:
+        line = f"ZeRO-{layout.zero_stage} cuts {', '.join(cut)} over dp·cp = {layout.shard_ranks}"
+        if local.experts:
+            line += f", of experts over dp·cp/ep = {layout.expert_shard_ranks}"
+        lines.append(line)
+    return lines
+
+
+def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
+    """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
+    lines = []
+    for chunk, held in held_at_peak(job, stage).items():
+        for its, layer, count in job.layers_of(chunk):
+            each = format_bytes(layer_activation_bytes(its, layer), unit)
+            kind = " with experts" if job.shape.has_experts(layer) else ""
+            lines.append(
+                f"{job.layout.schedule}, recompute {its.recipe.recompute}: {held} micro-batches × "
+                f"{count} layers{kind} × {each}"
+            )
+    return lines

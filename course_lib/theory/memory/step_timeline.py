@@ -12,14 +12,14 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import (
+    embedding_activation_bytes,
     layer_activation_bytes,
     layer_gradients_bytes,
+    loss_temporary_bytes,
     recomputed_bytes,
 )
-from course_lib.theory.memory.breakdown import MemoryBreakdown
-from course_lib.theory.memory.ends import embedding_activation_bytes, loss_temporary_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, chunk_activations, memory_moments
-from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.states import MemoryBreakdown, local_parameters
 from course_lib.trace import TAKE, Event, Trace
 from course_lib.validation import flag, listed
 

@@ -14,9 +14,13 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.experts import nodes_of_a_token
-from course_lib.theory.network.links import group_link
-from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.network.traffic import AXES, Collective, Traffic
+from course_lib.theory.network.traffic import (
+    AXES,
+    Collective,
+    CommunicationPolicy,
+    Traffic,
+    group_link,
+)
 from course_lib.validation import choice
 
 

@@ -1,13 +1,68 @@
-"""Collectives of a training step: what is sent, how often, how many bytes, for how long."""
+"""What frameworks do differently when they communicate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.hardware import Cluster, Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
+from course_lib.theory.network.bucket_timeline import BUCKET_CAP_BYTES
+from course_lib.theory.network.collectives import ALGORITHMS
 from course_lib.validation import choice, flag, number, text, whole
+
+
+@dataclass(frozen=True)
+class CommunicationPolicy:
+    """What frameworks do differently.
+
+    `bucket_bytes`: gradients of stages 0 to 2, and ZeRO-1 and 2's parameters, travel in buckets of
+    this size. `algorithm`: of all-reduces, "ring", "tree" or "double-tree". `token_nodes`: None
+    sends a token once for each of its experts; a number sends it over the network once to each node
+    that has some of them, to so many nodes at most, and forwards it there over the inner link
+    meanwhile, once to each rank (DeepSeek-V3, arXiv:2412.19437, sections 2.1.2 and 3.2.2: 4 nodes;
+    DeepEP).
+    """
+
+    bucket_bytes: int = BUCKET_CAP_BYTES
+    algorithm: str = "ring"
+    token_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("bucket_bytes", self.bucket_bytes)
+        choice("algorithm", self.algorithm, ALGORITHMS)
+        if self.token_nodes is not None:
+            whole("token_nodes", self.token_nodes)
+
+
+# --- The link that a group of ranks sees, inside a node or over several ---
+
+
+@checked
+def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) -> Link:
+    """The link as one GPU of a group sees it: ranks r, r + stride, … with `ranks` members.
+
+    Within a node: the inner link. Over k nodes with g members in each, each member next to its own
+    network port: rings use all g ports of the group, min(inside, g · between); in all-to-all only
+    (n-g)/(n-1) of the bytes leave the node, min(inside, between · (n-1)/(n-g)); send/recv has one
+    port. Of the n-1 steps of a ring k-1 cross the network, and the latency is their mean.
+    Source: NCCL, src/graph/tuning.cc (nInterSteps); Bekman, Machine Learning Engineering, network.
+    """
+    choice("operation", operation, collectives.OPERATIONS)
+    slowest = cluster.link(ranks, stride)
+    if slowest == cluster.inside or operation == "send-recv":
+        return slowest
+    members = min(ranks, max(1, cluster.gpus_per_node // stride))
+    crossing = (-(-ranks // members) - 1) / (ranks - 1)
+    latency = cluster.inside.latency_s + crossing * (slowest.latency_s - cluster.inside.latency_s)
+    ports: float = members
+    if operation == "all-to-all":
+        ports = (ranks - 1) / (ranks - members) if ranks > members else 1
+    rate = min(cluster.inside.bytes_per_s, ports * slowest.bytes_per_s)
+    return Link(slowest.name, rate, latency)
+
+
+# --- Collectives of a training step: what is sent, how often, how many bytes, for how long ---
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")

@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING
 
 from course_lib.checked import checked
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes, format_number
-from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
-from course_lib.theory.planner.causes import excluded, remedies
-from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
+from course_lib.theory.memory.states import MemoryBreakdown
+from course_lib.theory.planner.reasons import (
+    check_one_layer,
+    excluded,
+    need,
+    remedies,
+    rule_broken,
+    too_large,
+)
 from course_lib.theory.planner.search import Found, search, search_again
 from course_lib.theory.planner.space import MARGIN, ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.planner import tables
 from course_lib.theory.planner.space import Question, Row
-from course_lib.theory.planner.stages import StageKind, pad, stage_kinds
-from course_lib.theory.planner.tables import Numbers
+from course_lib.theory.planner.tables import Numbers, StageKind, pad, stage_kinds
 from course_lib.theory.step.assumptions import Assumptions
 
 if TYPE_CHECKING:

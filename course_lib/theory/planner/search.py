@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from course_lib.theory.planner.arrays import Tables, asked_of_tables
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row, rows
 from course_lib.theory.planner.tables import KNOWN
-from course_lib.theory.step.overlap import HIDING_ORDER, Hideable
-from course_lib.theory.step.stage import attention_rate, layer_rate
+from course_lib.theory.step.stage import HIDING_ORDER, Hideable, attention_rate, layer_rate
 
 if TYPE_CHECKING:
     from numpy import bool_, float64
@@ -250,7 +249,7 @@ class _Chunk:
         return shown
 
     def _saved(self, axis: str, known: "dict[str, Array]", window: "Array") -> "Array":
-        """`step.overlap` for arrays."""
+        """`step.stage.Hideable` for arrays."""
         question = self.question
         messages = Hideable(known["hideable_s"], known["bytes"], window)
         memory_bytes_per_s = question.cluster.accelerator.memory_bytes_per_s

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from course_lib.checked import checked
 from course_lib.theory.compute.flops import MASKS
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.frameworks import FRAMEWORKS
-from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Link
+from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Cluster, Link
+from course_lib.theory.inputs.job import FRAMEWORKS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
-from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.network.traffic import AXES
+from course_lib.theory.network.traffic import AXES, CommunicationPolicy
 from course_lib.validation import choice, fraction, number
 
 # Fitted together with `inputs.hardware.LAYER_EFFICIENCY`.
@@ -25,7 +23,7 @@ INSIDE_EFFICIENCY = 0.80
 # Sums over tp and expert tokens are waited for, as is a pipeline's neighbour; ring attention and
 # the exchange of gradients and parameters hide as far as there is something to hide behind.
 OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
-# What hiding takes from computing (`step.overlap`), counted and not fitted. A byte that arrives is
+# What hiding takes from computing (`step.stage`), counted and not fitted. A byte that arrives is
 # written and read again to be sent on; a copy between the message's buffer and the layer's own
 # memory reads it and writes it.
 MESSAGE_TOUCHES = 4
@@ -49,7 +47,7 @@ class Assumptions:
     for the backward pass goes through the memory in norms, activations, softmax and their
     gradients. `inside_efficiency`: part of the bandwidth of the link inside a node that collectives
     reach. `message_touches`: how often each byte of a message goes through the memory, and
-    `message_sms`: the part of the SMs that it holds: what `step.overlap` takes from the computing
+    `message_sms`: the part of the SMs that it holds: what `step.stage` takes from the computing
     that hides it. `mask`: pairs that
     attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
     skips the others, full under standard attention. `overlap`: the largest part of an axis' time

@@ -13,8 +13,7 @@ from course_lib.theory.compute.flops import (
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.units import format_number
-from course_lib.theory.pipelines.bubble import bubble_time
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes, bubble_time
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
 from course_lib.validation import number

@@ -9,18 +9,17 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from course_lib.chapters.ch03_what_is_in_the_memory.memory_history import record_history
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import LEAK, UNKNOWN, read_snapshot
-from course_lib.chapters.ch03_what_is_in_the_memory.snapshot_file import (
+from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import (
+    LEAK,
+    UNKNOWN,
     parse_snapshot,
+    read_snapshot,
     snapshot_pickle,
     timeline_events,
 )
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.step_timeline import step_timeline
 
 SHAPE = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=128, context=64)

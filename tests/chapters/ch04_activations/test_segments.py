@@ -6,14 +6,10 @@ import torch
 from probes import FULL, Probe, by_name
 
 from course_lib.chapters.ch04_activations.segments import runs_again, segment_bill
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import saved_bytes
 from course_lib.scratch.checkpointing import cut
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import MODELS, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes
 
 LLAMA = Job(MODELS["llama2-70b"], FULL, sequence=4096)

@@ -1,16 +1,32 @@
-"""A model on the roofline: by hand for one matrix, and at its two ends."""
+"""Products of a layer by torch's counter; a model on the roofline by hand, and at its ends."""
 
 from dataclasses import replace
 
 import pytest
+import torch
 from probes import DENSE, Probe, by_name
 
-from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline
+from course_lib.chapters.ch05_flops_roofline_mfu.roofline import linear_products, model_roofline
+from course_lib.measure.times import matmul_flops
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
 
 H100 = accelerator("H100-SXM")
 GPT2 = MODELS["gpt2-124m"]
+
+
+def test_the_products_add_up_to_what_torch_counts():
+    layer = torch.nn.Linear(3, 4, bias=False)
+    tokens = torch.ones(2, 3, requires_grad=True)
+    counted = matmul_flops(lambda: layer(tokens).sum().backward())
+    assert sum(one.flop for one in linear_products(2, 3, 4)) == counted == 144
+
+
+def test_the_sizes_are_those_of_the_tensors():
+    x, w, dy = torch.ones(2, 3), torch.ones(3, 4), torch.ones(2, 4)
+    made = (x @ w, x.T @ dy, dy @ w.T)
+    sizes = [(one.rows, one.columns) for one in linear_products(2, 3, 4)]
+    assert sizes == [tuple(each.shape) for each in made]
 
 
 def operation(result, name):
@@ -73,6 +89,7 @@ def test_explain_names_the_limit():
 
 
 REFUSED = [
+    (lambda: linear_products(0, 3, 4), "tokens must be at least 1"),
     (
         lambda: model_roofline(MODELS["mixtral-8x7b"], H100, tokens=64),
         "experts 8: the tokens of a matrix depend on the router",
@@ -80,12 +97,18 @@ REFUSED = [
 ]
 PROBES = by_name(
     Probe(
+        linear_products,
+        {"tokens": 2, "inputs": 3, "outputs": 4},
+        {"tokens": 3, "inputs": 4, "outputs": 5},
+    ),
+    Probe(
         model_roofline,
         {"shape": DENSE, "accelerator": H100, "tokens": 64},
         {"shape": replace(DENSE, layers=3), "accelerator": accelerator("RTX4090"), "tokens": 128},
     ),
 )
 RECORDS = {
+    "Product": list(linear_products(2, 3, 4)),
     "Operation": list(model_roofline(DENSE, H100, 64).operations),
     "Roofline": [
         model_roofline(DENSE, H100, 64),

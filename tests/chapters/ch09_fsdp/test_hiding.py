@@ -4,13 +4,12 @@ import pytest
 from probes import H100, Probe, by_name
 
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.hardware import Cluster, Link
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network.bucket_timeline import hiding_tokens
-from course_lib.theory.network.links import group_link
-from course_lib.theory.network.unit_costs import unit_costs
+from course_lib.theory.network.traffic import group_link
+from course_lib.theory.network.zero import unit_costs
 
 FSDP2 = Recipe("fp32", "fp32", master_copy=False, compute="bf16")
 

@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import demos
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
-from course_lib.measure.overlap import Timeline
+from course_lib.measure.times import Timeline
 from course_lib.theory.inputs import RECIPES
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 

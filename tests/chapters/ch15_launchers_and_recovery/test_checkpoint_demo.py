@@ -7,8 +7,7 @@ import torch
 from together import keep_mine, refused, runs
 
 from course_lib import demos, launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint import program as checkpoint
-from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint import versions as recovery
+from course_lib.chapters.ch15_launchers_and_recovery.demos import checkpoint
 from course_lib.demos.shared.training import Training
 from course_lib.scratch.recovery.checkpoint import complete
 
@@ -63,8 +62,8 @@ def test_nothing_remains_and_a_named_folder_does(tmp_path, monkeypatch):
 
 def forgetful(kinds):
     """What the demo says of a load that forgets something."""
-    real, sentences = recovery.Sharded.load, []
-    checkpoint.KINDS = (recovery.Sharded,)
+    real, sentences = checkpoint.Sharded.load, []
+    checkpoint.KINDS = (checkpoint.Sharded,)
     for what in kinds:
 
         def load(self, folder, what=what):
@@ -79,7 +78,7 @@ def forgetful(kinds):
                 self._spread()
             return step
 
-        recovery.Sharded.load = load
+        checkpoint.Sharded.load = load
         try:
             checkpoint.main(checkpoint.Options(**SMALL))
         except AssertionError as problem:

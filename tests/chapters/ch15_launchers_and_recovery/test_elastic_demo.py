@@ -12,10 +12,9 @@ import psutil
 import pytest
 
 from course_lib import demos, launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic import agent
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic import program
 from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic import program as elastic
-from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.agent import Agent
-from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.program import Options
+from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.program import Agent, Options
 from course_lib.launch import two_nodes
 
 BUSY_S = 200.0  # for what takes half a minute on a quiet machine
@@ -107,7 +106,7 @@ def test_a_node_that_was_killed_is_started_once_more(tmp_path):
     said = tmp_path / "output"
     words = ["sh", "-c", "echo started; test $(wc -l < $0) = 2 || kill -9 $$", str(said)]
     node = Agent(words, dict(os.environ), said)
-    with pytest.raises(agent.Killed, match="torchrun ended with exit code -9: started"):
+    with pytest.raises(program.Killed, match="torchrun ended with exit code -9: started"):
         elastic._run(node, Options(away_s=0.0), may_be_lost=False)
     said.unlink()
     start_s = time.monotonic()
@@ -140,7 +139,7 @@ def test_nodes_that_cannot_be_lost_are_explained(monkeypatch):
 
 
 def test_agents_of_two_nodes_meet_at_the_first(tmp_path):
-    first, second = (agent.one_of_two(tmp_path, 3, ["-m", "job"], node) for node in (0, 1))
+    first, second = (program.one_of_two(tmp_path, 3, ["-m", "job"], node) for node in (0, 1))
     for node, words in enumerate((first.command, second.command)):
         assert f"--rdzv-endpoint={two_nodes.ADDRESSES[0]}:29400" in words
         assert f"--local-addr={two_nodes.ADDRESSES[node]}" in words
@@ -174,10 +173,10 @@ def test_a_time_limit_ends_torchrun(temporary):
 
 
 def test_the_cause_is_read_from_torchruns_table():
-    assert agent.cause(TABLE).startswith("rank 1 was killed by SIGKILL")
-    assert agent.cause(TABLE[:2]).startswith("rank 0 ended with exit code 1")
-    assert agent.cause(["last"]) == "last"
-    assert agent.cause([]) == "it said nothing"
+    assert program.cause(TABLE).startswith("rank 1 was killed by SIGKILL")
+    assert program.cause(TABLE[:2]).startswith("rank 0 ended with exit code 1")
+    assert program.cause(["last"]) == "last"
+    assert program.cause([]) == "it said nothing"
 
 
 def test_the_worker_ends_when_its_agent_or_its_folder_is_not_there(tmp_path):

@@ -1,12 +1,16 @@
-"""Naming what is slow: made-up clusters with a known fault, every one of them named."""
+"""Naming what is slow: made-up clusters with a known fault, and real ranks that sleep."""
 
+import json
 import random
 from itertools import combinations
 
 import pytest
 from probes import Probe, by_name
+from together import runs
 
+from course_lib import launch
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, SlowPart, name_slow, rounds
+from course_lib.launch import two_nodes
 
 FAST, SLOW = 24e9, 6e9
 
@@ -115,6 +119,52 @@ def test_the_sentences():
 
 
 TESTS = measured(4, "all", lambda a, b: 3 in (a, b))
+
+
+REASON = two_nodes.obstacle()
+# Sleeps far longer than what a busy machine adds to a transfer.
+QUICK = {"size_kib": 64, "repeats": 2, "passes": 3, "slow_ms": 150.0}
+
+
+@pytest.fixture(scope="module")
+def four():
+    cases = {
+        f"{slow} {schedule}": {"slow": slow, "schedule": schedule}
+        for slow in ("2", "0-2")
+        for schedule in ("halving", "all")
+    }
+    return runs("pairwise", cases, 4, **QUICK)
+
+
+@pytest.mark.parametrize("schedule", ["halving", "all"])
+def test_a_rank_or_a_pair_that_sleeps_is_named(four, schedule):
+    result = four[f"2 {schedule}"]
+    assert (result.found.kind, result.found.groups) == ("ranks", ((2,),))
+    assert result.rounds == {"halving": 2, "all": 3}[schedule]
+    assert len(result.tests) == {"halving": 4, "all": 6}[schedule]
+    # There and back takes 150 ms at least, half of it one way.
+    assert result.found.slow_bytes_per_s <= 64 * 1024 / 0.075
+    assert "rank 2 reaches" in result.report() and "with everybody" in result.report()
+    pair = four[f"0-2 {schedule}"].found
+    assert (pair.kind, pair.groups) == ("link", ((0,), (2,)))
+
+
+def test_three_ranks_need_all_pairs():
+    result = runs("pairwise", {"": {"slow": "1", "schedule": "all"}}, 3, **QUICK)[""]
+    assert result.found.groups == ((1,),)
+
+
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+def test_two_nodes_are_joined_by_what_is_slow():
+    argv = ["pairwise", "--json", "--repeats", "2", "--passes", "2"]
+    first, _ = launch.run_on_two_nodes("course_lib.demos", argv, 2, mbit=50, timeout_s=100)
+    result = json.loads(first)
+    assert result["found"]["kind"] == "cut" and result["found"]["groups"] == [[0, 1], [2, 3]]
+    # 50 Mbit/s is 6.25 MB/s, shared by the two pairs of a round.
+    assert result["found"]["slow_bytes_per_s"] < 7e6
+    assert result["found"]["usual_bytes_per_s"] > 5 * result["found"]["slow_bytes_per_s"]
+
+
 REFUSED = [
     (lambda: rounds(6), "ranks 6 is no power of two"),
     (lambda: rounds(1, "all"), "ranks must be at least 2"),
@@ -125,6 +175,7 @@ REFUSED = [
     (lambda: name_slow([PairTest(0, 1, 1e9)]), "tests has 1 of two pairs"),
     (lambda: name_slow([PairTest(0, 1, 1e9)] * 2, 0), "slow_share must be above 0"),
 ]
+
 PROBES = by_name(
     Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
     Probe(
@@ -139,9 +190,10 @@ PROBES = by_name(
     ),
     Probe(name_slow(TESTS).is_slow, {"test": PairTest(0, 1, SLOW)}, {"test": PairTest(0, 1, FAST)}),
 )
+
 RECORDS = {
     "SlowPart": [
         name_slow(TESTS),
         name_slow(measured(4, "all", lambda a, b: (a < 2) != (b < 2), seed=1)),
-    ]
+    ],
 }

@@ -1,6 +1,6 @@
 """Audits of runs that the check must refuse, as patches of a right one by another hand."""
 
-from course_lib.chapters.ch17_capstone.judged_run import LEAST, MOST, JudgedRun
+from course_lib.chapters.ch17_capstone.claimed import LEAST, MOST, JudgedRun
 from tests.checking.builds.patches import versions
 
 

@@ -96,7 +96,7 @@ def _in_a_cell(text, names):
     return [space[name] for name in names]
 
 
-_AUDIT = "course_lib.chapters.ch17_capstone.judged_run"
+_AUDIT = "course_lib.chapters.ch17_capstone.claimed"
 _TREE = "course_lib.scratch.collectives.tree"
 _KEPT = "course_lib.scratch.checkpointing"
 BORROWED = [

@@ -1,8 +1,10 @@
 """One job: what is derived, what cannot be, and how many tokens it has."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
+from every import every
 from probes import (
     CLUSTER,
     DENSE,
@@ -12,15 +14,15 @@ from probes import (
     SLOW,
     SPREAD,
     TWO_STAGES,
+    ZERO_3,
     Probe,
     by_name,
     values,
 )
 from refused import rows
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
-from course_lib.theory.inputs.job import Job, Tokens
+from course_lib.theory.inputs.hardware import Cluster, accelerator
+from course_lib.theory.inputs.job import FRAMEWORKS, Framework, Job, Tokens, as_framework_does
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -117,3 +119,77 @@ RECORDS = {
         for layout in (SPREAD, Layout(tp=8, sequence_parallel=True))
     ]
 }
+
+
+# --- frameworks ---
+
+
+ALONE_JOB = Job(DENSE)
+
+
+@every("name", FRAMEWORKS)
+def test_every_framework_changes_the_memory_of_a_job(name):
+    does = as_framework_does(replace(JOB, layout=TWO_STAGES), name)
+    assert gpu_memory(does) != gpu_memory(replace(JOB, layout=TWO_STAGES))
+
+
+@every("framework", FRAMEWORKS)
+@every("recipe", RECIPES)
+def test_every_framework_trains_by_every_recipe(framework, recipe):
+    """Where it keeps gradients in fp32, a buffer in which 16-bit ones add up is not there twice."""
+    for layout in (TWO_STAGES, ZERO_3, replace(TWO_STAGES, dp=2, zero_stage=3)):
+        for compiled in (False, True):
+            job = Job(DENSE, RECIPES[recipe], layout)
+            its = as_framework_does(job, framework, compiled=compiled).recipe
+            fp32 = FRAMEWORKS[framework].recipe.get("gradients") == "fp32"
+            assert its.gradient_buffer == (recipe == "accumulate-20" and not fp32)
+            assert its.accumulated_bytes == 4 or recipe == "mixed-16"
+
+
+def test_torchtitan_keeps_weights_gathered_under_pipelines_only():
+    pipeline = replace(TWO_STAGES, dp=2, zero_stage=3)
+    layouts = [
+        as_framework_does(Job(DENSE, layout=one), "torchtitan").layout
+        for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=1))
+    ]
+    assert [layout.reshard for layout in layouts] == [True, False, True]
+    assert [layout.reduces for layout in layouts] == ["micro-batch", "update", "update"]
+
+
+def test_compiling_fuses_norms_and_activations():
+    recipes = [
+        as_framework_does(ALONE_JOB, "thunder", compiled=compiled).recipe
+        for compiled in (False, True)
+    ]
+    assert [(it.fused_norms, it.fused_swiglu) for it in recipes] == [(False, False), (True, True)]
+
+
+def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
+    assert FRAMEWORKS["megatron-deepspeed"].buffers_bytes == 5 * 10**8 * 2
+
+
+REFUSED_FRAMEWORKS = [
+    (lambda: as_framework_does(ALONE_JOB, "torchtitn"), "framework 'torchtitn' is not one of"),
+]
+PROBES_FRAMEWORKS = by_name(
+    Probe(
+        Framework,
+        {},
+        {
+            "recipe": {"loss": "eager"},
+            "layout": {"keep_outputs": True},
+            "pipelined": {"reshard": False},
+            "buffers_bytes": 1,
+            "attention_kernel": "new",
+            "overlap": {"dp": 0.0},
+            "token_nodes": 4,
+        },
+    ),
+    Probe(
+        as_framework_does, {"job": JOB, "name": "thunder"}, {"name": "torchtune", "compiled": True}
+    ),
+)
+
+
+PROBES |= PROBES_FRAMEWORKS
+REFUSED += REFUSED_FRAMEWORKS

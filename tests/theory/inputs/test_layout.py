@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, by_name, check
 from refused import rows
 
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

@@ -10,10 +10,14 @@ from refused import rows
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.parameter_count import sum_counts
-from course_lib.theory.inputs.shape import LatentAttention, Matrix, TransformerShape
-from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.ends import head_activation_bytes
+from course_lib.theory.inputs.shape import (
+    LatentAttention,
+    Matrix,
+    ParameterCount,
+    TransformerShape,
+    sum_counts,
+)
+from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 
 
 def test_layers_embedding_and_head_sum_to_the_model():
@@ -264,3 +268,40 @@ PROBES = by_name(
     Probe(MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}),
     Probe(MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}),
 )
+
+
+# --- parameter count ---
+
+
+def test_totals_are_sums_of_leaves():
+    count = ParameterCount(*range(1, 11))
+    assert count.total == 55
+    assert count.experts == count.chosen_experts + count.idle_experts
+    assert count.active == count.total - count.idle_experts
+    assert count.without_embedding == count.total - count.embedding - count.positions
+    assert count.times(3).total == (count + count + count).total == 165
+
+
+def test_explain_of_a_mixture_names_its_leaves_and_the_active_parameters():
+    text = DEEPSEEK.parameters().explain()
+    for word in ("chosen_experts", "idle_experts", "shared_experts", "router", "active"):
+        assert word in text
+        assert word not in SMALL.parameters().explain()
+
+
+def test_explain_has_every_leaf_and_the_total():
+    text = SMALL.parameters().explain()
+    for word in ("embedding", "attention", "mlp", "norms", "head", "total"):
+        assert word in text
+
+
+PROBES_PARAMETER_COUNT = by_name(
+    Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
+    Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
+)
+RECORDS = {
+    "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
+}
+
+
+PROBES |= PROBES_PARAMETER_COUNT

@@ -9,7 +9,7 @@ from test_activations import EXPERTS, LLAMA
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import saved_bytes
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe

@@ -7,21 +7,25 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, JOB, Probe, by_name
+from probes import DENSE, JOB, ZERO_3, Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.inputs.units import GIB, format_bytes
 from course_lib.theory.memory import activations
-from course_lib.theory.memory.breakdown import MemoryBreakdown
-from course_lib.theory.memory.ends import head_activation_bytes
+from course_lib.theory.memory.activations import head_activation_bytes
 from course_lib.theory.memory.peak import (
+    COMMUNICATOR_BYTES,
+    OVERHEAD_BYTES,
     boundary_bytes,
     chunk_activations,
+    communicators,
+    explain_memory,
     fewest_gpus,
     gpu_memory,
     gradients_come_late,
@@ -30,10 +34,11 @@ from course_lib.theory.memory.peak import (
     largest_layer_bytes,
     layer_temporary_bytes,
     memory_moments,
+    metered_bytes,
     training_memory,
     worst_stage,
 )
-from course_lib.theory.memory.states import model_states
+from course_lib.theory.memory.states import MemoryBreakdown, model_states
 
 
 def test_gpt2_xl_does_not_fit_a_24_gb_card():
@@ -498,3 +503,143 @@ PROBES = by_name(
         {"total_bytes": 2e12, "gpu_bytes": 4e10},
     ),
 )
+
+
+# --- meter ---
+
+
+BILL = gpu_memory(JOB)
+
+
+@every(
+    ("layout", "count"),
+    [
+        (ALONE, 0),
+        (Layout(dp=4), 2),
+        (probes.SPREAD, 5),
+        (Layout(dp=4, tp=2, ep=2, zero_stage=1), 4),
+    ],
+)
+def test_all_ranks_and_each_axis_have_a_communicator(layout, count):
+    assert communicators(layout) == count
+
+
+def test_each_meter_shows_more_than_the_one_before():
+    tensors = BILL.total_bytes - BILL.overhead_bytes
+    assert metered_bytes(BILL, "allocated", probes.SPREAD, buffers_bytes=GIB) == tensors
+    reserved = metered_bytes(BILL, "reserved", probes.SPREAD, buffers_bytes=GIB)
+    assert reserved == pytest.approx(1.15 * tensors + GIB)
+    shown = metered_bytes(BILL, "nvidia-smi", probes.SPREAD, buffers_bytes=GIB)
+    assert shown - reserved == pytest.approx(OVERHEAD_BYTES + 5 * COMMUNICATOR_BYTES)
+
+
+REFUSED_METER = [
+    (lambda: metered_bytes(BILL, "top", ALONE), "meter 'top' is not one of"),
+    (
+        lambda: metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5),
+        "reserved_over_allocated must be at least 1",
+    ),
+]
+PROBES_METER = by_name(
+    Probe(
+        metered_bytes,
+        {"bill": BILL, "meter": "nvidia-smi", "layout": probes.SPREAD},
+        {
+            "bill": gpu_memory(JOB, 1),
+            "meter": "reserved",
+            "layout": ZERO_3,
+            "buffers_bytes": 1,
+            "reserved_over_allocated": 1.5,
+        },
+    ),
+    Probe(communicators, {"layout": probes.SPREAD}, {"layout": ZERO_3}),
+)
+
+
+# --- report ---
+
+
+LAYOUT = Layout(dp=8, tp=4, pp=2, ep=8, zero_stage=1, accumulation=4)
+
+
+def test_every_part_is_in_the_derivation():
+    shape = MODELS["mixtral-8x7b"]
+    text = explain_memory(Job(shape, Recipe(), LAYOUT, sequence=4096), unit="GiB")
+    bill = gpu_memory(Job(shape, Recipe(), LAYOUT, sequence=4096))
+    assert (
+        "adamw: weights 2 (bf16) + gradients 2 (bf16) + fp32 master copy 4 + states 8 = 16" in text
+    )
+    assert "stage 0 of pp 2, 1/4 by tp" in text
+    assert "1/8 of the experts by ep" in text
+    assert "ZeRO-1 cuts optimizer over dp·cp = 8, of experts over dp·cp/ep = 1" in text
+    assert "1f1b, recompute none: 2 micro-batches × 16 layers with experts ×" in text
+    for size in (bill.parameters_bytes, bill.activations_bytes, bill.total_bytes):
+        assert format_bytes(size, "GiB") in text
+
+
+def test_leading_dense_layers_have_a_line_of_their_own():
+    text = explain_memory(Job(MODELS["deepseek-v3"], Recipe(), sequence=4096))
+    assert "1 micro-batches × 3 layers ×" in text
+    assert "1 micro-batches × 58 layers with experts ×" in text
+
+
+def test_a_gradient_buffer_is_named_in_the_convention():
+    text = explain_memory(Job(MODELS["gpt2-124m"], Recipe(gradient_buffer=True)))
+    assert "fp32 gradient buffer 4" in text
+    assert "= 20 B per parameter" in text
+
+
+def test_every_assumption_is_named_with_the_moment_of_the_peak():
+    plain = explain_memory(Job(MODELS["gpt2-124m"]))
+    assert "assumed: loss in-place, gradients stay, update fused; the peak is at the" in plain
+    recipe = Recipe(loss="eager", gradient_life="backward", update="foreach")
+    layout = Layout(
+        dp=2,
+        tp=2,
+        zero_stage=3,
+        accumulation=2,
+        sequence_parallel=True,
+        reshard=False,
+        reduce="update",
+        keep_gathered=True,
+        keep_outputs=True,
+    )
+    told = explain_memory(Job(MODELS["gpt2-124m"], recipe, layout))
+    assert (
+        "assumed: loss eager, gradients live from the backward pass to the update, update foreach, "
+        "weights stay gathered, whole gradients add up, gathered inputs are kept, sent outputs are "
+        "kept; the peak is at the moment 'loss'"
+    ) in told
+
+
+def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_are_named():
+    layout = Layout(
+        dp=2,
+        pp=2,
+        zero_stage=2,
+        accumulation=4,
+        schedule="interleaved",
+        virtual_stages=2,
+        reduce="group",
+    )
+    recipe = Recipe(recompute="full", recompute_layers=2)
+    told = explain_memory(Job(MODELS["gpt2-124m"], recipe, layout))
+    assert "whole gradients of one chunk add up" in told
+    # 12 layers in 4 chunks of 3: two of each are recomputed.
+    assert told.count("recompute full: ") == told.count("recompute none: ") == 2
+    # Of 5 passes in flight 4 are of the first chunk at the worst moment: it has the token numbers.
+    assert "recompute full: 4 micro-batches × 2 layers" in told
+
+
+REFUSED_REPORT = [
+    (lambda: explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb"), "did you mean 'GB'"),
+]
+PROBES_REPORT = by_name(
+    Probe(explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)),
+)
+
+
+PROBES |= PROBES_METER
+PROBES |= PROBES_REPORT
+REFUSED += REFUSED_METER
+REFUSED += REFUSED_REPORT

@@ -9,8 +9,7 @@ from probes import Probe, by_name
 from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

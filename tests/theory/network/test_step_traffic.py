@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from probes import JOB, LLAMA_LIKE, Probe, by_name
 
 from course_lib import launch
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
@@ -20,9 +19,8 @@ from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network import collectives
-from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import Traffic
+from course_lib.theory.network.traffic import CommunicationPolicy, Traffic
 from course_lib.theory.pipelines.simulation import timeline
 
 H100 = accelerator("H100-SXM")

@@ -1,14 +1,19 @@
 """ZeRO's stages: the paper's figure, its volumes, and the parts of a vector."""
 
+from dataclasses import replace
+
 import pytest
 from every import every
-from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
+from probes import DENSE, OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
 from refused import rows
 
-from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.compute.flops import six_nd
+from course_lib.theory.inputs.hardware import NDR, Link
+from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.memory.unit_life import unit_life
 from course_lib.theory.network.collectives import zero_volume
-from course_lib.theory.network.zero import Shard, sent_bytes, shard, zero_stages
+from course_lib.theory.network.zero import Shard, sent_bytes, shard, unit_costs, zero_stages
 
 BILLION = 10**9
 MIXED = RECIPES["mixed-16"]
@@ -108,3 +113,63 @@ RECORDS = {
     "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],
     "ZeroStages": [ON_HOST, zero_stages(2000, 2, PLAIN)],
 }
+
+
+# --- unit costs ---
+
+
+SEVEN = MODELS["llama2-7b"]
+
+
+def test_all_passes_are_six_flop_for_each_weight_of_a_matrix():
+    units = unit_costs(SEVEN, Recipe(), 8, NDR, tokens=8192, flop_per_s=4e14)
+    computing_s = sum(unit.forward_s + unit.backward_s for unit in units)
+    weights = SEVEN.parameters().total - SEVEN.vocab * SEVEN.hidden  # the embedding is looked up
+    assert computing_s == pytest.approx(six_nd(weights, 8192) / 4e14, rel=1e-4)
+    assert unit_life(units).computing_s == pytest.approx(computing_s)
+
+
+def test_a_gather_is_seven_eighths_over_the_bandwidth():
+    units = unit_costs(SEVEN, Recipe(gradients="fp32"), 8, NDR, tokens=1, flop_per_s=1e9)
+    layer = units[1]
+    assert layer.weights_bytes == 2 * 202_383_360
+    assert layer.gather_s == pytest.approx(layer.weights_bytes * 7 / 8 / 50e9, rel=0.01)
+    assert layer.reduce_s == pytest.approx(2 * layer.gather_s, rel=0.02)
+    assert len(units) == 33
+
+
+REFUSED_UNIT_COSTS = [
+    (
+        lambda: unit_costs(SEVEN, Recipe(), 1, NDR, tokens=1, flop_per_s=1),
+        "ranks must be at least 2",
+    ),
+    (
+        lambda: unit_costs(MODELS["mixtral-8x7b"], Recipe(), 2, NDR, tokens=1, flop_per_s=1),
+        "take a dense model",
+    ),
+]
+PROBES_UNIT_COSTS = by_name(
+    Probe(
+        unit_costs,
+        {
+            "shape": DENSE,
+            "recipe": Recipe(),
+            "ranks": 2,
+            "link": NDR,
+            "tokens": 100,
+            "flop_per_s": 1e12,
+        },
+        {
+            "shape": replace(DENSE, layers=3),
+            "recipe": Recipe(gradients="fp32"),
+            "ranks": 4,
+            "link": SLOW_LINK,
+            "tokens": 200,
+            "flop_per_s": 2e12,
+        },
+    ),
+)
+
+
+PROBES |= PROBES_UNIT_COSTS
+REFUSED += REFUSED_UNIT_COSTS

@@ -1,15 +1,60 @@
-"""Closed forms of the bubble and of micro-batches in flight, against simulated schedules."""
+"""Durations of passes: each matters, and bad ones are explained."""
 
 import pytest
 from every import every
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from probes import TIMES, Given, Probe
+from probes import TIMES, Given, Probe, by_name
 
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.pipelines import bubble
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
+
+
+@every(
+    "change",
+    [
+        {"forward": 2.0},
+        {"backward": 3.0},
+        {"weight": 0.5},
+        {"overlapped": 2.5},
+        {"transfer": 0.25},
+    ],
+)
+def test_every_duration_matters(change):
+    assert timeline("dualpipe", 4, 8, times=PassTimes(**change)).makespan != (
+        timeline("dualpipe", 4, 8).makespan
+    )
+
+
+def test_the_gradients_of_the_weights_may_take_the_whole_backward_pass():
+    (stage,) = PassTimes(backward=2.0, weight=2.0).of(1)
+    assert (stage["I"], stage["W"]) == (0.0, 2.0)
+    with pytest.raises(ValueError, match="give at most that"):
+        PassTimes(backward=2.0, weight=2.1).of(1)
+
+
+REFUSED = [
+    (lambda: PassTimes(forward=0), "forward must be above 0"),
+    (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
+    (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
+]
+PROBES = by_name(
+    Probe(
+        PassTimes,
+        {"forward": 1.0, "backward": 2.0},
+        {"forward": 1.5, "backward": 3.0, "weight": 0.5, "overlapped": 2.5, "transfer": 0.5},
+        see=lambda times: [
+            timeline(name, 4, 8, times=times).makespan for name in ("zb1p", "dualpipe")
+        ],
+    ),
+    Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
+)
+
+
+# --- bubble ---
+
 
 DURATIONS = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0])
 SHORT = st.integers(1, 8)
@@ -140,13 +185,13 @@ def test_zero_bubble_fraction_of_its_authors(p, more):
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
 IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
-REFUSED = [
+REFUSED_BUBBLE = [
     (lambda: bubble.in_flight("1f1b", 4, 8, 4), "stage must be at most 3"),
     (lambda: bubble.bubble_over_ideal(0, 1), "stages must be"),
     (lambda: bubble.bubble_fraction(1, 1, 0), "virtual_stages must be"),
     (lambda: bubble.bubble_time("1f1b", 2, 2, times=PassTimes((1, 2))), "2 values for 1 st"),
 ]
-PROBES = {
+PROBES_BUBBLE = {
     "bubble_over_ideal": Probe(bubble.bubble_over_ideal, SIZES, OTHER_SIZES),
     "bubble_fraction": Probe(bubble.bubble_fraction, SIZES, OTHER_SIZES),
     "bubble_time": Probe(
@@ -175,3 +220,7 @@ PROBES = {
         },
     ),
 }
+
+
+PROBES |= PROBES_BUBBLE
+REFUSED += REFUSED_BUBBLE

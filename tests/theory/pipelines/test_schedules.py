@@ -5,7 +5,7 @@ from every import every
 from probes import Given, Probe, by_name
 
 from course_lib.theory.pipelines import schedules
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, schedule
 from course_lib.theory.pipelines.simulation import simulate
 

@@ -11,19 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import DENSE, GUESS, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import LOSSES, RECIPES, RECOMPUTE, UPDATES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
-from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.traffic import CommunicationPolicy
 from course_lib.theory.planner import (
     Plan,
     arrays,
-    causes,
     explain_sturdy,
     fastest,
     plan,
@@ -628,7 +626,7 @@ def test_excluded_meshes_are_those_that_no_row_has():
     ]
     kept = {row[:3] for row in rows(found.question)}
     assert sum(found.excluded.values()) == len(every) - len(kept) > 0
-    meshes = list(causes._meshes(found.question))
+    meshes = list(reasons._meshes(found.question))
     assert len(meshes) == len(every)
     assert all(type(degree) is int for mesh in meshes for degree in mesh)
     assert found.excluded["tp leaves its node"] == 1

@@ -18,11 +18,11 @@ from probes import (
 )
 from refused import rows
 
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
-from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.traffic import CommunicationPolicy
 from course_lib.theory.step.assumptions import (
     DEEPSEEK_V3,
     Assumptions,

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from probes import JOB, Probe, by_name
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.network.traffic import CommunicationPolicy
+from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import stage_busy_time

@@ -11,7 +11,7 @@ import torch
 from every import every
 from probes import SLOW_LINK, Probe
 
-from course_lib.chapters.ch14_parameter_servers.served import mean_staleness
+from course_lib.chapters.ch14_parameter_servers.exchanges import mean_staleness
 from course_lib.scratch.parameter_server.bounded import BoundedServer
 from course_lib.scratch.parameter_server.messages import STOP
 from course_lib.theory.inputs.layout import Layout

@@ -5,7 +5,7 @@ from every import every
 from probes import Probe
 
 from course_lib.theory.network import collectives
-from course_lib.theory.network.all_reduce_ways import all_reduce_ways
+from course_lib.theory.network.all_reduce import all_reduce_ways
 from course_lib.theory.network.collectives import tensor_parallel_bytes
 from course_lib.theory.network.context import rank_scores
 from course_lib.theory.network.experts import routed_bytes

@@ -21,9 +21,9 @@ from course_lib.checking.builds.compare import (
     torch,
 )
 from course_lib.checking.races import Race
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.bucket_timeline import gradient_syncs
 
-_collectives = later("course_lib.measure.collectives")
+_collectives = later("course_lib.measure.wire")
 _parallel = later("torch.nn.parallel")
 _scratch = later("course_lib.scratch.accumulation")
 

@@ -13,7 +13,7 @@ from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 
 _accumulation = later("course_lib.scratch.accumulation")
 _eight_bit, _gpt = later("course_lib.scratch.eight_bit"), later("course_lib.scratch.gpt")
-_gradients, _storages = later("course_lib.measure.gradients"), later("course_lib.measure.storages")
+_gradients, _storages = later("course_lib.measure.gradients"), later("course_lib.measure.peak")
 
 _BLOCK = 64
 # Whole blocks, a short last one, less than one, one number, none.

@@ -9,7 +9,7 @@ from course_lib.checking.builds.compare import Must, Never, Row, compare_here, l
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 
-_peak, _storages = later("course_lib.measure.peak"), later("course_lib.measure.storages")
+_peak, _storages = later("course_lib.measure.peak"), later("course_lib.measure.peak")
 
 _LR, _BETAS, _EPS, _DECAY = 0.1, (0.8, 0.95), 0.05, 0.3
 _RATES: dict[str, Any] = {"lr": _LR, "betas": _BETAS, "eps": _EPS, "weight_decay": _DECAY}

@@ -12,7 +12,7 @@ from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
 
 _models = later("course_lib.checking.builds.on_rank.small_models")
-_peak, _saved = later("course_lib.measure.peak"), later("course_lib.measure.saved_tensors")
+_peak, _saved = later("course_lib.measure.peak"), later("course_lib.measure.gradients")
 
 _WIDTH, _ROWS = 48, 96
 # A generator's state, and the like.

@@ -22,17 +22,14 @@ from course_lib.demos.shared.prediction import FP32, predicted_stored
 from course_lib.demos.shared.replica import Replica, predicted_exchange
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.training import one_process
-from course_lib.measure.flops import matmul_flops
-from course_lib.measure.gradients import flat_gradient, relative_difference
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.gradients import flat_gradient, relative_difference, saved_bytes
+from course_lib.measure.times import matmul_flops
 from course_lib.scratch.checkpointing import Segment, cut
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.ends import head_activation_bytes
+from course_lib.theory.inputs import Job, Layout
+from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 from course_lib.validation import whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.

@@ -27,7 +27,7 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.builds.raced import both_passes
 from course_lib.checking.races import Race
 
-_passes = later("course_lib.checking.builds.on_rank.passes")
+_passes = later("course_lib.checking.builds.on_rank.watched")
 _wire = later("course_lib.measure.wire")
 _layers, _sequence, _vocabulary = (
     later(f"course_lib.scratch.tensor.{name}") for name in ("layers", "sequence", "vocabulary")

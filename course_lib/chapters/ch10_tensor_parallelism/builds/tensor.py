@@ -24,10 +24,7 @@ from course_lib.checking.builds.raced import both_passes, device_mesh
 from course_lib.checking.races import Race
 from course_lib.theory.network.collectives import activation_bytes
 
-_followed, _reached, _passes, _traffic = (
-    later(f"course_lib.checking.builds.on_rank.{name}")
-    for name in ("followed", "reached", "passes", "traffic")
-)
+_watched = later("course_lib.checking.builds.on_rank.watched")
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _region, _layers, _vocabulary = (
     later(f"course_lib.scratch.tensor.{name}") for name in ("region", "layers", "vocabulary")
@@ -82,8 +79,8 @@ def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
     function, name = parts.Copy if case.name == "f" else parts.Sum, case.name
     x, upstream = _given(case, dist.get_rank())
     quiet = function.apply(x, group).clone()  # as in an evaluation
-    _followed.meet(f"has done {name}'s forward pass without gradients")
-    for found in _passes.both_passes(function, x, upstream, group, f"{name}'s"):
+    _watched.meet(f"has done {name}'s forward pass without gradients")
+    for found in _watched.both_passes(function, x, upstream, group, f"{name}'s"):
         yield found and (quiet, *found)
 
 
@@ -196,7 +193,7 @@ def _cut_layer(parts: SimpleNamespace, case: _Layer, _: Any) -> dict[str, Any]:
     _, x, upstream = case.own(region.rank)
     joined = [name for name, p in layer.named_parameters() if hasattr(p, "cut")]
     needed = 4 * (upstream.shape[-1] * x.shape[-1] + upstream.shape[-1])
-    kept = max(_reached.tensor_bytes_of(layer) - needed, 0)
+    kept = max(_watched.tensor_bytes_of(layer) - needed, 0)
     return _tried(layer, x, upstream) | {"joined": joined, "kept": kept, "ways": ways}
 
 

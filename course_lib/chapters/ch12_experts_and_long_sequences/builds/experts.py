@@ -25,7 +25,7 @@ from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
 
 _traffic, _wire = (
-    later("course_lib.checking.builds.on_rank.traffic"),
+    later("course_lib.checking.builds.on_rank.watched"),
     later("course_lib.measure.wire"),
 )
 _router = later("course_lib.scratch.experts.router")

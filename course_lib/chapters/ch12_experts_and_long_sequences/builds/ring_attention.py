@@ -30,7 +30,8 @@ from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_attention_steps
 from course_lib.trace import Trace
 
-_hops, _wire = later("course_lib.checking.builds.on_rank.hops"), later("course_lib.measure.wire")
+_hops, _wire = later("course_lib.checking.builds.on_rank.watched"), later("course_lib.measure.wire")
+_scratch_wire = later("course_lib.scratch.wire")
 
 _BATCH, _HEADS, _WIDTH, _SEQUENCE = 2, 3, 5, 12
 _TOKEN_BYTES = 4 * 2 * _BATCH * _HEADS * _WIDTH  # its key and its value
@@ -215,9 +216,6 @@ def _expect_ring(found: Any, place: Place) -> Rows:
     yield Never(case.zigzag and idle, f"{nothing} computed while keys and values travel")
 
 
-_wire = later("course_lib.scratch.wire")
-
-
 def _own_slice() -> tuple[Any, Any, Any]:
     """4 heads of 512 zig-zag tokens on each rank: queries; keys and values; the ring."""
     ring = later("course_lib.scratch.context.slices").SequenceRing(dist.group.WORLD, True)
@@ -229,10 +227,10 @@ def _gathered_attention() -> Callable[[], object]:
     """All keys and values on every rank, and torch's attention with a mask."""
     q, kv, ring = _own_slice()
     places, attention = ring.places(ring.ranks * 512), nn.functional.scaled_dot_product_attention
-    mask = places[:, None] >= _wire.all_gather(places)
+    mask = places[:, None] >= _scratch_wire.all_gather(places)
 
     def once() -> None:
-        k, v = _wire.all_gather(kv.movedim(-2, 0)).movedim(0, -2)
+        k, v = _scratch_wire.all_gather(kv.movedim(-2, 0)).movedim(0, -2)
         attention(q, k, v, attn_mask=mask)
 
     return once

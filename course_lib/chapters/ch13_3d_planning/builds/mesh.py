@@ -21,7 +21,7 @@ from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
 
 _asked, _three_d = (
-    later(f"course_lib.{name}") for name in ("checking.builds.on_rank.groups", "scratch.three_d")
+    later(f"course_lib.{name}") for name in ("checking.builds.on_rank.watched", "scratch.three_d")
 )
 
 _AXES = ("pp", "dp", "tp")

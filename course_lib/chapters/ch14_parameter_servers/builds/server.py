@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
     Case,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.chapters.ch14_parameter_servers.local_sgd import averaged_bytes
+from course_lib.chapters.ch14_parameter_servers.exchanges import averaged_bytes
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.comparison import compared, follow, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option

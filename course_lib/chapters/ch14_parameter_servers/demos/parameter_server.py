@@ -21,13 +21,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
-from course_lib.chapters.ch14_parameter_servers.demos.tables import (
+from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, mean_staleness
+from course_lib.chapters.ch14_parameter_servers.tables import (
     TableOptions,
     TableTraining,
     ngrams,
 )
-from course_lib.chapters.ch14_parameter_servers.served import mean_staleness
-from course_lib.chapters.ch14_parameter_servers.sparse import RowExchange
 from course_lib.demos.shared.batch import Batch, loss_share, mean_loss, own_rows, rows_of
 from course_lib.demos.shared.comparison import Version, compared, follow
 from course_lib.demos.shared.options import option, whose_parts

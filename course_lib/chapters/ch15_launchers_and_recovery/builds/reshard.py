@@ -28,7 +28,7 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.exercises import Unanswered
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
-from course_lib.launch.variables import STORE_VARIABLE
+from course_lib.launch.job import STORE_VARIABLE
 
 _files = later("course_lib.scratch.recovery.files")
 

@@ -19,7 +19,7 @@ from course_lib.demos.shared.comparison import LOSS_TOLERANCE, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
-from course_lib.measure.graphs import breaks, log_graphs
+from course_lib.measure.gradients import breaks, log_graphs
 from course_lib.measure.wire import log_wire
 
 SIZES = (4, 4, 8, 16, 1)  # samples of calls one after the other

@@ -4,8 +4,14 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.chapters.ch17_capstone.judged_run import LEAST, MOST, JudgedRun, audit_run
-from course_lib.chapters.ch17_capstone.whole_run import BLOOM, OTHERS
+from course_lib.chapters.ch17_capstone.claimed import (
+    BLOOM,
+    LEAST,
+    MOST,
+    OTHERS,
+    JudgedRun,
+    audit_run,
+)
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import Never, Rows, compare_here
 from course_lib.checking.exercises import Unanswered, Wrong

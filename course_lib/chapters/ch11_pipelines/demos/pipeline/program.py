@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from course_lib import launch, mine
-from course_lib.chapters.ch11_pipelines.demos.pipeline.asleep import sleep
 from course_lib.chapters.ch11_pipelines.demos.pipeline.versions import (
     LIBRARY,
     Library,
     Scratch,
     Staged,
+    sleep,
 )
 from course_lib.demos.shared.comparison import Version, compared, follow
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
@@ -25,7 +25,7 @@ from course_lib.demos.shared.prediction import predicted_stored, told, traffic
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.training import OneProcess, Training, one_process
-from course_lib.measure.saved_tensors import count_held
+from course_lib.measure.gradients import count_held
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import wires
 from course_lib.theory.inputs.layout import Layout

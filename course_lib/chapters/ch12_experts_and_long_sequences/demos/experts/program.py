@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts.training import (
-    ExpertTraining,
-    mixtures,
-)
 from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts.versions import (
     ByHand,
+    ExpertTraining,
     Library,
+    mixtures,
 )
 from course_lib.demos.shared.batch import Batch, own_rows
 from course_lib.demos.shared.comparison import compared, follow

@@ -1,24 +1,77 @@
-"""The versions that the demo experts trains: by hand, and with what torch has."""
+"""What the demo experts trains: a GPT with experts in each layer, by hand and by torch."""
 
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
 from course_lib.chapters.ch12_experts_and_long_sequences.demos import functional
-from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts.training import (
-    ExpertTraining,
-    mixtures,
-)
-from course_lib.demos.shared.batch import Batch, own_rows
+from course_lib.demos.shared.batch import Batch, mean_loss, own_rows
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import gradients_of
+from course_lib.demos.shared.training import Training, gradients_of
 from course_lib.scratch.experts.all_to_all import Dispatcher
-from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.scratch.experts.mixture import MoE
+from course_lib.scratch.experts.router import Router
+from course_lib.scratch.gpt import GPT
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network.bucket_timeline import ddp_buckets
+
+# --- training -----------------------------------------------------------------------------------
+# What the demo of expert parallelism trains: a GPT with a mixture of experts in every layer.
+
+
+class FixedRouter(Router):
+    """Deals the tokens out in turn, so that all experts get equally many."""
+
+    def choose(self, probabilities: Tensor) -> Tensor:
+        tokens, experts = probabilities.shape
+        places = torch.arange(tokens * self.top_k, device=probabilities.device)
+        return (places % experts).view(tokens, self.top_k)
+
+
+@dataclass(frozen=True)
+class ExpertTraining(Training):
+    """A training run of a GPT with experts in every layer."""
+
+    experts: int = 4
+    top_k: int = 2
+    capacity_factor: float = 0.0
+    balance: float = 0.0
+    fixed_routes: bool = False
+
+    def build(self, device: torch.device | str = "cpu") -> GPT:
+        """The model with its first weights, the same on every rank."""
+        model, hidden = super().build(), self.size[1]
+        for block in model.blocks:
+            block.mlp = MoE(hidden, self.experts, self.top_k, self.capacity_factor or None)
+            if self.fixed_routes:
+                block.mlp.router.__class__ = FixedRouter
+        return model.to(device)
+
+    def shape(self) -> TransformerShape:
+        """The same model for the theory."""
+        return replace(super().shape(), experts=self.experts, top_k=self.top_k)
+
+    def loss(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Tensor:
+        """Cross-entropy and balance losses, times this batch's `share` of all tokens."""
+        return share * (
+            mean_loss(model, batch) + self.balance * sum(moe.balance for moe in mixtures(model))
+        )
+
+
+def mixtures(model: nn.Module) -> list[MoE]:
+    """The mixtures of experts, layer by layer."""
+    return [module for module in model.modules() if isinstance(module, MoE)]
+
+
+# --- versions -----------------------------------------------------------------------------------
+# The versions that the demo experts trains: by hand, and with what torch has.
 
 
 class ByHand(Trainee):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib import launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint.versions import Sharded
+from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint import Sharded
 from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.training import Training
 from course_lib.scratch.recovery import checkpoint

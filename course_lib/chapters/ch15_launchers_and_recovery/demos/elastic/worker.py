@@ -15,7 +15,7 @@ from pathlib import Path
 from course_lib import launch
 from course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable import train
 from course_lib.demos.shared.training import Training
-from course_lib.launch.variables import ATTEMPT_VARIABLE
+from course_lib.launch.job import ATTEMPT_VARIABLE
 
 _WATCH_S = 0.2
 

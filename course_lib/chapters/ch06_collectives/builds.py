@@ -1,0 +1,340 @@
+"""Builds of chapter 6: collectives around a ring of ranks (6.11), and up and down a tree (6.12)."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Case,
+    Must,
+    Never,
+    Place,
+    Row,
+    Sends,
+    compare,
+    later,
+    others_parts,
+    torch,
+)
+from course_lib.checking.races import Race
+from course_lib.theory.stories.messages import ring_steps, tree_steps
+from course_lib.trace import ADD, COPY, SEND, Trace
+
+# --- 6.11: ring ---------------------------------------------------------------------------------
+
+
+_wire = later("course_lib.measure.wire")
+_scratch_wire = later("course_lib.scratch.wire")
+_peers = later("course_lib.scratch.collectives.peers")
+
+
+@dataclass(frozen=True)
+class _Numbers(Case):
+    """Numbers of one shape and dtype, different ones on each rank."""
+
+    rows: int
+    row: tuple[int, ...] = (2,)
+    dtype: str = "float32"
+
+    def words(self, _: Sequence[int]) -> str:
+        kind = "" if self.dtype == "float32" else f" in {self.dtype}"
+        group = ", in a group without rank 1" if self.in_group else ""
+        return f"{self.rows} rows{kind}{group}"
+
+    def whole(self, rank: int) -> "torch.Tensor":
+        """What a rank gives: (rows, …)."""
+        numbers = torch.arange(1.0, 1 + self.rows * math.prod(self.row)).view(self.rows, *self.row)
+        if self.dtype == "float32":
+            return numbers * float(10**rank)
+        return ((numbers % 7 + 1) * (rank + 1)).to(getattr(torch, self.dtype))  # bf16 has all sums
+
+    def total(self, ranks: int) -> "torch.Tensor":
+        """The sum over ranks."""
+        return torch.stack([self.whole(rank) for rank in range(ranks)]).sum(0)
+
+
+class _Seen(NamedTuple):
+    """What a rank found: the result, whether the argument is unchanged, and what it has called."""
+
+    result: Any
+    kept: bool
+    log: Any
+    collectives: list[str]  # torch's own
+
+
+def _run_ring(parts: SimpleNamespace, case: _Numbers, group: Any, gathers: bool = False) -> _Seen:
+    peers, collectives = _peers.Peers(group), list[str]()
+    rank, ranks, function = peers.rank, peers.ranks, parts.ring_reduce_scatter
+    given, rows = case.whole(rank), tuple[int, ...]()
+    if gathers:
+        function, given = parts.ring_all_gather, _part(case, rank, ranks).clone()
+        rows = (case.rows,) if case.rows % ranks else ()
+    before = given.clone()
+
+    def heard(operator: Any, *_: Any) -> None:
+        name = str(operator).removeprefix("c10d.")
+        if name != str(operator) and not name.startswith(("send", "recv")):
+            collectives.append(name.partition("_")[0].partition(".")[0])
+
+    with _wire.log_wire() as log, _wire.Listener(heard):
+        result = function(given, peers, *rows)
+    return _Seen(result, given.equal(before), log, collectives)
+
+
+def _part(case: _Numbers, place: int, ranks: int) -> "torch.Tensor":
+    return case.total(ranks).tensor_split(ranks)[place]
+
+
+def _expect_part(seen: _Seen, at: Place, gathers: bool = False) -> Iterator[Row]:
+    place, ranks, case, _ = at
+    parts = others_parts([_part(case, n, ranks) for n in range(ranks)], place)
+    own = case.whole(place).tensor_split(ranks)[place]
+    given, what = ("shard", "the whole") if gathers else ("whole", "the part")
+    right = case.total(ranks) if gathers else _part(case, place, ranks)
+    parts["what this rank itself had, to which nothing was added"] = own
+    mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
+    yield Must(what, seen.result, right, {} if gathers else parts, mean)
+    kind = getattr(seen.result, "dtype", None)
+    yield Never(kind != right.dtype, f"{what} is {kind}, expected that of `{given}`")
+    yield Never(not seen.kept, f"`{given}` has changed: add to a copy of it")
+    called = "".join(seen.collectives[:1])
+    yield Never(called, f"calls torch's {called}: write it from messages")
+    size = -(-case.rows // ranks) * case.whole(0)[:1].nbytes
+    half, ring = COPY if gathers else ADD, ring_steps(ranks, size) if ranks > 1 else ()
+    trace = Trace(one for one in ring if one.what == half)
+    why = "a ring sends one part, to the next rank, in each of n-1 steps"
+    yield Sends(seen.log, trace, why, at_most=True, who=place)
+
+
+def _a_ring(found: list[_Seen], case: _Numbers) -> Iterator[Row]:
+    ranks, line = len(found), next(line for line in case.lines() if len(line) == len(found))
+    sent = [(n, one.to) for n, seen in enumerate(found) for one in seen.log.calls if one.to in line]
+    ways = {(line.index(to) - n) % ranks for n, to in sent}
+    yield Never(
+        not ways <= {1} and not ways <= {ranks - 1},
+        f"messages go {sorted(ways)} ranks further: in a ring each rank sends to its neighbour "
+        "only",
+    )
+
+
+def _ring(title: str, *cases: _Numbers, gathers: bool = False) -> Any:
+    name = "ring_all_gather" if gathers else "ring_reduce_scatter"
+    run, rows = partial(_run_ring, gathers=gathers), partial(_expect_part, gathers=gathers)
+    return compare(title, (name,), run, rows, cases, last=_a_ring)
+
+
+def _even(ranks: int) -> tuple[_Numbers, _Numbers]:
+    return _Numbers(2 * ranks, ranks=ranks), _Numbers(ranks, (), "bfloat16", ranks=ranks)
+
+
+_UNEVEN = (
+    _Numbers(7, ranks=4),
+    _Numbers(2, ranks=4),
+    _Numbers(5, (3, 1), "int64", ranks=4),
+    _Numbers(4, ranks=4, in_group=True),
+)
+
+
+def _raced_ring(parts: SimpleNamespace) -> Callable[[], object]:
+    peers, whole = _peers.Peers(), torch.ones(4_000_000)
+    scatter, gather = parts.ring_reduce_scatter, parts.ring_all_gather
+    return lambda: gather(scatter(whole, peers), peers, len(whole))
+
+
+def _scratch_ring() -> Callable[[], object]:
+    whole = torch.ones(4_000_000)
+    return lambda: _scratch_wire.all_gather(_scratch_wire.reduce_scatter(whole))
+
+
+RING = build(
+    "ring",
+    title="a ring of messages",
+    hints=(
+        "Part i must end on rank i, so it starts its way on rank i+1. Which part does rank r send "
+        "in the first step?",
+        "reduce-scatter, step k = 1 … n-1: rank r sends part r-k and receives part r-k-1 (mod n).",
+        "all-gather, step k = 0 … n-2: rank r sends part r-k, which it has, and receives r-k-1.",
+        "`tensor_split` gives views: what is received into a view lands in the whole tensor.",
+    ),
+    steps=(
+        _ring("the reduce-scatter", *_even(2), *_even(3)),
+        _ring("parts of unequal length", *_UNEVEN),
+        _ring("the all-gather", *_even(3), *_UNEVEN, gathers=True),
+    ),
+    race=Race(
+        "reduce-scatter and all-gather of 16 MB",
+        _raced_ring,
+        _scratch_ring,
+    ),
+)
+
+
+# --- 6.12: tree ---------------------------------------------------------------------------------
+
+
+# What one rank does in a round: whom it sends to and whom it receives from, or None.
+_Round = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class _Tensor(Case):
+    """A tensor of one shape and dtype on every rank."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def words(self, _: Sequence[int]) -> str:
+        group = ", in a group without rank 1" if self.in_group else ""
+        return f"shape {self.shape} in {self.dtype}{group}"
+
+    def own(self, rank: int) -> "torch.Tensor":
+        """What a rank gives."""
+        numbers = torch.arange(1.0, 1 + math.prod(self.shape)).view(self.shape)
+        if self.dtype == "float32":
+            return numbers * 10.0**rank
+        return (numbers * (rank + 1)).to(getattr(torch, self.dtype))  # bf16 has all sums
+
+
+@dataclass
+class _SeenOfTree:
+    """What a rank found: the result, and what it did for it."""
+
+    total: Any = None
+    kept: bool = True  # the argument
+    stays: bool = True  # the result, when the function is called again
+    rounds: list[_Round] = field(default_factory=list)
+    sent: tuple[int, int] = (0, 0)  # calls and bytes
+
+
+def _noting_peers(group: Any, rounds: list[_Round]) -> Any:
+    """The ranks; they write down what this one does."""
+
+    kind: Any = _peers.Peers
+
+    class Noting(kind):
+        def swap(self, out: Any, to: int, into: Any, source: int) -> None:
+            rounds.append((to % self.ranks, source % self.ranks))
+            super().swap(out, to, into, source)
+
+        def send(self, out: Any, to: int) -> None:
+            rounds.append((to % self.ranks, None))
+            super().send(out, to)
+
+        def receive(self, into: Any, source: int) -> None:
+            rounds.append((None, source % self.ranks))
+            super().receive(into, source)
+
+    return Noting(group)
+
+
+def _run_tree(parts: SimpleNamespace, case: _Tensor, group: Any) -> _SeenOfTree:
+    seen = _SeenOfTree()
+    peers = _noting_peers(group, seen.rounds)
+    own = case.own(peers.rank)
+    with _wire.log_wire() as log:
+        seen.total = parts.tree_all_reduce(own, peers)
+    seen.sent = log.sent().get("send-recv", (0, 0))
+    seen.kept = own.equal(case.own(peers.rank))
+    if case.dtype == "float32" and isinstance(seen.total, torch.Tensor):
+        before = seen.total.clone()
+        parts.tree_all_reduce(own + 1, _noting_peers(group, []))
+        seen.total, seen.stays = before, seen.total.equal(before)
+    return seen
+
+
+def _expect_sum(seen: _SeenOfTree, at: Place) -> Iterator[Row]:
+    own = torch.stack([at.case.own(rank) for rank in range(at.ranks)])
+    right = own.sum(0)
+    others = {"what this rank itself had": own[at.rank]} | {
+        f"the sum of ranks {at.rank} to {last}": own[at.rank : last + 1].sum(0)
+        for last in range(at.rank + 1, at.ranks)
+    }
+    mean = {1 / at.ranks: "the mean over ranks, where the sum is wanted"}
+    yield Must("the result", seen.total, right, others, mean)
+    kind = seen.total.dtype
+    yield Never(kind != right.dtype, f"the result is {kind}, expected that of `tensor`")
+    yield Never(not seen.kept, "`tensor` has changed: add to a copy")
+    yield Never(
+        not seen.stays, "what one call has returned is changed by the next: return a new tensor"
+    )
+
+
+def _a_tree(found: list[_SeenOfTree], case: _Tensor) -> Iterator[Row]:
+    """The messages and the steps of a tree, as the theory tells them."""
+    ranks, rounds = len(found), [seen.rounds for seen in found]
+    if ranks == 1:
+        return
+    trace = tree_steps(ranks)
+    sent, right = sum(to is not None for own in rounds for to, _ in own), trace.sent()[SEND].calls
+    much = "more" if sent > right else "fewer"
+    yield Never(
+        sent != right,
+        f"{ranks} ranks send {sent} messages, {much} than a tree: each child sends once up, and "
+        "each parent once down to each child",
+    )
+    sends = [to is not None for to, _ in rounds[0]]
+    yield Never(sends != sorted(sends), "rank 0 sends before it has the whole sum: it is the root")
+    taken, right = _steps(rounds), int(trace.times[-1])
+    yield Never(
+        taken > right,
+        f"{taken} messages follow each other, where a tree has {right}: let pairs of ranks work at "
+        "the same time",
+    )
+    whole = case.own(0).nbytes
+    large = any(size > calls * whole for calls, size in (seen.sent for seen in found))
+    yield Never(large, "a message is more than the whole tensor")
+
+
+def _steps(rounds: Sequence[list[_Round]]) -> int:
+    """How many rounds follow each other, if both ends of a message take part in the same one."""
+    done, place = [0] * len(rounds), [0] * len(rounds)
+    moved = True
+    while moved:
+        moved = False
+        for rank, own in enumerate(rounds):
+            to, source = own[place[rank]] if place[rank] < len(own) else (None, None)
+            other = source if to is None else to
+            if other is None or place[other] == len(rounds[other]):
+                continue
+            if rank in rounds[other][place[other]]:
+                done[rank] = done[other] = 1 + max(done[rank], done[other])
+                place[rank], place[other] = place[rank] + 1, place[other] + 1
+                moved = True
+    return max(done)
+
+
+def _cases(*ranks: int) -> tuple[_Tensor, ...]:
+    return tuple(
+        _Tensor(shape, dtype, ranks=n)
+        for n in ranks
+        for shape, dtype in (((7,), "float32"), ((2, 3), "bfloat16"))
+    )
+
+
+_ANY = *_cases(3, 5), _Tensor((), "int64", ranks=5, in_group=True)
+_NEEDS = ("tree_all_reduce",)
+
+TREE = build(
+    "tree",
+    title="a tree of messages",
+    hints=(
+        "Up: in each round half of the ranks that still take part hand over what they have.",
+        "The distance between child and parent is 1 in the first round, then 2, 4, … below n.",
+        "At distance d, rank r is a child if r % (2·d) is d; its parent is r - d.",
+        "A parent without a child (r + d is not a rank) waits for nobody. Down: the distances from "
+        "the largest to 1, and the child receives.",
+    ),
+    steps=(
+        compare("2 and 4 ranks", _NEEDS, _run_tree, _expect_sum, _cases(2, 4), last=_a_tree),
+        compare("3 and 5 ranks", _NEEDS, _run_tree, _expect_sum, _ANY, last=_a_tree),
+    ),
+    race=Race(
+        "all-reduce of 16 MB",
+        lambda parts: partial(parts.tree_all_reduce, torch.ones(4_000_000), _peers.Peers()),
+        lambda: partial(_scratch_wire.all_reduce, torch.ones(4_000_000)),
+    ),
+)

@@ -1,0 +1,503 @@
+"""Build 8.11: ZeRO's stages 1 and 2, and clipping by the global norm."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    Case,
+    Must,
+    Never,
+    Place,
+    Row,
+    Sends,
+    compare,
+    dist,
+    later,
+    nn,
+    others_parts,
+    torch,
+)
+from course_lib.checking.builds.raced import four_layers, trained
+from course_lib.checking.races import Race
+from course_lib.theory.stories.copies import zero_steps
+from course_lib.trace import Event, Trace
+
+if TYPE_CHECKING:
+    from course_lib.checking.builds.on_rank.small_models import Layered
+
+_flat, _ledger = later("course_lib.scratch.zero.flat"), later("course_lib.scratch.ledger")
+_models = later("course_lib.checking.builds.on_rank.small_models")
+_wire = later("course_lib.measure.wire")
+
+_Found: TypeAlias = dict[str, Any]
+_Weights: TypeAlias = "dict[str, torch.Tensor]"
+_Use: TypeAlias = tuple[bool | None, bool]  # of the two layers of `Layered`
+
+_THREE = (Case(ranks=3),)
+_REDUCED = 3  # times
+_SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
+_LIMITS = (0.05, 5.0)  # the norm of the gradient is 1.6
+_SQUARES = 64  # bytes: one number for each tensor, in fp64
+
+
+def _update(sizes: Sequence[int], ranks: int, reductions: int = 1) -> Trace:
+    """What every rank calls for units of so many parameters in fp32, padded."""
+    events = []
+    for size in sizes:
+        # The theory's numbers have 16 bits: two of them are one of these.
+        story = zero_steps(2 * (size + -size % ranks), 1, ranks, stage=2)
+        calls = {(one.at, one.who, one.label): one.bytes for one in story if one.to is not None}
+        for (at, who, what), slice_bytes in calls.items():
+            call = Event(at, who, what, bytes=ranks * slice_bytes)
+            events += [call] * (reductions if what == "reduce-scatter" else 1)
+    return Trace(events)
+
+
+def _all_units(ranks: int) -> int:
+    """Bytes of all units, padded."""
+    return _update(_unit_sizes(), ranks).sent(0)["all-gather"].size_bytes
+
+
+# Step 1: a unit
+
+
+def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
+    """Reduce three times: all gradients, one missing on rank 1, both missing; update; publish."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parameters = [nn.Parameter(each) for each in _numbers(0, 9)]
+    unit = parts.Unit(parameters, ranks)
+    found: _Found = {"own": unit.own.detach().clone(), "reduced": []}
+    first, whole = unit.own.untyped_storage(), unit.whole.untyped_storage()
+    found["is view"] = first.data_ptr() == whole.data_ptr()
+    shortest = torch.tensor(unit.own.numel())
+    dist.all_reduce(shortest, dist.ReduceOp.MIN)
+    if shortest != -(-sum(p.numel() for p in parameters) // ranks):
+        return found  # all else is wrong too
+    with _wire.log_wire() as log:
+        for number in range(_REDUCED):
+            for parameter, gradient in zip(parameters, _made(rank, number), strict=True):
+                parameter.grad = gradient
+            unit.reduce()
+            part = unit.gradient
+            found["reduced"].append(part.clone() if isinstance(part, torch.Tensor) else part)
+        found["left"] = sum(p.grad is not None for p in parameters)
+        found["published"] = _publish(unit, rank)
+    half = parts.Unit([nn.Parameter(torch.ones(7, dtype=torch.bfloat16))], ranks)
+    half.parameters[0].grad = torch.full((7,), rank + 1.0, dtype=torch.bfloat16)
+    half.reduce()
+    in_bf16 = {"in bf16": _publish(half, rank), "reduced in bf16": half.gradient}
+    return found | in_bf16 | {"wire": log}
+
+
+def _publish(unit: Any, rank: int) -> "list[torch.Tensor]":
+    """Add rank + 1 to this rank's part, and give it to all."""
+    with torch.no_grad():
+        unit.master.add_(rank + 1)
+        unit.publish()
+    return [parameter.detach().clone() for parameter in unit.parameters]
+
+
+def _numbers(rank: int, number: int) -> "list[torch.Tensor]":
+    generator = torch.Generator().manual_seed(10 * number + rank)
+    return [torch.randn(shape, generator=generator) for shape in _SHAPES]
+
+
+def _made(rank: int, number: int) -> "list[torch.Tensor | None]":
+    """The gradients of a rank.
+
+    In the second backward pass rank 1 makes one and rank 2 the other; rank 1 none in its third.
+    """
+    first, second = _numbers(rank, number)
+    return [
+        None if (rank, number) in ((1, 2), (2, 1)) else first,
+        None if rank == 1 and number else second,
+    ]
+
+
+def _laid(rank: int, number: int, ranks: int) -> "torch.Tensor":
+    """They as one padded vector, zeros where there is no gradient."""
+    pairs = zip(_made(rank, number), _SHAPES, strict=True)
+    pieces = [torch.zeros(shape) if one is None else one for one, shape in pairs]
+    return _flat.flatten(pieces, ranks)
+
+
+def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
+    place, ranks, *_ = at
+    began = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
+    yield Must("`own`", found["own"], began[place], others_parts(began, place))
+    copies = not found["is view"]
+    yield Never(copies, "`part` gives a copy, and `own` wants to be a view of `whole`")
+    each = [torch.stack([_laid(r, n, ranks) for r in range(ranks)]) for n in range(_REDUCED)]
+    for number, reduced in enumerate(found["reduced"]):
+        total = torch.stack(each[: number + 1]).sum(0)
+        sums = total.sum(0).chunk(ranks)
+        others = others_parts(sums, place)
+        own = total[place].chunk(ranks)[place]
+        others["what this rank itself has, to which nothing is added"] = own
+        if number:
+            latest = each[number].sum(0).chunk(ranks)[place]
+            others["that of the latest `reduce` alone: what came before is lost"] = latest
+        what = f"`gradient` after `reduce` number {number + 1}"
+        mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
+        yield Must(what, reduced, sums[place], others, mean)
+    left = found["left"]
+    yield Never(
+        left,
+        f"after `reduce` {left} parameters still have a `.grad`: whole gradients stay in memory, "
+        "and the next backward pass adds to them",
+    )
+    yield from _published("", place, found["published"], _numbers(0, 9), ranks)
+    ones = [torch.ones(7, dtype=torch.bfloat16)]
+    yield from _published(", weights in bf16: ", place, found["in bf16"], ones, ranks)
+    six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[place]
+    yield Must(", weights in bf16: `gradient`", found["reduced in bf16"], six)
+    why = "three `reduce` and one `publish` of a vector padded to 9 numbers"
+    yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=place)
+
+
+def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Iterator[Row]:
+    """Every rank has added its number + 1 to its part."""
+    vector = _flat.flatten(began, ranks)
+    added = torch.arange(1, ranks + 1, dtype=vector.dtype).repeat_interleave(len(vector) // ranks)
+    own = torch.where(added == place + 1, added, 0)
+    right, mine = (list(_flat.views(vector + more, began)) for more in (added, own))
+    for number, tensor in enumerate(found):
+        others = {
+            "what it was before the update": began[number],
+            f"updated in the part of rank {place} only": mine[number][1],
+        }
+        what = f"{where}the weight of shape {tuple(tensor.shape)} after `publish`"
+        yield Must(what, tensor, right[number][1], others)
+
+
+# Steps 2 to 4: a model
+
+
+def _everything(*_: int) -> _Use:
+    return True, True
+
+
+def _by_turns(rank: int, number: int) -> _Use:
+    """In every second micro-batch the ranks differ in what they use: rank 1 leaves a layer out."""
+    return (True, True) if number % 2 == 0 else (None if rank == 1 else False, rank % 2 == 0)
+
+
+def _share(
+    model: "nn.Module", rank: int, ranks: int, number: int, use: Callable[..., _Use] = _everything
+) -> "torch.Tensor":
+    """This rank's share of the mean loss over the rows of all ranks."""
+    loss: torch.Tensor = model(_models.rows(rank, number), use(rank, number))
+    return loss / sum(len(_models.rows(one, number)) for one in range(ranks))
+
+
+def _one_process(model: "nn.Module", ranks: int, numbers: Sequence[int], **how: Any) -> None:
+    """Both passes of one process, with the rows of all ranks."""
+    for number in numbers:
+        for rank in range(ranks):
+            _share(model, rank, ranks, number, **how).backward()
+
+
+def _adam(parameters: Any) -> Any:
+    """A large epsilon: without it the update is nearly the same for any multiple of a gradient."""
+    return torch.optim.AdamW(parameters, lr=0.05, eps=0.1, weight_decay=0.1)
+
+
+def _zero(
+    parts: SimpleNamespace, stage: int, follow: Any = None
+) -> "tuple[int, int, Layered, Any]":
+    """On a rank: its number, the ranks, the model, and the learner's Zero of it.
+
+    `follow` is called when a gradient is there, before Zero's own hooks.
+    """
+    model = _models.Layered()
+    for parameter in model.parameters() if follow else ():
+        parameter.register_post_accumulate_grad_hook(follow)
+    zero = parts.Zero(model, model.layers, _adam, stage=stage)
+    return dist.get_rank(), dist.get_world_size(), model, zero
+
+
+def _weights_of(model: "nn.Module") -> _Weights:
+    return {name: p.detach().clone() for name, p in _models.trained(model).items()}
+
+
+def _end(model: "nn.Module", zero: Any, after: list[_Weights], log: Any) -> _Found:
+    """What a rank has found in a training whose last update has sent `log`."""
+    groups = zero.optimizer.param_groups
+    return {
+        "weights": after,  # after each update
+        "state bytes": _ledger.ledger(model, zero.optimizer)["optimizer"],
+        "given": sum(p.numel() for group in groups for p in group["params"]),
+        "wire": log,
+        "left": _left_in(zero),
+    }
+
+
+def _left_in(zero: Any) -> str:
+    """Words for a gradient that is still there after `step`, "" for none."""
+    for unit in zero.units.values():
+        if unit.gradient is not None:
+            return "`gradient` of a unit is not None"
+        if unit.master.grad is not None:
+            return "`.grad` of a unit's `master` is not None"
+        if any(parameter.grad is not None for parameter in unit.parameters):
+            return "`.grad` of a parameter is not None"
+    return ""
+
+
+def _alone(
+    ranks: int,
+    micro_batches: Sequence[int] = (1, 2),
+    scale: float = 1.0,
+    keeps: bool = False,
+    latest: bool = False,
+    **how: Any,
+) -> list[_Weights]:
+    """The weights after each update of one process that has all rows.
+
+    `scale` multiplies the gradient; `keeps`: gradients are not dropped after an update; `latest`:
+    those of the last micro-batch replace all others.
+    """
+    model, begun = _models.Layered(), 0
+    optimizer = _adam(model.parameters())
+    gradients = [torch.zeros_like(p) for p in model.parameters()]
+    after: list[_Weights] = []
+    for count in micro_batches:
+        numbers, begun = range(begun, begun + count), begun + count
+        model.zero_grad()
+        _one_process(model, ranks, numbers[-1:] if latest else numbers, **how)
+        for n, parameter in enumerate(model.parameters()):
+            new = 0 if parameter.grad is None else scale * parameter.grad / count
+            gradients[n] = parameter.grad = (gradients[n] if keeps else 0 * gradients[n]) + new
+        optimizer.step()
+        after.append(_weights_of(model))
+    return after
+
+
+def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
+    """Two updates under stage 1, in the second of which `reduce` is called before."""
+    rank, ranks, model, zero = _zero(parts, stage=1)
+    after: list[_Weights] = []
+    for numbers in (range(1), range(1, 3)):
+        with _wire.log_wire() as log:
+            for number in numbers:
+                (_share(model, rank, ranks, number) / len(numbers)).backward()
+            for _again in range(2 if after else 0):
+                zero.reduce()
+            zero.step()
+        after.append(_weights_of(model))
+    return _end(model, zero, after, log)
+
+
+def _updated(found: _Found, at: Place) -> Iterator[Row]:
+    ranks = at.ranks
+    mean, stale = _alone(ranks, scale=1 / ranks), _alone(ranks, keeps=True)
+    mistakes = {
+        "what the mean of the ranks' gradients gives, where the sum is wanted": mean,
+        "what comes out where gradients of earlier updates are still there": stale,
+    }
+    yield from _weights(found, at.every[0], _alone(ranks), mistakes)
+    # Adam's two fp32 numbers for each element that a rank owns.
+    states, given = 2 * _all_units(ranks) // ranks, found["given"]
+    yield Never(
+        found["state bytes"] != states,
+        f"the optimizer keeps {found['state bytes']} bytes of states, and Adam's two fp32 numbers "
+        f"for each element that this rank owns are {states}",
+    )
+    yield Never(
+        given > states // 8,
+        f"the optimizer is given {given} numbers, and this rank owns {states // 8}, the `master` "
+        "of each unit",
+    )
+    why = "each of three units is reduced once and gathered once in an update"
+    yield Sends(found["wire"], _update(_unit_sizes(), ranks), why, who=at.rank)
+
+
+def _weights(
+    found: _Found,
+    first: _Found,
+    right: Sequence[_Weights],
+    mistakes: Mapping[str, Sequence[_Weights]],
+) -> Iterator[Row]:
+    """The weights after each update are those of one process; no gradient is left."""
+    before = _weights_of(_models.Layered())
+    for number, (expected, weights) in enumerate(zip(right, found["weights"], strict=True)):
+        for key, weight in weights.items():
+            yield Never(
+                not torch.allclose(weight, first["weights"][number][key], rtol=1e-5, atol=1e-6),
+                f", after update {number + 1}: `{key}` is not what rank 0 has: the updated parts "
+                "have not reached all ranks",
+            )
+        for key, weight in weights.items():
+            others = {thought: updates[number][key] for thought, updates in mistakes.items()}
+            others["what it was before the update"] = before[key]
+            what = f"`{key}` after update {number + 1}"
+            yield Must(what, weight, expected[key], others, tolerance=1e-4)
+        before = expected
+    yield Never(found["left"], f"after `step` {found['left']}")
+
+
+def _unit_sizes() -> list[int]:
+    """Parameters of each unit."""
+    model = _models.Layered()
+    return [sum(p.numel() for p in unit) for _, unit in _flat.units_of(model, model.layers)]
+
+
+def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
+    """One backward pass for each limit, clipped to it; whether zeros stay zeros."""
+    found: _Found = {"norms": [], "parts": [], "logs": []}
+    for limit, scale in [*((limit, 1) for limit in _LIMITS), (_LIMITS[0], 0)]:
+        rank, ranks, model, zero = _zero(parts, stage=1)
+        (scale * _share(model, rank, ranks, 0)).backward()
+        with _wire.log_wire() as log:
+            found["norms"].append(parts.clip(zero, limit))
+        found["parts"].append(torch.cat([unit.gradient for unit in zero.units.values()]))
+        found["logs"].append(log)
+    return found
+
+
+def _clipped(found: _Found, at: Place) -> Iterator[Row]:
+    place, ranks, *_ = at
+    _one_process(model := _models.Layered(), ranks, [0])
+    units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
+    cut = [_flat.flatten(unit, ranks).chunk(ranks) for unit in units]
+    whole, own = torch.cat([torch.cat(one) for one in cut]), torch.cat([one[place] for one in cut])
+    norm, size = whole.norm(), _all_units(ranks)
+    for limit, given, part, log in zip(
+        _LIMITS, found["norms"], found["parts"], found["logs"], strict=False
+    ):
+        others = {
+            "that of this rank's part alone": own.norm(),
+            "its square": norm.square(),
+            "that after clipping": norm.clamp(max=limit),
+        }
+        yield Must("the norm that `clip` returns", _tensor(given), norm, others, tolerance=1e-4)
+        scale, alone = ((limit / (each + 1e-6)).clamp(max=1.0) for each in (norm, own.norm()))
+        others = {"clipped by the norm of this rank's part alone": alone * own}
+        mistake = "not clipped" if limit < norm else "lengthened to the limit"
+        others[mistake] = own if limit < norm else limit / norm * own
+        what = f", limit {limit:g}, norm {norm:.3g}: this rank's part of the gradient"
+        yield Must(what, part, scale * own, others, tolerance=1e-4)
+        sent = log.sent()
+        yield Never(
+            sent.get("all-gather", (0, 0))[1] > ranks * _SQUARES,
+            "`clip` gathers gradients, where one number is enough",
+        )
+        yield Never(
+            sent.get("all-reduce", (0, 0))[1] > _SQUARES or sent["reduce-scatter"][1] != size,
+            "`clip` sends more than what `reduce` does and a few numbers: squares of parts add up",
+        )
+    zeros = bool((found["parts"][-1] == 0).all())
+    changes = "`clip` changes a gradient of zeros: its norm, 0, is below every limit"
+    yield Never(not zeros, changes)
+
+
+def _tensor(norm: Any) -> Any:
+    return torch.tensor(norm) if isinstance(norm, float) else norm
+
+
+def _two_updates(parts: SimpleNamespace, *_: Any) -> _Found:
+    """Two of stage 2, of two micro-batches each; the norm that `clip` gives before the second."""
+    logs, begun = [_wire.WireLog()], list[int]()  # sums begun, at each gradient
+    rank, ranks, model, zero = _zero(parts, 2, lambda _: begun.append(_scatters(logs[-1])))
+    passes, after = [], list[_Weights]()
+    for number in range(4):
+        with _wire.log_wire() as log:
+            logs.append(log)
+            (_share(model, rank, ranks, number, _by_turns) / 2).backward()
+        left = sum(p.grad is not None for p in model.parameters())
+        passes.append((begun[-1], _scatters(log), left))
+        if number % 2:
+            with _wire.log_wire() as clipping:
+                norm = parts.clip(zero, 1e9)
+            with _wire.log_wire() as log:
+                zero.step()
+            again = [call for call in clipping.calls if call.what == "reduce-scatter"]
+            last = _wire.WireLog(logs[-2].calls + logs[-1].calls + again + log.calls)
+            after.append(_weights_of(model))
+    return _end(model, zero, after, last) | {"passes": passes, "norm": norm}
+
+
+def _scatters(log: Any) -> int:
+    return sum(call.what == "reduce-scatter" for call in log.calls)
+
+
+def _stage_2(found: _Found, at: Place) -> Iterator[Row]:
+    ranks, units = at.ranks, len(_unit_sizes())
+    for number, (before, ended, left) in enumerate(found["passes"]):
+        where = f", backward pass {number + 1}: "
+        yield Never(
+            ended != units,
+            f"{where}when backward() returns {ended} of {units} units have been reduced",
+        )
+        yield Never(
+            not before and number % 2 == 0,
+            f"{where}no unit is reduced before the last gradient is there",
+        )
+        yield Never(
+            before < units - 1 and number % 2 == 0,
+            f"{where}before the last gradient is there {units - 1} units are complete, and "
+            f"{before} of them has been reduced",
+        )
+        yield Never(left, f"{where}{left} whole gradients are left when backward() returns")
+    right, latest = (_alone(ranks, (2, 2), latest=one, use=_by_turns) for one in (False, True))
+    mistakes = {"what the last micro-batch alone gives": latest}
+    yield from _weights(found, at.every[0], right, mistakes)
+    model = _models.Layered()
+    model.load_state_dict(right[0])
+    _one_process(model, ranks, (2, 3), use=_by_turns)
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm() / 2
+    what = ", stage 2: the norm that `clip` returns"
+    yield Must(what, _tensor(found["norm"]), norm, tolerance=1e-3)
+    why = "two micro-batches reduce each unit twice, and it is gathered once"
+    yield Sends(found["wire"], _update(_unit_sizes(), ranks, 2), why, who=at.rank)
+
+
+_parallel = later("torch.nn.parallel")
+
+
+def _raced_zero(parts: SimpleNamespace) -> Callable[[], object]:
+    """Stage 1, each layer a unit."""
+    model = four_layers()
+    zero = parts.Zero(model, list(model), torch.optim.AdamW)
+    return trained(model, lambda: None, zero.step)
+
+
+def _torchs_zero() -> Callable[[], object]:
+    ddp = _parallel.DistributedDataParallel(four_layers(), gradient_as_bucket_view=True)
+    optimizer = later("torch.distributed.optim").ZeroRedundancyOptimizer(
+        ddp.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True
+    )
+    return trained(ddp, lambda: None, lambda: (optimizer.step(), optimizer.zero_grad()))
+
+
+ZERO = build(
+    "zero",
+    title="ZeRO 1 and 2",
+    hints=(
+        "reduce: the same `flatten` for the gradients, in the same order, and a reduce-scatter of "
+        "the vector. What does a parameter without a gradient lay into it?",
+        "Micro-batches: `gradient` may be there already; then the new part is added.",
+        "step: reduce what is not reduced; every master gets its gradient in fp32; the optimizer "
+        "steps; gradients are dropped; every unit publishes.",
+        "clip: the square of a norm is a sum, so it may be summed over parts, units and ranks; one "
+        "all-reduce of one number, then the root.",
+        "Stage 2: at the first gradient of a pass `waiting` becomes a copy of `order`, and "
+        "`after_backward(self._finish)` is called. Then: while the first that waits has all its "
+        "gradients, take it out and reduce it.",
+    ),
+    steps=(
+        compare("a unit", ("Unit.part", "Unit.reduce", "Unit.publish"), _one_unit, _a_unit, _THREE),
+        compare(
+            "an update of stage 1",
+            ("Zero.reduce", "Zero.step"),
+            _updates,
+            _updated,
+            (Case(ranks=2), *_THREE),
+        ),
+        compare("clipping", ("clip",), _clips, _clipped, _THREE),
+        compare("stage 2", ("Zero._arrived", "Zero._finish"), _two_updates, _stage_2, _THREE),
+    ),
+    race=Race("an update of a million parameters", _raced_zero, _torchs_zero),
+)

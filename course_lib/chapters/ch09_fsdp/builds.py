@@ -1,0 +1,643 @@
+"""Build 9.11: units that are gathered, freed and reduced, and when each of that happens."""
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import (
+    TOLERANCE,
+    Case,
+    Must,
+    Never,
+    Place,
+    Row,
+    Sends,
+    compare,
+    dist,
+    in_turn,
+    later,
+    nn,
+    others_parts,
+    torch,
+)
+from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.races import Race
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.unit_life import COMPUTES, WEIGHTS, UnitCosts, fsdp_calls, unit_life
+from course_lib.trace import Trace
+
+if TYPE_CHECKING:
+    from course_lib.scratch.gpt import GPT
+
+_traffic = later("course_lib.checking.builds.on_rank.watched")
+_gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
+
+_Found = dict[str, Any]
+
+_LAYERS, _HIDDEN, _VOCAB, _CONTEXT = 3, 6, 11, 5
+_ROWS = 12  # samples of all ranks
+_RATE = 0.1  # of the updates of step 4
+_BF16 = 0.25  # measured: 0.10, of the largest number in a tensor
+
+
+class _In(Case):
+    """All ranks, or a group of two and one of one."""
+
+    def words(self, _: Sequence[int]) -> str:
+        return "in a group of ranks 0 and 2 and one of rank 1" if self.in_group else ""
+
+
+# Step 1: one unit
+
+_NUMBERS = 19  # of a unit's parameters: neither 2 nor 3 divides it
+_SHAPES: dict[str, tuple[int, ...]] = {"weight": (3, 5), "bias": (3,), "scale": ()}
+
+
+def _parameters() -> "dict[str, nn.Parameter]":
+    pieces = _cut(1 + torch.arange(float(_NUMBERS)) / 7)
+    return {name: nn.Parameter(piece.clone()) for name, piece in pieces.items()}
+
+
+def _cut(flat: "torch.Tensor") -> "dict[str, torch.Tensor]":
+    pieces = flat[:_NUMBERS].split([15, 3, 1])
+    return {
+        name: piece.view(shape)
+        for (name, shape), piece in zip(_SHAPES.items(), pieces, strict=True)
+    }
+
+
+def _flat() -> "torch.Tensor":
+    return torch.cat([p.detach().flatten() for p in _parameters().values()])
+
+
+def _padded(flat: "torch.Tensor", ranks: int) -> "torch.Tensor":
+    return nn.functional.pad(flat, (0, -len(flat) % ranks))
+
+
+def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
+    """On a rank: a unit, moment by moment; it ends where what follows would only raise."""
+    from course_lib.scratch import wire
+
+    ranks, flat = dist.get_world_size(group), _flat()
+    whole, place = _padded(flat, ranks), dist.get_rank(group)
+    size, pieces = len(whole), whole.chunk(ranks)
+    given, kind, cpu = _parameters(), parts.FSDPUnit, torch.device("cpu")
+    alive = [weakref.ref(parameter) for parameter in given.values()]
+    unit = kind(given, cpu, group, torch.float32)
+    given.clear()
+    gc.collect()
+    for name in ("shard", "whole"):
+        if getattr(unit, name, None) is None:
+            yield Never(True, f"the unit has no {name}")
+            return
+    right, shard = pieces[place], unit.shard.detach().clone()
+    yield Must(", 19 numbers: the shard", shard, right, others_parts(pieces, place))
+    trained = isinstance(unit.shard, nn.Parameter) and unit.shard.requires_grad
+    yield Never(not trained, "the shard is no nn.Parameter, so no optimizer trains it")
+    keeps = unit.shard.untyped_storage().nbytes()
+    yield Never(
+        keeps != right.nbytes,
+        f"the shard keeps {keeps} bytes alive, expected {right.nbytes}: it is a view of something "
+        "larger",
+    )
+    kept = any(one() is not None for one in alive)
+    yield Never(kept, "the unit keeps the parameters that it was given, whole")
+    yield Never(unit.shard.dtype != torch.float32, "the shard is not in fp32")
+    unused = unit.gradient is None
+    yield Never(not unused, "before the first pass `gradient` is not None")
+    yield _of_size(unit, size)
+    yield _takes(unit, "before the first gather", 0)
+    if not _all_agree(unit.shard.numel() == len(right)):
+        return
+    with _traffic.followed_traffic() as traffic:
+        unit.start_gather()
+        waits = ranks > 1 and traffic.waited["all-gather"]
+        unit.start_gather()
+        unit.gather()
+        left = traffic.under_way("all-gather")
+        unit.gather()
+    yield _takes(unit, "after gather", 4 * size)
+    why = "a unit that is here already is not gathered again"
+    yield Sends(traffic.log, _gathered(ranks, 4 * size), why)
+    yield Never(waits, "start_gather waits for its all-gather: it must return at once")
+    running = ranks > 1 and left
+    yield Never(running, "gather returns while the all-gather still runs: nobody waits for it")
+    if not _all_agree(not left):
+        return
+    views = unit.views(unit.whole)
+    numbers = torch.arange(float(size))
+    found = _copied(views)
+    another = _copied(unit.views(torch.arange(float(unit.whole.numel()))))
+    unit.free()
+    unit.free()
+    yield _takes(unit, "after free", 0)
+    yield _of_size(unit, size)
+    if not _all_agree(unit.whole.numel() == ranks * unit.shard.numel()):
+        return
+    yield from _views(another, numbers, "views of a vector")
+    yield from _views(found, flat, "views after gather")
+    unit.shard.data += 100.0
+    unit.gather()
+    again = _copied(unit.views(unit.whole))
+    yield from _views(again, flat + 100.0, "views, gathered again after an update")
+    same = all(name in views and view.equal(views[name]) for name, view in again.items())
+    yield Never(not same, "views from before free are not filled by the next gather")
+    unit.free()
+    delayed: list[_Delayed] = []
+    with patch.object(wire, "start_all_gather", partial(_Delayed, wire.start_all_gather, delayed)):
+        unit.start_gather()
+        unit.free()
+    early = any(not one.ended for one in delayed)
+    yield Never(early, "free takes memory away that an all-gather is still filling")
+    yield _takes(unit, "when freed on its way", 0)
+    half = kind(_parameters(), cpu, group, torch.bfloat16)
+    in_bf16 = half.whole.dtype == torch.bfloat16 and half.shard.dtype == torch.float32
+    yield Never(not in_bf16, "with dtype bf16, whole wants bf16 and the shard stays fp32")
+    with _traffic.followed_traffic() as traffic:
+        half.gather()
+    yield from _views(_copied(half.views(half.whole)), flat.bfloat16(), "views in bf16")
+    yield Sends(traffic.log, _gathered(ranks, 2 * size), "it is gathered in bf16")
+
+
+def _of_size(unit: Any, size: int) -> Never:
+    shape = tuple(unit.whole.shape)
+    return Never(shape != (size,), f"whole has shape {shape}, expected {(size,)}")
+
+
+def _takes(unit: Any, moment: str, right: int) -> Never:
+    seen = _bytes(unit)
+    return Never(seen != right, f"{moment} whole has {seen} bytes, expected {right}")
+
+
+def _views(found: Any, flat: "torch.Tensor", what: str) -> Iterator[Row]:
+    good = isinstance(found, dict) and list(found) == list(_SHAPES)
+    names = ", ".join(_SHAPES)
+    yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
+    for name, piece in _cut(flat).items() if good else ():
+        yield Must(f"{what}: {name}", found[name], piece)
+
+
+def _gathered(ranks: int, size_bytes: int) -> dict[str, tuple[int, int]]:
+    return {"all-gather": (1, size_bytes)} if ranks > 1 else {}
+
+
+class _Delayed:
+    """A gather that is made when somebody waits: freed memory then is no crash."""
+
+    def __init__(
+        self, start: Any, all_of_them: "list[_Delayed]", *given: Any, **named: Any
+    ) -> None:
+        self.start, self.ended = partial(start, *given, **named), False
+        all_of_them.append(self)
+
+    def wait(self, *_: Any) -> None:
+        if not self.ended:
+            self.start().wait()
+        self.ended = True
+
+    def __getattr__(self, name: str) -> Any:
+        self.wait()
+        return lambda: True  # is_completed, for example
+
+
+def _all_agree(good: bool) -> bool:
+    word = torch.tensor(int(good))
+    dist.all_reduce(word, dist.ReduceOp.MIN)
+    return bool(word)
+
+
+def _bytes(unit: Any) -> int:
+    size: int = unit.whole.untyped_storage().nbytes()
+    return size
+
+
+def _copied(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {name: view.detach().clone() for name, view in found.items()}
+    return found.clone() if isinstance(found, torch.Tensor) else found
+
+
+# Step 2, first half: a unit's gradients
+
+
+def _gradients_of(rank: int, number: int) -> "list[torch.Tensor]":
+    """Those of a rank, in bf16."""
+    generator = torch.Generator().manual_seed(10 * number + rank)
+    return [torch.randn(shape, generator=generator).bfloat16() for shape in _SHAPES.values()]
+
+
+def _laid(rank: int, number: int, ranks: int) -> "torch.Tensor":
+    """They as one padded vector in fp32."""
+    flat = [gradient.float().flatten() for gradient in _gradients_of(rank, number)]
+    return _padded(torch.cat(flat), ranks)
+
+
+def _reductions(kind: Any, group: Any) -> Iterator[Row]:
+    """On a rank: a unit in bf16 adds twice and reduces, then once more. Ends with what it sends."""
+    rank, ranks, cpu = dist.get_rank(group), dist.get_world_size(group), torch.device("cpu")
+    right = [_laid(rank, number, ranks) for number in range(3)]
+    latest, right[1] = right[1], right[0] + right[1]
+    each = [torch.stack([_laid(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
+    unit = kind(_parameters(), cpu, group, torch.bfloat16)
+    unit.finish_reduction()
+    one = kind({"": nn.Parameter(torch.ones(12))}, cpu, group, torch.float32)
+    alone = torch.ones(12)  # as long as its vector, which needs no padding
+    for gradient in (alone, torch.ones(12)):
+        one.add_gradients([gradient])
+    changed, kept, view = not alone.equal(torch.ones(12)), False, False
+    waits, reduced = 0, list[Row]()
+    words = ("", ", added to another", ", after a reduction")
+    mistakes: tuple[dict[str, Any], ...] = (
+        {},
+        {"that of the latest call alone": latest},
+        {"added to one that has been reduced already": right[1] + right[2]},
+    )
+    for numbers in ((0, 1), (2,)):
+        for number in numbers:
+            given = _gradients_of(rank, number)
+            unit.add_gradients(given)
+            what, added = f"`gradient` after add_gradients{words[number]}", _copied(unit.gradient)
+            yield from _in_fp32(what, added, right[number], mistakes[number])
+            pairs = zip(given, _gradients_of(rank, number), strict=True)
+            changed |= not all(one.equal(other) for one, other in pairs)
+        made = unit.gradient
+        if not _all_agree(isinstance(made, torch.Tensor) and made.dtype == torch.float32):
+            return  # what is sent would not fit
+        with _traffic.followed_traffic() as traffic:
+            unit.start_reduction()
+            waits += traffic.waited["reduce-scatter"]
+            kept |= unit.gradient is not None
+            unit.finish_reduction()
+            unit.finish_reduction()
+        expected = torch.stack(each[: number + 1]).sum(0).chunk(ranks)
+        others = others_parts(expected, rank)
+        if number == 2:
+            others["that of the latest reduction alone"] = each[2].chunk(ranks)[rank]
+        what, part = f"`shard.grad` after reduction {number} of a unit", unit.shard.grad
+        if isinstance(part, torch.Tensor):
+            view |= part.untyped_storage().nbytes() > right[0].nbytes // ranks
+        reduced += _in_fp32(what, _copied(part), expected[rank], others, _meanings(ranks))
+    yield Never(changed, "add_gradients has changed the gradients that it was given")
+    yield Never(kept, "`gradient` is not None after start_reduction")
+    yield Never(ranks > 1 and waits, "start_reduction waits for its sum: it must return at once")
+    yield from reduced
+    yield Never(view, "`shard.grad` is a view that keeps a whole gradient in memory")
+    calls = {"reduce-scatter": (1, right[0].nbytes)} if ranks > 1 else {}
+    yield Sends(traffic.log, calls, "a reduction in fp32")
+
+
+def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Iterator[Row]:
+    yield Must(what, found, right, others, factors or {})
+    kind = getattr(found, "dtype", None)
+    yield Never(kind != torch.float32, f"{what} is {kind}, expected fp32")
+
+
+def _meanings(ranks: int) -> dict[float, str]:
+    return {
+        float(ranks): "the sum over ranks, where the mean is wanted",
+        1 / ranks: "divided by the number of ranks twice",
+    }
+
+
+# Steps 2 to 4: a model
+
+
+def _model() -> "GPT":
+    torch.manual_seed(0)
+    model: GPT = _gpt.GPT(_LAYERS, _HIDDEN, 2, _VOCAB, _CONTEXT)
+    return model
+
+
+def _loss(model: Any, rows: slice) -> Any:
+    generator, size = torch.Generator().manual_seed(1), (_ROWS, _CONTEXT + 1)
+    tokens = torch.randint(0, _VOCAB, size, generator=generator)[rows]
+    scores = model(tokens[:, :-1]).flatten(0, 1)
+    return nn.functional.cross_entropy(scores, tokens[:, 1:].flatten())
+
+
+def _rows_of(rank: int, ranks: int, piece: int = 0, pieces: int = 1) -> slice:
+    each = _ROWS // ranks // pieces
+    first = (rank * pieces + piece) * each
+    return slice(first, first + each)
+
+
+def _gradients(rows: slice, model: "GPT | None" = None) -> "dict[str, torch.Tensor]":
+    """Those of one process, for these samples."""
+    model = model or _model()
+    model.zero_grad()
+    _loss(model, rows).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+_SHAPE = TransformerShape(
+    layers=_LAYERS, hidden=_HIDDEN, heads=2, ffn=4 * _HIDDEN, vocab=_VOCAB, context=_CONTEXT
+)
+
+
+def _sizes(ranks: int) -> list[int]:
+    """Bytes of the whole root and of each whole layer, with their padding."""
+    local = local_parameters(_SHAPE)
+    units = [local.ends_dense] + _LAYERS * [local.layer_dense]
+    return [4 * (size + -size % ranks) for size in units]
+
+
+def _step_of(
+    ranks: int, prefetch: bool = True, reshard: bool = True, dtype_bytes: int = 4
+) -> Trace:
+    """A training step as the theory tells it: what a rank gathers, holds and reduces."""
+    units = [UnitCosts(1, 1, 0, 0, size * dtype_bytes // 4, size) for size in _sizes(ranks)]
+    return unit_life(units, prefetch=int(prefetch), reshard=reshard).trace
+
+
+def _trained(
+    kind: Any,
+    prefetch: bool,
+    updates: tuple[tuple[bool, ...], ...] = ((True,),),
+    group: Any = None,
+    **options: Any,
+) -> _Found:
+    """On a rank: a pass for each `sync` of each update, and what was seen on the way.
+
+    Between updates the shards lose their gradients.
+    """
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    model = _model()
+    fsdp = kind(model, list(model.blocks), prefetch=prefetch, group=group, **options)
+    found: _Found = {"moments": [], "absent": [], "after": [], "early": [], "logs": []}
+    now: list[Any] = []
+
+    def note(number: int, *_: Any) -> None:
+        if not _bytes(fsdp.units[number]):
+            found["absent"].append(len(found["moments"]))
+            fsdp.units[number].gather()  # to go on
+        found["moments"].append(
+            {
+                "bytes": sum(_bytes(unit) for unit in fsdp.units),
+                "gathers": now[-1].started("all-gather"),
+                "waited": now[-1].waited["all-gather"],
+                "reductions": now[-1].started("reduce-scatter"),
+                "reducing": now[-1].under_way("reduce-scatter"),
+            }
+        )
+
+    for number, block in enumerate(model.blocks, start=1):
+        mlp: Any = block.mlp
+        mlp.register_forward_hook(partial(note, number))
+        mlp.register_full_backward_pre_hook(partial(note, number))
+    for syncs in updates:
+        for piece, sync in enumerate(syncs):
+            fsdp.sync = sync
+            with _traffic.followed_traffic() as traffic:
+                now.append(traffic)
+                loss = _loss(model, _rows_of(rank, ranks, piece, len(syncs)))
+                (loss / len(syncs)).backward()
+            found["logs"].append(traffic.log)
+            found["after"].append(
+                {
+                    "whole": sum(_bytes(unit) for unit in fsdp.units),
+                    "reducing": traffic.under_way("reduce-scatter"),
+                    "most": traffic.most["reduce-scatter"],
+                    "kept": sync and any(unit.gradient is not None for unit in fsdp.units),
+                }
+            )
+            if not sync:
+                found["early"] += [s.grad is not None for s in fsdp.shards]
+                found.setdefault("kept", _copied(fsdp.units[0].gradient))
+        found["missing"] = [number for number, s in enumerate(fsdp.shards) if s.grad is None]
+        found["fp32"] = all(s.grad is None or s.grad.dtype == torch.float32 for s in fsdp.shards)
+        if syncs is not updates[-1]:
+            for shard in fsdp.shards:
+                shard.data -= _RATE * (0.0 if shard.grad is None else shard.grad)
+                shard.grad = None
+    if not found["missing"]:
+        found["gradients"] = fsdp.gathered(gradients=True)
+    for beyond in (-1, len(fsdp.units)) if prefetch else ():
+        fsdp.fetch(beyond)
+    found["beyond"] = any(_bytes(unit) for unit in fsdp.units)
+    if updates[1:]:
+        found["weights"] = fsdp.gathered()
+    return found
+
+
+def _step(parts: SimpleNamespace, *_: Any) -> _Found:
+    """On a rank: a unit's reductions, a training step, and what stays after one."""
+    rows = list(_reductions(parts.FSDPUnit, None))
+    step = _trained(parts.FSDP, False) if isinstance(rows[-1], Sends) else None
+    return {"reductions": rows, "step": step}
+
+
+def _of_a_step(found: _Found, at: Place) -> Iterator[Row | None]:
+    yield from found["reductions"]
+    yield from _at_most(found["step"], at.ranks, prefetch=False)
+    yield from _one_pass(found["step"], at.ranks)
+
+
+def _in_a_group(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
+    """On a rank: the same in a group, the step in bf16; and what stays after a step of all."""
+    found: _Found = {"reductions": list(_reductions(parts.FSDPUnit, group))}
+    with _traffic.in_case("in bf16"):
+        found["step"] = _trained(parts.FSDP, False, group=group, dtype=torch.bfloat16)
+    model = _model()
+    with _peak.log_memory() as memory:
+        sharded = parts.FSDP(model, list(model.blocks), prefetch=False)
+        _loss(model, slice(0, 2)).backward()
+    shards = sum(s.nbytes + (0 if s.grad is None else s.grad.nbytes) for s in sharded.shards)
+    return found | {"stays": memory.timeline[-1] - shards}
+
+
+def _of_a_group(found: _Found, at: Place) -> Iterator[Row | None]:
+    yield from found["reductions"]
+    yield from _one_pass(found["step"], at.ranks, dtype_bytes=2, where=", in bf16: ")
+    stays, unit = found["stays"], _sizes(3)[0]
+    yield Never(
+        stays >= unit,
+        f"after a training step {stays} bytes stay beside shards and their gradients; the smallest "
+        f"whole unit takes {unit}",
+    )
+
+
+def _one_pass(
+    found: _Found, ranks: int, dtype_bytes: int = 4, where: str = ""
+) -> Iterator[Row | None]:
+    """One backward pass: weights, gradients, reductions, and what is sent."""
+    for place in found["absent"]:
+        yield Never(True, f"{where}when {_moment(place)}, its weights are not there")
+    missing = "".join(map(str, found["missing"][:1]))
+    yield Never(missing, f"{where}the shard of unit {missing} has no gradient")
+    yield Never(not found["fp32"], f"{where}the gradient of a shard is not in fp32")
+    factors = _meanings(ranks) | _HALVES | {2.0: "added twice"}
+    tolerance = TOLERANCE if dtype_bytes == 4 else _BF16
+    for what, right in _gradients(slice(None)).items():
+        words, gradient = f"{where}the gradient of {what}", found["gradients"].get(what)
+        yield Must(words, gradient, right, factors=factors, tolerance=tolerance)
+    yield from _ended(found, where)
+    for place, moment in enumerate(found["moments"][_LAYERS:] if ranks > 1 else ()):
+        yield Never(
+            moment["reductions"] and not moment["reducing"],
+            f"{where}when {_moment(_LAYERS + place)}, the reduction of the block behind it has "
+            "been waited for already: nothing travels meanwhile",
+        )
+    why = "a block is gathered for each of its passes, the root once, and each is reduced once"
+    yield _sent(found, ranks, why, where.removesuffix(": "), dtype_bytes=dtype_bytes)
+
+
+_HALVES = {0.5: "a part of the micro-batches, or halved"}
+
+
+def _ended(found: _Found, where: str = "") -> Iterator[Row]:
+    for after in found["after"]:
+        whole, kept, most = after["whole"], after["kept"], after["most"]
+        behind = f"{where}after the backward pass some unit"
+        yield Never(whole, f"{behind} is still whole")
+        yield Never(most > 1, f"{where}{most} reductions are under way at once")
+        nobody = after["reducing"]
+        yield Never(nobody, f"{where}backward() returns and nobody has waited for a reduction")
+        yield Never(kept, f"{behind}'s `gradient` is not None")
+
+
+def _at_most(found: _Found, ranks: int, prefetch: bool) -> Iterator[Row]:
+    """While a block computes: the root and this block, with prefetch also the next."""
+    trace = _step_of(ranks, prefetch)
+    whole = Trace(one for one in trace if isinstance(one.part, tuple) and WEIGHTS in one.part).peak(
+        0
+    )
+    for place, moment in enumerate(found["moments"]):
+        size = moment["bytes"]
+        yield Never(
+            size > whole,
+            f"while {_moment(place)}, whole units take {size} bytes, expected {whole} at most: "
+            "something is not freed, or comes too early",
+        )
+
+
+def _moment(place: int) -> str:
+    """The note's number in words: forward in order, backward in reverse order."""
+    if place < _LAYERS:
+        return f"block {place} computes forward"
+    return f"block {2 * _LAYERS - 1 - place} computes backward"
+
+
+def _ahead(found: _Found, at: Place) -> Iterator[Row | None]:
+    right, place = Counter[str](), 0  # what has been called until then
+    for call, unit in fsdp_calls(_LAYERS):
+        right[call] += 1
+        if unit and call in COMPUTES:
+            moment = found["moments"][place]
+            what = f"when {_moment(place)}, the gather of the unit that comes next has"
+            yield Never(moment["gathers"] < right["gather"], f"{what} not begun")
+            waited = moment["waited"] > right["wait"]
+            yield Never(waited, f"{what} been waited for already: nothing travels meanwhile")
+            place += 1
+    yield from _at_most(found, at.ranks, prefetch=True)
+    yield from _one_pass(found, at.ranks)
+    beyond = found["beyond"]
+    yield Never(beyond, "fetch gathers a unit where none has this number, -1 for example")
+
+
+# One reduction in the first update, two in the second.
+_UPDATES = ((False, True), (True, True))
+
+
+def _accumulated(found: _Found, at: Place) -> Iterator[Row | None]:
+    """Two updates of two micro-batches; blocks stay whole until their backward pass."""
+    model = _model()
+    first = _gradients(slice(None), model)
+    for what, weight in model.named_parameters():
+        weight.data -= _RATE * first[what]
+    early = any(found["early"]) or "reduce-scatter" in found["logs"][0].sent()
+    yield Never(early, "with sync = False gradients are reduced all the same")
+    own = _gradients(_rows_of(at.rank, at.ranks, 0, 2))
+    kept = torch.cat([own[key].flatten() for key in own if not key.startswith("blocks.")]) / 2
+    right = _padded(kept, at.ranks)
+    yield Must(", sync = False: `gradient` of the root", found["kept"], right)
+    yield from _ended(found)
+    gradients = {} if found["missing"] else found["gradients"]
+    two = ", two micro-batches: the"
+    for what, right in _gradients(slice(None), model).items():
+        words = f"{two} gradient of {what} in the second update"
+        yield Must(words, gradients.get(what), right, factors=_HALVES, tolerance=1e-4)
+    for what, weight in model.named_parameters():
+        words = f"{two} weight {what} after the first update"
+        yield Must(words, found["weights"].get(what), weight, tolerance=1e-4)
+    why = "reshard = False, each pass with sync = True: one gather and one reduction of each unit"
+    yield _sent(found, at.ranks, why, reshard=False)
+
+
+def _sent(found: _Found, ranks: int, why: str, what: str = "", **how: Any) -> Sends | None:
+    """In the last pass; one rank alone sends nothing."""
+    return Sends(found["logs"][-1], _step_of(ranks, **how), why, what=what) if ranks > 1 else None
+
+
+def _methods(kind: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{kind}.{name}" for name in names)
+
+
+_fsdp = later("torch.distributed.fsdp")
+
+
+def _small_gpt(shard: Callable[[Any], object]) -> Callable[[], object]:
+    torch.manual_seed(0)
+    model = _gpt.GPT(4, 128, 4, 128, 32)
+    shard(model)
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    return lambda: both_passes(model, tokens)
+
+
+def _fully_shard(model: Any) -> None:
+    for block in model.blocks:
+        _fsdp.fully_shard(block)
+    _fsdp.fully_shard(model, reshard_after_forward=False)
+
+
+FSDP = build(
+    "fsdp",
+    title="FSDP",
+    hints=(
+        "A unit: cat of the flattened parameters, zeros up to a multiple of the ranks, and this "
+        "rank's chunk, as a copy of its own. `whole` is empty(size), its storage resized to 0.",
+        "Gather: resize the storage to whole.nbytes, copy the shard into its own part of whole, "
+        "whole.view(ranks, -1)[rank], and start_all_gather from there. Who waits, and when?",
+        "Reduce: a part like the shard, start_reduce_scatter from `gradient`; later wait, divide "
+        "by the ranks, and add to what shard.grad has already.",
+        "before_forward and before_backward: gather this unit, then fetch the next in that pass's "
+        "direction. after_backward: free, finish reductions that are under way, add the gradients, "
+        "start to reduce them if self.sync, and wait at once for unit 0, which is the last.",
+    ),
+    steps=(
+        compare(
+            "a unit",
+            _methods("FSDPUnit", "__init__", "views", "start_gather", "gather", "free"),
+            lambda parts, _, group: list(_life(parts, group)),
+            lambda rows, _: rows,  # told on the rank
+            (_In(), _In(ranks=3), _In(ranks=3, in_group=True)),
+        ),
+        in_turn(
+            "a training step",
+            _methods("FSDPUnit", "add_gradients", "start_reduction", "finish_reduction")
+            + _methods(
+                "FSDP", "before_forward", "after_forward", "before_backward", "after_backward"
+            ),
+            compare("", (), _step, _of_a_step, (_In(ranks=3),)),
+            compare("", (), _in_a_group, _of_a_group, (_In(ranks=3, in_group=True),)),
+        ),
+        compare("prefetch", ("FSDP.fetch",), lambda parts, *_: _trained(parts.FSDP, True), _ahead),
+        compare(
+            "accumulation without reduction",
+            (),
+            lambda parts, *_: _trained(parts.FSDP, True, _UPDATES, reshard=False),
+            _accumulated,
+        ),
+    ),
+    race=Race(
+        "a GPT of 4 layers and 0.8 million parameters, both passes",
+        lambda parts: _small_gpt(lambda model: parts.FSDP(model, list(model.blocks))),
+        lambda: _small_gpt(_fully_shard),
+    ),
+)

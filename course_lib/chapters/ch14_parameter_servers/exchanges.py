@@ -1,0 +1,270 @@
+"""What one update exchanges, and how late it comes: rows of a table, averages, copies, old weights.
+
+Every trainer and every server has a link of its own, both ways at once. What a server sends and
+receives grows with the trainers: Li et al. 2014, "Scaling Distributed Machine Learning with the
+Parameter Server", OSDI, sections 2 and 3.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib.checked import checked
+from course_lib.theory.network.collectives import sent_bytes
+from course_lib.validation import choice, listed, number, whole
+
+
+@dataclass(frozen=True)
+class RowExchange:
+    """One update of one trainer that uses `rows` different rows of `width` numbers.
+
+    It sends their ids, gets the rows, and sends their gradients; each of its two requests begins
+    with a header. Where rows lie on several servers, it makes one exchange with each. Source: Li et
+    al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", OSDI, sections 2, 3.
+    """
+
+    rows: int
+    width: int
+    element_bytes: int = 4
+    id_bytes: int = 8
+    header_bytes: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("width", "element_bytes"):
+            whole(name, getattr(self, name))
+        for name in ("rows", "id_bytes", "header_bytes"):
+            whole(name, getattr(self, name), least=0)
+
+    @property
+    def pulled_bytes(self) -> int:
+        """From the server: rows · width · bytes of an element."""
+        return self.rows * self.width * self.element_bytes
+
+    @property
+    def pushed_bytes(self) -> int:
+        """To the server: as many for the gradients, an id for each row, and two headers."""
+        return self.pulled_bytes + self.rows * self.id_bytes + 2 * self.header_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Both ways: about 2 · rows · width · bytes of an element, whatever the table's size."""
+        return self.pulled_bytes + self.pushed_bytes
+
+    def gathered_bytes(self, ranks: int) -> int:
+        """Sent by a rank without a server: ids and gradients of its rows to each of the others.
+
+        Every rank then has the whole table, and the gradients of all: (n-1) · rows · (width · bytes
+        of an element + bytes of an id).
+        """
+        whole("ranks", ranks)
+        return (ranks - 1) * (self.pulled_bytes + self.rows * self.id_bytes)
+
+
+@checked
+def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> float:
+    """Bytes that a rank sends to all-reduce the table's whole gradient, over the exchange's.
+
+    2(n-1)/n · table_rows · width · bytes of an element. Above 1 the server moves less for each
+    trainer; but it moves the exchanges of all trainers through its own link.
+    """
+    whole("rows", exchange.rows)
+    whole("table_rows", table_rows, least=exchange.rows)
+    size = table_rows * exchange.width * exchange.element_bytes
+    return sent_bytes("all-reduce", size, ranks) / exchange.total_bytes
+
+
+_MOST = 10**9  # trainers, servers
+
+
+@checked
+@dataclass(frozen=True)
+class ServedTraining:
+    """`trainers` that compute for `compute_s` and exchange rows with `servers` in each update.
+
+    The rows of an exchange lie on all servers alike. `bytes_per_s` is the link of a trainer and of
+    a server, one way.
+    """
+
+    exchange: RowExchange
+    trainers: int
+    servers: int
+    compute_s: float
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        whole("rows", self.exchange.rows)
+        whole("trainers", self.trainers, most=_MOST)
+        whole("servers", self.servers, most=_MOST)
+        number("compute_s", self.compute_s, least=0)
+        number("bytes_per_s", self.bytes_per_s, above=0)
+
+    @property
+    def alone_s(self) -> float:
+        """An update of one trainer whom nobody disturbs: compute + total bytes / link."""
+        return self.compute_s + self.exchange.total_bytes / self.bytes_per_s
+
+    @property
+    def served_bytes(self) -> float:
+        """What one server sends and receives in an update of all: trainers · total / servers."""
+        return self.trainers * self.exchange.total_bytes / self.servers
+
+    @property
+    def in_step_s(self) -> float:
+        """An update where all pull together and all push together.
+
+        compute + max(1, trainers / servers) · total bytes / link: below as many trainers as servers
+        it is the trainer's own link that counts.
+        """
+        crowd = max(1.0, self.trainers / self.servers)
+        return self.compute_s + crowd * self.exchange.total_bytes / self.bytes_per_s
+
+    @property
+    def as_they_come_s(self) -> float:
+        """The time in which each trainer makes one update, and waits for nobody but the servers.
+
+        max(alone, trainers · pushed bytes / (servers · link)): what comes in is never less than
+        what goes out.
+        """
+        pushed = self.trainers * self.exchange.pushed_bytes / self.servers
+        return max(self.alone_s, pushed / self.bytes_per_s)
+
+    def all_reduced_s(self, table_rows: int) -> float:
+        """An update where every trainer has the whole table instead, and its gradient is summed.
+
+        compute + 2(n-1)/n · table bytes / link, with n trainers and no server.
+        """
+        whole("table_rows", table_rows, least=self.exchange.rows)
+        size = table_rows * self.exchange.width * self.exchange.element_bytes
+        return self.compute_s + sent_bytes("all-reduce", size, self.trainers) / self.bytes_per_s
+
+    @property
+    def saturating_trainers(self) -> float:
+        """Trainers that keep the servers' links busy all the time; more do not train faster.
+
+        servers · alone / (pushed bytes / link).
+        """
+        return self.servers * self.alone_s / (self.exchange.pushed_bytes / self.bytes_per_s)
+
+    @property
+    def server_load(self) -> float:
+        """Part of the time in which a server's link receives, where nobody waits for others."""
+        return min(1.0, self.trainers / self.saturating_trainers)
+
+    @property
+    def speed_up_in_step(self) -> float:
+        """Samples per second over those of one trainer: trainers · alone / in step."""
+        return self.trainers * self.alone_s / self.in_step_s
+
+    @property
+    def speed_up(self) -> float:
+        """The same where nobody waits: min(trainers, saturating trainers)."""
+        return min(float(self.trainers), self.saturating_trainers)
+
+
+def mean_staleness(trainers: int, updates: int | None = None) -> float:
+    """Updates by others between a trainer's pull and its push, on average: trainers - 1.
+
+    Each update finds the trainers - 1 others with rows in their hands, fast ones or slow ones.
+    With `updates` of each trainer, all equally fast: (trainers - 1) · (1 - 1 / (2 · updates)),
+    since in the first round nobody is late at first.
+    """
+    whole("trainers", trainers, most=_MOST)
+    if updates is None:
+        return float(trainers - 1)
+    whole("updates", updates)
+    return (trainers - 1) * (1 - 1 / (2 * updates))
+
+
+def largest_stable_rate(late: int, curvature: float = 1.0) -> float:
+    """Gradient descent with gradients `late` updates old converges below this learning rate.
+
+    2 · sin(π / (2 · (2 · late + 1))) / curvature, on a quadratic whose largest second derivative is
+    `curvature`: 2 without a delay, 1 with 1, about π / (2 · late + 1) with more. Source: Levin and
+    May 1976, "A note on difference-delay equations", Theoretical Population Biology 9.
+    """
+    whole("late", late, least=0, most=10**9)
+    number("curvature", curvature, above=0)
+    return 2 * math.sin(math.pi / (2 * (2 * late + 1))) / curvature
+
+
+def averaged_bytes(weight_bytes: float, ranks: int, every: int) -> float:
+    """Bytes that a rank sends for one update, on average: an all-reduce of the weights / `every`.
+
+    2(n-1)/n · weight_bytes / every. With every=1 they are those of DDP, whose gradients are as
+    large as the weights. Source: McMahan et al. 2017, arXiv:1602.05629, algorithm 1.
+    """
+    whole("every", every)
+    return sent_bytes("all-reduce", weight_bytes, ranks) / every
+
+
+# "flush": GPipe, 1F1B; "pipedream": an update after each micro-batch, with the old weights kept;
+# "2bw": PipeDream-2BW, an update after as many micro-batches as there are stages, or more.
+UPDATES = ("flush", "pipedream", "2bw")
+
+
+def weight_versions(scheme: str, stages: int, stage: int) -> int:
+    """Versions of its weights that a stage keeps: 1, stages - stage (from 0), or 2.
+
+    Sources: Harlap et al. 2018, arXiv:1806.03377 (Narayanan et al. 2019, SOSP); Narayanan et al.
+    2021, arXiv:2006.09503.
+    """
+    _check(scheme, stages, stage)
+    if scheme == "pipedream":
+        return stages - stage
+    return 2 if scheme == "2bw" else 1
+
+
+def late_updates(scheme: str, stages: int, stage: int) -> int:
+    """Updates of a stage between a micro-batch's forward and backward pass, once it is full.
+
+    0 with a flush, stages - stage - 1 in PipeDream, 1 in PipeDream-2BW.
+    """
+    return weight_versions(scheme, stages, stage) - 1
+
+
+def _check(scheme: str, stages: int, stage: int) -> None:
+    choice("scheme", scheme, UPDATES)
+    whole("stages", stages)
+    whole("stage", stage, least=0, most=stages - 1)
+
+
+@checked
+@dataclass(frozen=True)
+class Swapping:
+    """Layers one after another; while one computes, the next one's weights are copied.
+
+    `compute_s` and `swap_s` have an entry for each layer. There is room for two layers: the one at
+    work and the next. Raises ValueError for no layers, more than 100,000, or two numbers of them.
+    Source: Cui et al. 2016, "GeePS", doi:10.1145/2901318.2901323.
+    """
+
+    compute_s: Sequence[float]
+    swap_s: Sequence[float]
+
+    def __post_init__(self) -> None:
+        for name in ("compute_s", "swap_s"):
+            times = getattr(self, name)
+            listed(f"layers of {name}", len(times), "take fewer", most=100_000)
+            for layer, seconds in enumerate(times):
+                number(f"{name}[{layer}]", seconds, least=0, most=1e9)
+        if not self.compute_s or len(self.compute_s) != len(self.swap_s):
+            raise ValueError(
+                f"swap_s has {len(self.swap_s)} layers and compute_s {len(self.compute_s)}: give "
+                "as many of each, at least one"
+            )
+
+    @property
+    def exposed_s(self) -> list[float]:
+        """What each layer waits: max(0, swap - compute of the layer before); the first, all."""
+        before = [0.0, *self.compute_s[:-1]]
+        return [max(0.0, swap - it) for swap, it in zip(self.swap_s, before, strict=True)]
+
+    @property
+    def serial_s(self) -> float:
+        """Where each layer is copied and then computed."""
+        return sum(self.swap_s) + sum(self.compute_s)
+
+    @property
+    def overlapped_s(self) -> float:
+        """Where the next layer is copied meanwhile: computing, and what is exposed."""
+        return sum(self.compute_s) + sum(self.exposed_s)

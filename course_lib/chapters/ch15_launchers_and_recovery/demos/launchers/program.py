@@ -1,0 +1,254 @@
+"""The same job by hand, by torchrun, accelerate, DeepSpeed and with Megatron-core's layers.
+
+The same losses, or why not. Rank 0 starts each launcher, one after the other; what is not installed
+is skipped. `--parts mine` starts the first one by the launcher that you have built. DeepSpeed
+compiles a part of itself when it first runs, which takes a minute or two: allow it with
+`course demo launchers --ranks 2 --timeout 400 --limit-s 300`.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from course_lib import launch
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job, lifeline
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.by_hand import NAMES
+from course_lib.demos.shared.comparison import LOSS_TOLERANCE
+from course_lib.demos.shared.options import option, whose_parts
+from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.result import Fact, Result, loss_gaps
+from course_lib.demos.shared.training import one_process
+
+BF16_TOLERANCE = 1e-2  # bf16 has 8 bits: a loss of 4.86 is 4.84 or 4.88 there
+JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.job"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A way to start the job: `command(folder, ranks, gpus)`, then the module and its arguments."""
+
+    name: str
+    framework: str
+    command: Callable[[Path, int, bool], list[str]]
+    package: str | None = None  # that has to be installed
+    compiles: bool = False  # needs a C++ compiler
+    takes_parts: bool = False  # its last argument says whose parts run
+    tolerance: float = LOSS_TOLERANCE  # of the losses
+    one_process_on_cpu: bool = False  # takes a number of ranks, and starts one
+
+
+def by_hand(_: Path, ranks: int, __: bool) -> list[str]:
+    """The launcher of chapter 15."""
+    return [
+        sys.executable,
+        "-m",
+        "course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.by_hand",
+        str(ranks),
+    ]
+
+
+def torchrun(folder: Path, ranks: int, _: bool) -> list[str]:
+    """torch's launcher, by this Python."""
+    return [*launch.private_torchrun(folder, ranks), "-m"]
+
+
+def accelerate_launch(_: Path, ranks: int, gpus: bool) -> list[str]:
+    """accelerate's launcher. With --cpu it starts several processes only through MPI."""
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    several = "--multi_gpu" if gpus and ranks > 1 else "--cpu"
+    return [*command, several, "--num_processes", str(ranks), "-m"]
+
+
+def deepspeed_launch(_: Path, ranks: int, __: bool) -> list[str]:
+    """DeepSpeed's launcher. It wants a port: this one was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks)]
+    return [*command, "--master_port", str(port), "--no_local_rank", "--module"]
+
+
+LAUNCHERS = (
+    Launcher("by hand", "torch", by_hand, takes_parts=True),
+    Launcher("torchrun", "torch", torchrun),
+    Launcher("torchrun, accelerate inside", "accelerate", torchrun, "accelerate"),
+    Launcher(
+        "accelerate launch",
+        "accelerate",
+        accelerate_launch,
+        "accelerate",
+        one_process_on_cpu=True,
+    ),
+    Launcher("torchrun, DeepSpeed inside", "deepspeed", torchrun, "deepspeed", compiles=True),
+    Launcher(
+        "torchrun, DeepSpeed in bf16",
+        "deepspeed-bf16",
+        torchrun,
+        "deepspeed",
+        compiles=True,
+        tolerance=BF16_TOLERANCE,
+    ),
+    Launcher("deepspeed", "deepspeed", deepspeed_launch, "deepspeed", compiles=True),
+    Launcher("torchrun, Megatron-core inside", "megatron", torchrun, "megatron"),
+)
+
+
+@dataclass(frozen=True)
+class Options(job.JobOptions):
+    """What the demo can be asked for."""
+
+    only: str = option(
+        "all", "one launcher by its name, or all", among=("all", *(one.name for one in LAUNCHERS))
+    )
+    limit_s: float = option(60.0, "seconds after which a launcher is ended", above=0)
+    parts: str = whose_parts("whose launcher is `by hand`")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of one launcher; `problem` says why there are no losses."""
+
+    launcher: str
+    command: str
+    world: int = 0  # ranks that the job found
+    losses: list[float] = field(default_factory=list)
+    seconds_to_start: float = 0.0  # from the command to the first update
+    seconds: float = 0.0  # from the command to its end
+    skipped: bool = False
+    problem: str = ""
+    tolerance: float = LOSS_TOLERANCE
+
+    def line(self, ranks: int, reference: list[float]) -> str:
+        """What came of it."""
+        if self.problem:
+            return f"{'skipped' if self.skipped else 'failed'}: {self.problem}"
+        found = f"{self.world} of {ranks} ranks, started in {self.seconds_to_start:.1f} s"
+        found += f", ended after {self.seconds:.1f} s, "
+        if self.world != ranks:
+            return found + (
+                f"other losses: {self.world} × the micro-batch is another global batch, and "
+                "nothing said so"
+            )
+        return found + f"losses off by {max(loss_gaps(self.losses, reference)):.0e}"
+
+
+def main(options: Options) -> Result:
+    """Start every launcher from rank 0; all ranks return what it found."""
+    rank = launch.init()
+    training = options.training(rank.world)
+    gpus = rank.device.type == "cuda"
+    chosen = [entry for entry in LAUNCHERS if options.only in ("all", entry.name)]
+    found = None
+    if rank.rank == 0:
+        found = [attempt(launcher, options, rank.world, gpus) for launcher in chosen]
+    alone = [entry.name for entry in chosen if entry.one_process_on_cpu and not gpus]
+    one = one_process(training, rank.device).losses
+    return judged(rank.world, one, from_rank(0, found), alone)
+
+
+def judged(
+    ranks: int, one: list[float], attempts: Sequence[Attempt], alone: Sequence[str] = ()
+) -> Result:
+    """All that ran must have these ranks and these losses; `alone` start one process, as known."""
+    facts, lines = [], []
+    for found in attempts:
+        name = found.launcher
+        lines += [f"{name}: {found.line(ranks, one)}", f"    {found.command}"]
+        if not found.problem:
+            expected = 1 if name in alone else ranks
+            facts.append(Fact(f"{name}: ranks started", found.world, expected))
+        if not found.problem and found.world == ranks:
+            facts.append(Fact(f"{name}: the loss", found.losses, one, tolerance=found.tolerance))
+    return Result(*lines, facts=facts, ranks=ranks, losses_one_process=one, attempts=[*attempts])
+
+
+def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Attempt:
+    """Start the job by one launcher, and read its result."""
+    with tempfile.TemporaryDirectory(prefix="course_launcher_") as path:
+        command = launcher.command(Path(path), ranks, gpus)
+        command += [options.parts] * launcher.takes_parts
+        command += [JOB, *_arguments(launcher.framework, options)]
+        shown = shlex.join(["python", *command[1:]]).replace(path, "FOLDER")
+        tried = Attempt(launcher.name, shown, tolerance=launcher.tolerance)
+        if reason := _missing(launcher):
+            return replace(tried, skipped=True, problem=reason)
+        start = time.time()
+        code, text = lifeline.run(command, Path(path), options.limit_s)
+        tried = replace(tried, seconds=time.time() - start)
+    if code is None:
+        remedy = (launcher.compiles and locks_left(start)) or "raise limit_s"
+        return replace(tried, problem=f"no end within {options.limit_s:g} s: {remedy}")
+    result = _result(text)
+    if code or result is None:
+        last = " | ".join(text.splitlines()[-3:])
+        return replace(tried, problem=f"exit code {code}, last output: {last}")
+    return replace(
+        tried,
+        launcher=launcher.name + with_yours(options.parts, *launcher.takes_parts * NAMES),
+        world=result["world"],
+        losses=result["losses"],
+        seconds_to_start=result["ready_at"] - start,
+    )
+
+
+def _arguments(framework: str, options: Options) -> list[str]:
+    """The job's arguments: the options that it shares with this demo."""
+    shared = {entry.name: getattr(options, entry.name) for entry in fields(job.JobOptions)}
+    arguments = ["--framework", framework]
+    for name, value in (shared | {"json": True}).items():
+        key = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{key}" if value else f"--no-{key}")
+        else:
+            arguments += [f"--{key}", str(value)]
+    return arguments
+
+
+def _missing(launcher: Launcher) -> str:
+    """Why this launcher cannot be started here; empty if it can."""
+    if launcher.package and find_spec(launcher.package) is None:
+        named = {"megatron": "megatron-core"}.get(launcher.package, launcher.package)
+        return f"{named} is not installed: pip install {named}"
+    if launcher.compiles and not shutil.which("g++"):
+        return f"{launcher.package} compiles a part of itself and g++ is missing: install g++"
+    return ""
+
+
+def locks_left(start: float) -> str:
+    """Free the locks of a build that began after `start` and was ended; the remedy for older ones.
+
+    Who compiles an extension of torch makes a file `lock` beside it, and all others wait until it
+    is gone: for ever, if that process was killed.
+    """
+    from torch.utils.cpp_extension import get_default_build_root
+
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
+    older = []
+    for lock in Path(folder).rglob("lock"):
+        if lock.stat().st_mtime < start:
+            older.append(str(lock))
+        else:
+            lock.unlink(missing_ok=True)
+    if not older:
+        return ""
+    return f"{', '.join(older)} says that another process compiles; if none does, remove that file"
+
+
+def _result(text: str) -> dict[str, Any] | None:
+    """The job's result: the last line of its output that is one."""
+    for line in reversed(text.splitlines()):
+        start = line.find('{"framework"')
+        if start >= 0:
+            return cast(dict[str, Any], json.JSONDecoder().raw_decode(line[start:])[0])
+    return None

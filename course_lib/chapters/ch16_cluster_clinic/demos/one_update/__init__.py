@@ -1,1 +1,0 @@
-"""One update written down, for `course compare`."""

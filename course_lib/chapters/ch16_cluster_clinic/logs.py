@@ -1,0 +1,181 @@
+"""What NCCL_IB_HCA and NCCL_SOCKET_IFNAME choose: by prefix, unless a "=" stands before the names.
+
+Source: NCCL's page of environment variables, and `matchIf` in its src/misc/utils.cc.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from course_lib.clinic.recorded import Sign, unreadable
+
+
+def chosen(setting: str, names: Sequence[str]) -> list[str]:
+    """The `names` that NCCL uses with this setting, in their order; all of them with "".
+
+    "mlx5_1" stands for every name that begins so, "=mlx5_1" for that one alone, "^…" and "^=…" for
+    all others; several are joined by commas. A port may follow the name of a device: "mlx5_1:1".
+    Raises ValueError for a mark without a name.
+    """
+    if not setting:
+        return list(names)
+    rest = setting.removeprefix("^")
+    exact, wanted = rest.startswith("="), rest.removeprefix("=").split(",")
+    if not all(wanted):
+        raise ValueError(f"setting {setting!r} has a mark or a comma without a name: name a device")
+    return [
+        name
+        for name in names
+        if any(_matches(name, one, exact) for one in wanted) != setting.startswith("^")
+    ]
+
+
+def _matches(name: str, wanted: str, exact: bool) -> bool:
+    (device, _, port), (prefix, _, wanted_port) = name.partition(":"), wanted.partition(":")
+    same = device == prefix if exact else device.startswith(prefix)
+    return same and (not port or not wanted_port or port == wanted_port)
+
+
+# After a network its device, perhaps the rank that sends for this one, and GPUDirect RDMA.
+_WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
+# Interfaces that lead out of no node: bridges of virtual machines, of docker, and the loopback.
+_INNER = re.compile(r"(lo|docker|virbr|veth|br-)")
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """`network` is "IB", "Socket" or None.
+
+    `ways` counts channels by P2P, SHM, NET/Socket, NET/IB, and NET/IB/GDRDMA with GPUDirect RDMA;
+    `no_gpudirect` where NCCL says that it is disabled.
+    """
+
+    version: str | None
+    network: str | None
+    ports: tuple[str, ...]
+    interfaces: tuple[str, ...]
+    channels: int | None
+    ways: Mapping[str, int]
+    nvls: bool | None
+    no_ib_device: bool
+    no_gpudirect: bool
+    warnings: tuple[str, ...]
+
+
+def nccl_log(text: str) -> NcclLog:
+    """The log of one or more ranks. Raises ValueError for a text without a line of NCCL."""
+    if "NCCL" not in text:
+        first = text.strip().splitlines()[0] if text.strip() else ""
+        raise unreadable("NCCL_DEBUG=INFO", first, "a line with 'NCCL INFO'")
+    version = re.search(r"NCCL version (\S+)", text)
+    network = re.search(r"Using network (?:\w*?)(IB|Socket)", text)
+    channels = [int(most) for most in re.findall(r"Channel \d+/(\d+) :(?!.* via )", text)]
+    nvls = re.search(r"NVLS multicast support is (not )?available", text)
+    return NcclLog(
+        version[1] if version else None,
+        network[1] if network else None,
+        _used(text, r"NET/IB : Using (.*)", r"\](\w+:\d+/\w+)"),
+        _used(text, r"NET/Socket : Using (.*)", r"\]([\w.-]+):"),
+        max(channels, default=None),
+        dict(Counter("".join(way) for way in _WAY.findall(text))),
+        nvls[1] is None if nvls else None,
+        "NET/IB : No device found" in text,
+        "GPU Direct RDMA Disabled" in text,
+        tuple(re.findall(r"NCCL WARN (.*\S)", text)),
+    )
+
+
+def nccl_signs(log: NcclLog) -> list[Sign]:
+    """A slow network in use, a wrong interface, and what NCCL warned of."""
+    signs = []
+    if log.network == "Socket" or "NET/Socket" in log.ways:
+        why = "it found no InfiniBand device" if log.no_ib_device else "its log does not say why"
+        do = "see `ibv_devices` here, pass /dev/infiniband, look for NCCL_IB_DISABLE=1"
+        unsaid = "how fast that is: run all_reduce_perf"
+        signs.append(Sign(f"NCCL sends over TCP sockets ({why})", do, unsaid))
+    if log.no_gpudirect or "NET/IB" in log.ways:
+        do = "load nvidia-peermem (or use a kernel and driver with DMA-BUF), turn PCIe's ACS off"
+        unsaid = "whether GPU and card are near: see PIX or PXB in `nvidia-smi topo -m`"
+        wrong = "NCCL sends over InfiniBand without GPUDirect RDMA, through the host's memory"
+        signs.append(Sign(wrong, do, unsaid))
+    inner = [name for name in log.interfaces if _INNER.match(name)]
+    if inner:
+        do = "set NCCL_SOCKET_IFNAME to the interface that reaches the other nodes"
+        wrong = f"NCCL may use {', '.join(inner)}, which reaches no other node"
+        signs.append(Sign(wrong, do))
+    for warning in dict.fromkeys(log.warnings):
+        signs.append(Sign(f"NCCL warned: {warning}", _remedy(warning)))
+    return signs
+
+
+def _remedy(warning: str) -> str:
+    if "/dev/shm" in warning or "shared memory" in warning or "fallocate" in warning:
+        return "start the container with --shm-size=16G or --ipc=host; `df -h /dev/shm`"
+    if "ibv_" in warning and "Cannot allocate memory" in warning:
+        return "raise the limit of locked memory: --ulimit memlock=-1, in a pod IPC_LOCK"
+    if "open" in warning and ("ibv_open_device" in warning or "device" in warning):
+        return "pass --device=/dev/infiniband to the container, in a pod ask for rdma/…"
+    return "search NCCL's troubleshooting page for these words"
+
+
+def _used(text: str, line: str, item: str) -> tuple[str, ...]:
+    """Different items of all lines of one kind, in the order in which they come."""
+    found = [name for rest in re.findall(line, text) for name in re.findall(item, rest)]
+    return tuple(dict.fromkeys(found))
+
+
+_LINE = re.compile(
+    r"\[Rank (\d+)\] Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=\d+, Timeout\(ms\)=(\d+)\)"
+)
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """A call that took longer than `limit_s`: the `number` is the rank's own count of its calls."""
+
+    rank: int
+    number: int
+    operation: str
+    numbers_in: int
+    limit_s: float
+
+    @property
+    def call(self) -> str:
+        """What the rank called, in words."""
+        return f"call {self.number}, {self.operation} of {self.numbers_in:,} numbers"
+
+
+def timeouts(text: str) -> tuple[Timeout, ...]:
+    """The first call of each rank that timed out. Raises ValueError for a text without one."""
+    found: dict[int, Timeout] = {}
+    for rank, number, operation, numbers_in, limit_ms in _LINE.findall(text):
+        one = Timeout(int(rank), int(number), operation, int(numbers_in), int(limit_ms) / 1000)
+        found.setdefault(one.rank, one)
+    if not found:
+        first = text.strip().splitlines()[0] if text.strip() else ""
+        raise unreadable("torch", first, "'[Rank …] Watchdog caught collective operation timeout'")
+    return tuple(found.values())
+
+
+def timeout_signs(found: Sequence[Timeout]) -> list[Sign]:
+    """Ranks that wait in different calls, or all in one; none without a timeout."""
+    waiting: dict[str, list[int]] = {}
+    for one in found:
+        waiting.setdefault(one.call, []).append(one.rank)
+    told = "; ".join(f"{_ranks(ranks)} in {call}" for call, ranks in waiting.items())
+    if len(waiting) > 1:
+        do = "look in the program for a branch that only some ranks take"
+        unsaid = "which of them is wrong: compare the flight records"
+        return [Sign(f"ranks wait in different calls: {told}", do, unsaid)]
+    if not waiting:
+        return []
+    do = "look for a rank without such a line; if none is missing, test the network"
+    unsaid = "what the missing rank does: ask py-spy, or the flight records"
+    return [Sign(f"all waited for {found[0].limit_s:.0f} s: {told}", do, unsaid)]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    *most, last = (str(rank) for rank in sorted(ranks))
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

@@ -1,0 +1,565 @@
+"""Who uses which GPU, and how hot and fast it runs: `nvidia-smi pmon`, `dmon`, `amd-smi`, `hy-smi`.
+
+Formats: https://docs.nvidia.com/deploy/nvidia-smi/, "Process Monitoring" and "Device Monitoring";
+https://rocm.docs.amd.com/projects/amdsmi/; recorded outputs for Hygon, which has published none.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from course_lib.clinic.recorded import Sign, unreadable
+
+# NVML's utilization is the percent of time in which some kernel ran (nvmlUtilization_t).
+BUSY_PERCENT, IDLE_MEMORY_PERCENT = 90, 2
+# H100 and A100 slow down between 85 and 92 °C (`nvidia-smi -q -d TEMPERATURE` tells it exactly).
+HOT_C = 85
+SLOW_CLOCK = 0.75  # of the fastest busy GPU's: neighbours differ by a few percent
+_UNSAID = "how much of the GPU was used: 100 % means that some kernel ran all the time"
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process on a GPU; `pid` None where the GPU has none, other numbers None where "-"."""
+
+    gpu: int
+    pid: int | None
+    sm_percent: int | None
+    memory_percent: int | None
+    framebuffer_mb: int | None
+    command: str
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU at one moment; None where the driver printed "-"."""
+
+    gpu: int
+    power_w: int | None
+    temperature_c: int | None
+    sm_percent: int | None
+    memory_percent: int | None
+    sm_clock_mhz: int | None
+
+
+def pmon(text: str) -> tuple[GpuProcess, ...]:
+    """The rows of `nvidia-smi pmon -s um`. Raises ValueError for a line that is not a row."""
+    return tuple(
+        GpuProcess(
+            _whole(row["gpu"]) or 0,
+            _whole(row["pid"]),
+            _whole(row.get("sm")),
+            _whole(row.get("mem")),
+            _whole(row.get("fb")),
+            row["command"],
+        )
+        for row in _rows("nvidia-smi pmon", text, {"gpu", "pid", "command"})
+    )
+
+
+def dmon(text: str) -> tuple[GpuSample, ...]:
+    """The rows of `nvidia-smi dmon`. Raises ValueError for a line that is not a row."""
+    return tuple(
+        GpuSample(
+            _whole(row["gpu"]) or 0,
+            _whole(row.get("pwr")),
+            _whole(row.get("gtemp")),
+            _whole(row.get("sm")),
+            _whole(row.get("mem")),
+            _whole(row.get("pclk")),
+        )
+        for row in _rows("nvidia-smi dmon", text, {"gpu"})
+    )
+
+
+def amd_smi(text: str) -> tuple[GpuSample, ...]:
+    """The rows of `amd-smi monitor`. Raises ValueError for a line that is not a row."""
+    samples = []
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(("GPU ", "WARNING")):
+            match = re.match(r"\s*(\d+)" + r"\s+(?:(\d+) ?(?:W|°C|MHz|%)|N/A)" * 6, line)
+            if not match:
+                raise unreadable("amd-smi monitor", line, "'0  305 W  49 °C  43 °C  2106 MHz …'")
+            gpu, power, heat, _, clock, busy, memory = (_whole(word) for word in match.groups())
+            samples.append(GpuSample(gpu or 0, power, heat, busy, memory, clock))
+    return tuple(samples)
+
+
+def hy_smi(text: str) -> tuple[GpuSample, ...]:
+    """The rows of `hy-smi`; it gives no clock, and of the memory only how full it is.
+
+    Raises ValueError for a line that is not a row, such as an error among them.
+    """
+    samples, heading = [], [""]
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["DCU"]:
+            heading = words
+        elif words and not line.startswith("="):
+            if not words[0].isdigit() or len(words) != len(heading):
+                raise unreadable("hy-smi", line, "a row under a heading that begins with DCU")
+            row = dict(zip(heading, words, strict=True))
+            heat, power, busy = (_whole(_digits(row[n])) for n in ("Temp", "AvgPwr", "DCU%"))
+            samples.append(GpuSample(int(words[0]), power, heat, busy, None, None))
+    return tuple(samples)
+
+
+def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
+    """GPUs that several processes share, that have none, and that wait for one another."""
+    signs = []
+    gpus = {process.gpu for process in processes}
+    pids = {gpu: {p.pid for p in processes if p.gpu == gpu and p.pid is not None} for gpu in gpus}
+    for gpu in sorted(gpus):
+        if len(pids[gpu]) > 1:
+            told = ", ".join(map(str, sorted(pid for pid in pids[gpu] if pid)))
+            do = f"ask `ps -o user,cmd -p {told.replace(' ', '')}` whose they are"
+            signs.append(
+                Sign(f"GPU {gpu} is shared by {len(pids[gpu])} processes ({told})", do, _UNSAID)
+            )
+        elif not pids[gpu] and any(pids.values()):
+            do = "see whether the job was started with too few ranks, or one has died"
+            signs.append(Sign(f"GPU {gpu} has no process while others have", do))
+    waiting = [p for p in processes if _waits(p.sm_percent, p.memory_percent)]
+    still = [p for p in processes if p.pid is not None and not p.sm_percent]
+    if waiting and still:
+        told = ", ".join(f"GPU {p.gpu} (process {p.pid})" for p in still)
+        others = ", ".join(str(p.gpu) for p in waiting)
+        wrong = f"{told} does nothing while GPU {others} run kernels that move no memory"
+        do = f"look where it stands: `py-spy dump --pid {still[0].pid}`; the others may wait for it"
+        signs.append(Sign(wrong, do, _UNSAID))
+    return signs
+
+
+def dmon_signs(samples: Sequence[GpuSample]) -> list[Sign]:
+    """GPUs that are hot, that run slowly beside the others, or that are busy with waiting."""
+    signs = []
+    busy = [s for s in samples if (s.sm_percent or 0) >= BUSY_PERCENT]
+    fastest = max((sample.sm_clock_mhz or 0 for sample in busy), default=0)
+    for sample in samples:
+        if (sample.temperature_c or 0) >= HOT_C:
+            do = "look at its fans, its airflow, and `nvidia-smi -q -d PERFORMANCE`"
+            signs.append(Sign(f"GPU {sample.gpu} is at {sample.temperature_c} °C", do))
+        if sample in busy and (sample.sm_clock_mhz or fastest) < SLOW_CLOCK * fastest:
+            wrong = f"GPU {sample.gpu} runs at {sample.sm_clock_mhz} MHz, another at {fastest}"
+            do = "`nvidia-smi -q -d PERFORMANCE` says what holds its clock down"
+            signs.append(Sign(wrong, do, "why: heat, a power cap and an idle GPU look alike here"))
+        if _waits(sample.sm_percent, sample.memory_percent):
+            wrong = (
+                f"GPU {sample.gpu} is {sample.sm_percent} % busy at {sample.power_w} W and reads "
+                "no memory"
+            )
+            do = "it probably waits inside a collective: find the rank that it waits for"
+            signs.append(Sign(wrong, do, _UNSAID))
+    return signs
+
+
+def _digits(word: str) -> str:
+    """The whole number that a word such as 31.0c begins with."""
+    return re.split(r"\D", word, maxsplit=1)[0]
+
+
+def _waits(sm_percent: int | None, memory_percent: int | None) -> bool:
+    return (
+        (sm_percent or 0) >= BUSY_PERCENT
+        and memory_percent is not None
+        and memory_percent <= IDLE_MEMORY_PERCENT
+    )
+
+
+def _rows(command: str, text: str, needed: set[str]) -> list[dict[str, str]]:
+    """Each row as {column: word}; the first line names the columns, and may come again."""
+    heading: list[str] = []
+    rows = []
+    for line in text.splitlines():
+        words = line.split(maxsplit=max(len(heading) - 1, 0) if heading else -1)
+        if line.split()[:2] == ["#", "gpu"]:
+            heading = line.split()[1:]
+        elif line.startswith("#") or not line.strip():
+            continue
+        elif not needed <= set(heading) or len(words) != len(heading) or not words[0].isdigit():
+            raise unreadable(command, line, "a row under a heading that begins with '# gpu'")
+        else:
+            rows.append({name: word.strip() for name, word in zip(heading, words, strict=True)})
+    return rows
+
+
+def _whole(word: str | None) -> int | None:
+    """None for "-", which stands for what the GPU does not report."""
+    return int(word) if word and word.isdigit() else None
+
+
+# Reasons of the driver for a lower clock that need somebody's attention, and whose.
+_REASONS = {
+    "HW Thermal Slowdown": "it is too hot: fans, airflow, thermal paste",
+    "HW Power Brake Slowdown": "the power supply asks for less: look at the rack's power",
+    "SW Thermal Slowdown": "the driver keeps it from getting too hot: fans, airflow",
+    "SW Power Cap": "it is at its power limit: usual at full load, a fault at low power",
+    "Sync Boost": "another GPU of its boost group is slow",
+}
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One GPU: its values by "section/…/name", all as printed."""
+
+    gpu: str
+    values: dict[str, str] = field(default_factory=dict)
+
+    def count(self, *words: str) -> int:
+        """The sum of all values whose name has all `words`; what is N/A counts as 0."""
+        found = (value for name, value in self.values.items() if all(w in name for w in words))
+        return sum(int(value) for value in found if value.isdigit())
+
+    def says(self, name: str, value: str) -> bool:
+        """Whether a value with this name at the end is `value`."""
+        return any(n.endswith(f"/{name}") and v == value for n, v in self.values.items())
+
+
+@dataclass(frozen=True)
+class NvLink:
+    """One link of a GPU, one way; None where it is inactive."""
+
+    gpu: str
+    link: int
+    gb_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One test of `dcgmi diag`: Pass, Fail, Skip or Warning, and its words."""
+
+    test: str
+    result: str
+    words: str
+
+
+def query(text: str) -> tuple[GpuState, ...]:
+    """The GPUs of `nvidia-smi -q -d …`; a part without a line "GPU …" belongs to "GPU ?".
+
+    The indentation says what belongs to what. Raises ValueError for a line that is neither a
+    heading nor "name : value".
+    """
+    states: list[GpuState] = []
+    path: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        indent, words = len(line) - len(line.lstrip()), line.strip()
+        if words.startswith("GPU ") and indent == 0:
+            states.append(GpuState(words))
+            path = []
+            continue
+        if not words or indent == 0:  # the title, the time, the driver
+            continue
+        states = states or [GpuState("GPU ?")]
+        path = [(depth, name) for depth, name in path if depth < indent]
+        name, colon, value = (part.strip() for part in words.partition(" : "))
+        if not colon and re.search(r"[:=<>|]", words):
+            raise unreadable("nvidia-smi -q", line, "a heading or 'name : value'")
+        path.append((indent, name))
+        if colon:
+            states[-1].values["/".join(["", *(name for _, name in path)])] = value
+    return tuple(states)
+
+
+def nvlink(text: str) -> tuple[NvLink, ...]:
+    """The links of `nvidia-smi nvlink -s`. Raises ValueError for any other line."""
+    links, gpu = [], "GPU ?"
+    for line in text.splitlines():
+        if match := re.match(r"(GPU \d+):", line):
+            gpu = match[1]
+        elif match := re.match(r"\s+Link (\d+): (?:([\d.]+) GB/s|<inactive>)\s*$", line):
+            links.append(NvLink(gpu, int(match[1]), float(match[2]) if match[2] else None))
+        elif line.strip():
+            raise unreadable("nvidia-smi nvlink -s", line, "'Link 0: 25 GB/s'")
+    return tuple(links)
+
+
+def dcgm(text: str) -> tuple[Diagnosis, ...]:
+    """The tests of `dcgmi diag`, warnings among them; a cell that goes on below is joined.
+
+    Raises ValueError for a row that is not a pair of cells.
+    """
+    found: list[Diagnosis] = []
+    for line in text.splitlines():
+        if not line.startswith("|") or "----" in line or "Diagnostic  " in line:
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) not in (1, 2) or (len(cells) == 1 and not found):
+            raise unreadable("dcgmi diag", line, "'| test | result |'")
+        test, words = (cells[0], cells[1]) if len(cells) == 2 else ("", cells[0])
+        above = found[-1].test if found else ""
+        if match := re.match(r"(Pass|Fail|Skip)\b", words):
+            found.append(Diagnosis(test or above, match[1], words))
+        elif test in ("Warning", "Error"):
+            found.append(Diagnosis(above or test, test, words))
+        elif not test and found:
+            last = found.pop()
+            found.append(Diagnosis(last.test, last.result, last.words + words))
+    return tuple(found)
+
+
+def state_signs(states: Sequence[GpuState]) -> list[Sign]:
+    """Errors of the memory that need a restart or a new GPU, and reasons for a low clock."""
+    signs = []
+    for state in states:
+        gpu = state.gpu
+        fresh = state.count("ECC Errors/Volatile", "Uncorrectable")
+        if fresh:
+            do = "restart what ran on it, then let an administrator reset the GPU"
+            signs.append(Sign(f"{gpu} had {fresh} uncorrectable memory errors since its reset", do))
+        if state.says("Remapping Failure Occurred", "Yes"):
+            signs.append(Sign(f"{gpu} could not replace a bad row", "take it out: it is for RMA"))
+        elif state.says("Pending", "Yes"):
+            wrong = f"{gpu} has a bad row of memory that is replaced at the next reset"
+            do = "finish or checkpoint the job, then let an administrator reset the GPU"
+            signs.append(Sign(wrong, do, "whether results were wrong before it was noticed"))
+        for reason, do in _REASONS.items():
+            if state.says(reason, "Active"):
+                signs.append(Sign(f"{gpu} lowers its clock ({reason})", do, "since when"))
+    return signs
+
+
+def nvlink_signs(links: Sequence[NvLink]) -> list[Sign]:
+    """GPUs with inactive links, or with a link slower than the others."""
+    signs = []
+    best = max((link.gb_per_s or 0 for link in links), default=0)
+    for gpu in dict.fromkeys(link.gpu for link in links):
+        own = [link for link in links if link.gpu == gpu]
+        bad = [link for link in own if (link.gb_per_s or 0) < best]
+        if bad:
+            numbers = ", ".join(str(link.link) for link in bad)
+            wrong = f"{gpu} has {len(bad)} of {len(own)} NVLinks inactive or slow ({numbers})"
+            do = "compare with the other GPUs, look for Xid 74, and have the node drained"
+            unsaid = "whether the board has that link at all, or how much passes over it"
+            signs.append(Sign(wrong, do, unsaid))
+    return signs
+
+
+def dcgm_signs(tests: Sequence[Diagnosis]) -> list[Sign]:
+    """What failed or was warned about; a GPU that has never been tested has no sign."""
+    do = "keep the output, drain the node, and give both to who looks after it"
+    unsaid = "that what passed is healthy: a run with all NVLinks down has passed (DCGM issue 198)"
+    return [
+        Sign(f"{test.test}: {test.words}", do, unsaid)
+        for test in tests
+        if test.result in ("Fail", "Warning", "Error")
+    ]
+
+
+# From near to far: at most one PCIe switch, several, the CPU, its other bridges, the other CPU.
+WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_BY_SWITCH, _BY_CPU = WAYS[:2], WAYS[:4]
+_MEANING = {
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "the CPU",
+    "NODE": "two bridges of one NUMA node",
+    "SYS": "the link between two NUMA nodes",
+}
+_NAME = re.compile(r"(GPU|NIC|mlx\d_|ib)\d+$|mlx5_\w+$")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The path between any two devices, as printed: NV18, PIX, …, SYS."""
+
+    devices: tuple[str, ...]
+    ways: Mapping[tuple[str, str], str]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs among the devices."""
+        return tuple(name for name in self.devices if name.startswith("GPU"))
+
+    def nearest_port(self, gpu: str) -> tuple[str, str] | None:
+        """The network port with the shortest path to `gpu`, and that path; None without ports."""
+        ports = [name for name in self.devices if name not in self.gpus]
+        known = [(port, self.ways[gpu, port]) for port in ports]
+        return min(known, key=lambda pair: WAYS.index(pair[1]), default=None)
+
+    @property
+    def near(self) -> frozenset[str]:
+        """The GPUs that reach a network port by PCIe switches alone."""
+        nearest = {gpu: self.nearest_port(gpu) for gpu in self.gpus}
+        return frozenset(gpu for gpu, port in nearest.items() if port and port[1] in _BY_SWITCH)
+
+    @property
+    def cpus(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """By CPU, and within it by PCIe switch, the devices that hang on it."""
+        switches = self._joined(_BY_SWITCH)
+        return tuple(
+            tuple(switch for switch in switches if switch[0] in cpu)
+            for cpu in self._joined(_BY_CPU)
+        )
+
+    def nvlink(self, device: str) -> str:
+        """The NVLinks of a GPU as printed, such as NV18; "" without."""
+        ways = (self.ways[device, other] for other in self.devices)
+        return ", ".join(sorted({way for way in ways if way.startswith("NV")}))
+
+    def _joined(self, ways: Sequence[str]) -> list[tuple[str, ...]]:
+        """Groups of devices that chains of these paths join, by their first device."""
+        found: list[tuple[str, ...]] = []
+        for device in self.devices:
+            near = [its for its in found if any(self.ways[device, one] in ways for one in its)]
+            found = [its for its in found if its not in near]
+            found.append((*chain(*near), device))
+        return sorted(found, key=lambda its: self.devices.index(its[0]))
+
+
+def topology(text: str) -> Topology:
+    """The matrix of `nvidia-smi topo -m`, up to its legend. Raises ValueError for a broken row."""
+    lines = text.partition("Legend")[0].splitlines()
+    heading = next((line.split() for line in lines if line.lstrip().startswith("GPU0")), [])
+    devices = tuple(name for name in heading if _NAME.match(name))
+    if not devices:
+        raise unreadable("nvidia-smi topo -m", lines[0] if lines else "", "a heading with GPU0")
+    ways = {}
+    for line in lines:
+        name, *cells = line.split() or [""]
+        if name not in devices or [name, *cells] == heading:
+            continue
+        row = cells[: len(devices)]
+        if len(row) < len(devices) or not all(_is_way(cell) for cell in row):
+            raise unreadable("nvidia-smi topo -m", line, f"{len(devices)} of X, NV#, PIX … SYS")
+        ways.update({(name, other): way for other, way in zip(devices, row, strict=True)})
+    if missing := [name for name in devices if (name, name) not in ways]:
+        raise unreadable("nvidia-smi topo -m", lines[-1], f"a row for {missing[0]}")
+    return Topology(devices, ways)
+
+
+def topology_signs(found: Topology) -> list[Sign]:
+    """GPUs far from every network port, and pairs of GPUs that lack the NVLink of the others."""
+    signs = []
+    for gpu in found.gpus:
+        nearest = found.nearest_port(gpu)
+        if nearest and WAYS.index(nearest[1]) >= WAYS.index("PHB"):
+            wrong = f"{gpu} reaches its nearest port {nearest[0]} over {_MEANING[nearest[1]]}"
+            do = "expect less than the port's rate, and no GPUDirect RDMA by default"
+            unsaid = "how fast that way is: measure it with nccl-tests on two nodes"
+            signs.append(Sign(f"{wrong} ({nearest[1]})", do, unsaid))
+    ways = {
+        (a, b): found.ways[a, b]
+        for a in found.gpus
+        for b in found.gpus
+        if found.gpus.index(a) < found.gpus.index(b)
+    }
+    linked = [pair for pair, way in ways.items() if way.startswith("NV")]
+    for (a, b), way in ways.items():
+        if linked and not way.startswith("NV"):
+            do = "keep tensor parallelism within GPUs that have NVLink, or look for a broken link"
+            signs.append(Sign(f"{a} and {b} have no NVLink ({way}), other pairs have", do))
+    if ways and not linked and "SYS" in ways.values():
+        wrong = "there is no NVLink, and some pairs of GPUs talk from one NUMA node to another"
+        signs.append(Sign(wrong, "keep tensor parallelism within the GPUs of one NUMA node"))
+    return signs
+
+
+def _is_way(cell: str) -> bool:
+    return cell == "X" or cell in WAYS or re.fullmatch(r"NV\d+", cell) is not None
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What an Xid stands for, whose fault it mostly is ("program" or "machine"), what to do."""
+
+    what: str
+    whose: str
+    do: str
+
+
+_SANITIZER = "run it under `compute-sanitizer`, which names the line"
+_RESET = "checkpoint, drain the node, and have the GPU reset"
+MEANINGS = {
+    13: Meaning("exception while computing, such as an index out of range", "program", _SANITIZER),
+    31: Meaning("a kernel used an address that is not its own", "program", _SANITIZER),
+    43: Meaning("the program made a mistake and was ended, the GPU is well", "program", _SANITIZER),
+    45: Meaning(
+        "the program's work was removed: it was killed, or another Xid came first",
+        "program",
+        "look for the Xid before it, and for who killed the program",
+    ),
+    48: Meaning("an uncorrectable error of the memory", "machine", _RESET),
+    63: Meaning(
+        "a bad row of memory is to be replaced at the next reset",
+        "machine",
+        "go on, and have the GPU reset when it suits",
+    ),
+    64: Meaning("a bad row of memory could not be replaced", "machine", f"{_RESET}; it is for RMA"),
+    74: Meaning(
+        "an error of NVLink, here or at the other end",
+        "machine",
+        f"look at `nvidia-smi nvlink -s` of all GPUs; {_RESET}",
+    ),
+    79: Meaning(
+        "the GPU has fallen off the bus: it no longer answers over PCIe",
+        "machine",
+        "restart the node; if it comes again, it is the GPU, its slot or its power",
+    ),
+    92: Meaning(
+        "many errors of single bits, all corrected", "machine", "go on, and tell who owns it"
+    ),
+    94: Meaning(
+        "a memory error that hit one program only",
+        "machine",
+        "restart that program from its checkpoint; have the GPU reset when it suits",
+    ),
+    95: Meaning("a memory error that may have hit all programs", "machine", _RESET),
+    119: Meaning("the GPU's own processor (GSP) did not answer", "machine", _RESET),
+    120: Meaning("an error in the GPU's own processor (GSP)", "machine", _RESET),
+}
+_LINE = re.compile(
+    r"NVRM: Xid \(PCI:(?P<pci>[\da-f:.]+)\): (?P<number>\d+)"
+    r"(?:, pid='?(?P<pid>\d+|<unknown>)'?)?(?:, name=(?P<name>[^,]+))?,? *(?P<words>.*)"
+)
+_CAUSE = re.compile(r"caused by previous Xid (\d+)")
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One line: the GPU's place on the bus, the number, the process, the driver's words."""
+
+    pci: str
+    number: int
+    pid: int | None
+    name: str
+    words: str
+
+    @property
+    def cause(self) -> int | None:
+        """The Xid that the driver names as the cause, if it does."""
+        match = _CAUSE.search(self.words)
+        return int(match[1]) if match else None
+
+
+def xids(text: str) -> tuple[Xid, ...]:
+    """All Xids of a kernel's log, in order; other lines are passed over.
+
+    Raises ValueError for a line that mentions an Xid without its number.
+    """
+    found = []
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if not match and re.search(r"NVRM: Xid\b", line):
+            raise unreadable("the kernel's log", line, "'NVRM: Xid (PCI:0000:44:00): 79, …'")
+        if match:
+            pid = match["pid"]
+            known = int(pid) if pid and pid.isdigit() else None
+            name = (match["name"] or "").strip("<>").replace("unknown", "")
+            found.append(Xid(match["pci"], int(match["number"]), known, name, match["words"]))
+    return tuple(found)
+
+
+def xid_signs(found: Sequence[Xid]) -> list[Sign]:
+    """One for each GPU and number, the machine's faults before the programs'."""
+    signs: dict[tuple[bool, int, str], Sign] = {}
+    for one in found:
+        unknown = Meaning("it is not in this course's table", "machine", "look into the catalog")
+        meaning = MEANINGS.get(one.number, unknown)
+        who = f" (process {one.pid}{' ' + one.name if one.name else ''})" if one.pid else ""
+        wrong = f"GPU {one.pci} reported Xid {one.number}{who}: {meaning.what}"
+        do = f"look at Xid {one.cause} first, which caused it" if one.cause else meaning.do
+        unsaid = "" if meaning.whose == "machine" else "that the GPU is to blame: mostly it is not"
+        key = meaning.whose == "program", one.number, one.pci
+        signs.setdefault(key, Sign(wrong, do, unsaid))
+    return [signs[key] for key in sorted(signs)]

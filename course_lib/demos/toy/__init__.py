@@ -1,1 +1,0 @@
-"""DDP around a model on two devices: the program, and the job that launchers start."""

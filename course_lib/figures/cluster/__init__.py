@@ -1,1 +1,0 @@
-"""Nodes and their processes, failures, and what is saved against them."""

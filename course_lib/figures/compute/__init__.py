@@ -1,1 +1,0 @@
-"""How fast a chip works, what slows it down, and what it costs."""

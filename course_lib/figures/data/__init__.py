@@ -1,1 +1,0 @@
-"""Samples, micro-batches, batches and epochs."""

@@ -1,1 +1,0 @@
-"""Copies of one model, whole (DDP) or in parts (ZeRO, FSDP)."""

@@ -1,1 +1,0 @@
-"""The inside of one layer, whole or shared by several GPUs; experts."""

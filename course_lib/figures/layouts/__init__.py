@@ -1,1 +1,0 @@
-"""Which GPU does what: families of parallelism, meshes, plans."""

@@ -1,1 +1,0 @@
-"""What is in the memory of one GPU, and when."""

@@ -1,1 +1,0 @@
-"""What is sent between GPUs, over which wires, and how long it takes."""

@@ -1,1 +1,0 @@
-"""The stages of a pipeline: what each does and keeps, and when."""

@@ -1,0 +1,182 @@
+"""Where ranks stand, with whom they share what, and who sends to whom."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures.engines.cells import Cell, cells
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import (
+    WIDTH_PT,
+    Drawing,
+    Point,
+    arrow_lines,
+    counted,
+    width_pt,
+)
+from course_lib.theory.network.all_reduce import Way
+
+# --- ranks --------------------------------------------------------------------------------------
+# Where ranks stand, and with whom they share what.
+
+
+_AXES = ("tp", "dp", "pp")
+
+
+def rank_groups(groups: Mapping[str, Sequence[int]], ranks: int, per_node: int) -> Drawing:
+    """A row for each node, a box for each rank; in colour the groups that share a rank.
+
+    `groups`: {"tp": [12, 13, 14, 15], …}, all with one rank in common, which gets a thick frame.
+    """
+    (me,) = set.intersection(*map(set, groups.values()))
+    grid: dict[str, dict[str, Cell]] = {}
+    for rank in range(ranks):
+        node, column = divmod(rank, per_node)
+        grid.setdefault(f"node {node}", {})[str(column)] = _rank(rank, me, groups)
+    return cells(grid, f"Rank {me} of {ranks} and its groups", heads=False, high=26.0)
+
+
+def rank_mesh(
+    places: Sequence[Mapping[str, int]], sent: Mapping[str, Sequence[int]] | None = None
+) -> Drawing:
+    """One box a rank: stages of the pipeline side by side, replicas below each other.
+
+    In colour the groups of rank 0. `places[rank]` holds the coordinates pp, dp and tp; `sent` the
+    calls and bytes of rank 0 by "axis operation", as a demo's version has them.
+    """
+    groups = {
+        axis: [rank for rank, one in enumerate(places) if _differ(one, places[0]) <= {axis}]
+        for axis in _AXES
+    }
+    grid: dict[str, dict[str, Cell]] = {}
+    for rank, at in enumerate(places):
+        row = grid.setdefault(f"replica {at['dp']}", {})
+        row[f"stage {at['pp']}\ntp {at['tp']}"] = _rank(rank, 0, groups)
+    steps = {axis: its[1] for axis, its in groups.items() if len(its) > 1}
+    notes = [", ".join(f"along {axis}: + {step}" for axis, step in steps.items())] * bool(steps)
+    for what, (calls, size) in (sent or {}).items():
+        notes.append(f"rank 0, each update: {calls:,} × {what}, {size:,} B in all")
+    sizes = " × ".join(f"{axis} {1 + max(one[axis] for one in places)}" for axis in _AXES[::-1])
+    return cells(grid, f"{counted(len(places), 'rank')}: {sizes}", notes=notes, high=26.0)
+
+
+def _rank(rank: int, me: int, groups: Mapping[str, Sequence[int]]) -> Cell:
+    if rank == me:
+        return Cell(str(rank), frame="now", bold=True)
+    axis = next((axis for axis, its in groups.items() if rank in its), "")
+    return Cell(str(rank), {0: f"{axis} group of rank {me}" if axis else "others"})
+
+
+def _differ(one: Mapping[str, int], other: Mapping[str, int]) -> set[str]:
+    return {axis for axis in _AXES if one[axis] != other[axis]}
+
+
+# --- who sends ----------------------------------------------------------------------------------
+# Ways of doing one thing on several ranks: who sends to whom, and how much the busiest sends.
+
+
+_NAMES, _RADIUS, _BOX, _GAP = 13.0, 46.0, 15.0, 12.0
+_MIDDLE = _NAMES + _RADIUS + 20
+_BARS = _MIDDLE + _RADIUS + 28
+
+
+def who_sends(ways: Mapping[str, Way], unit: str) -> Drawing:
+    """Ranks in a circle, an arrow for each that sends to another; the busiest ones are filled.
+
+    Below, on one scale, what one of these sends, in `unit`.
+    """
+    words = {name: _told(way, unit) for name, way in ways.items()}
+    sentence = "; ".join(f"{name}: {text}" for name, text in words.items())
+    drawing = Drawing(_BARS + 36, f"{sentence}.")
+    width = (WIDTH_PT - _GAP * (len(ways) - 1)) / len(ways)
+    most = max(way.most for way in ways.values())
+    for index, (name, way) in enumerate(ways.items()):
+        left = index * (width + _GAP)
+        drawing.write(left + width / 2, _NAMES, name, align="center", bold=True)
+        _circle(drawing, way, (left + width / 2, _MIDDLE))
+        room = min(width, 120.0)
+        start = left + (width - room) / 2
+        drawing.boxes([(start, _BARS, room * way.most / most, 12)], style.MESSAGES)
+        drawing.write(left + width / 2, _BARS + 27, words[name], 9, "center")
+    return drawing
+
+
+def _circle(drawing: Drawing, way: Way, middle: Point) -> None:
+    """Boxes of the ranks, clockwise from the top; a switch stands in the middle."""
+    turns = [2 * math.pi * rank / way.ranks - math.pi / 2 for rank in range(way.ranks)]
+    places = {
+        rank: (middle[0] + _RADIUS * math.cos(turn), middle[1] + _RADIUS * math.sin(turn))
+        for rank, turn in enumerate(turns)
+    }
+    switched = any(rank not in places for pair in way.sent for rank in pair)
+    arrows = [
+        _shortened(places.get(sender, middle), places.get(receiver, middle))
+        for sender, receiver in way.sent
+    ]
+    drawing.lines([line for ends in arrows for line in arrow_lines(*ends)], style.MESSAGES, 1.2)
+    half = _BOX / 2
+    for fill in (style.MESSAGES, style.WHITE):
+        chosen = [rank for rank in places if (rank in way.busiest) == (fill == style.MESSAGES)]
+        boxes = [(places[r][0] - half, places[r][1] - half, _BOX, _BOX) for r in chosen]
+        drawing.boxes(boxes, fill)
+        texts = [(places[r][0], places[r][1] + 3.2, str(r)) for r in chosen]
+        if texts:
+            drawing.write_all(texts, size=9, align="center", colour=style.on(fill))
+    if switched:
+        x, y = middle
+        drawing.boxes([(x - 12, y - half, 24, _BOX)], style.PALE)
+        drawing.write(x, y + 3.2, "adds", 7.5, "center")
+
+
+def _shortened(start: Point, end: Point) -> tuple[Point, Point]:
+    """The line between two boxes without what lies below them."""
+    away = math.dist(start, end)
+    part = min(0.4, 0.72 * _BOX / away)
+    across, down = part * (end[0] - start[0]), part * (end[1] - start[1])
+    return (start[0] + across, start[1] + down), (end[0] - across, end[1] - down)
+
+
+def _told(way: Way, unit: str) -> str:
+    who = "each" if len(way.busiest) == way.ranks else f"rank {way.busiest[0]}"
+    return f"{who} sends {way.most:.4g} {unit}"
+
+
+# --- who asks whom ------------------------------------------------------------------------------
+# Processes with different work, and what goes from one to another, call after call.
+
+
+_TOP, _HEAD, _ROW, _SIZE = 24.0, 32.0, 22.0, 9.0
+Call = tuple[str, str, str]  # from, to, what goes
+
+
+def who_asks_whom(processes: Mapping[str, str], calls: Sequence[Call], title: str = "") -> Drawing:
+    """{process: what it holds} from left to right; below them each call, the earliest on top.
+
+    "all-reduce" goes both ways, as every collective does.
+    """
+    said = "; ".join(f"{first} to {second}: {what}" for first, second, what in calls)
+    head = f"{title} ({len(processes)} in all: {', '.join(processes)})"
+    bottom = _TOP + _HEAD + _ROW * len(calls) + 8
+    drawing = Drawing(bottom, f"{head}. {said}.")
+    drawing.title(title)
+    pitch = WIDTH_PT / len(processes)
+    x = {name: pitch * (place + 0.5) for place, name in enumerate(processes)}
+    drawing.lines([[(at, _TOP + _HEAD), (at, bottom)] for at in x.values()], style.GREY, 0.7)
+    boxes = [(at - pitch / 2 + 6, _TOP, pitch - 12, _HEAD) for at in x.values()]
+    drawing.boxes(boxes, style.PALE, edge=style.GREY)
+    drawing.write_all([(x[name], _TOP + 13, name) for name in processes], 10, "center", bold=True)
+    holds = [(x[name], _TOP + 26, held) for name, held in processes.items()]
+    drawing.write_all(holds, _SIZE, "center")
+    lines, words, grounds = [], [], []
+    for row, (first, second, what) in enumerate(calls, 1):
+        y, start, end = _TOP + _HEAD + _ROW * row, x[first], x[second]
+        step = 2 if end > start else -2
+        lines += arrow_lines((start + step, y), (end - step, y))
+        if what == "all-reduce":
+            lines += arrow_lines((end - step, y), (start + step, y))
+        wide = width_pt(what, _SIZE)
+        words.append(((start + end) / 2, y - 4, what))
+        grounds.append(((start + end - wide) / 2, y - 13, wide, 12.0))
+    drawing.boxes(grounds, style.WHITE, edge=style.WHITE)
+    drawing.lines(lines, style.MESSAGES, 1.8)
+    drawing.write_all(words, _SIZE, "center")
+    return drawing

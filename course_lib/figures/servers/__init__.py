@@ -1,1 +1,0 @@
-"""Parameter servers: rows of a table, late gradients, the time of an update."""

@@ -1,0 +1,232 @@
+"""Ways of an all-reduce: who sends what, which is faster on a link, and what NCCL chooses."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.units import format_bytes, format_seconds
+from course_lib.theory.network import collectives
+from course_lib.validation import choice, number, whole
+
+# --- Who sends how much to whom in an all-reduce, for four ways of doing it ---
+
+SWITCH = -1  # stands where another rank's number would: a switch that adds
+
+_MOST_RANKS = 64
+
+
+@dataclass(frozen=True)
+class Way:
+    """`sent[sender, receiver]` is what goes from one to the other, in units of the whole tensor."""
+
+    ranks: int
+    sent: dict[tuple[int, int], float]
+
+    @property
+    def most(self) -> float:
+        """What the busiest rank sends."""
+        return max(self.sent_by(rank) for rank in range(self.ranks))
+
+    @property
+    def busiest(self) -> tuple[int, ...]:
+        """The ranks that send as much as no other does."""
+        return tuple(r for r in range(self.ranks) if self.sent_by(r) > self.most - 1e-9)
+
+    def sent_by(self, rank: int) -> float:
+        """What one rank sends to all others and to the switch."""
+        whole("rank", rank, least=0, most=self.ranks - 1)
+        return sum(amount for (sender, _), amount in self.sent.items() if sender == rank)
+
+
+def all_reduce_ways(ranks: int) -> dict[str, Way]:
+    """By "one rank adds", "tree", "ring" and "a switch adds".
+
+    One rank adds: all send to rank 0, which sends the sum to all. A switch: each rank sends its
+    tensor and, of its own n-th, the sum, which the switch copies to all: (n+1)/n. Raises
+    ValueError for fewer than 2 or more than 64 ranks. Sources: those of `ring_steps` and
+    `tree_steps`; for the switch github.com/NVIDIA/nccl-tests, issue 212.
+    """
+    whole("ranks", ranks, least=2, most=_MOST_RANKS)
+    star = {pair: 1.0 for rank in range(1, ranks) for pair in ((rank, 0), (0, rank))}
+    # A rank's parent in the binomial tree: without its lowest bit.
+    edges = [(rank, rank & rank - 1) for rank in range(1, ranks)]
+    tree = {pair: 1.0 for a, b in edges for pair in ((a, b), (b, a))}
+    up = {(rank, SWITCH): (ranks + 1) / ranks for rank in range(ranks)}
+    down = {(SWITCH, rank): (ranks + 1) / ranks for rank in range(ranks)}
+    return {
+        "one rank adds": Way(ranks, star),
+        "tree": Way(ranks, tree),
+        "ring": Way(ranks, {(rank, (rank + 1) % ranks): 2 - 2 / ranks for rank in range(ranks)}),
+        "a switch adds": Way(ranks, up | down),
+    }
+
+
+# --- A collective by ring and by tree on one link: which is faster, and from which size on ---
+
+
+@dataclass(frozen=True)
+class RingOrTree:
+    """The time of one collective by the α–β model, on a ring and on a tree.
+
+    `tree_s` and `crossover_bytes` are None for an operation without a tree. Below the crossover
+    the tree is faster; 0: it never is, infinite: it always is.
+    """
+
+    operation: str
+    size_bytes: float
+    ranks: int
+    link: Link
+    tree: str
+    ring_s: float
+    tree_s: float | None
+    crossover_bytes: float | None
+
+    @property
+    def ring_steps(self) -> int:
+        """Messages that follow each other on the ring."""
+        return collectives.steps(self.operation, self.ranks)
+
+    @property
+    def tree_steps(self) -> int | None:
+        """Messages that follow each other on the tree."""
+        if self.tree_s is None:
+            return None
+        return collectives.steps(self.operation, self.ranks, self.tree)
+
+    @property
+    def ring_latency_s(self) -> float:
+        """The part of the ring's time that no bandwidth shortens: steps · α."""
+        return self.ring_steps * self.link.latency_s
+
+    @property
+    def half_bytes(self) -> float:
+        """Size at which the ring spends half of its time on latency: steps · α · β / factor."""
+        factor = collectives.bus_factor(self.operation, self.ranks)
+        return self.ring_latency_s * self.link.bytes_per_s / factor if factor else inf
+
+    @property
+    def faster(self) -> str:
+        """ "ring" or "tree"; the ring where both take the same time."""
+        return "tree" if self.tree_s is not None and self.tree_s < self.ring_s else "ring"
+
+    @property
+    def seconds(self) -> float:
+        """The time of the faster one."""
+        return self.ring_s if self.tree_s is None else min(self.ring_s, self.tree_s)
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """Bus bandwidth of the ring, to compare with the link's."""
+        if self.ring_s == 0:
+            return 0.0
+        return collectives.bus_bandwidth(self.operation, self.size_bytes, self.ranks, self.ring_s)
+
+    def explain(self) -> str:
+        """The ring's two terms, the tree's time, and the crossover."""
+        size = format_bytes(self.size_bytes, "GiB")
+        sent_s = self.ring_s - self.ring_latency_s
+        lines = [
+            f"{self.operation} of {size} on {self.ranks} ranks, {self.link.explain()}",
+            f"ring: {self.ring_steps} steps · α = {format_seconds(self.ring_latency_s)}, "
+            f"bytes / β = {format_seconds(sent_s)}, together {format_seconds(self.ring_s)}",
+        ]
+        if self.tree_s is not None and self.crossover_bytes is not None:
+            below = format_bytes(self.crossover_bytes, "GiB")
+            lines.append(
+                f"{self.tree}: {self.tree_steps} steps, together {format_seconds(self.tree_s)}; "
+                f"faster below {below}"
+            )
+        return "\n".join(lines)
+
+
+@checked
+def ring_or_tree(
+    operation: str, size_bytes: float, ranks: int, link: Link, *, tree: str = "tree"
+) -> RingOrTree:
+    """One collective on `ranks` GPUs that have a `link` each, by ring and by tree.
+
+    `tree` "tree" sends the whole tensor level by level, "double-tree" in pieces through two trees
+    and reaches TREE_EFFICIENCY of the bandwidth. The crossover is where the times are equal.
+    Source: Thakur, Rabenseifner, Gropp 2005, section 4. Raises ValueError for a size below 0 and
+    fewer than 1 rank.
+    """
+    choice("tree", tree, collectives.TREES)
+    ring_s = collectives.seconds(operation, size_bytes, ranks, link)
+    if operation not in collectives.ALGORITHMS[tree].operations:
+        return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, None, None)
+    slower = replace(link, bytes_per_s=link.bytes_per_s * collectives.ALGORITHMS[tree].share)
+    tree_s = collectives.seconds(operation, size_bytes, ranks, slower, algorithm=tree)
+    crossover = collectives.crossover_bytes(operation, ranks, link, tree=tree)
+    return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, tree_s, crossover)
+
+
+# --- What NCCL expects of an all-reduce on one server of eight H100, and which way it chooses ---
+
+# For each call NCCL estimates latency + size / bandwidth for every algorithm and protocol, and
+# takes the fastest. Constants and formulas are those of NCCL 2.30.7 (github.com/NVIDIA/nccl at
+# 5067397, src/graph/tuning.cc). The channels are those that it finds on such a server: twelve of
+# 30 GB/s for rings and trees; for NVLS, where the switches add, eight of 40 GB/s (issue 1197 of
+# NVIDIA/nccl).
+
+RANKS = 8
+_STEPS = 2 * (RANKS - 1)
+_RING_BUS = 12 * 30e9
+_TREE_BUS = 0.92 * _RING_BUS
+_LL_MOST = 141e9
+# Each channel reaches 85 %, one of the eight is not counted, and sum and copy run at a time.
+_NVLS_BUS = 8 * 40e9 * 0.85 * 7 / 8 * 2
+# By protocol: µs before the first step, µs for a step, bus bandwidth.
+_RING = {
+    "LL": (6.6, 0.6, min(_LL_MOST, _RING_BUS / 2)),
+    "LL128": (14.0, 1.9, 0.92 * _RING_BUS),
+    "Simple": (8.4, 3.4, _RING_BUS),
+}
+_TREE = {
+    "LL": (6.8, 0.6, min(_LL_MOST, _TREE_BUS / 3.8)),
+    "LL128": (14.0, 1.25, _TREE_BUS * 7 / 9),
+    "Simple": (8.4, 4.0, _TREE_BUS),
+}
+
+
+@dataclass(frozen=True)
+class NcclWay:
+    """An algorithm with a protocol: `latency_s` in all, and `bytes_per_s` of the tensor (algbw)."""
+
+    algorithm: str
+    protocol: str
+    latency_s: float
+    bytes_per_s: float
+
+    @property
+    def name(self) -> str:
+        """As in "Ring, LL"."""
+        return f"{self.algorithm}, {self.protocol}"
+
+    def seconds(self, size_bytes: float) -> float:
+        """The time that NCCL expects: latency + size / bandwidth. Raises ValueError below 0."""
+        number("size_bytes", size_bytes, least=0)
+        return self.latency_s + size_bytes / self.bytes_per_s
+
+
+def nccl_ways() -> tuple[NcclWay, ...]:
+    """All that NCCL compares: ring and tree with three protocols each, and NVLS.
+
+    Within a server a tree is a chain, so it has as many steps as the ring; and half of its bus
+    bandwidth is the tensor's. NCCL lowers the bandwidth of trees further at middle sizes, which is
+    left out: no tree is the fastest even so.
+    """
+    rings = [
+        NcclWay("Ring", protocol, (base + _STEPS * step) * 1e-6, bus * RANKS / _STEPS)
+        for protocol, (base, step, bus) in _RING.items()
+    ]
+    trees = [
+        NcclWay("Tree", protocol, (base + _STEPS * step) * 1e-6, bus / 2)
+        for protocol, (base, step, bus) in _TREE.items()
+    ]
+    return (*rings, *trees, NcclWay("NVLS", "Simple", 25e-6, _NVLS_BUS * RANKS / _STEPS))
+
+
+def nccl_choice(size_bytes: float) -> NcclWay:
+    """The way with the least time for this size. Raises ValueError for a size below 0."""
+    return min(nccl_ways(), key=lambda way: way.seconds(size_bytes))

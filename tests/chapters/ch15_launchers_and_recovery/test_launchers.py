@@ -1,0 +1,343 @@
+"""One job under several launchers: equal losses, what is missing is said, nothing remains.
+
+Without DeepSpeed and accelerate much of it is skipped.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from together import explained, keep_mine
+
+from course_lib import demos, launch
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job as launchers_job
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import lifeline
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import program as launchers
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.program import (
+    LAUNCHERS,
+    Attempt,
+    Options,
+    attempt,
+    judged,
+)
+from course_lib.chapters.ch15_launchers_and_recovery.demos.toy import Start
+from course_lib.chapters.ch15_launchers_and_recovery.demos.toy import judged as toy_judged
+from course_lib.demos.shared.deepspeed_config import deepspeed_config
+from course_lib.demos.shared.training import one_process
+from course_lib.theory.step.batching import Batching
+
+BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
+
+
+def test_torchrun_finds_the_ranks_and_the_losses_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    result = demos.run("launchers", stream=False, only="torchrun", steps=3)
+    (found,) = result.attempts
+    assert found.world == result.ranks == 2
+    assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
+    assert 0 < found.seconds_to_start < found.seconds
+    assert "2 of 2 ranks" in result.report()
+    assert "--rdzv-endpoint=FOLDER/meeting" in found.command  # no port that others can reach
+    left = [path.name for path in tmp_path.iterdir()]
+    assert not [name for name in left if name.startswith(("course_", "torchelastic_"))]
+
+
+def test_what_is_not_installed_is_skipped_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(launchers, "find_spec", lambda name: None)
+    for launcher in LAUNCHERS:
+        if launcher.package:
+            found = attempt(launcher, Options(), 2, gpus=False)
+            assert found.skipped
+            assert f"pip install {launcher.package}" in found.line(2, [])
+            assert "--framework " + launcher.framework in found.command
+
+
+def test_a_missing_compiler_is_said(monkeypatch):
+    monkeypatch.setattr(launchers, "find_spec", lambda name: True)
+    monkeypatch.setattr(launchers.shutil, "which", lambda name: None)
+    assert "install g++" in attempt(BY_NAME["deepspeed"], Options(), 2, gpus=False).problem
+
+
+@pytest.mark.engine("accelerate")
+def test_accelerate_launch_on_a_cpu_silently_starts_one_process():
+    for name, world in (("torchrun, accelerate inside", 2), ("accelerate launch", 1)):
+        found = attempt(BY_NAME[name], Options(), 2, gpus=False)
+        assert (found.world, found.problem) == (world, "")
+    assert "--num_processes 2" in found.command
+    assert "nothing said so" in found.line(2, [])
+
+
+def test_the_launcher_by_hand_starts_the_same_job(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "launcher")
+    result = demos.run("launchers", stream=False, only="by hand", steps=3, parts="mine")
+    (found,) = result.attempts
+    assert found.launcher.startswith("by hand, with your rank_environment, launch_ranks")
+    assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
+    assert (
+        "by_hand 2 mine course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.job"
+        in found.command
+    )
+
+
+@pytest.mark.engine("megatron")
+def test_megatron_cores_layers_have_the_losses_of_one_process():
+    options = {"only": "torchrun, Megatron-core inside", "steps": 3}
+    (found,) = demos.run("launchers", stream=False, **options).attempts  # verify() compared them
+    assert (found.world, found.problem) == (2, "")
+
+
+@pytest.mark.engine("deepspeed", "g++")
+def test_bf16_is_near_and_not_equal():
+    options = {"only": "torchrun, DeepSpeed in bf16", "steps": 3, "limit_s": 250.0}
+    result = demos.run("launchers", stream=False, timeout_s=280.0, **options)
+    (found,) = result.attempts
+    assert (found.world, found.problem) == (2, "")
+    gaps = [abs(a / b - 1) for a, b in zip(found.losses, result.losses_one_process, strict=True)]
+    assert 1e-4 < max(gaps) < 1e-2
+
+
+def finding(**changes):
+    return Attempt(**{"launcher": "x", "command": "", "world": 2, "losses": [1.0, 0.5], **changes})
+
+
+def test_other_losses_and_other_ranks_are_refused():
+    good = judged(2, [1.0, 0.5], [finding(), finding(world=0, losses=[], problem="broken")])
+    assert "failed: broken" in good.report()
+    message = r"x: the loss of update 1 differs from one process by 4\.0e-02"
+    with pytest.raises(AssertionError, match=message):
+        judged(2, [1.0, 0.5], [finding(losses=[1.0, 0.48])])
+    with pytest.raises(AssertionError, match="x: ranks started is 1, predicted 2"):
+        judged(2, [1.0, 0.5], [finding(world=1)])
+    judged(2, [1.0, 0.5], [finding(world=1, losses=[9.0, 9.0])], alone=["x"])
+    judged(2, [1.0, 0.5], [finding(losses=[1.0, 0.48], tolerance=0.05)])
+
+
+# A launcher in short: it starts a worker in a session of its own, as torchrun does, and waits.
+WORKER = """
+import os, sys, time
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import lifeline
+lifeline.hold()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+STUBBORN = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("started", flush=True)
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], start_new_session=True).wait()
+"""
+
+
+def ended(path, within_s=10.0):
+    """Whether the process whose number is in the file is gone, or goes soon."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            os.kill(int(path.read_text()), 0)
+        except (ProcessLookupError, FileNotFoundError, ValueError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_at_the_limit_the_launcher_and_its_workers_end(tmp_path):
+    number = tmp_path / "pid"
+    command = [sys.executable, "-c", STUBBORN, WORKER, str(number)]
+    for limit_s in (1.0, 4.0, 12.0):  # a busy machine starts the worker late
+        start = time.monotonic()
+        code, text = lifeline.run(command, tmp_path, limit_s)
+        assert time.monotonic() - start < limit_s + 9
+        if number.exists():
+            break
+    assert (code, text) == (None, "started\n")
+    assert number.exists(), "the worker never started: this test shows nothing"
+    assert ended(number)
+
+
+def waits_for_a_launcher(number):
+    """A rank that is killed as soon as the worker is there."""
+
+    def kill():
+        while not Path(number).exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    lifeline.run([sys.executable, "-c", STUBBORN, WORKER, number], Path(number).parent, 600.0)
+
+
+def test_when_the_rank_is_killed_its_workers_end(tmp_path):
+    number = tmp_path / "pid"
+    with pytest.raises(launch.RankFailed, match="was killed by SIGKILL"):
+        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=60.0)
+    assert number.exists(), "the worker never started: this test shows nothing"
+    assert ended(number)
+
+
+def test_a_worker_that_nobody_waits_for_does_not_start(monkeypatch):
+    with launchers.socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    monkeypatch.setenv("COURSE_LIFELINE", str(port))
+    with pytest.raises(ConnectionRefusedError):
+        lifeline.hold()
+
+
+def test_a_launcher_sees_nothing_of_ours(monkeypatch, tmp_path):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "COURSE_STORE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "7")
+    show = "import os; print(sorted(k for k, v in os.environ.items() if v == '7'))"
+    assert lifeline.run([sys.executable, "-c", show], tmp_path, 30.0) == (0, "[]\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "said"),
+    [
+        ("raise SystemExit('no such device')", 60, "exit code 1, last output: no such device"),
+        ("import time; time.sleep(60)", 0.5, "no end within 0.5 s: raise limit_s"),
+    ],
+)
+def test_a_launcher_that_fails_or_is_too_slow_is_told(code, limit_s, said):
+    def bad(folder, ranks, gpus):
+        return [sys.executable, "-c", code]
+
+    found = attempt(launchers.Launcher("b", "torch", bad), Options(limit_s=limit_s), 2, gpus=False)
+    assert not found.skipped
+    assert found.line(2, []) == f"failed: {said}"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_build_that_was_ended_makes_nobody_wait(before, tmp_path, monkeypatch):
+    lock = tmp_path / "built" / "lock"
+    lock.parent.mkdir()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+
+    def compiling(folder, ranks, gpus):
+        made = f"import pathlib, time; pathlib.Path({str(lock)!r}).touch(); time.sleep(60)"
+        return [sys.executable, "-c", "import time; time.sleep(60)" if before else made]
+
+    if before:
+        lock.touch()
+        os.utime(lock, (1, 1))
+    launcher = launchers.Launcher("c", "torch", compiling, compiles=True)
+    said = attempt(launcher, Options(limit_s=2), 2, gpus=False).line(2, [])
+    assert lock.exists() is before
+    assert ("raise limit_s" in said) is not before
+    assert (f"{lock} says that another process compiles" in said) is before
+
+
+def test_the_global_batch_is_the_theorys():
+    for micro_batch, accumulation, ranks in ((1, 1, 1), (3, 4, 8), (2, 1, 6)):
+        config = deepspeed_config(2, micro_batch, accumulation, ranks)
+        batching = Batching(1000, micro_batch, accumulation, gpus_per_node=ranks)
+        assert config["train_batch_size"] == batching.global_batch
+        parts = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        assert [config[name] for name in parts] == [micro_batch, accumulation]
+
+
+def test_each_argument_changes_its_key():
+    plain = deepspeed_config(1)
+    assert plain["zero_optimization"]["stage"] == 1
+    assert plain["gradient_clipping"] == 0.0  # its own default clips at 1.0
+    assert deepspeed_config(1, clip=0.5)["gradient_clipping"] == 0.5
+    assert "offload_optimizer" not in plain["zero_optimization"]
+    offload = deepspeed_config(1, offload=True)
+    assert offload["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    assert offload["zero_force_ds_cpu_optimizer"] is False
+    assert deepspeed_config(1, bf16=True) == plain | {"bf16": {"enabled": True}}
+    assert "stage3_param_persistence_threshold" in deepspeed_config(3)["zero_optimization"]
+
+
+def test_a_bad_configuration_is_explained():
+    explained(
+        deepspeed_config,
+        [
+            ({"stage": 4}, "stage must be at most 3"),
+            ({"stage": 1, "micro_batch": 0}, "micro_batch must be at least 1"),
+            ({"stage": 1, "accumulation": 0}, "accumulation must be at least 1"),
+            ({"stage": 1, "ranks": 0}, "ranks must be at least 1"),
+            ({"stage": 1, "clip": -1}, "clip must be at least 0"),
+            ({"stage": 0, "offload": True}, "needs a sharded optimizer"),
+        ],
+    )
+
+
+with_deepspeed = pytest.mark.engine("deepspeed", "g++")
+
+
+@with_deepspeed
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("stage", "offload"), [(0, False), (1, False), (2, False), (3, False), (1, True), (3, True)]
+)
+def test_deepspeed_trains_as_one_process(stage, offload):
+    options = Options(stage=stage, offload=offload, limit_s=300.0)
+    inside = next(entry for entry in LAUNCHERS if entry.framework == "deepspeed")
+    found = attempt(inside, options, 2, gpus=False)
+    assert not found.problem
+    assert found.world == 2
+    reference = one_process(options.training(2)).losses
+    assert found.losses == pytest.approx(reference, rel=1e-6)
+
+
+@with_deepspeed
+def test_the_configuration_is_accepted():
+    from deepspeed.runtime.constants import GRADIENT_CLIPPING_DEFAULT
+    from deepspeed.runtime.zero.config import get_zero_config
+    from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+
+    assert torch.optim.AdamW in ZERO_SUPPORTED_OPTIMIZERS
+    assert GRADIENT_CLIPPING_DEFAULT == 1.0  # as the comment beside the key says
+    for stage in range(4):
+        config = deepspeed_config(stage, offload=stage > 0)
+        known = get_zero_config(config)  # refuses keys that it does not know
+        assert int(known.stage) == stage
+        assert (known.offload_optimizer is not None) == (stage > 0)
+
+
+def test_without_deepspeed_the_job_says_what_is_missing(tmp_path):
+    if find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed")
+    command = [sys.executable, "-m", launchers_job.__name__, "--framework", "deepspeed"]
+    code, text = lifeline.run(command, tmp_path, 60.0)
+    assert code == 1
+    assert "No module named 'deepspeed'" in text
+
+
+_START = Start("torchrun", "", 2, [1.0, 0.5], 1.0)
+
+
+def test_both_launchers_learn_what_one_process_does(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "launcher")
+    result = demos.run("toy", ranks=2, stream=False, parts="mine")  # verify() compared them
+    by_hand, by_torchrun = result.starts
+    assert by_hand.launcher.startswith("by hand, with your rank_environment, launch_ranks")
+    assert by_torchrun.launcher == "torchrun"
+    assert by_hand.world == by_torchrun.world == 2
+    assert (
+        "by_hand 2 mine course_lib.chapters.ch15_launchers_and_recovery.demos.toy mine"
+        in result.report()
+    )
+
+
+def test_a_learners_launcher_is_what_starts_the_ranks(tmp_path, monkeypatch):
+    broken = (
+        "env={**os.environ, **one}) for one in told]",
+        "env=dict(os.environ)) for one in told]",
+    )
+    keep_mine(tmp_path, monkeypatch, "launcher", change=broken)
+    with pytest.raises(launch.RankFailed, match=r"(?s)KeyError: 'RANK'"):
+        demos.run("toy", ranks=2, stream=False, parts="mine")
+
+
+def test_other_weights_and_other_ranks_are_refused():
+    toy_judged(2, [1.0, 0.5], [_START])
+    with pytest.raises(AssertionError, match=r"torchrun: the last layer differs .* by 3\.5e-01"):
+        toy_judged(2, [1.0, 1.0], [_START])
+    with pytest.raises(AssertionError, match="torchrun: ranks started is 2, predicted 3"):
+        toy_judged(3, [1.0, 0.5], [_START])

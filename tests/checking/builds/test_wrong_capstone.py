@@ -1,8 +1,0 @@
-"""Wrong versions of the builds of chapter 17 are told what is wrong."""
-
-from tests.checking.builds.refusals import expect_refusal, of_chapters
-
-
-@of_chapters(17)
-def test_a_wrong_version_is_told_what_is_wrong(build, answer, words):
-    expect_refusal(build, answer, words)

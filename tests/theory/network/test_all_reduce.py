@@ -1,0 +1,220 @@
+"""Who sends how much: against the formulas, and what each rank sends in truth."""
+
+import pytest
+from every import every
+from hypothesis import given
+from hypothesis import strategies as st
+from probes import SLOW_LINK, Probe, by_name
+from refused import rows
+
+from course_lib.clinic.nccl_table import nccl_table
+from course_lib.clinic.recorded import output
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.network import collectives
+from course_lib.theory.network.all_reduce import (
+    RANKS,
+    SWITCH,
+    Way,
+    all_reduce_ways,
+    nccl_choice,
+    nccl_ways,
+    ring_or_tree,
+)
+from course_lib.theory.network.collectives import TREES, bus_bandwidth, sent_bytes
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_ring_loads_every_rank_alike(ranks):
+    ring = all_reduce_ways(ranks)["ring"]
+    expected = sent_bytes("all-reduce", 1, ranks)
+    assert [ring.sent_by(rank) for rank in range(ranks)] == pytest.approx([expected] * ranks)
+    assert ring.busiest == tuple(range(ranks))
+
+
+@pytest.mark.parametrize("way", ["one rank adds", "tree"])
+def test_the_others_send_as_much_in_all(way):
+    found = all_reduce_ways(8)[way]
+    assert sum(found.sent.values()) == pytest.approx(8 * sent_bytes("all-reduce", 1, 8))
+    assert 0 in found.busiest
+
+
+def test_rank_0_is_the_busiest():
+    ways = all_reduce_ways(8)
+    assert [way.most for way in ways.values()] == [7, 3, 1.75, 1.125]
+
+
+def test_what_a_switch_sends_is_no_rank_s():
+    switched = all_reduce_ways(4)["a switch adds"]
+    assert {rank for pair in switched.sent for rank in pair} == {SWITCH, 0, 1, 2, 3}
+    assert switched.sent_by(3) == 1.25
+
+
+REFUSED = [
+    *rows(
+        all_reduce_ways,
+        [
+            1,
+            65,
+        ],
+        "ranks must be at",
+    ),
+]
+PROBES = by_name(
+    Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
+    Probe(all_reduce_ways(4)["tree"].sent_by, {"rank": 0}, {"rank": 3}),
+)
+RECORDS = {"Way": [Way(2, {(0, 1): 1.0}), all_reduce_ways(3)["ring"]]}
+
+
+# --- ring or tree ---
+
+
+LINK = Link("test", 450e9, 3.4e-6)
+
+
+def test_eight_ranks_by_hand():
+    """14 steps and 1.75 times the size by the ring, 6 steps and 6 times the size by the tree."""
+    result = ring_or_tree("all-reduce", 1e9, 8, LINK)
+    assert result.ring_s == pytest.approx(14 * 3.4e-6 + 1.75e9 / 450e9)
+    assert result.tree_s == pytest.approx(6 * 3.4e-6 + 6e9 / 450e9)
+    assert (result.ring_steps, result.tree_steps) == (14, 6)
+    # 8 steps saved for 4.25 times the size.
+    assert result.crossover_bytes == pytest.approx(8 * 3.4e-6 * 450e9 / 4.25)
+    assert (result.faster, result.seconds) == ("ring", result.ring_s)
+    assert ring_or_tree("all-reduce", 1e3, 8, LINK).faster == "tree"
+
+
+@every("tree", TREES)
+@given(ranks=st.integers(1, 4096), latency=st.floats(0, 1e-3))
+def test_the_crossover_of_all_reduce_is_the_theorys(tree, ranks, latency):
+    link = Link("any", 1e9, latency)
+    part = collectives.TREE_EFFICIENCY if tree == "double-tree" else 1.0
+    expected = (
+        collectives.crossover_bytes(
+            "all-reduce", ranks, Link("link", 1000000000.0, latency), tree=tree, efficiency=part
+        )
+        if ranks > 1
+        else 0
+    )
+    found = ring_or_tree("all-reduce", 1000000.0, ranks, link, tree=tree).crossover_bytes
+    assert found == pytest.approx(expected)
+
+
+@every("tree", TREES)
+@every("operation", ["all-reduce", "broadcast", "reduce"])
+@given(ranks=st.integers(4, 1000))
+def test_both_take_as_long_at_the_crossover(operation, tree, ranks):
+    size = ring_or_tree(operation, 1, ranks, LINK, tree=tree).crossover_bytes
+    equal = ring_or_tree(operation, size, ranks, LINK, tree=tree)
+    assert equal.ring_s == pytest.approx(equal.tree_s)
+    assert ring_or_tree(operation, size / 2, ranks, LINK, tree=tree).faster == "tree"
+    assert ring_or_tree(operation, size * 2, ranks, LINK, tree=tree).faster == "ring"
+
+
+@every("operation", collectives.OPERATIONS)
+def test_half_of_the_time_at_half_bytes(operation):
+    half = ring_or_tree(operation, 1, 8, LINK).half_bytes
+    result = ring_or_tree(operation, half, 8, LINK)
+    assert result.ring_latency_s == pytest.approx(result.ring_s / 2)
+    assert result.bus_bytes_per_s == pytest.approx(LINK.bytes_per_s / 2)
+
+
+def test_an_operation_without_a_tree():
+    result = ring_or_tree("all-gather", 1e6, 8, LINK)
+    assert (result.tree_s, result.crossover_bytes, result.tree_steps) == (None, None, None)
+    assert (result.faster, result.seconds) == ("ring", result.ring_s)
+    assert len(result.explain().splitlines()) == 2
+
+
+def test_one_rank_sends_nothing():
+    result = ring_or_tree("all-reduce", 1e6, 1, LINK)
+    assert (result.seconds, result.crossover_bytes, result.bus_bytes_per_s) == (0, 0, 0)
+    assert result.half_bytes == float("inf")
+
+
+def test_explain_names_both_terms():
+    text = ring_or_tree("all-reduce", 2**30, 8, LINK).explain()
+    assert "14 steps · α = 47.6 µs" in text and "1.00 GiB on 8 ranks" in text
+    assert text.endswith("faster below 2.75 MiB")
+
+
+CALLS = (
+    {"operation": "all-reduce", "size_bytes": 1e6, "ranks": 8, "link": SLOW_LINK},
+    {
+        "operation": "broadcast",
+        "size_bytes": 2e6,
+        "ranks": 16,
+        "link": LINK,
+        "tree": "double-tree",
+    },
+)
+REFUSED_RING_OR_TREE = [
+    (lambda: ring_or_tree("all-reduce", -1, 2, LINK), "size_bytes must be at least 0"),
+    (lambda: ring_or_tree("all-reduce", 1, 0, LINK), "ranks must be at least 1"),
+    (lambda: ring_or_tree("all-gather", 1, 2, LINK, tree="ring"), "tree 'ring' is not one of"),
+    (lambda: ring_or_tree("allreduce", 1, 2, LINK), "did you mean 'all-reduce'"),
+]
+PROBES_RING_OR_TREE = by_name(
+    Probe(ring_or_tree, *CALLS),
+)
+RECORDS_RING_OR_TREE = {"RingOrTree": [ring_or_tree(**call) for call in CALLS]}
+
+
+# --- nccl times ---
+
+
+MIB = 2**20
+
+
+@every(
+    ("mib", "name"),
+    [
+        (1 / 32, "Ring, LL"),
+        (1, "Ring, LL"),
+        (2, "NVLS, Simple"),
+        (16 * 1024, "NVLS, Simple"),
+    ],
+)
+def test_it_chooses_as_nccl_logged_on_eight_h200(mib, name):
+    # Bekman, Machine Learning Engineering, network/README.md, SHARP: 32 KiB to 16 GiB, NCCL 2.27.7.
+    # The NVLink of an H200 is that of an H100.
+    assert nccl_choice(mib * MIB).name == name
+
+
+def test_what_it_expects_of_large_tensors_was_measured():
+    # The same page, 16 GiB: bus bandwidths by default and with NCCL_NVLS_ENABLE=0.
+    ways = {way.name: way for way in nccl_ways()}
+    for name, measured in {"NVLS, Simple": 482.26e9, "Ring, Simple": 367.61e9}.items():
+        expected = ways[name].seconds(16 * 1024 * MIB)
+        bus = bus_bandwidth("all-reduce", 16 * 1024 * MIB, RANKS, expected)
+        assert bus == pytest.approx(measured, rel=0.03)
+
+
+def test_a_recorded_table_of_eight_h100_is_met():
+    for row in nccl_table(output("all_reduce_perf_nvls").text).rows:
+        assert nccl_choice(row.size_bytes).seconds(row.size_bytes) == pytest.approx(
+            row.time_s, rel=0.16
+        )
+
+
+def test_no_tree_is_the_fastest():
+    assert {nccl_choice(2**power).algorithm for power in range(40)} == {"Ring", "NVLS"}
+
+
+REFUSED_NCCL_TIMES = [
+    (lambda: nccl_choice(-1), "size_bytes must be at least 0"),
+]
+PROBES_NCCL_TIMES = by_name(
+    Probe(nccl_ways, {}, {}),
+    Probe(nccl_ways()[0].seconds, {"size_bytes": 1e3}, {"size_bytes": 1e6}),
+    Probe(nccl_choice, {"size_bytes": 1e3}, {"size_bytes": 1e9}),
+)
+RECORDS_NCCL_TIMES = {"NcclWay": list(nccl_ways())}
+
+
+PROBES |= PROBES_RING_OR_TREE
+PROBES |= PROBES_NCCL_TIMES
+RECORDS |= RECORDS_RING_OR_TREE
+RECORDS |= RECORDS_NCCL_TIMES
+REFUSED += REFUSED_RING_OR_TREE
+REFUSED += REFUSED_NCCL_TIMES
