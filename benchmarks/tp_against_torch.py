@@ -20,8 +20,7 @@ from course_lib.demos.tp import megatron
 from course_lib.demos.tp.program import Options
 from course_lib.demos.tp.versions import Megatron, Scratch, Torch
 from course_lib.measure.peak import log_memory
-from course_lib.scratch.tensor.region import TensorParallel
-from course_lib.scratch.tensor.sequence import SequenceParallel
+from course_lib.scratch.tensor import SequenceParallel, TensorParallel
 
 CASES = [  # model, batch, sequence
     ("tiny", 8, 64),

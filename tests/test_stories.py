@@ -19,19 +19,16 @@ from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.collectives.peers import Peers
-from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
-from course_lib.scratch.context.slices import SequenceRing
-from course_lib.scratch.experts.mixture import MoE
-from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+from course_lib.scratch.collectives import Peers, all_to_all, ring_all_reduce
+from course_lib.scratch.context import SequenceRing
+from course_lib.scratch.experts import MoE
+from course_lib.scratch.fsdp import FSDP, FSDPUnit
 from course_lib.scratch.gpt import GPT, Block
-from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import cut, wires
-from course_lib.scratch.tensor.layers import cut_block
-from course_lib.scratch.tensor.region import TensorParallel
-from course_lib.scratch.tensor.sequence import SequenceParallel
-from course_lib.scratch.zero.stage3 import Zero3
-from course_lib.scratch.zero.stages import Zero
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import cut, wires
+from course_lib.scratch.tensor import SequenceParallel, TensorParallel, cut_block
+from course_lib.scratch.zero import Zero
+from course_lib.scratch.zero3 import Zero3
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import MODELS

@@ -24,8 +24,7 @@ from course_lib.demos.shared.result import Fact, Result
 from course_lib.measure.times import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
-from course_lib.scratch.collectives.peers import Peers, SlowPeers
-from course_lib.scratch.collectives.ring import all_to_all, ring_all_reduce
+from course_lib.scratch.collectives import Peers, SlowPeers, all_to_all, ring_all_reduce
 from course_lib.theory.inputs.units import KIB, MIB, format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.fitting import FittedLink, fit_alpha_beta

@@ -30,10 +30,9 @@ from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import Windows
 from course_lib.demos.shared.training import OneProcess, gradients_of, one_process
 from course_lib.measure.wire import BucketLog, log_buckets
-from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.collectives import Peers
+from course_lib.scratch.ddp import AllReduce, RingSum
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.replicas.buckets import AllReduce
-from course_lib.scratch.replicas.ring_sum import RingSum
 from course_lib.scratch.wire import Work, start_all_reduce
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.bucket_timeline import (

@@ -23,7 +23,7 @@ from course_lib.demos.shared.ranks import device_name
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training
 from course_lib.measure.times import Timeline, record, timeline
-from course_lib.scratch.replicas.ddp import DDP
+from course_lib.scratch.ddp import DDP
 from course_lib.theory.inputs.units import MIB
 
 

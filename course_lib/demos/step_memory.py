@@ -18,7 +18,7 @@ from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.result import Result
 from course_lib.demos.zero.versions import ScratchZero
 from course_lib.measure.memory_over_time import MemoryOverTime, record_step
-from course_lib.scratch.zero.shard import Unit
+from course_lib.scratch.zero import Unit
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.units import format_bytes

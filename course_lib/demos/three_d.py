@@ -24,9 +24,9 @@ from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.demos.tp.versions import PAIR, own_pair
-from course_lib.scratch.collectives.peers import Peers
-from course_lib.scratch.tensor.vocabulary import whole_gradients
+from course_lib.scratch.collectives import Peers
 from course_lib.scratch.three_d import Coordinates, Mesh, ThreeD, axes
+from course_lib.scratch.vocabulary import whole_gradients
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.schedules import schedule
 from course_lib.trace import SEND, Trace

@@ -1,13 +1,20 @@
-"""Gradient accumulation: one large batch, processed in small pieces."""
+"""Gradient accumulation, and what it shows of noise and learning rates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from course_lib.measure.gradients import flat_gradient
+
+# Gradient accumulation: one large batch, processed in small pieces.
+
 
 IGNORE = -100  # label of a padding token: cross_entropy leaves it out
 MicroBatch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
@@ -81,3 +88,80 @@ def accumulate_ddp(
         total += loss.detach()
     dist.all_reduce(total)
     return total / ranks
+
+
+# Gradient noise, read from the pieces that accumulation makes anyway.
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One window: its mean loss, and the squared lengths of two gradients."""
+
+    loss: float
+    square_piece: float  # |g|² of a micro-batch, the mean over the window
+    square_window: float  # |g|² of the whole window
+
+
+def accumulate_and_read(
+    model: nn.Module, window: Sequence[MicroBatch]
+) -> Reading:
+    """`accumulate`, which also notes how much its micro-batches disagree.
+
+    A micro-batch's own gradient is what it adds to `.grad`, times the number
+    of micro-batches. So all of them must have equally many tokens; ValueError
+    if not. Expects `.grad` to be empty, as after `zero_grad()`.
+    """
+    counts = {int(count_tokens([piece])) for piece in window}
+    if len(counts) != 1:
+        raise ValueError(
+            f"micro-batches have {sorted(counts)} tokens: "
+            "give them equally many"
+        )
+    tokens = counts.pop() * len(window)
+    loss = square_piece = 0.0
+    before = torch.zeros(())
+    for inputs, labels in window:
+        share = loss_sum(model(inputs), labels) / tokens
+        share.backward()
+        now = flat_gradient(model)
+        own = (now - before) * len(window)
+        square_piece += float(own.square().sum()) / len(window)
+        loss += float(share.detach())
+        before = now
+    return Reading(loss, square_piece, float(before.square().sum()))
+
+
+# A sweep of learning rates on a model small enough to train many of.
+
+
+def final_losses(
+    optimizer: Callable[..., Optimizer],
+    rates: Sequence[float],
+    batch: int,
+    text: Tensor,
+    vocab: int,
+    seen: int = 2**14,
+) -> dict[float, float]:
+    """{learning rate: mean loss on all of `text`} after `seen` characters.
+
+    The model is a table: row c holds the logits of what comes after character
+    c. Each rate trains a table of its own, all on the same random batches.
+    """
+    before, after = text[:-1], text[1:]
+    tables = {
+        rate: torch.zeros(vocab, vocab, requires_grad=True) for rate in rates
+    }
+    update = optimizer(
+        [{"params": [table], "lr": rate} for rate, table in tables.items()]
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(seen // batch):
+        at = torch.randint(len(after), (batch,), generator=generator)
+        update.zero_grad()
+        for table in tables.values():
+            cross_entropy(table[before[at]], after[at]).backward()
+        update.step()
+    return {
+        rate: float(cross_entropy(table.detach()[before], after))
+        for rate, table in tables.items()
+    }

@@ -1,11 +1,8 @@
-"""Activation checkpointing: keep a segment's input, recompute the rest.
+"""Activations that are computed again, or swapped to the host."""
 
-Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
-arXiv:1604.06174, section 3: with segments of √L layers out of L, about 2·√L
-layers' results are alive at once, for one more forward pass.
-"""
-
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +11,13 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from course_lib.scratch.gpt import GPT
+
+# Activation checkpointing: keep a segment's input, recompute the rest.
+#
+# Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
+# arXiv:1604.06174, section 3: with segments of √L layers out of L, about 2·√L
+# layers' results are alive at once, for one more forward pass.
+
 
 RandomState = tuple[Tensor, Tensor | None]  # of the CPU, of the GPU
 
@@ -89,3 +93,56 @@ def same_random_numbers(
         if state[1] is not None:
             torch.cuda.set_rng_state(state[1], device)
         yield
+
+
+# Layers from the host's memory: fetched one by one, or while others compute.
+#
+# Cui et al. 2016, "GeePS", doi:10.1145/2901318.2901323: a model that does not
+# fit into a GPU is kept in the host's memory, from which a thread of its own
+# brings each layer before it is needed.
+
+
+Fetch = Callable[[int], Tensor]
+Layer = Callable[[Tensor, Tensor], Tensor]
+
+
+class SlowHost:
+    """Weights of all layers, behind a link of so many bytes per second."""
+
+    def __init__(self, weights: list[Tensor], bytes_per_s: float) -> None:
+        self.weights, self.bytes_per_s = weights, bytes_per_s
+
+    def fetch(self, number: int) -> Tensor:
+        """A copy of the weights of one layer; takes as long as the link."""
+        weight = self.weights[number]
+        time.sleep(weight.nbytes / self.bytes_per_s)
+        return weight.clone()
+
+
+def one_by_one(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
+    """Fetch a layer, compute it, fetch the next."""
+    for number in range(layers):
+        x = layer(x, fetch(number))
+    return x
+
+
+def meanwhile(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
+    """While a layer computes, a thread fetches the next: two are in memory."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        coming = thread.submit(fetch, 0)
+        for number in range(layers):
+            weight = coming.result()  # waits, if it is not there yet
+            if number + 1 < layers:
+                coming = thread.submit(fetch, number + 1)
+            x = layer(x, weight)
+    return x
+
+
+def slow_layer(seconds: float) -> Layer:
+    """relu(x·w), in the time that a large layer would take."""
+
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        time.sleep(seconds)
+        return torch.relu(x @ weight)
+
+    return layer

@@ -1,8 +1,17 @@
-"""A GPT-2 style language model on one page, exact enough to count."""
+"""A small GPT, the loop that trains it, and what it keeps in memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.optim import Optimizer
+
+from course_lib.measure.peak import tensor_bytes
+
+# A GPT-2 style language model on one page, exact enough to count.
 
 
 class Attention(nn.Module):
@@ -74,3 +83,71 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
+
+
+# The training loop, reduced to what it counts.
+
+
+@dataclass
+class Counts:
+    """What one epoch did."""
+
+    samples: int = 0
+    micro_steps: int = 0
+    updates: int = 0
+
+
+def train_epoch(
+    model: nn.Module,
+    optimizer: Optimizer,
+    inputs: Tensor,
+    targets: Tensor,
+    micro_batch: int,
+    accumulation: int = 1,
+) -> Counts:
+    """One epoch of least squares.
+
+    Inputs are (samples, features), targets (samples, 1). Each window of
+    `accumulation` micro-batches is one update, with the mean loss over it.
+    """
+    counts = Counts()
+    window_size = micro_batch * accumulation
+    for window in torch.arange(len(inputs)).split(window_size):
+        for rows in window.split(micro_batch):
+            error = model(inputs[rows]) - targets[rows]
+            loss = error.square().sum() / len(window)  # share of the mean
+            loss.backward()
+            counts.micro_steps += 1
+            counts.samples += len(rows)
+        optimizer.step()
+        optimizer.zero_grad()
+        counts.updates += 1
+    return counts
+
+
+# A ledger of memory: walk over the tensors and add up their bytes.
+
+
+def ledger(
+    model: nn.Module, optimizer: Any, batch: Iterable[Tensor] = ()
+) -> dict[str, int]:
+    """Bytes by consumer: weights, gradients, optimizer, inputs and labels.
+
+    `optimizer` has torch's `state`: for each parameter, named tensors. Call
+    this after `optimizer.step()`, which creates the state. Step counters (one
+    number per tensor) are left out, as in every published convention.
+    """
+    parameters = list(model.parameters())
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    states = [
+        value
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if isinstance(value, Tensor) and name != "step"
+    ]
+    return {
+        "weights": tensor_bytes(parameters),
+        "gradients": tensor_bytes(gradients),
+        "optimizer": tensor_bytes(states),
+        "inputs and labels": tensor_bytes(batch),
+    }

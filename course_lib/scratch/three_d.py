@@ -16,15 +16,14 @@ from torch.distributed import ProcessGroup
 
 from course_lib.scratch import wire
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.pipeline.letters import Order
-from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import cut, wires
-from course_lib.scratch.tensor.region import Pair, TensorParallel
-from course_lib.scratch.tensor.vocabulary import (
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import Order, cut, wires
+from course_lib.scratch.tensor import Pair, TensorParallel
+from course_lib.scratch.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
 )
-from course_lib.scratch.zero.flat import flatten, views
+from course_lib.scratch.zero import flatten, views
 
 CutLoss = Callable[[Tensor, Tensor, TensorParallel], Tensor]
 SumOver = Callable[[Tensor, ProcessGroup], Tensor]

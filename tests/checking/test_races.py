@@ -8,7 +8,7 @@ from course_lib import mine
 from course_lib.checking import races
 from course_lib.checking.exercises import find
 from course_lib.problem import Problem
-from course_lib.scratch.collectives import ring as ring_of_the_course
+from course_lib.scratch import collectives as ring_of_the_course
 
 COPY = Path(ring_of_the_course.__file__).read_text()
 

@@ -76,7 +76,7 @@ def test_nothing_is_left(graded):
 
 RIGHT_RING = """
 from course_lib import check
-from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter as right
+from course_lib.scratch.collectives import ring_all_gather, ring_reduce_scatter as right
 
 def ring_reduce_scatter(whole, peers):
     return right(whole, peers)

@@ -9,7 +9,7 @@ from course_lib import launch, recorded
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import relative_difference
-from course_lib.scratch.eight_bit import AdamW8bit, dynamic_levels
+from course_lib.scratch.precision import AdamW8bit, dynamic_levels
 
 RUN = Training(steps=30, learning_rate=3e-4)  # chapter 3's run of the demo `optimizers`
 

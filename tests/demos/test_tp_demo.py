@@ -8,7 +8,7 @@ from together import by_rank, explained, runs
 from course_lib import demos, launch
 from course_lib.demos.tp import program as tp
 from course_lib.demos.tp.megatron import missing
-from course_lib.scratch.tensor import region as tensor_region
+from course_lib.scratch import tensor as tensor_region
 
 SMALL = {"model": "2x16x4", "steps": 3, "batch": 2, "sequence": 8}
 MEGATRON = find_spec("megatron") is not None

@@ -97,7 +97,7 @@ def test_whole_tensors_do_not_divide_evenly():
 
 def broken_reduce():
     """One unit keeps its own gradient, without the other ranks'."""
-    from course_lib.scratch.zero.shard import Unit
+    from course_lib.scratch.zero import Unit
 
     whole = Unit.reduce
 

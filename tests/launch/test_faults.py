@@ -144,16 +144,16 @@ def save_on(folder: Path) -> None:
     import torch.distributed as dist
     from torch import zeros
 
-    from course_lib.scratch.recovery import checkpoint
+    from course_lib.scratch import recovery
 
-    start, stop = checkpoint.columns(9, dist.get_rank(), dist.get_world_size())
-    checkpoint.save_shard(folder, 1, zeros(3, stop - start), {"w": [9]})
+    start, stop = recovery.columns(9, dist.get_rank(), dist.get_world_size())
+    recovery.save_shard(folder, 1, zeros(3, stop - start), {"w": [9]})
 
 
 def load_from(folder: Path, reshard: bool) -> None:
-    from course_lib.scratch.recovery import checkpoint
+    from course_lib.scratch import recovery
 
-    checkpoint.load_shard(folder / "step-00000001", {"w": [9]}, reshard=reshard)
+    recovery.load_shard(folder / "step-00000001", {"w": [9]}, reshard=reshard)
 
 
 def test_a_checkpoint_of_another_world_size(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from course_lib.measure.memory_over_time import CATEGORIES, LEFT_OVER, one_step, record_step
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.checkpointing import cut
-from course_lib.scratch.gpt import GPT
-from course_lib.scratch.ledger import ledger
+from course_lib.scratch.gpt import GPT, ledger
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe

@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.mine.cells import lines_of, sources_with_used, taken_from_the_course, text_of
 from course_lib.problem import Problem
-from course_lib.scratch.collectives import ring
+from course_lib.scratch import collectives
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_class_of_static_and_wrapped_methods_is_found(cell):
 
 
 def test_the_courses_own_code_has_no_cell():
-    assert text_of([ring.ring_all_gather, ring.ring_reduce_scatter]) == ""
+    assert text_of([collectives.ring_all_gather, collectives.ring_reduce_scatter]) == ""
 
 
 def test_lines_are_those_with_code():
@@ -109,13 +109,13 @@ def test_lines_are_those_with_code():
 
 
 def test_sources_come_with_what_they_use_of_their_module():
-    found = "\n".join(sources_with_used(ring, ["ring_reduce_scatter"]).values())
+    found = "\n".join(sources_with_used(collectives, ["ring_reduce_scatter"]).values())
     assert "def _add_around" in found and "def _copy(" in found
     assert "def _copy_around" not in found
 
 
 def test_what_is_given_is_left_out():
-    sources = sources_with_used(ring, ["ring_all_gather"], given=["ring_all_gather"])
+    sources = sources_with_used(collectives, ["ring_all_gather"], given=["ring_all_gather"])
     assert not sources
 
 

@@ -7,7 +7,7 @@ import pytest
 from course_lib import launch, mine
 from course_lib.mine import shelf
 from course_lib.problem import Problem
-from course_lib.scratch.collectives import ring
+from course_lib.scratch import collectives
 
 NAMES = ("ring_reduce_scatter", "ring_all_gather")
 
@@ -29,7 +29,7 @@ def built(body, number=0):
 
 
 def test_the_courses_own_stands_in_until_it_is_built():
-    assert mine.ring_all_gather is ring.ring_all_gather
+    assert mine.ring_all_gather is collectives.ring_all_gather
     assert not mine.is_mine("ring_all_gather") and mine.get("ring_all_gather").__module__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = mine.nothing
@@ -39,7 +39,7 @@ def test_what_is_kept_is_found_by_this_process_and_by_ranks(home):
     path = mine.keep("ring", built("mine"))
     assert path == home / "mine" / "ring.py" and mine.is_mine("ring_all_gather")
     assert mine.ring_all_gather() == "mine"
-    assert mine.get("ring_all_gather", "course") is ring.ring_all_gather
+    assert mine.get("ring_all_gather", "course") is collectives.ring_all_gather
     assert launch.run(_asked_on_a_rank, ranks=2, stream=False) == ["mine", "mine"]
     assert launch.run(mine.ring_all_gather, ranks=1, stream=False) == ["mine"]
 
@@ -58,7 +58,7 @@ def test_an_older_version_is_renamed_and_an_equal_one_left(home):
 
 
 def test_the_courses_own_is_not_kept(home):
-    assert mine.keep("ring", [ring.ring_reduce_scatter, ring.ring_all_gather]) is None
+    assert mine.keep("ring", [collectives.ring_reduce_scatter, collectives.ring_all_gather]) is None
     assert not (home / "mine").exists()
 
 
@@ -85,8 +85,8 @@ def test_a_file_that_takes_the_courses_own_is_none_of_the_learners(home):
     path = mine.keep("ring", built("mine"))
     assert mine.borrowed(part) == []
     path.write_text(
-        "from course_lib.scratch.collectives.ring import ring_all_gather as other, _copy_around\n"
-        "from course_lib.scratch.collectives.peers import Peers\n"
+        "from course_lib.scratch.collectives import ring_all_gather as other, _copy_around\n"
+        "from course_lib.scratch.collectives import Peers\n"
         "def ring_all_gather(*args):\n    return other(*args)\n"
     )
     assert mine.borrowed(part) == ["_copy_around", "ring_all_gather"]

@@ -10,25 +10,25 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.scratch.recovery import checkpoint
-from course_lib.scratch.recovery.files import MANIFEST, CheckpointError
+from course_lib.scratch import recovery
+from course_lib.scratch.recovery import MANIFEST, CheckpointError
 
 LAYOUT = {"weight": [5, 7], "bias": [2]}  # 37 columns: no number of ranks divides them
 WHOLE = torch.arange(3 * 37, dtype=torch.float32).view(3, 37) / 7
 
 
 def my_shard(group=None):
-    start, stop = checkpoint.columns(37, dist.get_rank(group), dist.get_world_size(group))
+    start, stop = recovery.columns(37, dist.get_rank(group), dist.get_world_size(group))
     return WHOLE[:, start:stop]
 
 
 def saved(folder, steps=(4,), keep=2):
     for step in steps:
-        checkpoint.save_shard(folder, step, my_shard() + step, LAYOUT, keep=keep)
+        recovery.save_shard(folder, step, my_shard() + step, LAYOUT, keep=keep)
 
 
 def loaded(path, layout=LAYOUT, reshard=True):
-    step, shard = checkpoint.load_shard(path, layout, reshard=reshard)
+    step, shard = recovery.load_shard(path, layout, reshard=reshard)
     return step, torch.equal(shard, my_shard() + step), shard.shape[1]
 
 
@@ -54,7 +54,7 @@ def own(saved_by, tmp_path):
 
 @pytest.mark.parametrize(("writers", "readers"), [(2, 4), (4, 2), (4, 3), (1, 3), (3, 1), (2, 2)])
 def test_any_number_of_ranks_loads_what_any_other_saved(saved_by, writers, readers):
-    results = launch.run(loaded, checkpoint.newest(saved_by(writers)), ranks=readers)
+    results = launch.run(loaded, recovery.newest(saved_by(writers)), ranks=readers)
     assert [result[:2] for result in results] == [(4, True)] * readers
     assert sum(width for _, _, width in results) == 37
 
@@ -73,7 +73,7 @@ def test_the_last_two_complete_ones_are_kept(tmp_path):
     incomplete = tmp_path / "step-00000001"
     incomplete.mkdir()
     launch.run(saved, tmp_path, (2, 4, 6, 8))
-    assert [path.name for path in checkpoint.complete(tmp_path)] == [
+    assert [path.name for path in recovery.complete(tmp_path)] == [
         "step-00000006",
         "step-00000008",
     ]
@@ -83,7 +83,7 @@ def test_the_last_two_complete_ones_are_kept(tmp_path):
 def test_a_complete_checkpoint_is_never_overwritten(own, tmp_path):
     with pytest.raises(launch.RankFailed, match="step-00000004 is complete: save into another"):
         launch.run(saved, tmp_path)
-    assert launch.run(loaded, checkpoint.newest(tmp_path))[0][:2] == (4, True)
+    assert launch.run(loaded, recovery.newest(tmp_path))[0][:2] == (4, True)
 
 
 def killed_while_saving(folder):
@@ -98,9 +98,9 @@ def test_a_rank_that_dies_while_it_saves_leaves_the_last_complete_one(tmp_path):
     with pytest.raises(launch.RankFailed, match="rank 1 ended with exit code 9"):
         launch.run(killed_while_saving, tmp_path)
     assert (tmp_path / "step-00000008").exists()
-    assert checkpoint.newest(tmp_path).name == "step-00000004"
+    assert recovery.newest(tmp_path).name == "step-00000004"
     launch.run(saved, tmp_path, (8,))  # the same step again, over the incomplete one
-    assert launch.run(loaded, checkpoint.newest(tmp_path))[0][:2] == (8, True)
+    assert launch.run(loaded, recovery.newest(tmp_path))[0][:2] == (8, True)
 
 
 def flip(path):
@@ -145,11 +145,11 @@ def test_a_manifest_that_is_json_but_no_manifest_is_refused(own):
 )
 def test_another_models_checkpoint_is_refused(saved_by, layout, message):
     with pytest.raises(launch.RankFailed, match="of another model: " + message):
-        launch.run(loaded, checkpoint.newest(saved_by(2)), layout)
+        launch.run(loaded, recovery.newest(saved_by(2)), layout)
 
 
 def test_without_resharding_another_world_size_is_refused(saved_by):
-    newest = checkpoint.newest(saved_by(2))
+    newest = recovery.newest(saved_by(2))
     message = "was saved by 2 ranks and is loaded by 3: start 2 ranks or pass reshard=True"
     with pytest.raises(launch.RankFailed, match=message):
         launch.run(loaded, newest, LAYOUT, False, ranks=3)
@@ -158,13 +158,13 @@ def test_without_resharding_another_world_size_is_refused(saved_by):
 
 def test_a_folder_without_a_complete_checkpoint_is_said_to_be_so(tmp_path):
     with pytest.raises(CheckpointError, match="has no complete checkpoint"):
-        checkpoint.newest(tmp_path)
+        recovery.newest(tmp_path)
 
 
 def test_columns_cover_everything_once():
     for total in (1, 7, 36, 37):
         for ranks in (1, 2, 3, 5, 8):
-            cuts = [checkpoint.columns(total, rank, ranks) for rank in range(ranks)]
+            cuts = [recovery.columns(total, rank, ranks) for rank in range(ranks)]
             assert [first for first, _ in cuts] == [0, *(last for _, last in cuts[:-1])]
             assert cuts[-1][1] == total
             assert max(b - a for a, b in cuts) - min(b - a for a, b in cuts) <= 1

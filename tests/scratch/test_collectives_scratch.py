@@ -10,14 +10,15 @@ from course_lib import launch
 from course_lib.measure.times import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
-from course_lib.scratch.collectives.peers import Peers, SlowPeers
-from course_lib.scratch.collectives.ring import (
+from course_lib.scratch.collectives import (
+    Peers,
+    SlowPeers,
     all_to_all,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
+    tree_all_reduce,
 )
-from course_lib.scratch.collectives.tree import tree_all_reduce
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 

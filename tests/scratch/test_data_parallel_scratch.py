@@ -7,9 +7,9 @@ from torch import nn
 from course_lib.chapters.ch07_ddp.copies import copied_bytes
 from course_lib.measure.gradients import flat_gradient
 from course_lib.measure.peak import tensor_bytes
+from course_lib.scratch.data_parallel import DataParallel, scatter, shell
+from course_lib.scratch.ddp import Spread
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.replicas.data_parallel import DataParallel, scatter, shell
-from course_lib.scratch.replicas.spread import Spread
 
 TOKENS = torch.arange(42).view(7, 6) % 11
 

@@ -11,11 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.collectives import Peers
+from course_lib.scratch.ddp import DDP, RingSum, fill
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.replicas.buckets import fill
-from course_lib.scratch.replicas.ddp import DDP
-from course_lib.scratch.replicas.ring_sum import RingSum
 from course_lib.theory.network.bucket_timeline import ddp_buckets
 
 MIB = 2**20

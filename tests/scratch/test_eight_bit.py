@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.measure.peak import tensor_bytes
-from course_lib.scratch.eight_bit import (
+from course_lib.scratch.precision import (
     AdamW8bit,
     dequantise,
     dynamic_levels,

@@ -8,10 +8,15 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.scratch.experts.all_to_all import AllToAll
-from course_lib.scratch.experts.biased import BiasedRouter
-from course_lib.scratch.experts.mixture import MoE
-from course_lib.scratch.experts.router import Router, accepted, balance_loss, expert_capacity
+from course_lib.scratch.experts import (
+    AllToAll,
+    BiasedRouter,
+    MoE,
+    Router,
+    accepted,
+    balance_loss,
+    expert_capacity,
+)
 
 HIDDEN, EXPERTS = 8, 4
 

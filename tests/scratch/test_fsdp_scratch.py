@@ -12,9 +12,9 @@ from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.peak import log_memory
-from course_lib.scratch.fsdp.clipping import clip_shards
-from course_lib.scratch.fsdp.deferred_init import defer
-from course_lib.scratch.fsdp.mini import FSDP
+from course_lib.scratch.deferred_init import defer
+from course_lib.scratch.flat_parameter import clip_shards
+from course_lib.scratch.fsdp import FSDP
 from course_lib.scratch.gpt import GPT, Block
 
 TRAINING = Training("2x16x2", steps=3, batch=12, sequence=8)

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from course_lib.measure.gradients import flat_gradient, relative_difference
-from course_lib.scratch.accumulation import IGNORE, accumulate
+from course_lib.scratch.accumulation import IGNORE, accumulate, accumulate_and_read
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.gradient_noise import accumulate_and_read
 from course_lib.theory.step.batching import noise_scale
 
 

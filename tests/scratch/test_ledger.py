@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from course_lib.scratch.accumulation import loss_sum
-from course_lib.scratch.gpt import GPT
-from course_lib.scratch.ledger import ledger
-from course_lib.scratch.master_copy import MasterAdamW, adamw_update
+from course_lib.scratch.gpt import GPT, ledger
+from course_lib.scratch.precision import MasterAdamW, adamw_update
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import training_memory

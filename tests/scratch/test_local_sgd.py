@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import averaged_bytes
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.replicas.local_sgd import LocalSGD
+from course_lib.scratch.data_parallel import LocalSGD
 
 UPDATES, PARAMETERS = 6, 4 * 5 + 5
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.scratch.loop import train_epoch
+from course_lib.scratch.gpt import train_epoch
 from course_lib.theory.step.batching import Batching
 
 

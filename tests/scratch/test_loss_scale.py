@@ -3,7 +3,7 @@
 import torch
 
 from course_lib.chapters.ch03_what_is_in_the_memory.exercises import loss_scale
-from course_lib.scratch.loss_scale import LossScaler
+from course_lib.scratch.precision import LossScaler
 
 # Times which the gradient overflows: at once, after growth, and never again.
 FACTORS = [1.0, 1e36, 1.0, 2.0, -1.0, 1e37, 0.5, 1.0, 3.0, 1.0]

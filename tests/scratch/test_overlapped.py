@@ -7,8 +7,8 @@ from torch.nn.functional import linear
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.context.slices import SequenceRing
-from course_lib.scratch.tensor.overlapped import gather_and_multiply, multiply_and_scatter
+from course_lib.scratch.context import SequenceRing
+from course_lib.scratch.tensor import gather_and_multiply, multiply_and_scatter
 
 TOKENS, INNER, OUTER = 12, 6, 8
 

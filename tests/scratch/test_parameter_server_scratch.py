@@ -10,10 +10,12 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.parameter_server.bounded import BoundedServer
-from course_lib.scratch.parameter_server.messages import Messages
-from course_lib.scratch.parameter_server.server import ParameterServer
-from course_lib.scratch.parameter_server.table import RemoteTable
+from course_lib.scratch.parameter_server import (
+    BoundedServer,
+    Messages,
+    ParameterServer,
+    RemoteTable,
+)
 
 ROWS, WIDTH, RATE = 11, 3, 0.5
 # What each trainer draws, not equally much, some of it twice.

@@ -14,10 +14,8 @@ from course_lib.measure.gradients import count_held
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.pipeline.letters import Letter
-from course_lib.scratch.pipeline.mail import Mail
-from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import Part, cut, wires
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import Letter, Mail, Part, cut, wires
 from course_lib.theory.pipelines.bubble import PassTimes, in_flight
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
-from course_lib.scratch.rate_sweep import final_losses
+from course_lib.scratch.accumulation import final_losses
 
 
 @pytest.fixture

@@ -9,9 +9,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.context.block_attention import block_forward, merge, ring_forward
-from course_lib.scratch.context.ring_attention import RingFunction
-from course_lib.scratch.context.slices import SequenceRing
+from course_lib.scratch.context import (
+    RingFunction,
+    SequenceRing,
+    block_forward,
+    merge,
+    ring_forward,
+)
 
 BATCH, HEADS, WIDTH = 2, 3, 5
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.scratch.rounded_products import (
+from course_lib.scratch.precision import (
     Formats,
     RoundedLinear,
     RoundedProduct,

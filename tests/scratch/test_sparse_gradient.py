@@ -6,7 +6,7 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.sparse_gradient import sum_of_rows
+from course_lib.scratch.parameter_server import sum_of_rows
 from course_lib.theory.network.collectives import sent_bytes
 
 ROWS, WIDTH = 50, 4

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.scratch.parameter_server.stale import descend
+from course_lib.scratch.parameter_server import descend
 
 
 def test_without_delay_it_is_gradient_descent():

@@ -7,7 +7,7 @@ from torch.nn.functional import mse_loss
 
 from course_lib.chapters.ch14_parameter_servers.exchanges import late_updates, weight_versions
 from course_lib.measure.gradients import relative_difference
-from course_lib.scratch.pipeline.stashing import StashingStage, gradients_at, order, train
+from course_lib.scratch.pipeline import StashingStage, gradients_at, order, train
 
 COUNT = 12
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib.chapters.ch14_parameter_servers.exchanges import Swapping
-from course_lib.scratch import swapping
+from course_lib.scratch import checkpointing
 
 LAYERS, SIDE = 6, 32
 BYTES = 4 * SIDE * SIDE
@@ -20,10 +20,10 @@ def weights():
 
 @pytest.mark.parametrize(("compute_s", "swap_s"), [(0.03, 0.01), (0.01, 0.03)])
 def test_both_orders_compute_the_same_in_the_time_of_the_theory(weights, compute_s, swap_s):
-    host = swapping.SlowHost(weights, BYTES / swap_s)
-    x, layer = torch.ones(2, SIDE), swapping.slow_layer(compute_s)
+    host = checkpointing.SlowHost(weights, BYTES / swap_s)
+    x, layer = torch.ones(2, SIDE), checkpointing.slow_layer(compute_s)
     seconds, results = [], []
-    for order in (swapping.one_by_one, swapping.meanwhile):
+    for order in (checkpointing.one_by_one, checkpointing.meanwhile):
         start = time.perf_counter()
         results.append(order(host.fetch, LAYERS, layer, x))
         seconds.append(time.perf_counter() - start)
@@ -49,7 +49,7 @@ def test_two_layers_are_in_memory_at_most(weights):
         computed.append(weight)
         return x @ weight
 
-    swapping.meanwhile(fetch, LAYERS, layer, torch.ones(1, SIDE))
+    checkpointing.meanwhile(fetch, LAYERS, layer, torch.ones(1, SIDE))
     assert asked == list(range(LAYERS))
 
 
@@ -58,4 +58,4 @@ def test_a_fetch_that_fails_is_heard():
         raise OSError("no such layer")
 
     with pytest.raises(OSError, match="no such layer"):
-        swapping.meanwhile(fetch, 2, lambda x, _: x, torch.ones(1))
+        checkpointing.meanwhile(fetch, 2, lambda x, _: x, torch.ones(1))

@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.replicas.sync_norm import SyncBatchNorm
+from course_lib.scratch.data_parallel import SyncBatchNorm
 
 FEATURES, SAMPLES = 3, 12
 

@@ -11,14 +11,15 @@ from course_lib import launch
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.tensor.layers import cut_block
-from course_lib.scratch.tensor.region import (
+from course_lib.scratch.tensor import (
     ColumnParallelLinear,
     RowParallelLinear,
+    SequenceParallel,
     TensorParallel,
+    cut_block,
+    sum_copied_gradients,
 )
-from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor.vocabulary import (
+from course_lib.scratch.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
     whole_gradients,

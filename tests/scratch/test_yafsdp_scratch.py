@@ -9,7 +9,7 @@ from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.peak import log_memory
-from course_lib.scratch.fsdp.yafsdp import YaFSDP
+from course_lib.scratch.yafsdp import YaFSDP
 
 TRAINING = Training("3x16x2", steps=3, batch=12, sequence=8)
 

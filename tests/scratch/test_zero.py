@@ -12,11 +12,18 @@ from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.ledger import ledger
-from course_lib.scratch.zero.flat import flatten, units_of, views
-from course_lib.scratch.zero.offload import Host
-from course_lib.scratch.zero.stage3 import Zero3
-from course_lib.scratch.zero.stages import Zero, clip, global_norm, own_norm
+from course_lib.scratch.gpt import ledger
+from course_lib.scratch.zero import (
+    Host,
+    Zero,
+    clip,
+    flatten,
+    global_norm,
+    own_norm,
+    units_of,
+    views,
+)
+from course_lib.scratch.zero3 import Zero3
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory.states import LocalParameters, model_states, sharding_buffers

@@ -6,12 +6,9 @@ import torch
 from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.fsdp.flat_parameter import FlatParameter
-from course_lib.scratch.zero.decay import decay, marks
-from course_lib.scratch.zero.flat import units_of
-from course_lib.scratch.zero.shard import Unit
-from course_lib.scratch.zero.stage3 import Zero3
-from course_lib.scratch.zero.stages import Zero
+from course_lib.scratch.flat_parameter import FlatParameter
+from course_lib.scratch.zero import Unit, Zero, decay, marks, units_of
+from course_lib.scratch.zero3 import Zero3
 
 TRAINING = Training(model="1x18x2", steps=3, batch=12, sequence=8)  # 18: units need padding
 RATE, DECAY = 0.01, 0.5

@@ -74,14 +74,14 @@ updates = predict("1.count_updates", "Updates in an epoch?", yours=None)
 # linear model, with counters where things happen.
 
 # %%
-show_source(scratch.loop.train_epoch)
+show_source(scratch.gpt.train_epoch)
 
 # %%
 torch.manual_seed(0)
 inputs, targets = torch.randn(1000, 3), torch.randn(1000, 1)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-counts = scratch.loop.train_epoch(
+counts = scratch.gpt.train_epoch(
     model, optimizer, inputs, targets, micro_batch=8, accumulation=3
 )
 

@@ -30,8 +30,8 @@ from course_lib.figures.paper import style
 from course_lib.scratch.accumulation import IGNORE, accumulate
 from course_lib.scratch.accumulation import accumulate_by_means, count_tokens
 from course_lib.scratch.accumulation import loss_sum
-from course_lib.scratch.gradient_noise import accumulate_and_read
-from course_lib.scratch.rate_sweep import final_losses
+from course_lib.scratch.accumulation import accumulate_and_read
+from course_lib.scratch.accumulation import final_losses
 from course_lib.theory.inputs import TransformerShape, models, units
 from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.network.collectives import sent_bytes
@@ -436,7 +436,7 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 # ask for its loss on the whole story.
 
 # %%
-show_source(scratch.rate_sweep.final_losses)
+show_source(scratch.accumulation.final_losses)
 
 # %% [markdown]
 # **Predict.** We try 2, 4, 8, and so on up to 512. At batch 16 SGD does best with a learning rate of 8. With which of them at batch
@@ -586,7 +586,7 @@ assert 0 < critical < 1
 # it; same appendix.)
 
 # %%
-show_source(scratch.gradient_noise.accumulate_and_read)
+show_source(scratch.accumulation.accumulate_and_read)
 
 
 # %%

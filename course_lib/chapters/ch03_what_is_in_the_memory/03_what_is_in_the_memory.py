@@ -254,7 +254,7 @@ expect(
 # adds up their bytes:
 
 # %%
-show_source(scratch.ledger.ledger)
+show_source(scratch.gpt.ledger)
 
 # %%
 small = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
@@ -268,7 +268,7 @@ def ledger_after_one_update(model, optimizer):
     """Bytes by consumer after one update on 8 samples."""
     scratch.accumulation.loss_sum(model(inputs).float(), labels).backward()
     optimizer.step()
-    return scratch.ledger.ledger(model, optimizer, batch=[inputs, labels])
+    return scratch.gpt.ledger(model, optimizer, batch=[inputs, labels])
 
 
 found = ledger_after_one_update(small, torch.optim.AdamW(small.parameters(), lr=1e-3))
@@ -342,7 +342,7 @@ assert weight + 0.001 == 1.0
 # do so before you read the course's version.
 
 # %%
-show_source(scratch.master_copy.adamw_update, scratch.master_copy.MasterAdamW)
+show_source(scratch.precision.adamw_update, scratch.precision.MasterAdamW)
 
 # %% [markdown]
 # **Predict.** Adam's two numbers are fp32 now, like the master copy. How many bytes per parameter are there in all?
@@ -353,7 +353,7 @@ total = predict("3.with_master_copy", "Bytes per parameter?", yours=None)
 # %%
 half = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64).bfloat16()
 mixed = ledger_after_one_update(
-    half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
+    half, scratch.precision.MasterAdamW(half.parameters(), lr=1e-3)
 )
 expect(
     RECIPES["mixed-16"].bytes_per_parameter,
@@ -391,7 +391,7 @@ def bytes_of_an_update(model, optimizer):
 # %%
 updates = {
     "bf16, MasterAdamW": bytes_of_an_update(
-        half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
+        half, scratch.precision.MasterAdamW(half.parameters(), lr=1e-3)
     )
 }
 for way in ("foreach", "fused"):
@@ -432,8 +432,8 @@ figures.grouped_bars(rows, "Bytes per parameter", "{:.1f}".format, looks)
 
 # %%
 maps = {
-    "linear": scratch.eight_bit.linear_levels(signed=False),
-    "dynamic": scratch.eight_bit.dynamic_levels(signed=False),
+    "linear": scratch.precision.linear_levels(signed=False),
+    "dynamic": scratch.precision.dynamic_levels(signed=False),
 }
 curves = {
     name: [(code, level) for code, level in enumerate(levels.tolist()) if level]
@@ -445,8 +445,8 @@ figures.lines(curves, "code", "level of a variance", title, doubling=(False, Tru
 # %%
 variances = torch.tensor([1.0, 0.0001])
 for name, levels in maps.items():
-    codes, scales = scratch.eight_bit.quantise(variances, levels)
-    back = scratch.eight_bit.dequantise(codes, scales, levels)
+    codes, scales = scratch.precision.quantise(variances, levels)
+    back = scratch.precision.dequantise(codes, scales, levels)
     print(f"{name:<10}codes {codes.tolist()}, back {back.tolist()}")
     assert (back[1] == 0) == (name == "linear")
 
@@ -458,7 +458,7 @@ in_bytes = predict("3.eight_bit", "Bytes per parameter?", yours=None)
 
 # %%
 found = ledger_after_one_update(
-    small, scratch.eight_bit.AdamW8bit(small.parameters(), lr=1e-3)
+    small, scratch.precision.AdamW8bit(small.parameters(), lr=1e-3)
 )
 expect(
     2 * (1 + 4 / 256),
@@ -994,7 +994,7 @@ figures.number_ranges(
 # gradient overflows, halve it and leave out that update. (Scaled losses: arXiv:1710.03740, section 3.2. The rule for the scale is that of PyTorch's `GradScaler`.)
 
 # %%
-show_source(scratch.loss_scale.LossScaler)
+show_source(scratch.precision.LossScaler)
 
 # %% [markdown]
 # `torch.amp.GradScaler` has the same rules. It starts at 65,536, and doubles after 2000 updates in a row without an overflow. Here the scale doubles after 6, so that we can see it at work:
@@ -1005,7 +1005,7 @@ assert (torchs.get_scale(), torchs.get_growth_interval()) == (65_536, 2000)
 assert (torchs.get_growth_factor(), torchs.get_backoff_factor()) == (2, 0.5)
 
 # %%
-scaler = scratch.loss_scale.LossScaler(growth_interval=6)
+scaler = scratch.precision.LossScaler(growth_interval=6)
 adamw = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
 scales, done = [], []
 for update in range(60):
@@ -1091,7 +1091,7 @@ assert share_below(bf16.smallest_normal, 1) == 0
 # You have everything for it: fp8 is another set of levels for the blocks of section 3.3.
 
 # %%
-show_source(scratch.eight_bit.fp8_levels)
+show_source(scratch.precision.fp8_levels)
 
 # %% [markdown]
 # **Predict.** E4M3 has three bits of fraction, so rounding is off by at most 1/16 = 6.25 %. One weight matrix of our GPT, with one scale for all of it: how
@@ -1105,12 +1105,12 @@ off = predict("3.fp8", "Percent off?", yours=None, unit="%")
 def rounded(values, levels, block=None):
     """The values as `levels` has them; one scale for each block, or for all."""
     block = block or values.numel()
-    codes, scales = scratch.eight_bit.quantise(values, levels, block)
-    return scratch.eight_bit.dequantise(codes, scales, levels, block)
+    codes, scales = scratch.precision.quantise(values, levels, block)
+    return scratch.precision.dequantise(codes, scales, levels, block)
 
 
 weights = gpt.blocks[0].mlp[0].weight.detach()
-e4m3 = scratch.eight_bit.fp8_levels(torch.float8_e4m3fn)
+e4m3 = scratch.precision.fp8_levels(torch.float8_e4m3fn)
 expect(
     100 * rounding.typical_rounding("fp8_e4m3"),
     100 * measure.gradients.relative_difference(rounded(weights, e4m3), weights),
@@ -1128,7 +1128,7 @@ expect(
 # own scale. Then it multiplies in fp32. This *emulates* fp8: it shows what the rounding does to the loss, and nothing about speed.
 
 # %%
-show_source(scratch.rounded_products.round_to)
+show_source(scratch.precision.round_to)
 
 # %% [markdown]
 # **Predict.** A small GPT makes 150 updates, in fp32 and with the products of its layers in fp8; embedding, head, norms and attention stay in fp32. By what factor is the loss of fp8
@@ -1175,7 +1175,7 @@ def error_of_others(factor, levels, block=None):
     return 100 * measure.gradients.relative_difference(found, larger[:, others])
 
 
-int8 = scratch.eight_bit.linear_levels(signed=True)
+int8 = scratch.precision.linear_levels(signed=True)
 ways = {
     "int8, one scale": (int8, None),
     "E4M3, one scale": (e4m3, None),
@@ -1590,7 +1590,7 @@ class MasterAdamW:
 ### END GIVEN
 ### BEGIN SOLUTION
 from course_lib import show_source
-from course_lib.scratch.master_copy import MasterAdamW, adamw_update
+from course_lib.scratch.precision import MasterAdamW, adamw_update
 
 ### END SOLUTION
 
@@ -1609,7 +1609,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import mine
-from course_lib.scratch.eight_bit import dynamic_levels, linear_levels
+from course_lib.scratch.precision import dynamic_levels, linear_levels
 
 ### BEGIN GIVEN
 
@@ -1657,7 +1657,7 @@ class AdamW8bit:
 ### END GIVEN
 ### BEGIN SOLUTION
 from course_lib import show_source
-from course_lib.scratch.eight_bit import AdamW8bit, dequantise, quantise
+from course_lib.scratch.precision import AdamW8bit, dequantise, quantise
 
 ### END SOLUTION
 

@@ -23,7 +23,14 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch06_collectives import figures
-from course_lib.scratch.collectives import peers, ring, tree
+from course_lib.scratch import collectives as peers
+from course_lib.scratch import collectives as ring
+from course_lib.scratch import collectives as tree
+from course_lib import predict, scratch, show_source
+from course_lib.clinic.nccl_table import nccl_table
+from course_lib.clinic.recorded import output
+from course_lib.figures.paper import style
+from course_lib.measure.times import collective_seconds
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
 from course_lib.theory.network.all_reduce import ring_or_tree
@@ -216,20 +223,22 @@ figures.who_sends(ways, "× S")
 # The ring needs one kind of message: send to one rank and receive from another *at the same time*.
 
 # %%
-show_source(peers.Peers.swap)
+show_source(scratch.collectives.Peers.swap)
 
 # %%
-show_source(ring._add_around)
+show_source(scratch.collectives._add_around)
 
 # %% [markdown]
 # `parts` are views of one tensor, so `into += arrived` changes that tensor. The numbers of the parts are those that you
 # walked through: in step 1, rank 0 of three sends part $(0 - 1) \bmod 3 = 2$. The second half has no addition:
 
 # %%
-show_source(ring._copy_around)
+show_source(scratch.collectives._copy_around)
 
 # %%
-show_source(ring.ring_all_reduce, ring.ring_reduce_scatter)
+show_source(
+    scratch.collectives.ring_all_reduce, scratch.collectives.ring_reduce_scatter
+)
 
 # %% [markdown]
 # The library's version is one line: `dist.all_reduce(tensor)`.
@@ -242,11 +251,11 @@ def counted(operation, numbers):
     """Messages and bytes that this rank sends; whether the sum is the library's."""
     mine = torch.arange(numbers) % 100 * (dist.get_rank() + 1.0)
     with measure.wire.log_wire() as log:
-        ours = operation(mine, peers.Peers())
+        ours = operation(mine, scratch.collectives.Peers())
     return log.sent()["send-recv"], torch.equal(ours, scratch.wire.all_reduce(mine))
 
 
-by_rank = launch.run(counted, ring.ring_all_reduce, size // 4, ranks=4)
+by_rank = launch.run(counted, scratch.collectives.ring_all_reduce, size // 4, ranks=4)
 [(sent_messages, sent_bytes), equal] = by_rank[0]
 assert all(one == by_rank[0] for one in by_rank) and equal
 expect(2 * (4 - 1), sent_messages, label="messages of a rank", yours=messages)
@@ -260,9 +269,9 @@ expect(2 * 3 / 4 * size, sent_bytes, label="bytes of a rank", unit="B", yours=vo
 
 # %%
 operations = {  # and how many numbers each rank gives
-    "reduce-scatter": (ring.ring_reduce_scatter, 1200),
-    "all-to-all": (ring.all_to_all, 1200),
-    "all-gather": (ring.ring_all_gather, 300),  # the result has 1200
+    "reduce-scatter": (scratch.collectives.ring_reduce_scatter, 1200),
+    "all-to-all": (scratch.collectives.all_to_all, 1200),
+    "all-gather": (scratch.collectives.ring_all_gather, 300),  # the result has 1200
 }
 
 
@@ -270,7 +279,7 @@ operations = {  # and how many numbers each rank gives
 def sent_by(operation, numbers):
     """Messages and bytes that this rank sends for one call."""
     with measure.wire.log_wire() as log:
-        operation(torch.ones(numbers), peers.Peers())
+        operation(torch.ones(numbers), scratch.collectives.Peers())
     return log.sent()["send-recv"]
 
 
@@ -401,7 +410,7 @@ steppers.tree(ranks=8)
 # Exercise 6.12 builds this function. If you want to write it before you see ours, do that one now.
 
 # %%
-show_source(tree.tree_all_reduce, tree._up)
+show_source(scratch.collectives.tree_all_reduce, scratch.collectives._up)
 
 # %% [markdown]
 # The price: at each level the *whole* tensor travels, and a level waits for the one before.
@@ -414,7 +423,7 @@ show_source(tree.tree_all_reduce, tree._up)
 average = predict("6.tree", "Average bytes a rank / S?", yours=None)
 
 # %%
-by_rank = launch.run(counted, tree.tree_all_reduce, 1000, ranks=4)
+by_rank = launch.run(counted, scratch.collectives.tree_all_reduce, 1000, ranks=4)
 total = sum(sent for (_, sent), _ in by_rank)
 expect(1.5, total / 4 / 4000, label="average bytes a rank / S", yours=average)
 each = collectives.sent_bytes("all-reduce", 4000, 4)
@@ -583,11 +592,11 @@ from course_lib.measure.times import collective_seconds
 
 def ring_times(sizes):
     """Seconds of a ring all-reduce at each size: the fastest of 40 calls."""
-    here = peers.Peers()
+    here = scratch.collectives.Peers()
     times = []
     for numbers in [size // 4 for size in sizes]:
         x = torch.ones(numbers)
-        call = partial(ring.ring_all_reduce, x, here)
+        call = partial(scratch.collectives.ring_all_reduce, x, here)
         times.append(collective_seconds(call, 40, x.device))
     return times
 
@@ -643,7 +652,7 @@ figures.collective_times(
 # Let us test the formula without such noise. `SlowPeers` puts each rank behind a slow link of its own: it *sleeps* for $\alpha + \text{bytes}/\beta$ before it sends.
 
 # %%
-show_source(peers.SlowPeers._exchange)
+show_source(scratch.collectives.SlowPeers._exchange)
 
 # %% [markdown]
 # **Predict.** 400 kB, links of 2 MB/s, no latency, 4 ranks. How many seconds does the ring take, and how many the tree?
@@ -656,13 +665,17 @@ slow_tree = predict("6.slow_tree", "Tree, s?", yours=None)
 # %%
 def behind_slow_links(operation, numbers, bytes_per_s):
     """Seconds of one all-reduce, every rank behind a slow link."""
-    slow, x = peers.SlowPeers(bytes_per_s), torch.ones(numbers)
+    slow, x = scratch.collectives.SlowPeers(bytes_per_s), torch.ones(numbers)
     return collective_seconds(lambda: operation(x, slow), 2, x.device)
 
 
 job = (100_000, 2e6)  # numbers, bytes per second
-ring_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=4)[0]
-tree_s = launch.run(behind_slow_links, tree.tree_all_reduce, *job, ranks=4)[0]
+ring_s = launch.run(
+    behind_slow_links, scratch.collectives.ring_all_reduce, *job, ranks=4
+)[0]
+tree_s = launch.run(
+    behind_slow_links, scratch.collectives.tree_all_reduce, *job, ranks=4
+)[0]
 timed = {"within": None, "unit": "s"}  # a time: its gap is shown, not judged
 expect(1.5 * 0.4 / 2, ring_s, label="ring, 4 ranks", yours=slow_ring, **timed)
 expect(4 * 0.4 / 2, tree_s, label="tree, 4 ranks", yours=slow_tree, **timed)
@@ -672,7 +685,9 @@ assert ring_s >= 1.5 * 0.4 / 2  # nobody wakes up early
 # And the factor itself: on two ranks it is 1 instead of 1.5, so the same tensor takes two thirds of the time.
 
 # %%
-two_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=2)[0]
+two_s = launch.run(
+    behind_slow_links, scratch.collectives.ring_all_reduce, *job, ranks=2
+)[0]
 expect(1.5, ring_s / two_s, within=None, label="4 ranks / 2 ranks")
 
 # %% [markdown]
@@ -1266,7 +1281,7 @@ check("6.10", [crossover, twice_as_fast])
 import torch
 from torch import Tensor
 
-from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.collectives import Peers
 
 ### BEGIN GIVEN
 
@@ -1290,7 +1305,7 @@ def ring_all_gather(shard: Tensor, peers: Peers, rows: int | None = None) -> Ten
 ### END GIVEN
 ### BEGIN SOLUTION
 from course_lib import show_source
-from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter
+from course_lib.scratch.collectives import ring_all_gather, ring_reduce_scatter
 
 ### END SOLUTION
 
@@ -1307,7 +1322,7 @@ check("6.11", [ring_reduce_scatter, ring_all_gather])
 import torch
 from torch import Tensor
 
-from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.collectives import Peers
 
 ### BEGIN GIVEN
 
@@ -1322,7 +1337,7 @@ def tree_all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.collectives.tree import tree_all_reduce
+from course_lib.scratch.collectives import tree_all_reduce
 
 ### END SOLUTION
 

@@ -29,7 +29,7 @@ from course_lib.trace import ADD, COPY, SEND, Trace
 
 _wire = later("course_lib.measure.wire")
 _scratch_wire = later("course_lib.scratch.wire")
-_peers = later("course_lib.scratch.collectives.peers")
+_peers = later("course_lib.scratch.collectives")
 
 
 @dataclass(frozen=True)

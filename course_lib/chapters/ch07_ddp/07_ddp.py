@@ -181,14 +181,14 @@ figures.lines(
 # We write it by hand, since without a GPU the real one only calls the module. Several "devices" may be the same one.
 
 # %%
-show_source(scratch.replicas.data_parallel.DataParallel)
+show_source(scratch.data_parallel.DataParallel)
 
 # %% [markdown]
 # `compute` starts the threads. Copying is an operation that autograd knows, so step 5 comes for free: the backward pass of a
 # copy brings the gradient back, and where two come together they are added.
 
 # %%
-show_source(scratch.replicas.data_parallel.compute)
+show_source(scratch.data_parallel.compute)
 
 # %% [markdown]
 # **Predict.** You had 2 devices and get 8, four times as many. How many times as many bytes of weights leave the first device in each step?
@@ -201,7 +201,7 @@ model = build()
 parameters = sum(p.numel() for p in model.parameters())
 copied = {}
 for devices in (2, 4, 8):
-    parallel = scratch.replicas.data_parallel.DataParallel(model, ["cpu"] * devices)
+    parallel = scratch.data_parallel.DataParallel(model, ["cpu"] * devices)
     copied[devices] = copies.copied_bytes(parallel.replicate)
     assert copied[devices] == (devices - 1) * 4 * parameters
 expect(7 / 1, copied[8] / copied[2], label="bytes with 8 / with 2", yours=more)
@@ -771,10 +771,10 @@ assert round(tokens / eight_ports) == 8
 # `course demo ddp --parts mine` trains on what you wrote. If you want to write them before you see ours, do that now. First the buckets:
 
 # %%
-show_source(scratch.replicas.buckets.fill)
+show_source(scratch.ddp.fill)
 
 # %%
-show_source(scratch.replicas.buckets.Bucket)
+show_source(scratch.ddp.Bucket)
 
 # %% [markdown]
 # - The bucket is one flat tensor, with a *view* for each parameter: no packing before sending and no unpacking afterwards. `.grad`
@@ -782,12 +782,12 @@ show_source(scratch.replicas.buckets.Bucket)
 #   buckets are a second copy of all gradients, $4N$ bytes more.)
 # - `take` divides by the number of ranks *before* the sum. The sum is then the mean.
 # - `send` only begins. `receive` waits. Which all-reduce carries the bucket is an argument: torch's own by default, or a ring of messages
-#   (`scratch.replicas.ring_sum`, made of chapter 6's two halves).
+#   (`scratch.ddp`, made of chapter 6's two halves).
 #
 # Now the wrapper. The constructor replicates and sets the hooks; `_ready` is what a hook calls:
 
 # %%
-DDP = scratch.replicas.ddp.DDP
+DDP = scratch.ddp.DDP
 show_source(DDP.__init__, DDP._ready)
 
 # %% [markdown]
@@ -1025,7 +1025,7 @@ show_source(DDP._treat_unused)
 # processes.
 
 # %%
-show_source(scratch.replicas.spread.Spread)
+show_source(scratch.ddp.Spread)
 
 # %% [markdown]
 # Two things to get right:
@@ -1292,7 +1292,7 @@ def batch_norm(norm, broadcast):
     return module.running_mean.item(), module.running_var.item()
 
 
-Sync = scratch.replicas.sync_norm.SyncBatchNorm
+Sync = scratch.data_parallel.SyncBatchNorm
 statistics = {
     case: launch.run(batch_norm, *how, ranks=2, stream=False)
     for case, how in {
@@ -1774,8 +1774,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import Parameter
 
-from course_lib.scratch.replicas.buckets import AllReduce, fill
-from course_lib.scratch.replicas.ddp import after_backward
+from course_lib.scratch.ddp import AllReduce, fill
+from course_lib.scratch.ddp import after_backward
 from course_lib.scratch.wire import start_all_reduce
 
 ### BEGIN GIVEN
@@ -1857,8 +1857,8 @@ class DDP(nn.Module):
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.replicas.buckets import Bucket
-from course_lib.scratch.replicas.ddp import DDP
+from course_lib.scratch.ddp import Bucket
+from course_lib.scratch.ddp import DDP
 
 ### END SOLUTION
 

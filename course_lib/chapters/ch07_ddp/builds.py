@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 else:
     small_models = later("course_lib.checking.builds.on_rank.small_models")
 
-_buckets = later("course_lib.scratch.replicas.buckets")
-_peers, _wire = later("course_lib.scratch.collectives.peers"), later("course_lib.measure.wire")
-_ring_sum = later("course_lib.scratch.replicas.ring_sum")
+_buckets = later("course_lib.scratch.ddp")
+_peers, _wire = later("course_lib.scratch.collectives"), later("course_lib.measure.wire")
+_ring_sum = later("course_lib.scratch.ddp")
 
 _Gradients: TypeAlias = "dict[str, torch.Tensor | None]"  # by the names of their parameters
 

@@ -23,7 +23,12 @@ from course_lib import demos, expect, launch, measure, predict, scratch, show_so
 from course_lib.chapters.ch08_zero import figures
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.scratch.zero.stages import clip, global_norm, own_norm
+from course_lib.scratch.zero import clip
+from course_lib.scratch.zero import global_norm
+from course_lib.scratch.zero import own_norm
+from course_lib.measure.peak import tensor_bytes
+from course_lib.scratch.gpt import ledger
+from course_lib.scratch.zero import clip, global_norm, own_norm
 from course_lib.theory.inputs import (
     Job,
     Layout,
@@ -467,11 +472,11 @@ assert round(speed / hardware.NDR.bytes_per_s, -2) == 15_900
 # laid end to end, as one flat vector, and the vector is cut. Zeros fill it up to a multiple of $n$. 10 numbers over 4 ranks: 3 for each, and 2 zeros at the end.
 
 # %%
-show_source(scratch.zero.flat.flatten)
+show_source(scratch.zero.flatten)
 
 # %%
 tensors = [torch.arange(1.0, 7).view(2, 3), torch.arange(7.0, 11)]
-vector = scratch.zero.flat.flatten(tensors, ranks=4)  # (12,)
+vector = scratch.zero.flatten(tensors, ranks=4)  # (12,)
 assert vector.tolist() == [*range(1, 11), 0, 0]
 assert [zero.shard(10, 4, rank).zeros for rank in range(4)] == [0, 0, 0, 2]
 
@@ -494,7 +499,7 @@ figures.cut_unit({"matrix": 6, "bias": 4}, ranks=4)
 # embedding.
 
 # %%
-show_source(scratch.zero.shard.Unit.__init__, scratch.zero.shard.Unit.part)
+show_source(scratch.zero.Unit.__init__, scratch.zero.Unit.part)
 
 # %% [markdown]
 # - `whole` is the flat vector. The parameters become views of it: they are the same memory. Whoever fills `whole`
@@ -507,7 +512,7 @@ show_source(scratch.zero.shard.Unit.__init__, scratch.zero.shard.Unit.part)
 # name and shape, so that a model that was never whole in memory can be cut as well.
 
 # %%
-show_source(scratch.zero.shard.Unit.reduce, scratch.zero.shard.Unit.publish)
+show_source(scratch.zero.Unit.reduce, scratch.zero.Unit.publish)
 
 # %% [markdown]
 # `reduce` is step (2) of section 8.2. It lays the gradients end to end in the same order, reduces and scatters, keeps the
@@ -516,7 +521,7 @@ show_source(scratch.zero.shard.Unit.reduce, scratch.zero.shard.Unit.publish)
 # ### The trainer
 
 # %%
-show_source(scratch.zero.stages.Zero)
+show_source(scratch.zero.Zero)
 
 # %% [markdown]
 # Stage 0 is the same code with vectors that are cut into one part. The optimizer gets the parts and knows nothing
@@ -559,14 +564,14 @@ figures.lines(sums, "ones added", "the sum so far", "1 + 1 + 1 + …")
 # ### Stage 3
 
 # %%
-show_source(scratch.zero.stage3.ShardedUnit)
+show_source(scratch.zero3.ShardedUnit)
 
 # %% [markdown]
 # `own` is now a copy, and `whole` comes and goes. The tensor object stays, because parameters and autograd point
 # to it; only the memory behind it is released (`resize_(0)`) and asked for again. Hooks call `gather` and `free`:
 
 # %%
-show_source(scratch.zero.stage3.Zero3.__init__)
+show_source(scratch.zero3.Zero3.__init__)
 
 # %% [markdown]
 # For each layer: gather before forward, free after it; gather before backward; `reduce` frees after it. The unit
@@ -606,8 +611,8 @@ def build(stage, place=None):
     """The GPT, and what trains it under one stage."""
     gpt = new_gpt()
     if stage == 3:
-        return gpt, scratch.zero.stage3.Zero3(gpt, gpt.blocks, adam, place)
-    return gpt, scratch.zero.stages.Zero(gpt, gpt.blocks, adam, stage, place)
+        return gpt, scratch.zero3.Zero3(gpt, gpt.blocks, adam, place)
+    return gpt, scratch.zero.Zero(gpt, gpt.blocks, adam, stage, place)
 
 
 # %% [markdown]
@@ -633,7 +638,7 @@ def backward(gpt, number):
 
 # %%
 from course_lib.measure.peak import tensor_bytes
-from course_lib.scratch.ledger import ledger
+from course_lib.scratch.gpt import ledger
 
 
 def stored(gpt, trainer):
@@ -741,7 +746,7 @@ print(f"{embedding:,} parameters outside the layers")
 #   \lambda)$. So a vector of marks, 1 where an element decays, can be padded and cut in the same places:
 
 # %%
-show_source(scratch.zero.decay.marks, scratch.zero.decay.decay)
+show_source(scratch.zero.marks, scratch.zero.decay)
 
 # %% [markdown]
 # Four updates in stage 2 on two ranks, with $\lambda = 0.1$: once by marks, once with a decay of everything. Against one process with two
@@ -758,11 +763,11 @@ def with_zero(marked):
     gpt = new_gpt()
     everywhere = 0.0 if marked else DECAY
     adamw = partial(torch.optim.AdamW, lr=RATE, eps=EPS, weight_decay=everywhere)
-    trainer = scratch.zero.stages.Zero(gpt, gpt.blocks, adamw, stage=2)
+    trainer = scratch.zero.Zero(gpt, gpt.blocks, adamw, stage=2)
     for number in range(4):
         backward(gpt, number)
         if marked:
-            scratch.zero.decay.decay(trainer, RATE * DECAY)
+            scratch.zero.decay(trainer, RATE * DECAY)
         trainer.step()
     return torch.nn.utils.parameters_to_vector(gpt.parameters()).detach()
 
@@ -822,7 +827,7 @@ figures.clipped((3, 4), limit=1, right=(3 / 5, 4 / 5), wrong=(1, 1))
 # with $g_r$ the part of rank $r$.
 
 # %%
-show_source(scratch.zero.stages.own_norm, scratch.zero.stages.global_norm, clip)
+show_source(scratch.zero.own_norm, scratch.zero.global_norm, clip)
 
 # %% [markdown]
 # **Predict.** *Four* ranks, a limit of 0.05, and parts of the gradient that are all far longer. If each rank wrongly divides
@@ -948,7 +953,7 @@ assert round(away_s / (10 * computing_s + away_s), 2) == 0.14
 # same.
 
 # %%
-show_source(scratch.zero.offload.Host)
+show_source(scratch.zero.Host)
 
 # %% [markdown]
 # **Predict.** The small GPT, stage 2, two ranks: bytes to the host in one update?
@@ -960,7 +965,7 @@ to_host = predict("8.offload", "Bytes to the host?", yours=None, unit="B")
 # %%
 def moved():
     """Bytes to the host and back in the second update."""
-    host = scratch.zero.offload.Host()
+    host = scratch.zero.Host()
     gpt, trainer = build(2, host)
     for number in range(2):
         before = host.put_bytes, host.fetched_bytes
@@ -1443,8 +1448,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.scratch import wire
-from course_lib.scratch.replicas.ddp import after_backward
-from course_lib.scratch.zero.flat import flatten, units_of, views
+from course_lib.scratch.ddp import after_backward
+from course_lib.scratch.zero import flatten, units_of, views
 
 ### BEGIN GIVEN
 
@@ -1533,8 +1538,8 @@ def clip(zero: Zero, limit: float) -> Tensor:
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.zero.shard import Unit
-from course_lib.scratch.zero.stages import Zero, clip
+from course_lib.scratch.zero import Unit
+from course_lib.scratch.zero import Zero, clip
 
 ### END SOLUTION
 

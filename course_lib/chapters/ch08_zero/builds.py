@@ -27,7 +27,7 @@ from course_lib.trace import Event, Trace
 if TYPE_CHECKING:
     from course_lib.checking.builds.on_rank.small_models import Layered
 
-_flat, _ledger = later("course_lib.scratch.zero.flat"), later("course_lib.scratch.ledger")
+_flat, _ledger = later("course_lib.scratch.zero"), later("course_lib.scratch.gpt")
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire = later("course_lib.measure.wire")
 

@@ -24,6 +24,17 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch09_fsdp import figures
+from course_lib import predict, scratch, show_source
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training
+from course_lib.figures.paper import style
+from course_lib.scratch.fsdp import FSDP
+from course_lib.theory.audits import gpt2_128
+from course_lib.theory.audits.gpt2_128 import Program
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import RECIPES, Cluster, Job, Layout, Recipe
+from course_lib.theory.inputs import hardware, models, units
+from course_lib.theory.memory.unit_life import buffer_turns
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.figures.paper import style
@@ -111,7 +122,7 @@ assert len(set(found.values())) == 2
 # autograd hands it the whole gradients in the backward pass:
 
 # %%
-show_source(scratch.fsdp.hooks.Gather)
+show_source(scratch.fsdp.Gather)
 
 # %% [markdown]
 # The hooks put these parameters into the module before its forward pass and empty placeholders after it, and leave a hook
@@ -119,7 +130,7 @@ show_source(scratch.fsdp.hooks.Gather)
 # to do at the four moments. (Exercise 9.11 builds this, and the units too. You may want to try it first.)
 
 # %%
-from course_lib.scratch.fsdp.mini import FSDP
+from course_lib.scratch.fsdp import FSDP
 
 show_source(FSDP.before_forward, FSDP.after_forward)
 
@@ -135,7 +146,7 @@ show_source(FSDP.before_backward, FSDP.after_backward)
 # started early is not waited for long.
 
 # %%
-show_source(scratch.fsdp.mini.FSDPUnit.start_gather, scratch.fsdp.mini.FSDPUnit.free)
+show_source(scratch.fsdp.FSDPUnit.start_gather, scratch.fsdp.FSDPUnit.free)
 
 # %% [markdown]
 # ### One vector for many tensors
@@ -148,7 +159,7 @@ show_source(scratch.fsdp.mini.FSDPUnit.start_gather, scratch.fsdp.mini.FSDPUnit.
 # $$\text{part} = \lceil P_u / n \rceil, \qquad \text{padding} = -P_u \bmod n .$$
 
 # %%
-show_source(scratch.fsdp.flat_parameter.FlatParameter.__init__)
+show_source(scratch.flat_parameter.FlatParameter.__init__)
 
 # %% [markdown]
 # A real layer has more tensors, and the cuts fall where they fall. Here is one with a norm of 3 weights, a matrix of 3 × 3 and 3 biases:
@@ -587,10 +598,10 @@ figures.stacked_bars(held, title, "{:.1f} GB".format, colours=looks, limit=limit
 # recorded. Later they are replayed tensor by tensor; each rank keeps its part and throws the rest away at once.
 
 # %%
-show_source(scratch.fsdp.deferred_init.defer)
+show_source(scratch.deferred_init.defer)
 
 # %%
-show_source(scratch.fsdp.deferred_init.Deferred.replay)
+show_source(scratch.deferred_init.Deferred.replay)
 
 # %% [markdown]
 # **Predict.** A GPT of 8 layers, hidden size 64, 128 characters, 32 positions. Built as usual it takes
@@ -610,7 +621,7 @@ def build():
 with measure.peak.log_memory() as usual:
     model = build()
 with measure.peak.log_memory() as on_meta:
-    deferred = scratch.fsdp.deferred_init.defer(build)
+    deferred = scratch.deferred_init.defer(build)
 print(f"as usual {usual.peak_bytes:,} B, on meta {on_meta.peak_bytes} B")
 assert on_meta.peak_bytes == 0
 
@@ -669,7 +680,7 @@ expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", un
 
 # %%
 try:
-    scratch.fsdp.checks.parameters_of_units(model, [model.embedding, model.head])
+    scratch.flat_parameter.parameters_of_units(model, [model.embedding, model.head])
 except ValueError as refusal:
     print(refusal)
 
@@ -1190,7 +1201,7 @@ assert own_norm != other_norm and max(own_norm, other_norm) < norm
 # Our scratch version has plain tensors as shards, so it must sum the squares itself, as in section 8.5:
 
 # %%
-show_source(scratch.fsdp.clipping.clip_shards)
+show_source(scratch.flat_parameter.clip_shards)
 
 # %% [markdown]
 # ### State dicts, sharded and full
@@ -1495,7 +1506,7 @@ figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
 # - **Dividing afterwards**: sums travel, and become means at the end of the backward pass.
 
 # %%
-show_source(scratch.fsdp.yafsdp_layers.Buffers)
+show_source(scratch.yafsdp.Buffers)
 
 # %% [markdown]
 # **Question.** Layer 5 of 0 to 7 goes backward, in the odd buffer. Which layer's weights arrive meanwhile, and in which buffer? Whose gradients leave? Think of
@@ -1526,7 +1537,7 @@ class Moment(NamedTuple):
     gradients: list
 
 
-class Noted(scratch.fsdp.yafsdp.YaFSDP):
+class Noted(scratch.yafsdp.YaFSDP):
     """YaFSDP that remembers its moments."""
 
     def before_forward(self, layer, *_):
@@ -1591,15 +1602,13 @@ assert back == ("backward", 5, [4, 5], [6, 5])
 
 # %%
 show_source(
-    scratch.fsdp.yafsdp.YaFSDP.before_forward,
-    scratch.fsdp.yafsdp.YaFSDP.before_backward,
-    scratch.fsdp.yafsdp.YaFSDP.after_backward,
+    scratch.yafsdp.YaFSDP.before_forward,
+    scratch.yafsdp.YaFSDP.before_backward,
+    scratch.yafsdp.YaFSDP.after_backward,
 )
 
 # %%
-show_source(
-    scratch.fsdp.yafsdp.YaFSDP.start_gather, scratch.fsdp.yafsdp.YaFSDP._second_stream
-)
+show_source(scratch.yafsdp.YaFSDP.start_gather, scratch.yafsdp.YaFSDP._second_stream)
 
 # %% [markdown]
 # On a GPU `wait_stream` is the event of the second line of the table: the gather starts after all
@@ -2190,7 +2199,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib.scratch import wire
-from course_lib.scratch.fsdp.hooks import Hooked
+from course_lib.scratch.fsdp import Hooked
 
 ### BEGIN GIVEN
 
@@ -2276,7 +2285,7 @@ class FSDP(Hooked):
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+from course_lib.scratch.fsdp import FSDP, FSDPUnit
 
 ### END SOLUTION
 

@@ -238,7 +238,7 @@ steppers.cut_pair()
 # In PyTorch each is an autograd `Function` of a few lines. (Exercise 10.11 builds both, and the layers further below. You may want to try it first.)
 
 # %%
-show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
+show_source(scratch.tensor.Copy, scratch.tensor.Sum)
 
 # %% [markdown]
 # `forward` keeps the group of ranks for the way back. `backward` gets the gradient of the result and returns one entry for each argument of `forward`;
@@ -247,7 +247,7 @@ show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
 
 # %%
 given = torch.ones(2, requires_grad=True)
-entered = scratch.tensor.region.Copy.apply(given, None)
+entered = scratch.tensor.Copy.apply(given, None)
 assert entered is not given and type(entered.grad_fn).__name__ == "CopyBackward"
 
 # %% [markdown]
@@ -263,7 +263,7 @@ pair_bytes = predict("10.pair_bytes", "Bytes of the pair?", yours=None, unit="B"
 # %%
 def pair(with_f):
     """The two matrices on this rank: result, gradient of X, and what was sent."""
-    region = scratch.tensor.region.TensorParallel()
+    region = scratch.tensor.TensorParallel()
     a, b = A.chunk(2, dim=1)[region.rank], B.chunk(2, dim=0)[region.rank]
     x = X.clone().requires_grad_()
     with measure.wire.log_wire() as log:
@@ -309,9 +309,7 @@ assert broken[0][2]["all-reduce"][0] == 1  # instead of 2
 # The same as modules, with biases:
 
 # %%
-show_source(
-    scratch.tensor.region.ColumnParallelLinear, scratch.tensor.region.RowParallelLinear
-)
+show_source(scratch.tensor.ColumnParallelLinear, scratch.tensor.RowParallelLinear)
 
 # %% [markdown]
 # - The bias of a column cut belongs to the outputs, so it is cut with them.
@@ -425,7 +423,7 @@ assert gaps["part by part"] < 1e-5 and gaps["in one piece"] > 0.5
 # In our layers `parts=3` cuts each of the three. (`region.pair` holds the four pieces from above: f, g, and the layers `column` and `row`.)
 
 # %%
-show_source(scratch.tensor.layers.ParallelAttention)
+show_source(scratch.tensor.ParallelAttention)
 
 # %% [markdown]
 # ### How many GPUs can share the heads?
@@ -514,7 +512,7 @@ figures.stacked_bars(kept_bytes, "Bytes of a layer", "{:g} × sbh".format, colou
 # (You build both in exercise 10.12.)
 
 # %%
-show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
+show_source(scratch.tensor.Gather, scratch.tensor.SumScatter)
 
 # %% [markdown]
 # Collectives join and cut the first dimension of a tensor. `_along_sequence` moves the sequence there and back.
@@ -566,15 +564,15 @@ cut_units = predict("10.cut", "And by tokens?", yours=None)
 def kept(kind):
     """Bytes × sbh that a cut block keeps on this rank."""
     region = kind()
-    block = scratch.tensor.layers.cut_block(scratch.gpt.Block(64, 4), region)
+    block = scratch.tensor.cut_block(scratch.gpt.Block(64, 4), region)
     own = len(region.own_tokens(torch.arange(128)))
     x = torch.randn(2, own, 64)
     size = measure.gradients.saved_bytes(lambda: block(x).sum(), block)
     return size / (2 * 128 * 64)
 
 
-whole = launch.run(kept, scratch.tensor.region.TensorParallel, ranks=2)
-by_tokens = launch.run(kept, scratch.tensor.sequence.SequenceParallel, ranks=2)
+whole = launch.run(kept, scratch.tensor.TensorParallel, ranks=2)
+by_tokens = launch.run(kept, scratch.tensor.SequenceParallel, ranks=2)
 expect(8 + 8 + 48 / 2, whole[0], within=0.01, label="kept, tp 2", yours=plain_units)
 expect(
     8 / 2 + 8 + 48 / 2,
@@ -626,7 +624,7 @@ assert by_tokens[0] == 36 + norms / 2 + heads
 # **Embedding.** Each rank has the rows of its own words. For another rank's word, a *foreign* one, it gives zeros; one sum (g) completes all rows.
 
 # %%
-show_source(scratch.tensor.vocabulary.VocabParallelEmbedding)
+show_source(scratch.vocabulary.VocabParallelEmbedding)
 
 # %% [markdown]
 # The vocabulary is padded with rows that no word uses, until $t$ divides it. A foreign word looks up row 0 here, and `own` then
@@ -661,7 +659,7 @@ assert torch.isclose(loss, cross_entropy(scores, torch.tensor(1)))
 # The same on real ranks, for all tokens at once. Exercise 10.13 builds it; you may want to do that before you read on.
 
 # %%
-show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
+show_source(scratch.vocabulary.vocab_parallel_cross_entropy)
 
 # %% [markdown]
 # - `top` needs no gradient: whatever is subtracted everywhere cancels.
@@ -999,7 +997,7 @@ figures.stacked_bars(
 # matmul* (Wang et al. 2023, [ASPLOS](https://doi.org/10.1145/3567955.3567959)).
 
 # %%
-overlapped = scratch.tensor.overlapped
+overlapped = scratch.tensor
 show_source(overlapped.gather_and_multiply, overlapped.multiply_and_scatter)
 
 # %% [markdown]
@@ -1018,11 +1016,11 @@ share_bytes = predict("10.share_bytes", "Bytes from a rank?", yours=None, unit="
 def in_shares():
     """A product that hides its all-gather: its error, and what was sent."""
     torch.manual_seed(0)
-    ring = scratch.context.slices.SequenceRing(dist.group.WORLD)
+    ring = scratch.context.SequenceRing(dist.group.WORLD)
     x, weight = torch.randn(64, 32), torch.randn(8, 32)
     mine = x.chunk(ring.ranks)[ring.rank]
     with measure.wire.log_wire() as log:
-        result = scratch.tensor.overlapped.gather_and_multiply(mine, weight, ring)
+        result = scratch.tensor.gather_and_multiply(mine, weight, ring)
     error = measure.gradients.relative_difference(result, linear(x, weight))
     return error, log.sent()["send-recv"]
 
@@ -1508,7 +1506,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.functional import linear
 
 from course_lib.scratch import wire
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor import TensorParallel
 
 ### BEGIN GIVEN
 
@@ -1569,7 +1567,7 @@ class RowParallelLinear(nn.Module):
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.tensor.region import (
+from course_lib.scratch.tensor import (
     ColumnParallelLinear,
     Copy,
     RowParallelLinear,
@@ -1630,7 +1628,7 @@ class SumScatter(Function):
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.tensor.sequence import Gather, SumScatter
+from course_lib.scratch.tensor import Gather, SumScatter
 
 ### END SOLUTION
 
@@ -1650,7 +1648,7 @@ check("10.12", [Gather, SumScatter])
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor import TensorParallel
 
 ### BEGIN GIVEN
 
@@ -1667,7 +1665,7 @@ def vocab_parallel_cross_entropy(
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.tensor.vocabulary import vocab_parallel_cross_entropy
+from course_lib.scratch.vocabulary import vocab_parallel_cross_entropy
 
 ### END SOLUTION
 

@@ -64,7 +64,7 @@ idle = predict("11.idle", "Idle in %?", yours=None, unit="%")
 # %%
 gpt = scratch.gpt.GPT(layers=6, hidden=64, heads=4, vocab=VOCAB, context=64)
 first, middle, last = (
-    scratch.pipeline.stage.cut(gpt, [2, 2, 2], stage, 3)[0] for stage in range(3)
+    scratch.pipeline_stage.cut(gpt, [2, 2, 2], stage, 3)[0] for stage in range(3)
 )
 inputs, labels = Windows(sequence=64).batch(range(4))
 loss_sum = scratch.accumulation.loss_sum
@@ -780,12 +780,12 @@ figures.timeline({name: charts[name] for name in ends}, seconds=False)
 # you read on.
 
 # %%
-show_source(scratch.pipeline.runtime.Pipeline.run)
+show_source(scratch.pipeline.Pipeline.run)
 
 # %%
 show_source(
-    scratch.pipeline.runtime.Pipeline.forward,
-    scratch.pipeline.runtime.Pipeline.backward,
+    scratch.pipeline.Pipeline.forward,
+    scratch.pipeline.Pipeline.backward,
 )
 
 # %% [markdown]
@@ -803,8 +803,8 @@ show_source(
 
 # %%
 show_source(
-    scratch.pipeline.runtime.Pipeline.backward_input,
-    scratch.pipeline.runtime.Pipeline.backward_weight,
+    scratch.pipeline.Pipeline.backward_input,
+    scratch.pipeline.Pipeline.backward_weight,
 )
 
 # %% [markdown]
@@ -844,14 +844,14 @@ figures.stacked_bars(
 # tensor a pass needs or makes, and which stage has it.
 
 # %%
-show_source(scratch.pipeline.mail.Mail.take, scratch.pipeline.mail.Mail.send)
+show_source(scratch.pipeline_stage.Mail.take, scratch.pipeline_stage.Mail.send)
 
 # %% [markdown]
 # A `Letter` names a tensor on its way: its kind, its micro-batch, and the piece of the model that it is for. Follow
 # each letter of the smallest run, two stages and two micro-batches:
 
 # %%
-print(scratch.pipeline.mail.Mail.__doc__)
+print(scratch.pipeline_stage.Mail.__doc__)
 
 # %% [markdown]
 # PyTorch has all this in `torch.distributed.pipelining`. You give it the part of the model that lies on
@@ -939,9 +939,9 @@ def in_groups_of_five():
     """The most micro-batches that this stage holds at once, counted."""
     model = scratch.gpt.GPT(layers=8, hidden=32, heads=4, vocab=VOCAB, context=16)
     plan = schedules.schedule("interleaved", 4, 10, virtual_stages=2, group=5)
-    group = scratch.pipeline.stage.wires([range(4)])
-    parts = scratch.pipeline.stage.cut(model, [1] * 8, torch.distributed.get_rank(), 4)
-    stage = scratch.pipeline.runtime.Pipeline(parts, plan.orders, group)
+    group = scratch.pipeline_stage.wires([range(4)])
+    parts = scratch.pipeline_stage.cut(model, [1] * 8, torch.distributed.get_rank(), 4)
+    stage = scratch.pipeline.Pipeline(parts, plan.orders, group)
     with measure.gradients.count_held(parts) as held:
         stage.run([Windows(sequence=16).batch([i]) for i in range(10)])
     return held.most / 2  # a chunk is half a stage
@@ -1296,9 +1296,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.scratch.accumulation import MicroBatch, count_tokens, loss_sum
-from course_lib.scratch.pipeline.letters import Order, Pass
-from course_lib.scratch.pipeline.mail import Mail
-from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
+from course_lib.scratch.pipeline_stage import Order, Pass
+from course_lib.scratch.pipeline_stage import Mail
+from course_lib.scratch.pipeline_stage import Part, Wires, sum_tied_gradients
 
 ### BEGIN GIVEN
 
@@ -1359,7 +1359,7 @@ class Pipeline:
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline import Pipeline
 
 ### END SOLUTION
 

@@ -73,7 +73,7 @@ figures.routing(p, weights=(p[0] / (p[0] + p[2]), 0, p[2] / (p[0] + p[2]), 0))
 # y = \sum_{i \,\in\, \text{best } k} \frac{p_i}{\sum_{j \in \text{best } k} p_j}\; \mathrm{MLP}_i(x) .$$
 
 # %%
-show_source(scratch.experts.router.Router)
+show_source(scratch.experts.Router)
 
 # %% [markdown]
 # Two things to see in it:
@@ -85,7 +85,7 @@ show_source(scratch.experts.router.Router)
 
 # %%
 torch.manual_seed(0)
-router = scratch.experts.router.Router(hidden=64, experts=4, top_k=2)
+router = scratch.experts.Router(hidden=64, experts=4, top_k=2)
 chosen, weights, _ = router(torch.randn(6, 64))
 print(chosen.tolist())  # (tokens, top_k)
 assert torch.allclose(weights.sum(dim=1), torch.ones(6))
@@ -107,7 +107,7 @@ tokens = torch.randn(1, 256, 64)
 def mixture(top_k, experts=8):
     """A mixture of experts, alone on one rank."""
     torch.manual_seed(0)
-    return scratch.experts.mixture.MoE(64, experts, top_k)
+    return scratch.experts.MoE(64, experts, top_k)
 
 
 counted = {
@@ -262,10 +262,10 @@ figures.expert_bars(load, "eight tokens, four experts, capacity 2")
 # ranks:
 
 # %%
-show_source(scratch.experts.router.expert_capacity)
+show_source(scratch.experts.expert_capacity)
 
 # %%
-show_source(scratch.experts.router.accepted)
+show_source(scratch.experts.accepted)
 
 # %% [markdown]
 # A larger factor drops less and computes more padding. Switch Transformer compares 1, 1.25 and 2, and does
@@ -335,7 +335,7 @@ assert equally_busy == 1
 assert experts.balance_loss((5, 5, 0, 0), (0.5, 0.5, 0, 0)) == 4 / 2  # k = 2
 below_1 = experts.balance_loss((2, 3), ((2 + 3 * 0.49) / 5, 3 * 0.51 / 5))
 assert round(below_1, 2) == 0.92
-show_source(scratch.experts.router.balance_loss)
+show_source(scratch.experts.balance_loss)
 
 # %% [markdown]
 # $f_i$ is a count and has no gradient, $P_i$ has one. The gradient says: make the probability of those experts
@@ -354,7 +354,7 @@ helped = predict("12.helped", "Imbalance with it?", yours=None)
 def task():
     """A mixture, its tokens, and the random function that it learns to imitate."""
     torch.manual_seed(0)
-    moe = scratch.experts.mixture.MoE(hidden=16, experts=4, top_k=1)
+    moe = scratch.experts.MoE(hidden=16, experts=4, top_k=1)
     x = torch.randn(512, 16) + 1.0  # tokens that are somewhat alike
     return moe, x, torch.tanh(x @ torch.randn(16, 16))
 
@@ -433,7 +433,7 @@ figures.grouped_bars(sizes, "The router's scores", "{:.1f}".format, colours)
 # b_i \leftarrow b_i + \gamma \,\operatorname{sign}(\text{mean load} - \text{load}_i) .$$
 
 # %%
-show_source(scratch.experts.biased.BiasedRouter)
+show_source(scratch.experts.BiasedRouter)
 
 # %% [markdown]
 # The weights of the chosen experts still come from $p_i$ alone. (Here $p_i$ is a softmax. DeepSeek-V3 takes sigmoids.)
@@ -446,7 +446,7 @@ biased = predict("12.biased", "Imbalance with a bias?", yours=None)
 
 # %%
 moe, x, wanted = task()
-router = scratch.experts.biased.BiasedRouter(hidden=16, experts=4, top_k=1)
+router = scratch.experts.BiasedRouter(hidden=16, experts=4, top_k=1)
 router.scores = moe.router.scores  # starts where the others started
 moe.router = router
 with_bias, load_with_bias, error_with_bias = train(moe, x, wanted, speed=0.02)
@@ -537,7 +537,7 @@ steppers.expert_exchange(ranks=4)
 # So what a rank sends depends on its tokens, and what it receives on its experts' popularity.
 
 # %%
-show_source(scratch.experts.mixture.MoE.forward)
+show_source(scratch.experts.MoE.forward)
 
 # %% [markdown]
 # `_count` gets a table from the dispatcher, how many choices every rank has for each expert, and derives from it
@@ -545,7 +545,7 @@ show_source(scratch.experts.mixture.MoE.forward)
 # travels is in a class of its own. Exercise 12.10 builds it; you may want to do that first, before you read on.
 
 # %%
-show_source(scratch.experts.all_to_all.Dispatcher)
+show_source(scratch.experts.Dispatcher)
 
 # %% [markdown]
 # - `count`: all ranks tell each other their counts, a few bytes. From the table everybody knows what will be sent
@@ -559,7 +559,7 @@ show_source(scratch.experts.all_to_all.Dispatcher)
 # an all-to-all, with the sizes exchanged:
 
 # %%
-show_source(scratch.experts.all_to_all.AllToAll)
+show_source(scratch.experts.AllToAll)
 
 # %% [markdown]
 # ### The bytes
@@ -579,7 +579,7 @@ def one_step(count):
     """Forward and backward on this rank's tokens; what was sent, and the table of counts."""
     rank = launch.init().rank
     torch.manual_seed(0)
-    moe = scratch.experts.mixture.MoE(hidden=64, experts=4, top_k=2)
+    moe = scratch.experts.MoE(hidden=64, experts=4, top_k=2)
     moe.spread(dist.group.WORLD)
     torch.manual_seed(rank)
     x = torch.randn(count, 64, requires_grad=True)
@@ -1075,10 +1075,10 @@ figures.stacked_bars(rows, "Shares of the softmax", "{:.3f}".format, told)
 # the next section; you may want to do that first, before you read on.
 
 # %%
-show_source(scratch.context.block_attention.block_forward)
+show_source(scratch.context.block_forward)
 
 # %%
-show_source(scratch.context.block_attention.merge)
+show_source(scratch.context.merge)
 
 # %% [markdown]
 # **Remember**
@@ -1095,7 +1095,7 @@ show_source(scratch.context.block_attention.merge)
 # arXiv:2310.01889, section 3).
 
 # %%
-show_source(scratch.context.block_attention.ring_forward)
+show_source(scratch.context.ring_forward)
 
 # %% [markdown]
 # `ring.visits` starts the next hop *before* it hands out the current block, so sending and computing overlap.
@@ -1595,7 +1595,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib.scratch import wire
-from course_lib.scratch.experts.router import by_expert
+from course_lib.scratch.experts import by_expert
 
 ### BEGIN GIVEN
 
@@ -1656,7 +1656,7 @@ class Dispatcher:
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.experts.all_to_all import AllToAll, Dispatcher
+from course_lib.scratch.experts import AllToAll, Dispatcher
 
 ### END SOLUTION
 
@@ -1683,7 +1683,7 @@ check("12.10", [AllToAll, Dispatcher])
 import torch
 from torch import Tensor
 
-from course_lib.scratch.context.slices import SequenceRing
+from course_lib.scratch.context import SequenceRing
 
 ### BEGIN GIVEN
 
@@ -1717,7 +1717,7 @@ def ring_forward(q: Tensor, kv: Tensor, ring: SequenceRing) -> tuple[Tensor, Ten
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.context.block_attention import (
+from course_lib.scratch.context import (
     block_forward,
     merge,
     ring_forward,

@@ -1530,7 +1530,7 @@ check("13.11", answer)
 import torch
 import torch.distributed as dist
 
-from course_lib.scratch.pipeline.stage import wires
+from course_lib.scratch.pipeline_stage import wires
 from course_lib.scratch.three_d import Coordinates, own_group
 
 ### BEGIN GIVEN

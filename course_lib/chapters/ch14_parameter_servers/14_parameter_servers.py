@@ -32,11 +32,11 @@ from course_lib.chapters.ch14_parameter_servers import exchanges, figures
 from course_lib.chapters.ch14_parameter_servers.lanes import Lanes
 from course_lib.figures.paper import style
 from course_lib.launch import two_nodes
-from course_lib.scratch.parameter_server.messages import Messages
-from course_lib.scratch.parameter_server.server import ParameterServer
-from course_lib.scratch.parameter_server.stale import descend
-from course_lib.scratch.parameter_server.table import RemoteTable
-from course_lib.scratch.pipeline import stashing
+from course_lib.scratch.parameter_server import Messages
+from course_lib.scratch.parameter_server import ParameterServer
+from course_lib.scratch.parameter_server import descend
+from course_lib.scratch.parameter_server import RemoteTable
+from course_lib.scratch import pipeline
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network import collectives
@@ -211,7 +211,7 @@ assert together.values()[:, 0].tolist() == [1, 3]
 # gathers the rows of all ranks, and adds them up itself:
 
 # %%
-show_source(scratch.sparse_gradient.sum_of_rows)
+show_source(scratch.parameter_server.sum_of_rows)
 
 # %% [markdown]
 # Gloo does this inside `dist.all_reduce` when it gets a sparse tensor, and DDP uses that for such an embedding. NCCL refuses sparse tensors
@@ -231,7 +231,7 @@ def gathered():
     table = nn.Embedding(1000, 64, sparse=True)
     table(torch.arange(100 * rank, 100 * rank + 100)).sum().backward()
     with measure.wire.log_wire() as log:
-        total = scratch.sparse_gradient.sum_of_rows(table.weight.grad)
+        total = scratch.parameter_server.sum_of_rows(table.weight.grad)
     by_gloo = table.weight.grad.coalesce()
     dist.all_reduce(by_gloo)
     same = torch.equal(total.to_dense(), by_gloo.to_dense())
@@ -559,7 +559,7 @@ figures.lines(
 # from every late update, which is one reason why large models are trained in step today.
 #
 # A **staleness bound** (陈旧度上界) lies between the two. Who has finished more than $s$ updates more than the slowest trainer does not begin the next one, but waits (Ho et al. 2013, "stale synchronous parallel"). $s = 0$ is in step, $s = \infty$ is
-# asynchronous. `scratch.parameter_server.bounded` does it, and in the stepper it is "at most 1 ahead".
+# asynchronous. `scratch.parameter_server.BoundedServer` does it, and in the stepper it is "at most 1 ahead".
 #
 # This is how the largest learning rate falls as gradients come later:
 
@@ -604,7 +604,7 @@ figures.timeline(charts, seconds=False)
 # So PipeDream keeps the old weights until the backward pass: **weight stashing** (权重暂存). Then each gradient is exact, for weights that are a few updates old.
 
 # %%
-show_source(stashing.StashingStage.forward)
+show_source(pipeline.StashingStage.forward)
 
 
 # %%
@@ -618,8 +618,8 @@ def start():
 def trained(stash):
     """The stages after all micro-batches, without a flush."""
     modules, batches = start()
-    stages = [stashing.StashingStage(module, 0.5, stash) for module in modules]
-    stashing.train(stages, batches)
+    stages = [pipeline.StashingStage(module, 0.5, stash) for module in modules]
+    pipeline.train(stages, batches)
     return stages
 
 
@@ -627,7 +627,7 @@ def gap(stages, number=6):
     """How far stage 0's gradient is from the true one, at the weights of the forward pass."""
     modules, batches = start()
     used = [stage.weights[number] for stage in stages]
-    true = stashing.gradients_at(modules, used, batches[number])[0]
+    true = pipeline.gradients_at(modules, used, batches[number])[0]
     return float((stages[0].gradients[number] - true).norm() / true.norm())
 
 
@@ -655,7 +655,7 @@ for place, stage in enumerate(kept):
 # every $H$ updates the ranks average their *weights*:
 
 # %%
-show_source(scratch.replicas.local_sgd.LocalSGD.step)
+show_source(scratch.data_parallel.LocalSGD.step)
 
 
 # %%
@@ -663,9 +663,9 @@ def local(every, updates=8):
     """Bytes of the all-reduced tensors in an update, on average."""
     torch.manual_seed(dist.get_rank())
     model = nn.Linear(30, 40)
-    scratch.replicas.local_sgd.average(model)  # begin equal
+    scratch.data_parallel.average(model)  # begin equal
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = scratch.replicas.local_sgd.LocalSGD(model, optimizer, every)
+    trainer = scratch.data_parallel.LocalSGD(model, optimizer, every)
     with measure.wire.log_wire() as log:
         for _ in range(updates):
             model(torch.randn(8, 30)).square().mean().backward()
@@ -692,7 +692,7 @@ def walk(updates=16):
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = scratch.replicas.local_sgd.LocalSGD(model, optimizer, every=4)
+    trainer = scratch.data_parallel.LocalSGD(model, optimizer, every=4)
     found = [0.0]
     for _ in range(updates):
         (model(torch.ones(1)) - target).square().mean().backward()
@@ -752,7 +752,7 @@ figures.lines(
 hidden = predict("14.swap", "ms for 8 layers?", yours=None, unit="ms")
 
 # %%
-show_source(scratch.swapping.meanwhile)
+show_source(scratch.checkpointing.meanwhile)
 
 # %% [markdown]
 # Sleeping slows down the link, and the layers, to imitate large ones. The copies and the products are real.
@@ -761,8 +761,8 @@ show_source(scratch.swapping.meanwhile)
 LAYERS, COMPUTE_S, SWAP_S = 8, 0.02, 0.03
 torch.manual_seed(0)
 weights = [torch.randn(64, 64) / 8 for _ in range(LAYERS)]
-host = scratch.swapping.SlowHost(weights, bytes_per_s=weights[0].nbytes / SWAP_S)
-layer = scratch.swapping.slow_layer(COMPUTE_S)
+host = scratch.checkpointing.SlowHost(weights, bytes_per_s=weights[0].nbytes / SWAP_S)
+layer = scratch.checkpointing.slow_layer(COMPUTE_S)
 
 
 def swapped(order):
@@ -774,8 +774,8 @@ def swapped(order):
 
 
 # %%
-first, in_turn = swapped(scratch.swapping.one_by_one)
-second, hiding = swapped(scratch.swapping.meanwhile)
+first, in_turn = swapped(scratch.checkpointing.one_by_one)
+second, hiding = swapped(scratch.checkpointing.meanwhile)
 assert torch.equal(first, second)
 plan = exchanges.Swapping([COMPUTE_S] * LAYERS, [SWAP_S] * LAYERS)
 expect(1000 * plan.overlapped_s, label="meanwhile, as planned", unit="ms", yours=hidden)
@@ -926,14 +926,14 @@ figures.who_asks_whom(
 # The whole model:
 
 # %%
-show_source(scratch.hybrid.HybridModel)
+show_source(scratch.parameter_server.HybridModel)
 
 # %% [markdown]
 # `table` is a **remote module** (远程模块): calling `forward` sends the row numbers to the server, which looks the rows up and sends them back. The backward pass must take the same way in reverse. PyTorch's **distributed autograd** (分布式自动求导) does
 # that: both ends remember each RPC that carries tensors, and the backward pass sends gradients through it. And who updates the table? The trainer asks for that as well:
 
 # %%
-show_source(scratch.hybrid.update)
+show_source(scratch.parameter_server.update)
 
 # %% [markdown]
 # The `context` keeps the gradients. The server works for all trainers at once, each with its own context; in `.grad` their gradients would mix.
@@ -1265,7 +1265,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_lib.scratch.parameter_server.messages import STOP, Messages
+from course_lib.scratch.parameter_server import STOP, Messages
 
 ### BEGIN GIVEN
 

@@ -42,7 +42,8 @@ from course_lib.emitting import trainjob
 from course_lib.figures.paper import style
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
-from course_lib.scratch.recovery import failures
+from course_lib.scratch import recovery as failures
+from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -896,7 +897,7 @@ figures.stacked_bars(checkpoints, "A checkpoint", units.format_bytes, colours=lo
 
 # %%
 def rank_columns(rank, ranks):
-    return range(*scratch.recovery.checkpoint.columns(10, rank, ranks))
+    return range(*scratch.recovery.columns(10, rank, ranks))
 
 
 files = {
@@ -917,7 +918,7 @@ figures.cells({"written": written} | read, title, gap=2)
 # Rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$ of all $C$. So the middle reader takes one part of file 1 and one of file 2. Each part is an intersection of two intervals:
 
 # %%
-show_source(scratch.recovery.checkpoint.columns, scratch.recovery.checkpoint.load_shard)
+show_source(scratch.recovery.columns, scratch.recovery.load_shard)
 
 # %% [markdown]
 # **Predict.** A checkpoint of LLaMA-2 70B (827.7 GB), written by 64 ranks, is read by 48. From how many files does rank 1 read at least a byte? (Its part begins at $1/48$ and ends at $2/48$.)
@@ -927,7 +928,7 @@ files_read = predict("15.files", "Files that rank 1 of 48 reads?", yours=None)
 
 
 # %%
-columns = scratch.recovery.checkpoint.columns
+columns = scratch.recovery.columns
 total = models.MODELS["llama2-70b"].parameters().total
 low, high = columns(total, 1, 48)
 held = [columns(total, writer, 64) for writer in range(64)]
@@ -1154,15 +1155,15 @@ figures.lines(
 waste = predict("15.waste", "Lost, in %?", yours=None, unit="%")
 
 # %% [markdown]
-# First the theory, then a simulated machine: `failures.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
+# First the theory, then a simulated machine: `scratch.recovery.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
 
 # %%
 machine = {"save_s": 60, "mtbf_s": mtbf_s, "restart_s": 600}
-spans = failures.run(5 * 3600, interval_s=young_s, seed=3, **machine)
+spans = scratch.recovery.run(5 * 3600, interval_s=young_s, seed=3, **machine)
 figures.lanes({"the machine": spans}, "Five hours of new work")
 
 # %%
-show_source(failures.run)
+show_source(scratch.recovery.run)
 
 # %% [markdown]
 # Now for 400 days of work:
@@ -1171,8 +1172,8 @@ show_source(failures.run)
 # %%
 def simulated(interval_s, days=400):
     """Time lost over time spent on new work."""
-    spans = failures.run(days * 86_400, interval_s=interval_s, **machine)
-    return failures.wasted(spans)
+    spans = scratch.recovery.run(days * 86_400, interval_s=interval_s, **machine)
+    return scratch.recovery.wasted(spans)
 
 
 first_order = recovery.wasted_fraction(young_s, **machine)
@@ -1697,8 +1698,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.scratch.recovery.checkpoint import columns, remove_old
-from course_lib.scratch.recovery.files import (
+from course_lib.scratch.recovery import columns, remove_old
+from course_lib.scratch.recovery import (
     MANIFEST,
     CheckpointError,
     Layout,
@@ -1753,8 +1754,8 @@ def load_shard(
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.recovery.checkpoint import load_shard, save_shard
-from course_lib.scratch.recovery.files import write_whole
+from course_lib.scratch.recovery import load_shard, save_shard
+from course_lib.scratch.recovery import write_whole
 
 ### END SOLUTION
 

@@ -148,7 +148,7 @@ _PIECES = "pieces(total, writers, readers, rank)"
 
 
 def _pieces(total: int, writers: int, readers: int, rank: int) -> list[tuple[int, int, int]]:
-    from course_lib.scratch.recovery.checkpoint import columns
+    from course_lib.scratch.recovery import columns
 
     low, high = columns(total, rank, readers)
     found = []

@@ -53,6 +53,21 @@ from course_lib.chapters.ch16_cluster_clinic import logs as watchdog
 from course_lib.clinic import gpus as xid
 from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS
 from course_lib.chapters.ch16_cluster_clinic.commands import POD
+from course_lib.chapters.ch16_cluster_clinic import figures
+from course_lib import predict, recorded
+from course_lib.clinic import nccl_table, ports
+from course_lib.chapters.ch16_cluster_clinic import containers as container
+from course_lib.clinic import gpus as gpu_state
+from course_lib.clinic import gpus as gpu_topology
+from course_lib.clinic import gpus as gpu_use
+from course_lib.chapters.ch16_cluster_clinic import logs as nccl_choice
+from course_lib.chapters.ch16_cluster_clinic import logs as nccl_log
+from course_lib.clinic import ports as port_counters
+from course_lib.chapters.ch16_cluster_clinic import commands as tables
+from course_lib.chapters.ch16_cluster_clinic import logs as watchdog
+from course_lib.clinic import gpus as xid
+from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS
+from course_lib.chapters.ch16_cluster_clinic.commands import POD
 from course_lib.clinic.recorded import output
 from course_lib.demos.shared.batch import mean_loss, rows_of
 from course_lib.demos.shared.training import Training, one_process
@@ -61,8 +76,10 @@ from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
 from course_lib.chapters.ch16_cluster_clinic import small_shm
-from course_lib.scratch.collectives import ring
-from course_lib.scratch.collectives.peers import SlowPeers
+from course_lib.scratch import collectives as ring
+from course_lib.scratch.collectives import SlowPeers
+from course_lib.chapters.ch16_cluster_clinic import small_shm
+from course_lib.scratch.collectives import SlowPeers, ring_all_reduce
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.recipe import Recipe
@@ -609,7 +626,7 @@ def ring_seconds(slow_rank):
     for _ in range(2):
         dist.barrier()
         start = time.perf_counter()
-        ring.ring_all_reduce(numbers, peers)
+        ring_all_reduce(numbers, peers)
         dist.barrier()
         times.append(time.perf_counter() - start)
     return min(times)

@@ -19,11 +19,11 @@ from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
 from course_lib.measure.peak import tensor_bytes
-from course_lib.scratch.fsdp.clipping import clip_shards
-from course_lib.scratch.fsdp.deferred_init import defer
-from course_lib.scratch.fsdp.hooks import Hooked
-from course_lib.scratch.fsdp.yafsdp import YaFSDP
+from course_lib.scratch.deferred_init import defer
+from course_lib.scratch.flat_parameter import clip_shards
+from course_lib.scratch.fsdp import Hooked
 from course_lib.scratch.gpt import GPT
+from course_lib.scratch.yafsdp import YaFSDP
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,

@@ -81,13 +81,13 @@ def ddp_calls(gradient_bytes: Sequence[int], ranks: int) -> Trace:
 
 
 def predicted_stored(training: Training, layout: Layout = ALONE, stage: int = 0) -> Stored:
-    """Bytes that a rank keeps from one update to the next, in the words of `scratch.ledger`."""
+    """Bytes that a rank keeps from one update to the next, in the words of `scratch.gpt`."""
     local = local_parameters(training.shape(), layout, stage)
     return {**stored_states(local, layout), "inputs and labels": 0}
 
 
 def stored_states(local: LocalParameters, layout: Layout, recipe: Recipe = FP32) -> Stored:
-    """Bytes of weights, gradients and optimizer states, in the words of `scratch.ledger`."""
+    """Bytes of weights, gradients and optimizer states, in the words of `scratch.gpt`."""
     states = sharded_states(local, recipe, layout)
     return {
         "weights": states.parameters_bytes,

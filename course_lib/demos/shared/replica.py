@@ -10,8 +10,7 @@ from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.prediction import ddp_calls
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.gpt import GPT
-from course_lib.scratch.ledger import ledger
+from course_lib.scratch.gpt import GPT, ledger
 from course_lib.trace import Trace
 
 

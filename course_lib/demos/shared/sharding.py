@@ -14,7 +14,7 @@ from torch import nn
 
 from course_lib.demos.shared.prediction import FP32, Stored, calls_of, stored_states, traffic
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.fsdp.deferred_init import defer
+from course_lib.scratch.deferred_init import defer
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.training import gradients_of
-from course_lib.scratch.ledger import ledger
+from course_lib.scratch.gpt import ledger
 
 
 class Trainee(ABC):
@@ -36,5 +36,5 @@ class Trainee(ABC):
         self.optimizer.zero_grad()
 
     def stored(self) -> dict[str, int]:
-        """Bytes of this rank's tensors by consumer, as `scratch.ledger` counts them."""
+        """Bytes of this rank's tensors by consumer, as `scratch.gpt` counts them."""
         return ledger(self.model, self.optimizer)

@@ -13,9 +13,8 @@ from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, gradients_of
 from course_lib.demos.tp import megatron, torch_tp
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.tensor.region import Pair, TensorParallel
-from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor.vocabulary import cut_gpt, whole_gradients
+from course_lib.scratch.tensor import Pair, SequenceParallel, TensorParallel, sum_copied_gradients
+from course_lib.scratch.vocabulary import cut_gpt, whole_gradients
 
 PAIR = ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear")
 ENDS = ("Gather", "SumScatter")

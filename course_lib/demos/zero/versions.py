@@ -15,11 +15,9 @@ from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training
 from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch import wire
-from course_lib.scratch.ledger import ledger
-from course_lib.scratch.zero.flat import views
-from course_lib.scratch.zero.offload import Host
-from course_lib.scratch.zero.stage3 import Zero3
-from course_lib.scratch.zero.stages import Zero
+from course_lib.scratch.gpt import ledger
+from course_lib.scratch.zero import Host, Zero, views
+from course_lib.scratch.zero3 import Zero3
 
 
 def micro_batches(batch: Batch, rank: launch.Rank, accumulation: int) -> list[Batch]:

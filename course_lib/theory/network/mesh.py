@@ -166,6 +166,7 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     return tuple(_talk(job, rank, message) for message in sorted(sent, key=_turn))
 
 
+@checked
 def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
     """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
     whole("rank", rank, least=0)
@@ -176,6 +177,7 @@ def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
     )
 
 
+@checked
 def sent_bytes(talks: tuple[Talk, ...], axis: str = "") -> float:
     """What a rank sends in an update: along one axis, or along all."""
     return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))

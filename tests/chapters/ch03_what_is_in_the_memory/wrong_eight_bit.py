@@ -2,8 +2,13 @@
 
 import torch
 
-from course_lib.scratch.eight_bit import AdamW8bit, dequantise, dynamic_levels, quantise
-from course_lib.scratch.master_copy import adamw_update
+from course_lib.scratch.precision import (
+    AdamW8bit,
+    adamw_update,
+    dequantise,
+    dynamic_levels,
+    quantise,
+)
 from tests.checking.builds.patches import versions
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.scratch import master_copy
+from course_lib.scratch import precision
 from tests.checking.builds.patches import versions
 
 
@@ -152,7 +152,7 @@ _OPTIMIZERS = """
     ? 3 leaves 140 bytes
 """
 WRONG = [
-    *versions(adamw_update, lambda update: [update, master_copy.MasterAdamW], _UPDATES),
-    *versions(master_copy.MasterAdamW, lambda kind: [master_copy.adamw_update, kind], _OPTIMIZERS),
+    *versions(adamw_update, lambda update: [update, precision.MasterAdamW], _UPDATES),
+    *versions(precision.MasterAdamW, lambda kind: [precision.adamw_update, kind], _OPTIMIZERS),
 ]
 RIGHT = [("lists", [adamw_update, Written])]

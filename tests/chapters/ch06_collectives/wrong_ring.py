@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter
+from course_lib.scratch.collectives import ring_all_gather, ring_reduce_scatter
 from tests.checking.builds.patches import versions
 
 

@@ -134,7 +134,7 @@ _PATCHES = r"""
     ? 1 2 ranks send 2 messages|4 ranks send 8 messages
     a ring
     - total, n
-    + from course_lib.scratch.collectives.ring import ring_all_reduce
+    + from course_lib.scratch.collectives import ring_all_reduce
     + return ring_all_reduce(tensor, peers)
     + total, n
     ? 1 a message is not the whole tensor|send 4 messages

@@ -6,10 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.scratch.replicas.buckets import Bucket as Views
-from course_lib.scratch.replicas.buckets import fill
-from course_lib.scratch.replicas.ddp import DDP as Course
-from course_lib.scratch.replicas.ddp import after_backward
+from course_lib.scratch.ddp import DDP as Course
+from course_lib.scratch.ddp import Bucket as Views
+from course_lib.scratch.ddp import after_backward, fill
 from course_lib.scratch.wire import start_all_reduce
 from tests.checking.builds.patches import patched, versions
 

@@ -5,8 +5,8 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.scratch import wire
-from course_lib.scratch.replicas.ddp import after_backward
-from course_lib.scratch.zero.flat import flatten, units_of, views
+from course_lib.scratch.ddp import after_backward
+from course_lib.scratch.zero import flatten, units_of, views
 from tests.checking.builds.patches import versions
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from course_lib import launch
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.measure.peak import Watch, watching
-from course_lib.scratch.fsdp.mini import FSDP
+from course_lib.scratch.fsdp import FSDP
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS

@@ -4,8 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.scratch import wire
-from course_lib.scratch.fsdp import mini
+from course_lib.scratch import fsdp, wire
 from tests.checking.builds.patches import patched, versions
 
 
@@ -109,9 +108,9 @@ def _rounded(work, unit, wide):
 
 def _with_unit(unit):
     unit.__name__ = "FSDPUnit"
-    fsdp = patched(mini.FSDP)
-    fsdp.unit = unit
-    return [unit, fsdp]
+    whole = patched(fsdp.FSDP)
+    whole.unit = unit
+    return [unit, whole]
 
 
 RIGHT = [("another form", _with_unit(FSDPUnit)), ("torch's own calls", _with_unit(Lists))]
@@ -322,5 +321,5 @@ _FSDPS = """
 """
 WRONG = [
     *versions(FSDPUnit, _with_unit, _UNITS),
-    *versions(mini.FSDP, lambda fsdp: [mini.FSDPUnit, fsdp], _FSDPS),
+    *versions(fsdp.FSDP, lambda whole: [fsdp.FSDPUnit, whole], _FSDPS),
 ]

@@ -1,6 +1,6 @@
 """Ways into and out of a pair that the check must refuse, as patches of the course's own."""
 
-from course_lib.scratch.tensor.sequence import Gather, SumScatter
+from course_lib.scratch.tensor import Gather, SumScatter
 from tests.checking.builds.patches import patched, versions
 
 RIGHT = [

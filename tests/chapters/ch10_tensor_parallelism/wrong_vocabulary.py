@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from course_lib.scratch.tensor.vocabulary import vocab_parallel_cross_entropy
+from course_lib.scratch.vocabulary import vocab_parallel_cross_entropy
 from tests.checking.builds.patches import versions
 
 

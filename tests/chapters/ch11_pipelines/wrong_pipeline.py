@@ -4,9 +4,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.scratch.accumulation import count_tokens, loss_sum
-from course_lib.scratch.pipeline.mail import Mail
-from course_lib.scratch.pipeline.runtime import Pipeline as Ours
-from course_lib.scratch.pipeline.stage import sum_tied_gradients
+from course_lib.scratch.pipeline import Pipeline as Ours
+from course_lib.scratch.pipeline_stage import Mail, sum_tied_gradients
 from tests.checking.builds.patches import versions
 
 

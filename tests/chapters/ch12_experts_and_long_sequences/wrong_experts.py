@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.scratch import wire
-from course_lib.scratch.experts.router import by_expert
+from course_lib.scratch.experts import by_expert
 
 
 def _exchange(rows, sent, received, group):

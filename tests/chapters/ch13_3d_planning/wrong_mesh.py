@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from course_lib.scratch.pipeline.stage import Wires, wires
+from course_lib.scratch.pipeline_stage import Wires, wires
 from course_lib.scratch.three_d import Coordinates, own_group
 from tests.checking.builds.patches import versions
 

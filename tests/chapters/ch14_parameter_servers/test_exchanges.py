@@ -19,7 +19,7 @@ from course_lib.chapters.ch14_parameter_servers.exchanges import (
     mean_staleness,
     weight_versions,
 )
-from course_lib.scratch.parameter_server.stale import descend
+from course_lib.scratch.parameter_server import descend
 from course_lib.theory.network.collectives import sent_bytes
 
 

@@ -26,7 +26,7 @@ from course_lib.chapters.ch14_parameter_servers.demos.hybrid import (
     interface_bytes,
 )
 from course_lib.launch import two_nodes
-from course_lib.scratch.hybrid import HybridModel
+from course_lib.scratch.parameter_server import HybridModel
 
 SMALL = {"model": "128x2", "steps": 4, "batch": 5}  # trainers with 3 and 2 samples
 

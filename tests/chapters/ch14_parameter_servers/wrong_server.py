@@ -2,9 +2,9 @@
 
 import torch
 
+from course_lib.scratch.parameter_server import STOP
 from course_lib.scratch.parameter_server import ParameterServer as OwnServer
 from course_lib.scratch.parameter_server import RemoteTable as OwnTable
-from course_lib.scratch.parameter_server.messages import STOP
 from tests.checking.builds.patches import patched, versions
 
 _TABLES = """

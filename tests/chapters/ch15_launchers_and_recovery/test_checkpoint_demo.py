@@ -9,7 +9,7 @@ from together import keep_mine, refused, runs
 from course_lib import demos, launch
 from course_lib.chapters.ch15_launchers_and_recovery.demos import checkpoint
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.recovery.checkpoint import complete
+from course_lib.scratch.recovery import complete
 
 SMALL = {"model": "1x16x2", "sequence": 8, "steps": 4, "save_after": 2}
 # save_ranks, load_ranks: loading by torch takes about half a second, and nothing is run twice.

@@ -8,14 +8,15 @@ import zlib
 import torch
 import torch.distributed as dist
 
-from course_lib.scratch.recovery import checkpoint as ours
-from course_lib.scratch.recovery import files
-from course_lib.scratch.recovery.checkpoint import columns, remove_old
-from course_lib.scratch.recovery.files import (
+from course_lib.scratch import recovery
+from course_lib.scratch import recovery as ours
+from course_lib.scratch.recovery import (
     MANIFEST,
     CheckpointError,
+    columns,
     read_manifest,
     read_shard,
+    remove_old,
 )
 from tests.checking.builds.patches import versions
 
@@ -223,9 +224,15 @@ always reshards
 """
 
 
-WRONG = versions(files.write_whole, lambda write: [write, ours.save_shard, ours.load_shard], _WRITE)
-WRONG += versions(ours.save_shard, lambda save: [files.write_whole, save, ours.load_shard], _SAVE)
-WRONG += versions(ours.load_shard, lambda load: [files.write_whole, ours.save_shard, load], _LOAD)
+WRONG = versions(
+    recovery.write_whole, lambda write: [write, ours.save_shard, ours.load_shard], _WRITE
+)
+WRONG += versions(
+    ours.save_shard, lambda save: [recovery.write_whole, save, ours.load_shard], _SAVE
+)
+WRONG += versions(
+    ours.load_shard, lambda load: [recovery.write_whole, ours.save_shard, load], _LOAD
+)
 
 
 def _by_descriptors(path, data):

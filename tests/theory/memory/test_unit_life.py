@@ -14,7 +14,7 @@ from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.fsdp.yafsdp import YaFSDP
+from course_lib.scratch.yafsdp import YaFSDP
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.memory.unit_life import (

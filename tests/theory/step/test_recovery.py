@@ -9,7 +9,8 @@ from every import every
 from probes import Probe, by_name
 
 from course_lib import cluster
-from course_lib.scratch.recovery import failures
+from course_lib.scratch import recovery
+from course_lib.scratch import recovery as failures
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.step.recovery import (
     JobCosts,
@@ -76,8 +77,8 @@ def test_llama_3_lost_a_rank_every_three_hours():
 @every("interval_s", [60.0, 300.0, 1156.0, 4000.0])
 def test_the_complete_model_is_what_a_run_with_failures_shows(interval_s):
     llama = {"save_s": 60.0, "mtbf_s": 11_135.0, "restart_s": 600.0}
-    spans = failures.run(200 * DAY_S, interval_s=interval_s, **llama)
-    seen = failures.wasted(spans)
+    spans = recovery.run(200 * DAY_S, interval_s=interval_s, **llama)
+    seen = recovery.wasted(spans)
     assert seen == pytest.approx(expected_waste(interval_s, **llama), rel=0.03)
 
 

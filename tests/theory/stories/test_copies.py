@@ -12,8 +12,7 @@ from every import every
 from probes import SLOW_LINK, Probe
 
 from course_lib.chapters.ch14_parameter_servers.exchanges import mean_staleness
-from course_lib.scratch.parameter_server.bounded import BoundedServer
-from course_lib.scratch.parameter_server.messages import STOP
+from course_lib.scratch.parameter_server import STOP, BoundedServer
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.memory.states import model_states

@@ -294,7 +294,7 @@ _gpt = later("course_lib.scratch.gpt")
 def _accumulation(parts: SimpleNamespace) -> Callable[[], object]:
     torch.manual_seed(0)
     small = _gpt.GPT(layers=2, hidden=64, heads=4, vocab=64, context=32)
-    model = later("course_lib.scratch.replicas.ddp").DDP(small)
+    model = later("course_lib.scratch.ddp").DDP(small)
     window = [(inputs, labels) for inputs, labels in torch.randint(0, 64, (4, 2, 4, 32))]
     return lambda: (model.zero_grad(), parts.accumulate_ddp(model, window))
 

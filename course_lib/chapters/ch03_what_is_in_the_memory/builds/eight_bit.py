@@ -12,7 +12,7 @@ from course_lib.checking.races import Race
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 
 _accumulation = later("course_lib.scratch.accumulation")
-_eight_bit, _gpt = later("course_lib.scratch.eight_bit"), later("course_lib.scratch.gpt")
+_eight_bit, _gpt = later("course_lib.scratch.precision"), later("course_lib.scratch.gpt")
 _gradients, _storages = later("course_lib.measure.gradients"), later("course_lib.measure.peak")
 
 _BLOCK = 64

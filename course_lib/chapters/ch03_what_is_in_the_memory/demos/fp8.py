@@ -16,7 +16,7 @@ from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.rounded_products import Formats, round_products
+from course_lib.scratch.precision import Formats, round_products
 
 VERSIONS = {
     "fp32": None,

@@ -20,8 +20,8 @@ from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import FP32
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.measure.gradients import relative_difference
-from course_lib.scratch import eight_bit
-from course_lib.scratch.ledger import ledger
+from course_lib.scratch import precision
+from course_lib.scratch.gpt import ledger
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import model_states
 
@@ -86,10 +86,10 @@ def _torch(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimiz
     return torch.optim.AdamW(parameters, lr=lr)
 
 
-def _linear(parameters: Iterable[nn.Parameter], lr: float) -> eight_bit.AdamW8bit:
+def _linear(parameters: Iterable[nn.Parameter], lr: float) -> precision.AdamW8bit:
     """The course's own, with the maps that do not work."""
-    optimizer = eight_bit.AdamW8bit(parameters, lr)
-    linear = eight_bit.linear_levels
+    optimizer = precision.AdamW8bit(parameters, lr)
+    linear = precision.linear_levels
     optimizer.levels = {"momentum": linear(signed=True), "variance": linear(signed=False)}
     return optimizer
 

@@ -25,8 +25,8 @@ from course_lib.demos.shared.training import one_process
 from course_lib.measure.gradients import flat_gradient, relative_difference, saved_bytes
 from course_lib.measure.times import matmul_flops
 from course_lib.scratch.checkpointing import Segment, cut
+from course_lib.scratch.ddp import DDP
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes

@@ -21,9 +21,8 @@ from course_lib.demos.shared.prediction import predicted_stored
 from course_lib.demos.shared.replica import Replica, own_devices, predicted_exchange
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import one_process
-from course_lib.scratch.replicas.data_parallel import DataParallel
-from course_lib.scratch.replicas.ddp import DDP
-from course_lib.scratch.replicas.spread import Spread
+from course_lib.scratch.data_parallel import DataParallel
+from course_lib.scratch.ddp import DDP, Spread
 from course_lib.theory.network.collectives import sent_bytes
 
 

@@ -23,8 +23,8 @@ from torch.autograd import Function
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.demos.shared.result import Result
-from course_lib.scratch.fsdp.flat_parameter import Reduction
-from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+from course_lib.scratch.flat_parameter import Reduction
+from course_lib.scratch.fsdp import FSDP, FSDPUnit
 from course_lib.scratch.wire import Work
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 from course_lib.trace import COLLECTIVES, Event

@@ -30,7 +30,7 @@ from course_lib.checking.races import Race
 _passes = later("course_lib.checking.builds.on_rank.watched")
 _wire = later("course_lib.measure.wire")
 _layers, _sequence, _vocabulary = (
-    later(f"course_lib.scratch.tensor.{name}") for name in ("layers", "sequence", "vocabulary")
+    later(f"course_lib.scratch.{name}") for name in ("tensor", "tensor", "vocabulary")
 )
 
 _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4

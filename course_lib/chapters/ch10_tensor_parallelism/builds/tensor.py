@@ -27,7 +27,7 @@ from course_lib.theory.network.collectives import activation_bytes
 _watched = later("course_lib.checking.builds.on_rank.watched")
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _region, _layers, _vocabulary = (
-    later(f"course_lib.scratch.tensor.{name}") for name in ("region", "layers", "vocabulary")
+    later(f"course_lib.scratch.{name}") for name in ("tensor", "tensor", "vocabulary")
 )
 
 _BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
@@ -307,7 +307,7 @@ def _mlp(cut: Callable[[Any], object]) -> Callable[[], object]:
 
 def _by_a_pair(parts: SimpleNamespace) -> Callable[[], object]:
     pair = later("course_lib.chapters.ch10_tensor_parallelism.builds.tensor").pair_of(parts)
-    region = later("course_lib.scratch.tensor.region").TensorParallel(pair=pair)
+    region = later("course_lib.scratch.tensor").TensorParallel(pair=pair)
 
     def cut(mlp: Any) -> None:
         mlp[0], mlp[2] = pair.column(mlp[0], region), pair.row(mlp[2], region)

@@ -25,8 +25,8 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.builds.raced import both_passes, device_mesh
 from course_lib.checking.races import Race
 
-_regions = later("course_lib.scratch.tensor.region")
-_sequences = later("course_lib.scratch.tensor.sequence")
+_regions = later("course_lib.scratch.tensor")
+_sequences = later("course_lib.scratch.tensor")
 _wire = later("course_lib.measure.wire")
 
 _NAME = "vocab_parallel_cross_entropy"
@@ -150,7 +150,7 @@ _BOTH = _Cut(7, ranks=3), _HARD[1], *(_Cut(vocab, ranks=3, in_group=True) for vo
 
 
 def _vocabulary(parts: SimpleNamespace) -> Callable[[], object]:
-    region = later("course_lib.scratch.tensor.region").TensorParallel()
+    region = later("course_lib.scratch.tensor").TensorParallel()
     logits, labels = torch.ones(1, 256, 4096, requires_grad=True), torch.arange(256).view(1, 256)
     return lambda: both_passes(parts.vocab_parallel_cross_entropy, logits, labels, region)
 

@@ -26,11 +26,11 @@ from course_lib.demos.three_d import Mixed
 from course_lib.demos.tp import torch_tp
 from course_lib.demos.tp.versions import Cut
 from course_lib.demos.tp.versions import Torch as TorchTP
-from course_lib.scratch.fsdp.flat_parameter import gathered
-from course_lib.scratch.fsdp.mini import FSDP
-from course_lib.scratch.tensor.region import TensorParallel
-from course_lib.scratch.tensor.vocabulary import cut_gpt, vocab_parallel_cross_entropy
+from course_lib.scratch.flat_parameter import gathered
+from course_lib.scratch.fsdp import FSDP
+from course_lib.scratch.tensor import TensorParallel
 from course_lib.scratch.three_d import Mesh
+from course_lib.scratch.vocabulary import cut_gpt, vocab_parallel_cross_entropy
 from course_lib.theory.inputs.layout import Layout
 from course_lib.trace import Trace
 from course_lib.validation import divisible

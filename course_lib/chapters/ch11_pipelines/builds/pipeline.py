@@ -31,9 +31,9 @@ from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
 
 _accumulation, _gpt, _mail, _stage = (
     later(f"course_lib.scratch.{name}")
-    for name in ("accumulation", "gpt", "pipeline.mail", "pipeline.stage")
+    for name in ("accumulation", "gpt", "pipeline_stage", "pipeline_stage")
 )
-_held, _wire = (later(f"course_lib.measure.{name}") for name in ("saved_tensors", "wire"))
+_held, _wire = (later(f"course_lib.measure.{name}") for name in ("gradients", "wire"))
 
 _HIDDEN, _HEADS, _VOCAB, _SEQUENCE = 16, 2, 11, 8
 _TABLES = ("embedding.weight", "head.weight")
@@ -266,14 +266,14 @@ def _race_part() -> Any:
     torch.manual_seed(0)
     text = torch.randint(64, (2 * _COUNT, 65))
     window = list(zip(text[:, :-1].chunk(_COUNT), text[:, 1:].chunk(_COUNT), strict=True))
-    model, stage = _gpt.GPT(4, 64, 4, 64, 64), later("course_lib.scratch.pipeline.stage")
+    model, stage = _gpt.GPT(4, 64, 4, 64, 64), later("course_lib.scratch.pipeline_stage")
     (piece,) = stage.cut(model, [2, 2], dist.get_rank(), _STAGES)
     return piece, window
 
 
 def _pipeline(parts: SimpleNamespace) -> Callable[[], object]:
     piece, window = _race_part()
-    group = later("course_lib.scratch.pipeline.stage").wires([range(_STAGES)])
+    group = later("course_lib.scratch.pipeline_stage").wires([range(_STAGES)])
     orders = later("course_lib.theory.pipelines.schedules").schedule("1f1b", _STAGES, _COUNT).orders
     pipeline = parts.Pipeline([piece], orders, group)
     return lambda: pipeline.run(window)

@@ -28,7 +28,7 @@ _traffic, _wire = (
     later("course_lib.checking.builds.on_rank.watched"),
     later("course_lib.measure.wire"),
 )
-_router = later("course_lib.scratch.experts.router")
+_router = later("course_lib.scratch.experts")
 
 _HIDDEN = 3
 # Rows that each rank sends to each: rank 1 has none.
@@ -389,7 +389,7 @@ def _experts(parts: SimpleNamespace) -> Callable[[], object]:
 def _on_torchs_all_to_all() -> Callable[[], object]:
     """The course's Dispatcher on torch's own all-to-all."""
     collectives = later("torch.distributed._functional_collectives")
-    dispatcher = later("course_lib.scratch.experts.all_to_all").Dispatcher
+    dispatcher = later("course_lib.scratch.experts").Dispatcher
 
     def all_to_all(self: Any, rows: Any, sent: Any, received: Any) -> Any:
         return collectives.all_to_all_single_autograd(rows, received, sent, self.group)

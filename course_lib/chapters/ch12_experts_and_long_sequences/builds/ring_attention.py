@@ -218,7 +218,7 @@ def _expect_ring(found: Any, place: Place) -> Rows:
 
 def _own_slice() -> tuple[Any, Any, Any]:
     """4 heads of 512 zig-zag tokens on each rank: queries; keys and values; the ring."""
-    ring = later("course_lib.scratch.context.slices").SequenceRing(dist.group.WORLD, True)
+    ring = later("course_lib.scratch.context").SequenceRing(dist.group.WORLD, True)
     q, k, v = torch.randn(3, 1, 4, 512, 32)
     return q, torch.stack([k, v]), ring
 

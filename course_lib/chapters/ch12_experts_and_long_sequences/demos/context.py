@@ -28,8 +28,7 @@ from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
-from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
-from course_lib.scratch.context.slices import SequenceRing
+from course_lib.scratch.context import RingAttention, SequenceRing, spread_sequence
 from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.layout import Layout
 from course_lib.trace import SEND, Trace
@@ -47,7 +46,7 @@ class Options(BatchOptions):
 
 
 class Ring(Trainee):
-    """scratch.context.ring_attention, with one chunk of the sequence on each rank.
+    """scratch.context, with one chunk of the sequence on each rank.
 
     `parts`: "mine" takes the learner's own forward pass, where it is built.
     """

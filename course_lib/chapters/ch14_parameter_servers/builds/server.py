@@ -23,7 +23,7 @@ from course_lib.checking.builds.compare import (
 )
 from course_lib.checking.races import Race
 
-_scratch = later("course_lib.scratch.parameter_server.messages")
+_scratch = later("course_lib.scratch.parameter_server")
 _wire = later("course_lib.measure.wire")
 
 _ROWS, _UPDATES = 11, 2
@@ -329,7 +329,7 @@ def _expect_late(found: Any, place: Place) -> Rows:
 
 def _server(parts: SimpleNamespace) -> Callable[[], object]:
     """One server and one trainer."""
-    messages = later("course_lib.scratch.parameter_server.messages").Messages(dist.group.WORLD)
+    messages = later("course_lib.scratch.parameter_server").Messages(dist.group.WORLD)
     if dist.get_rank() == 0:
         server = parts.ParameterServer(torch.zeros(10_000, 64), 0.1, [1], messages)
         serve: Callable[[], object] = server.serve_together

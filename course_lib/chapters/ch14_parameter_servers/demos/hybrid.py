@@ -45,7 +45,7 @@ from course_lib.demos.shared.training import one_process
 from course_lib.launch.job import STORE_VARIABLE
 from course_lib.launch.two_nodes import LINK
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.hybrid import HybridModel, remote, update
+from course_lib.scratch.parameter_server import HybridModel, remote, update
 from course_lib.trace import Total
 from course_lib.validation import whole
 

@@ -22,7 +22,7 @@ from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.replicas.local_sgd import LocalSGD
+from course_lib.scratch.data_parallel import LocalSGD
 from course_lib.trace import Total, Trace
 from course_lib.validation import whole
 
@@ -54,7 +54,7 @@ class PlainTraining(Training):
 
 
 class Local(Trainee):
-    """The technique of scratch.replicas.local_sgd."""
+    """The technique of scratch.data_parallel."""
 
     name = "average after each update"
 

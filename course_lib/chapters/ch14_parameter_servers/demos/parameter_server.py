@@ -37,7 +37,7 @@ from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import OneProcess, one_process
-from course_lib.scratch.parameter_server.messages import Messages
+from course_lib.scratch.parameter_server import Messages
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.trace import SEND, Trace
 from course_lib.validation import whole

@@ -39,8 +39,8 @@ from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.measure.gradients import flat_gradient
+from course_lib.scratch import recovery
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.recovery import checkpoint
 from course_lib.theory.step.recovery import checkpoint_bytes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -84,7 +84,7 @@ class Sharded(Saver):
         self.layout = {name: list(p.shape) for name, p in self.model.named_parameters()}
         flat = nn.utils.parameters_to_vector(self.model.parameters()).detach()
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.start, self.stop = checkpoint.columns(len(flat), rank, ranks)
+        self.start, self.stop = recovery.columns(len(flat), rank, ranks)
         self.mine = nn.Parameter(flat[self.start : self.stop].clone())
         self.optimizer = training.optimizer([self.mine])
 
@@ -106,7 +106,7 @@ class Sharded(Saver):
 
     def load(self, folder: Path) -> int:
         """Read the newest complete checkpoint, cut for this group's ranks."""
-        newest, load = checkpoint.newest(folder), mine.get("load_shard", self.parts)
+        newest, load = recovery.newest(folder), mine.get("load_shard", self.parts)
         step, shard = load(newest, self.layout, self.group)
         weights, *moments = shard.to(self.mine.device)
         self.mine.data.copy_(weights)

@@ -25,14 +25,15 @@ from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.result import Result
 from course_lib.demos.tp.versions import own_region
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.tensor.region import (
+from course_lib.scratch.tensor import (
     ColumnParallelLinear,
     Pair,
     RowParallelLinear,
+    SequenceParallel,
     TensorParallel,
+    sum_copied_gradients,
 )
-from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor.vocabulary import cut_gpt, vocab_parallel_cross_entropy
+from course_lib.scratch.vocabulary import cut_gpt, vocab_parallel_cross_entropy
 from course_lib.scratch.wire import all_reduce
 from course_lib.validation import fraction
 

@@ -24,7 +24,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from course_lib.checking.own_work import Own, calls, is_learners, line_of
 from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import Listener, WireLog, log_wire
-from course_lib.scratch.context.slices import Passing, SequenceRing
+from course_lib.scratch.context import Passing, SequenceRing
 
 # --- The learner's work, and a diary of its calls -----------------------------------------------
 

@@ -26,8 +26,8 @@ from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.training import OneProcess, Training, one_process
 from course_lib.measure.gradients import count_held
-from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import wires
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import wires
 from course_lib.theory.inputs.layout import Layout
 from course_lib.validation import divisible
 

@@ -21,9 +21,8 @@ from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, gradients_of
-from course_lib.scratch.pipeline.letters import Pass
-from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import Wires, cut, sum_tied_gradients
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.pipeline_stage import Pass, Wires, cut, sum_tied_gradients
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import PassTimes, bubble_fraction
 from course_lib.theory.pipelines.schedules import Schedule, schedule
@@ -62,7 +61,7 @@ class Staged(Trainee):
 
 
 class Scratch(Staged):
-    """`scratch.pipeline.runtime`, which follows the theory's own order of passes.
+    """`scratch.pipeline`, which follows the theory's own order of passes.
 
     `parts`: "mine" runs the learner's own Pipeline instead, where it is built.
     """

@@ -27,7 +27,7 @@ from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import one_process
-from course_lib.scratch.experts.mixture import MoE
+from course_lib.scratch.experts import MoE
 from course_lib.theory.inputs.layout import Layout
 from course_lib.trace import Trace
 from course_lib.validation import divisible, whole

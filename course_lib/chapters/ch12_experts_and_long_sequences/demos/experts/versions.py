@@ -15,9 +15,7 @@ from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, gradients_of
-from course_lib.scratch.experts.all_to_all import Dispatcher
-from course_lib.scratch.experts.mixture import MoE
-from course_lib.scratch.experts.router import Router
+from course_lib.scratch.experts import Dispatcher, MoE, Router
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.bucket_timeline import ddp_buckets
@@ -75,7 +73,7 @@ def mixtures(model: nn.Module) -> list[MoE]:
 
 
 class ByHand(Trainee):
-    """The technique of scratch.experts.mixture; gradients are summed tensor by tensor."""
+    """The technique of scratch.experts; gradients are summed tensor by tensor."""
 
     name = "by hand"
 

@@ -1,7 +1,7 @@
 """A rank killed in mid-training: torchrun starts all again, from the last checkpoint.
 
 Recovery, part 2. torchrun's elastic agent ends the other ranks and starts all of them again
-(`--max-restarts`); they resume from the last checkpoint (scratch.recovery.checkpoint). Updates
+(`--max-restarts`); they resume from the last checkpoint (scratch.recovery). Updates
 since then are done again; the loss curve is that of one undisturbed process.
 Run it with `course demo elastic --ranks 2`: rank 0 starts torchrun with as many ranks.
 With `course demo elastic --two-nodes 200` each of two nodes has an agent, and all processes of

@@ -16,7 +16,7 @@ from course_lib import launch
 from course_lib.chapters.ch15_launchers_and_recovery.demos.checkpoint import Sharded
 from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.recovery import checkpoint
+from course_lib.scratch import recovery
 
 
 def main(options: argparse.Namespace) -> None:
@@ -34,7 +34,7 @@ def train(training: Training, folder: Path, every: int, attempt: int) -> Iterato
     """
     rank = launch.init()
     trainee, saves = Sharded(training, world()), folder / "checkpoints"
-    done = trainee.load(saves) if checkpoint.complete(saves) else 0
+    done = trainee.load(saves) if recovery.complete(saves) else 0
     yield done
     for step, batch in enumerate(training.batches(rank.device)[done:], start=done):
         loss = trainee.step(batch)

@@ -25,7 +25,7 @@ from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.training import Training
 from course_lib.demos.tp import megatron
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor import TensorParallel
 from course_lib.validation import choice
 
 

@@ -1,0 +1,286 @@
+"""Mixtures of experts, and experts spread over ranks."""
+
+from math import ceil
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+
+# The router of a mixture of experts: which token goes to which expert.
+
+
+class Router(nn.Module):
+    """Scores all experts for each token and keeps the best `top_k`.
+
+    Shazeer et al. 2017, arXiv:1701.06538, section 2.1; Lepikhin et al. 2020,
+    arXiv:2006.16668, section 2.2. The weights of a token's experts add up to
+    1. With one expert its weight is its probability, or the router would not
+    learn: Fedus et al. 2021, arXiv:2101.03961, section 2.1.
+    """
+
+    def __init__(self, hidden: int, experts: int, top_k: int) -> None:
+        super().__init__()
+        self.scores = nn.Linear(hidden, experts, bias=False)
+        self.top_k = top_k
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Experts and weights (tokens, top_k), probabilities of all experts.
+
+        Tokens are (tokens, hidden).
+        """
+        probabilities = self.scores(tokens).softmax(-1)  # (tokens, experts)
+        chosen = self.choose(probabilities)
+        weights = probabilities.gather(1, chosen)
+        if self.top_k > 1:
+            weights = weights / weights.sum(1, keepdim=True)
+        return chosen, weights, probabilities
+
+    def choose(self, probabilities: Tensor) -> Tensor:
+        """The `top_k` most probable experts of each token."""
+        return probabilities.topk(self.top_k).indices
+
+
+def expert_capacity(choices: int, experts: int, factor: float | None) -> int:
+    """Choices that one expert accepts: `factor` times the mean, rounded up.
+
+    All of them where `factor` is None. `choices` is tokens · top_k. Fedus et
+    al. 2021, arXiv:2101.03961, equation 3.
+    """
+    return choices if factor is None else ceil(factor * choices / experts)
+
+
+def accepted(counts: Tensor, capacity: int) -> Tensor:
+    """How many of `counts` (ranks, experts) the experts accept, same shape.
+
+    First come, first served: rank 0's tokens before rank 1's, and on a rank
+    in their order. So it is the same as on one process with all tokens.
+    """
+    before = counts.cumsum(0) - counts  # choices of the ranks before
+    return torch.minimum(counts, (capacity - before).clamp(min=0))
+
+
+def by_expert(chosen: Tensor, kept: Tensor) -> Tensor:
+    """Numbers of this rank's accepted choices, sorted by expert.
+
+    Of the choices of expert e in `chosen` (tokens, top_k) the first `kept[e]`.
+    """
+    order = chosen.flatten().argsort(stable=True)
+    expert = chosen.flatten()[order]
+    counts = torch.bincount(expert, minlength=len(kept))
+    place = torch.arange(len(order), device=order.device)
+    place = (
+        place - (counts.cumsum(0) - counts)[expert]
+    )  # in its expert's queue
+    return order[place < kept[expert]]
+
+
+def balance_loss(load: Tensor, probabilities: Tensor) -> Tensor:
+    """N Σ f_i P_i: 1 when all N experts are equally busy, at most N / top_k.
+
+    f_i is the share of all choices that fell on expert i (`load` counts them,
+    of all ranks), P_i the mean probability of expert i. Fedus et al. 2021,
+    arXiv:2101.03961, equation 4, without its factor α.
+    """
+    share = load / load.sum()
+    return len(load) * (share * probabilities.mean(0)).sum()
+
+
+# A router that is balanced by a bias instead of a loss.
+
+
+class BiasedRouter(Router):
+    """Adds a number for each expert to its probability, for the choice only.
+
+    The weights of the chosen experts stay those of the probabilities, and no
+    gradient reaches the bias: `nudge` moves it after each update. DeepSeek-V3,
+    arXiv:2412.19437, section 2.1.2; Wang et al. 2024, arXiv:2408.15664.
+    """
+
+    bias: Tensor
+
+    def __init__(self, hidden: int, experts: int, top_k: int) -> None:
+        super().__init__(hidden, experts, top_k)
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def choose(self, probabilities: Tensor) -> Tensor:
+        """The `top_k` best experts of each token, by probability plus bias."""
+        return super().choose(probabilities + self.bias)
+
+    def nudge(self, load: Tensor, speed: float) -> None:
+        """Up by `speed` for experts below the mean load, down for those above.
+
+        `load` counts the choices that fell on each expert, of all ranks: so
+        all of them move the bias alike, without a message.
+        """
+        load = load.to(self.bias)
+        self.bias += speed * (load.mean() - load).sign()
+
+
+# Tokens to their experts on other ranks and back, with gradients.
+
+
+class AllToAll(torch.autograd.Function):
+    """Rows go to other ranks; in the backward pass their gradients return.
+
+    The first `sent[0]` rows go to rank 0, the next `sent[1]` to rank 1, …
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        sent: list[int],
+        received: list[int],
+        group: ProcessGroup,
+    ) -> Tensor:
+        ctx.back = (received, sent, group)
+        return exchange(rows, sent, received, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        return exchange(gradient.contiguous(), *ctx.back), None, None, None
+
+
+def exchange(
+    rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup
+) -> Tensor:
+    """One all-to-all of rows (rows, …); `sent[r]` of them go to rank r."""
+    result = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(result, rows, received, sent, group=group)
+    return result
+
+
+class Dispatcher:
+    """Sends tokens to the ranks of their experts, and the results back.
+
+    Rank 0 has the first experts, rank 1 as many, …; without a group there is
+    one rank that has them all. Tokens are (tokens, hidden); `chosen` and
+    `weights` are (tokens, top_k), so choice c is one of token c // top_k.
+    """
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group) if group else 0
+        self.ranks = group.size() if group else 1
+
+    def count(self, chosen: Tensor, experts: int) -> Tensor:
+        """Choices of each rank for each expert: (ranks, experts)."""
+        own = torch.bincount(chosen.flatten(), minlength=experts)[None]
+        return wire.all_gather(own, self.group) if self.group else own
+
+    def dispatch(self, tokens: Tensor, chosen: Tensor, kept: Tensor) -> Tensor:
+        """Rows for this rank's experts: sorted by rank, then by expert.
+
+        `kept` (ranks, experts) says how many choices each expert accepts.
+        """
+        self.order = by_expert(chosen, kept[self.rank])
+        by_owner = kept.view(self.ranks, self.ranks, -1).sum(2)
+        self.sent = by_owner[self.rank].tolist()
+        self.received = by_owner[:, self.rank].tolist()
+        rows = tokens[self.order // chosen.shape[1]]
+        return self.all_to_all(rows, self.sent, self.received)
+
+    def combine(self, results: Tensor, weights: Tensor) -> Tensor:
+        """For each token the weighted sum of its experts' results."""
+        rows = self.all_to_all(results, self.received, self.sent)
+        rows = rows * weights.flatten()[self.order].unsqueeze(1)
+        out = rows.new_zeros(len(weights), rows.shape[1])
+        return out.index_add(0, self.order // weights.shape[1], rows)
+
+    def all_to_all(
+        self, rows: Tensor, sent: list[int], received: list[int]
+    ) -> Tensor:
+        """`sent[r]` of the rows go to rank r, `received[r]` come from it."""
+        if self.group is None:
+            return rows
+        return AllToAll.apply(rows, sent, received, self.group)
+
+
+# A mixture of experts whose experts are spread over ranks.
+
+
+class MoE(nn.Module):
+    """Sends each token through `top_k` of `experts` MLPs.
+
+    Tokens beyond an expert's capacity are dropped: that choice adds nothing.
+    After a forward pass `counts` and `kept`, both (ranks, experts), hold how
+    many choices fell on each expert and how many of them it accepted;
+    `balance` is this rank's balance loss.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        top_k: int,
+        capacity_factor: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.router = Router(hidden, experts, top_k)
+        self.experts = nn.ModuleDict(
+            {str(number): mlp(hidden) for number in range(experts)}
+        )
+        self.capacity_factor = capacity_factor
+        self.total, self.rank, self.ranks = experts, 0, 1
+        self.dispatcher = Dispatcher()  # alone
+
+    def spread(
+        self, group: ProcessGroup, dispatcher: type[Dispatcher] = Dispatcher
+    ) -> None:
+        """Keep this rank's experts only: rank 0 has the first ones.
+
+        `dispatcher` takes the tokens there and back. Lepikhin et al. 2020,
+        arXiv:2006.16668, section 3.
+        """
+        self.dispatcher = dispatcher(group)
+        self.rank, self.ranks = dist.get_rank(group), group.size()
+        if self.total % self.ranks:
+            raise ValueError(
+                f"experts {self.total} is not divisible by ranks "
+                f"{self.ranks}: make it a multiple"
+            )
+        for number in range(self.total):
+            if number * self.ranks // self.total != self.rank:
+                del self.experts[str(number)]
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
+        tokens = x.flatten(0, -2)  # (tokens, hidden)
+        chosen, weights, probabilities = self.router(tokens)
+        self._count(chosen)
+        self.balance = balance_loss(self.counts.sum(0), probabilities)
+        rows = self.dispatcher.dispatch(tokens, chosen, self.kept)
+        results = self._compute(rows)
+        return self.dispatcher.combine(results, weights).view_as(x)
+
+    @torch.no_grad()
+    def _count(self, chosen: Tensor) -> None:
+        """Counts of all ranks: they decide splits, capacity and balance."""
+        self.counts = self.dispatcher.count(chosen, self.total)
+        choices = int(self.counts.sum())
+        capacity = expert_capacity(choices, self.total, self.capacity_factor)
+        self.kept = accepted(self.counts, capacity)  # (ranks, experts)
+
+    def _compute(self, rows: Tensor) -> Tensor:
+        """Each row through its expert; sorted by rank, then by expert."""
+        pieces = self.kept.view(self.ranks, self.ranks, -1)[:, self.rank]
+        numbers = torch.arange(pieces.shape[1], device=rows.device)
+        owner = numbers.repeat(self.ranks).repeat_interleave(pieces.flatten())
+        results = torch.empty_like(rows)
+        for number, expert in enumerate(self.experts.values()):
+            results[owner == number] = expert(rows[owner == number])
+        return results
+
+
+def mlp(hidden: int) -> nn.Sequential:
+    """One expert: the MLP of scratch.gpt."""
+    return nn.Sequential(
+        nn.Linear(hidden, 4 * hidden),
+        nn.GELU(),
+        nn.Linear(4 * hidden, hidden),
+    )

@@ -1,0 +1,283 @@
+"""Several parameters as one vector that is cut over the ranks."""
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from course_lib.scratch.wire import (
+    Work,
+    all_gather,
+    all_reduce,
+    start_all_gather,
+    start_reduce_scatter,
+)
+
+# Several parameters as one vector, of which each rank keeps a part.
+
+
+class FlatParameter:
+    """Parameters that are gathered together, cut over the ranks of a group.
+
+        whole   | weight | bias |    weight    | bias | padding |
+        shards  |        rank 0        |        rank 1          |
+
+    `shard` (size / ranks,) is what the optimizer sees: fp32, on this rank. It
+    is trained as one tensor, so ValueError for a frozen parameter.
+
+    This is ZeRO's vector (`scratch.zero.Unit`), padded and cut in the
+    same places. Two things differ. It knows names and shapes instead of
+    tensors, so that `fill` can make the shard of a model that never was whole
+    in memory. And gradients are averaged over ranks, where ZeRO's are summed.
+    Zhao et al. 2023, arXiv:2304.11277, section 4.2 (FlatParameter).
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        device: torch.device,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        frozen = [n for n, p in parameters.items() if not p.requires_grad]
+        if frozen:
+            raise ValueError(
+                f"parameter {frozen[0]} is frozen (requires_grad=False), and "
+                "its unit would be trained as one vector: train all of it, or "
+                "take fully_shard, which cuts each tensor by itself"
+            )
+        self.group, self.rank = group, dist.get_rank(group)
+        self.ranks = ranks = dist.get_world_size(group)
+        self.shapes = {name: p.shape for name, p in parameters.items()}
+        self.elements = sum(p.numel() for p in parameters.values())
+        self.size = -(-self.elements // ranks) * ranks  # with the padding
+        self.shard = nn.Parameter(torch.zeros(self.size // ranks).to(device))
+        for name, parameter in parameters.items():
+            if not parameter.is_meta:
+                self.fill(name, parameter)
+
+    def views(self, whole: Tensor) -> dict[str, Tensor]:
+        """Each parameter's own view of a whole vector (size,)."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        pieces = whole[: self.elements].split(sizes)
+        return {
+            name: piece.view(shape)
+            for (name, shape), piece in zip(
+                self.shapes.items(), pieces, strict=True
+            )
+        }
+
+    @torch.no_grad()
+    def fill(self, name: str, value: Tensor) -> None:
+        """Copy the part of parameter `name` that lies in this rank's shard."""
+        names, length = list(self.shapes), self.shard.numel()
+        before = [self.shapes[n].numel() for n in names[: names.index(name)]]
+        start = sum(before) - self.rank * length  # relative to this shard
+        low, high = max(0, start), min(length, start + value.numel())
+        if low < high:
+            piece = value.detach().flatten()[low - start : high - start]
+            self.shard[low:high] = piece
+
+    def start_gather(self, whole: Tensor) -> dist.Work:
+        """Start to fill `whole` (size,) from all shards, in its dtype."""
+        own = whole.view(self.ranks, -1)[self.rank]
+        own.copy_(self.shard.detach())  # gathered in place
+        return start_all_gather(whole, own, self.group)
+
+
+class Reduction:
+    """Whole gradients (size,) being averaged over ranks and scattered."""
+
+    def __init__(self, flat: FlatParameter, whole: Tensor) -> None:
+        whole[flat.elements :].zero_()  # padding must not enter a norm
+        self.flat, self.whole = flat, whole
+        self.part = torch.empty_like(flat.shard, requires_grad=False)
+        self.work: Work = start_reduce_scatter(self.part, whole, flat.group)
+
+    def finish(self) -> None:
+        """Add this rank's part to its shard's gradient."""
+        self.work.wait()
+        self.part /= self.flat.ranks
+        shard = self.flat.shard
+        before = shard.grad
+        shard.grad = self.part if before is None else before.add_(self.part)
+
+
+def gathered(
+    flats: Iterable[FlatParameter], gradients: bool = False
+) -> dict[str, Tensor]:
+    """Whole weights, or gradients, by name; every rank must call it."""
+    whole: dict[str, Tensor] = {}
+    for flat in flats:
+        shard = flat.shard.grad if gradients else flat.shard.detach()
+        assert shard is not None, "there are gradients only after backward"
+        whole |= flat.views(all_gather(shard, flat.group))
+    return whole
+
+
+# Gradient clipping where each rank has a different part of the gradients.
+
+
+def clip_shards(
+    shards: Sequence[nn.Parameter],
+    max_norm: float,
+    group: ProcessGroup | None = None,
+) -> Tensor:
+    """Scale all gradients if their norm over all ranks is above `max_norm`.
+
+    The squares of the parts add up to the square of the whole, so one
+    all-reduce of 4 bytes is enough. Returns the norm. Clipping each rank's
+    part by its own norm would change the direction of the gradient.
+    """
+    gradients = [shard.grad for shard in shards if shard.grad is not None]
+    squares = torch.stack([gradient.square().sum() for gradient in gradients])
+    norm = all_reduce(squares.sum(), group).sqrt()
+    for gradient in gradients:
+        gradient *= (max_norm / (norm + 1e-6)).clamp(max=1)
+    return norm
+
+
+# The mistakes that FSDP's users make, each with its own sentence.
+
+
+def check_group() -> None:
+    """Raise RuntimeError unless there are ranks to cut over."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "FSDP needs a process group and there is none: call launch.init() "
+            "first, on each rank"
+        )
+
+
+def parameters_of_units(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> list[dict[nn.Parameter, list[str]]]:
+    """The parameters of `model` itself, then of each module, with their names.
+
+    A tied parameter has several names. ValueError if two units share one.
+    """
+    known = {module: name for name, module in model.named_modules()}
+    if strangers := [type(m).__name__ for m in modules if m not in known]:
+        raise ValueError(
+            f"a {strangers[0]} in the list of units is no part of the model: "
+            "name modules of the model"
+        )
+    units: list[dict[nn.Parameter, list[str]]] = [
+        {} for _ in range(1 + len(modules))
+    ]
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        inside = [name.startswith(known[module] + ".") for module in modules]
+        number = inside.index(True) + 1 if any(inside) else 0
+        for other, unit in enumerate(units):
+            if parameter in unit and other != number:
+                raise ValueError(
+                    f"parameter {name} is also {unit[parameter][0]}, of "
+                    "another unit, which gathers and frees at another time: "
+                    "put both into one unit, or leave both to the root"
+                )
+        units[number].setdefault(parameter, []).append(name)
+    return units
+
+
+def layer_names(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> dict[Tensor, str]:
+    """The first name of each parameter, which must be in one of `modules`.
+
+    ValueError if it is in none, or in two that share only some parameters.
+    """
+    names: dict[Tensor, str] = {p: n for n, p in model.named_parameters()}
+    for parameter, name in names.items():
+        sets = [set(module.parameters()) for module in modules]
+        homes = [own for own in sets if parameter in own]
+        if not homes:
+            raise ValueError(
+                f"parameter {name} is in none of the layers: name its module "
+                "among them"
+            )
+        if any(own != homes[0] for own in homes):
+            raise ValueError(
+                f"parameter {name} is in two layers, which share only a part "
+                "of their parameters: untie it, or give it a layer of its own"
+            )
+    return names
+
+
+Homes = dict[Tensor, tuple[Any, str]]  # a parameter's unit, and its name
+
+
+def fill(
+    homes: Homes, weights: Iterable[tuple[Tensor, Tensor]] | None
+) -> None:
+    """Copy the weights into the shards; refuse optimizers of the old ones.
+
+    Without weights only parameters with values are allowed, which are in the
+    shards already. ValueError for a parameter without values.
+    """
+    filled = {p for p in homes if not p.is_meta}
+    for parameter, value in weights or ():
+        if parameter in homes:
+            unit, name = homes[parameter]
+            if not value.is_meta:
+                unit.fill(name, value)
+                filled.add(parameter)
+    for parameter, (_, name) in homes.items():
+        if parameter not in filled:
+            raise ValueError(
+                f"parameter {name} is on the meta device and has no values: "
+                "give weights=, for example those of Deferred.replay"
+            )
+    refuse_in_optimizers(homes)
+
+
+class OptimizerGuard:
+    """Raises in `step` of any optimizer that holds a refused parameter.
+
+    torch calls its hook for every optimizer of the process, so the hook is
+    there only as long as a refused parameter is.
+    """
+
+    def __init__(self) -> None:
+        self.refused: set[int] = set()  # ids of parameters that are alive
+        self.handle: RemovableHandle | None = None
+
+    def refuse(self, parameter: Tensor) -> None:
+        """From now on, an optimizer must not hold `parameter`."""
+        if self.handle is None:
+            self.handle = register_optimizer_step_pre_hook(self.check)
+        if id(parameter) not in self.refused:
+            self.refused.add(id(parameter))
+            end = weakref.finalize(parameter, self.forget, id(parameter))
+            end.atexit = False
+
+    def forget(self, number: int) -> None:
+        """The parameter is gone, and with the last one the hook."""
+        self.refused.discard(number)
+        if self.handle is not None and not self.refused:
+            self.handle.remove()
+            self.handle = None
+
+    def check(self, optimizer: Optimizer, *_: Any) -> None:
+        """Raise ValueError if the optimizer holds a refused parameter."""
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(id(parameter) in self.refused for parameter in held):
+            raise ValueError(
+                f"this {type(optimizer).__name__} holds parameters that are "
+                "not shards and get no gradients: build it after sharding, "
+                "from `shards`"
+            )
+
+
+_guard = OptimizerGuard()
+
+
+def refuse_in_optimizers(parameters: Iterable[Tensor]) -> None:
+    """From now on `step` of an optimizer that holds one of these raises."""
+    for parameter in parameters:
+        _guard.refuse(parameter)

@@ -1,0 +1,301 @@
+"""Tensor and sequence parallelism: each matrix cut over ranks."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from course_lib.scratch.context import SequenceRing
+from course_lib.scratch.gpt import Attention, Block
+from course_lib.scratch.wire import all_gather, all_reduce, reduce_scatter
+
+# The ranks that share each matrix, Megatron's f and g, and the cut matrices.
+#
+# Between f and g every rank works on its own part of a pair of matrices: the
+# first is cut by columns, the second by rows, so that nothing is exchanged in
+# between. Outside they all have the same tokens.
+# Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
+
+
+class Copy(Function):
+    """Megatron's f: every rank takes the input, so its gradients add up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return all_reduce(gradient, ctx.group), None
+
+
+class Sum(Function):
+    """Megatron's g: the parts add up, and each gets the sum's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        return all_reduce(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class ColumnParallelLinear(nn.Module):
+    """Cut by outputs: (…, in) -> (…, out / ranks)."""
+
+    def __init__(
+        self, whole: nn.Linear, region: "TensorParallel", parts: int = 1
+    ) -> None:
+        super().__init__()
+        self.region = region
+        self.weight = region.cut(whole.weight, 0, parts)
+        self.bias = region.cut(whole.bias, 0, parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.region.enter(x), self.weight, self.bias)
+
+
+class RowParallelLinear(nn.Module):
+    """Cut by inputs: (…, in / ranks) -> (…, out)."""
+
+    def __init__(self, whole: nn.Linear, region: "TensorParallel") -> None:
+        super().__init__()
+        self.region = region
+        self.weight = region.cut(whole.weight, 1)
+        self.bias = nn.Parameter(whole.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The bias comes after the sum, or it would be added once per rank.
+        return self.region.leave(linear(x, self.weight)) + self.bias
+
+
+class Pair(NamedTuple):
+    """What a pair of cut matrices is made of; somebody else may write it."""
+
+    f: type[Function] = Copy
+    g: type[Function] = Sum
+    column: type[nn.Module] = ColumnParallelLinear
+    row: type[nn.Module] = RowParallelLinear
+
+
+class TensorParallel:
+    """The ranks that share each matrix, and the way in and out of a pair."""
+
+    def __init__(
+        self, group: ProcessGroup | None = None, pair: Pair | None = None
+    ) -> None:
+        self.group, self.pair = group, pair or Pair()
+        self.rank = dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Before a matrix cut by columns."""
+        return self.pair.f.apply(x, self.group)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """After a matrix cut by rows."""
+        return self.sum(x)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over ranks, whole on each, by g."""
+        return self.pair.g.apply(x, self.group)
+
+    def own_tokens(self, places: Tensor) -> Tensor:
+        """The places in the sequence whose norms this rank computes."""
+        return places
+
+    def cut(self, whole: Tensor, dim: int = 0, parts: int = 1) -> nn.Parameter:
+        """This rank's share of each of `parts` equal parts, as a parameter.
+
+        Its attribute `cut` has the arguments with which `join` makes it whole.
+        """
+        ranks, size = self.ranks, whole.shape[dim] // parts
+        if size % ranks:
+            raise ValueError(
+                f"size {size} of a matrix of shape {tuple(whole.shape)} is not"
+                f" divisible by {ranks} ranks: change it or the ranks"
+            )
+        shares = [part.chunk(ranks, dim) for part in whole.chunk(parts, dim)]
+        mine = torch.cat([share[self.rank] for share in shares], dim)
+        parameter: Any = nn.Parameter(mine.detach().clone())
+        parameter.cut = {"dim": dim, "parts": parts}
+        return parameter
+
+    def join(
+        self, share: Tensor, dim: int, parts: int, rows: int | None = None
+    ) -> Tensor:
+        """What `cut` took shares of, made whole by one all-gather."""
+        shares = all_gather(share[None], self.group)  # (ranks, …)
+        pieces = [one.chunk(parts, dim) for one in shares]
+        columns = zip(*pieces, strict=True)  # the ranks' pieces of each part
+        return torch.cat([p for part in columns for p in part], dim)[:rows]
+
+
+# A transformer's layer, of which every rank holds a part of each matrix.
+#
+# Attention and MLP are a pair each: one sum at its end in each pass.
+# Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
+
+
+class ParallelAttention(nn.Module):
+    """Attention with heads / ranks heads on each rank."""
+
+    def __init__(self, whole: Attention, region: TensorParallel) -> None:
+        super().__init__()
+        if whole.heads % region.ranks:
+            raise ValueError(
+                f"heads {whole.heads} is not divisible by {region.ranks} ranks"
+                ": take a number of ranks that divides the heads"
+            )
+        self.heads = whole.heads // region.ranks
+        # The rows of q come first, then k, then v: cut each of the three.
+        self.qkv = region.pair.column(whole.qkv, region, parts=3)
+        self.out = region.pair.row(whole.out, region)
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
+        # (batch, sequence, 3, heads / ranks, width)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (batch, heads, sequence, width)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def cut_block(block: Block, region: TensorParallel) -> Block:
+    """Cut a layer's attention and MLP in place; its norms stay whole."""
+    attention = ParallelAttention(block.attention, region)
+    block.add_module("attention", attention)
+    up, gelu, down = block.mlp
+    assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
+    block.mlp = nn.Sequential(
+        region.pair.column(up, region), gelu, region.pair.row(down, region)
+    )
+    return block
+
+
+# Sequence parallelism: between the cut matrices each rank has some tokens.
+#
+# Tensor parallelism repeats norms and residuals on every rank. Here they are
+# cut along the sequence: an all-reduce becomes a reduce-scatter, and an
+# all-gather before the next pair; together they send as many bytes.
+# Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+
+
+class Gather(Function):
+    """Replaces f, into a pair: (b, s / ranks, h) -> (b, s, h)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return _along_sequence(all_gather, x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _along_sequence(reduce_scatter, gradient, ctx.group), None
+
+
+class SumScatter(Function):
+    """Replaces g, out of a pair: (b, s, h) -> (b, s / ranks, h)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return _along_sequence(reduce_scatter, x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _along_sequence(all_gather, gradient, ctx.group), None
+
+
+def _along_sequence(
+    collective: Callable[..., Tensor], x: Tensor, group: ProcessGroup | None
+) -> Tensor:
+    # Collectives join and cut the first dimension; the sequence is the second.
+    return collective(x.transpose(0, 1), group).transpose(0, 1).contiguous()
+
+
+class SequenceParallel(TensorParallel):
+    """The region outside the pairs is cut along the sequence."""
+
+    def __init__(
+        self,
+        group: ProcessGroup | None = None,
+        pair: Pair | None = None,
+        *,
+        gather: type[Function] = Gather,
+        sum_scatter: type[Function] = SumScatter,
+    ) -> None:
+        super().__init__(group, pair)
+        self.gather, self.sum_scatter = gather, sum_scatter
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Before a matrix cut by columns: all tokens."""
+        return self.gather.apply(x, self.group)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """After a matrix cut by rows: this rank's tokens."""
+        if x.shape[1] % self.ranks:
+            raise ValueError(
+                f"sequence {x.shape[1]} is not divisible by {self.ranks} ranks"
+                ": pad it, or do without sequence parallelism"
+            )
+        return self.sum_scatter.apply(x, self.group)
+
+    def own_tokens(self, places: Tensor) -> Tensor:
+        """The places of this rank's tokens."""
+        return places.chunk(self.ranks)[self.rank]
+
+
+def sum_copied_gradients(model: nn.Module, region: TensorParallel) -> None:
+    """Add up the gradients of what every rank holds whole: norms, biases.
+
+    Each rank saw only its own tokens there. One all-reduce carries them all.
+    """
+    whole = (p for p in model.parameters() if not hasattr(p, "cut"))
+    copied = [p.grad for p in whole if p.grad is not None]
+    total = all_reduce(torch.cat([g.flatten() for g in copied]), region.group)
+    pieces = total.split([g.numel() for g in copied])
+    for gradient, piece in zip(copied, pieces, strict=True):
+        gradient.copy_(piece.view_as(gradient))
+
+
+# Products that hide their messages: collective matmul, or async TP.
+#
+# The collectives around a pair are cut into the shares of the ranks. While one
+# share travels, the rank multiplies another. Tokens are the first dimension.
+# Wang et al. 2023, ASPLOS, https://doi.org/10.1145/3567955.3567959.
+
+
+def gather_and_multiply(
+    x: Tensor, weight: Tensor, ring: SequenceRing
+) -> Tensor:
+    """All-gather, then `linear`: (s, in) -> (ranks·s, out)."""
+    parts = {}
+    for owner, share in ring.visits(x):  # the next one is on its way
+        parts[owner] = linear(share, weight)
+    return torch.cat([parts[rank] for rank in range(ring.ranks)])
+
+
+def multiply_and_scatter(
+    x: Tensor, weight: Tensor, ring: SequenceRing
+) -> Tensor:
+    """`linear`, then reduce-scatter: (ranks·s, in) -> (s, out).
+
+    The sum for each rank's tokens starts at the next rank and goes around
+    the ring; it comes home last, where it gets the last part.
+    """
+    shares, passing = x.chunk(ring.ranks), None
+    for step in range(1, ring.ranks + 1):
+        home = (ring.rank - step) % ring.ranks
+        total = linear(shares[home], weight)  # while the others' sum arrives
+        if passing:
+            total += passing.wait()
+        if home != ring.rank:
+            passing = ring.start(total)
+    return total

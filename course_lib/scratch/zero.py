@@ -1,0 +1,293 @@
+"""ZeRO: model states cut over the data-parallel ranks, stages 1 and 2."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.scratch import wire
+from course_lib.scratch.ddp import after_backward
+
+# Several tensors as one vector, so that one collective carries them all.
+
+
+def units_of(
+    model: nn.Module, layers: Iterable[nn.Module]
+) -> list[tuple[nn.Module, list[nn.Parameter]]]:
+    """Each layer with its parameters, and `model` with all that are left.
+
+    A parameter that two layers share belongs to the first of them, and a
+    frozen one (`requires_grad` False) to none.
+    """
+    units, seen = [], set()
+    for module in [*layers, model]:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        new = [p for p in trained if p not in seen]
+        seen.update(new)
+        units.append((module, new))
+    return [(module, parameters) for module, parameters in units if parameters]
+
+
+def flatten(tensors: Sequence[Tensor], ranks: int) -> Tensor:
+    """One vector of all elements, zero-padded until `ranks` divides it."""
+    pieces = [tensor.detach().flatten() for tensor in tensors]
+    missing = -sum(map(len, pieces)) % ranks
+    return torch.cat([*pieces, pieces[0].new_zeros(missing)])
+
+
+def views(
+    flat: Tensor, like: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each tensor of `like` with its part of `flat`, in the same shape."""
+    start = 0
+    for tensor in like:
+        piece = flat[start : start + tensor.numel()]
+        start += tensor.numel()
+        yield tensor, piece.view(tensor.shape)
+
+
+# Where the optimizer works: on the device, or on the host beside it.
+
+
+class OptimizerPlace:
+    """The device itself: nothing moves."""
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """`tensor`, where the optimizer works."""
+        return tensor
+
+    def fetch(self, source: Tensor, target: Tensor) -> None:
+        """Copy the optimizer's `source` into the device's `target`."""
+        target.copy_(source)
+
+
+class Host(OptimizerPlace):
+    """The host's memory, which is larger; counts what crosses the bus.
+
+    Gradients go there and updated weights come back; optimizer states and the
+    fp32 weights stay there. If the device is a CPU, the copies are still made.
+    Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 4.1.
+    """
+
+    def __init__(self) -> None:
+        self.put_bytes = 0
+        self.fetched_bytes = 0
+
+    def put(self, tensor: Tensor) -> Tensor:
+        self.put_bytes += tensor.nbytes
+        return torch.empty_like(tensor, device="cpu").copy_(tensor)
+
+    def fetch(self, source: Tensor, target: Tensor) -> None:
+        self.fetched_bytes += target.nbytes
+        target.copy_(source)
+
+
+# A vector of parameters of which each rank owns one part.
+#
+# n ranks. A unit of P parameters is one vector, padded with zeros to n·s, with
+# s = ceil(P / n); rank r owns elements r·s to (r+1)·s of it.
+#
+# FSDP cuts the same vector in the same places (`scratch.flat_parameter`),
+# but never has it whole except for a pass, so it knows its parameters by name
+# and shape. Here all of it exists at first, and they are views of it.
+
+
+class Unit:
+    """Parameters that are sent together: a layer's, or all the others."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        ranks: int,
+        place: OptimizerPlace | None = None,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.place = place or OptimizerPlace()
+        self.ranks = ranks  # over which it is cut; 1 if each owns all of it
+        self.whole = flatten(self.parameters, ranks)  # (n·s)
+        for parameter, view in views(self.whole, self.parameters):
+            parameter.data = view
+        self.own = self.part()  # (s)
+        # In fp32 on the device this is the part itself, otherwise a copy.
+        self.master = nn.Parameter(self.place.put(self.own.float()))
+        self.gradient: Tensor | None = None  # (s), summed over ranks
+
+    def part(self) -> Tensor:
+        """This rank's part of the weights."""
+        return self.whole.chunk(self.ranks)[dist.get_rank() % self.ranks]
+
+    def reduce(self) -> None:
+        """Keep only this rank's part of the sum of gradients."""
+        gradients = [
+            torch.zeros_like(p) if p.grad is None else p.grad
+            for p in self.parameters
+        ]
+        collective = wire.reduce_scatter if self.ranks > 1 else wire.all_reduce
+        part = collective(flatten(gradients, self.ranks))
+        self.gradient = part if self.gradient is None else self.gradient + part
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def reduced(self) -> Tensor:
+        """The gradient (s) that `reduce` left."""
+        assert self.gradient is not None, "reduce comes first"
+        return self.gradient
+
+    def is_complete(self) -> bool:
+        """Whether backward has made all gradients of the unit."""
+        return all(p.grad is not None for p in self.parameters)
+
+    def publish(self) -> None:
+        """Give the updated part to all ranks."""
+        self.round()
+        if self.ranks > 1:
+            wire.start_all_gather(self.whole, self.own).wait()
+
+    def round(self) -> None:
+        """Copy the updated fp32 part into the weights, if it is a copy."""
+        if self.master.data_ptr() != self.own.data_ptr():
+            self.place.fetch(self.master.detach(), self.own)
+
+
+# ZeRO: data parallelism in which ranks do not all store the same.
+#
+# Stage 1 shards the optimizer's states and the fp32 weights that it updates,
+# stage 2 also the gradients; `stage3` shards the weights as well.
+# Rajbhandari et al. 2020, arXiv:1910.02054, section 5.
+
+
+class Zero:
+    """Trains `model` under ZeRO stage 0 (plain data parallelism), 1 or 2.
+
+    Gradients are summed over ranks and micro-batches, in their own precision:
+    each rank's loss is its share of the mean loss. Each of `layers`, in the
+    order of the forward pass, is a unit; frozen parameters stay as they are,
+    whole on each rank. `optimizer` builds an optimizer from flat vectors, so
+    it can have one group of parameters only, with one weight decay (else
+    ValueError), and `place` is where it works. Nothing else may hold the
+    model's weights or gradients: both are moved.
+    """
+
+    unit: type[Unit] = Unit
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[nn.Module],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        stage: int = 1,
+        place: OptimizerPlace | None = None,
+    ) -> None:
+        self.ranks = dist.get_world_size() if stage else 1
+        self.place = place or OptimizerPlace()
+        self.units = {
+            module: self.unit(parameters, self.ranks, self.place)
+            for module, parameters in units_of(model, layers)
+        }
+        self.optimizer = optimizer([u.master for u in self.units.values()])
+        if (groups := len(self.optimizer.param_groups)) > 1:
+            raise ValueError(
+                f"the optimizer has {groups} groups of parameters: a unit is "
+                "one flat vector of weights, norms and biases; give them one "
+                "group, or train with fully_shard, which cuts each tensor"
+            )
+        # Backward goes from the last layer to the first, then to the rest.
+        backward = sorted(reversed(self.units), key=lambda m: m is model)
+        self.order = [self.units[module] for module in backward]
+        # Not yet reduced in the backward pass that runs, None if none does.
+        self.waiting: list[Unit] | None = None
+        if stage >= 2:
+            for unit in self.order:
+                for parameter in unit.parameters:
+                    parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def _arrived(self, _: Tensor) -> None:
+        """A gradient is there: reduce the units that are complete."""
+        if self.waiting is None:  # the first one of this backward pass
+            self.waiting = list(self.order)
+            after_backward(self._finish)
+        # One order on all ranks, even where a gradient never comes.
+        while self.waiting and self.waiting[0].is_complete():
+            self.waiting.pop(0).reduce()
+
+    def reduce_waiting(self, until: Unit | None = None) -> None:
+        """Reduce units before `until`; a gradient that never came is zero."""
+        while self.waiting and self.waiting[0] is not until:
+            self.waiting.pop(0).reduce()
+
+    def _finish(self) -> None:
+        self.reduce_waiting()
+        self.waiting = None
+
+    def reduce(self) -> None:
+        """After an update's last backward: reduce what is not yet reduced."""
+        for unit in self.units.values():
+            if unit.gradient is None:
+                unit.reduce()
+
+    def step(self) -> None:
+        """Update this rank's parts; then every rank gets all weights."""
+        self.reduce()
+        for unit in self.units.values():
+            unit.master.grad = self.place.put(unit.reduced().float())
+            unit.gradient = None
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for unit in self.units.values():
+            unit.publish()
+
+
+def own_norm(zero: Zero) -> Tensor:
+    """Norm of this rank's parts of the gradient: differs between ranks."""
+    parts = [unit.reduced().float() for unit in zero.units.values()]
+    return torch.stack([part.square().sum() for part in parts]).sum().sqrt()
+
+
+def global_norm(zero: Zero) -> Tensor:
+    """Norm of the whole gradient: squares are summed over the ranks."""
+    norm = own_norm(zero)
+    return wire.all_reduce(norm.square()).sqrt() if zero.ranks > 1 else norm
+
+
+def clip(
+    zero: Zero, limit: float, norm: Callable[[Zero], Tensor] = global_norm
+) -> Tensor:
+    """Scale the gradient down to `limit`, between backward and `step`.
+
+    Like torch.nn.utils.clip_grad_norm_. With `own_norm`, ranks would scale
+    their parts differently, and the update would point in another direction.
+    """
+    zero.reduce()
+    found = norm(zero)
+    for unit in zero.units.values():
+        unit.reduced().mul_((limit / (found + 1e-6)).clamp(max=1.0))
+    return found
+
+
+# Weight decay for matrices only, where all weights lie in one flat vector.
+
+
+def marks(unit: Unit) -> Tensor:
+    """1 where an element of this rank's part decays, else 0 (s).
+
+    Matrices decay; norms, biases and the padding do not.
+    """
+    whole = [
+        torch.full_like(p, float(p.ndim > 1), dtype=torch.float32)
+        for p in unit.parameters
+    ]
+    parts = flatten(whole, unit.ranks).chunk(unit.ranks)
+    return parts[dist.get_rank() % unit.ranks]
+
+
+@torch.no_grad()
+def decay(zero: Zero, rate: float) -> None:
+    """Before `zero.step()`: w ← w · (1 − rate · mark), on the own part.
+
+    `rate` is learning rate · weight decay, as in AdamW, whose own decay must
+    be 0. Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
+    """
+    for unit in zero.units.values():
+        unit.master.mul_(1 - rate * marks(unit).to(unit.master.device))
