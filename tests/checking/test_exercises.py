@@ -1,10 +1,15 @@
+"""Exercises: how they are declared and found, what their texts name, and their solutions."""
+
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from course_lib.checking import Exercise, exercise
+from course_lib.checking import Exercise, exercise, progress, solution
 from course_lib.checking.exercises import chapter_module, chapters, exercises_of, find
+from course_lib.checking.report import as_text, summary
+from notebooks import ROOT
 
 ROOMS = Path(__file__).parents[2] / "course_lib" / "chapters"
 
@@ -120,3 +125,35 @@ def test_the_sections_that_checks_and_hints_name_exist():
             missing = set(filter(None, match.groups())) - sections
             assert not missing, f"{path.parent.name} names section {missing}, which no chapter has"
     assert found > 20
+
+
+@pytest.mark.parametrize("number", chapters())
+def test_each_exercise_has_one(number):
+    for each in exercises_of(number):
+        assert f'check("{each.id}"' in solution(each.id).text, each.id
+
+
+@pytest.mark.parametrize("number", chapters())
+def test_a_learner_can_call_it_beside_the_exercises(number):
+    (path,) = (ROOT / "exercises").glob(f"{number:02}_*[a-z].ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    first, space = next(cell for cell in cells if cell["cell_type"] == "code"), {}
+    exec("".join(first["source"]), space)
+    assert space["solution"] is solution and {"check", "hint"} <= set(space)
+
+
+def test_it_counts_as_seen():
+    solution("7.2")
+    assert progress.read()["exercises"]["7.2"] == {"seen": True}
+    assert "solution seen" in as_text(summary())
+
+
+def test_what_was_passed_before_was_passed_alone():
+    progress.update("exercises", "7.2", lambda record: record.update(status="pass"))
+    solution("7.2")
+    assert "seen" not in progress.read()["exercises"]["7.2"]
+
+
+def test_an_unknown_exercise_is_a_sentence():
+    with pytest.raises(ValueError, match=r"there is no exercise '7\.99'"):
+        solution("7.99")

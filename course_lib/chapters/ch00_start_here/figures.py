@@ -42,7 +42,7 @@ class Chapter(Protocol):
 
 
 class Part(Protocol):
-    """As `mine.parts.Part`: `build` is "6.11"."""
+    """As `mine.Part`: `build` is "6.11"."""
 
     @property
     def build(self) -> str: ...

@@ -37,7 +37,7 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib import comparing, demos, diagnosing, expect, launch
 from course_lib import predict, recorded
-from course_lib.chapters.ch16_cluster_clinic import figures, pairwise, panels
+from course_lib.chapters.ch16_cluster_clinic import figures, pairwise
 from course_lib.chapters.ch16_cluster_clinic import processor, slowest
 from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink
 from course_lib.clinic import nccl_table, ports
@@ -660,6 +660,8 @@ figures.slow_ring(today)
 # 3. One ring, 1 MB. Why does the slow link hurt so little now?
 
 # %%
+from course_lib.chapters.ch16_cluster_clinic import panels
+
 panels.one_slow_link()
 
 # %%
