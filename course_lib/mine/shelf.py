@@ -147,7 +147,7 @@ PARTS = (
         "17.12",
         "course_lib.chapters.ch17_capstone.claimed",
         ("audit_run",),
-        given=("JudgedRun",),
+        given=("JudgedRun", "Run"),
     ),
 )
 

@@ -23,9 +23,6 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch06_collectives import figures
-from course_lib.scratch import collectives as peers
-from course_lib.scratch import collectives as ring
-from course_lib.scratch import collectives as tree
 from course_lib import predict, scratch, show_source
 from course_lib.clinic.nccl_table import nccl_table
 from course_lib.clinic.recorded import output

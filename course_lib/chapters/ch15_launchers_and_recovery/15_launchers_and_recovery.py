@@ -42,7 +42,6 @@ from course_lib.emitting import trainjob
 from course_lib.figures.paper import style
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
-from course_lib.scratch import recovery as failures
 from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.theory.inputs import (
     Cluster,

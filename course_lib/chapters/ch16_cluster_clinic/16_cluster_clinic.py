@@ -76,7 +76,6 @@ from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
 from course_lib.chapters.ch16_cluster_clinic import small_shm
-from course_lib.scratch import collectives as ring
 from course_lib.scratch.collectives import SlowPeers
 from course_lib.chapters.ch16_cluster_clinic import small_shm
 from course_lib.scratch.collectives import SlowPeers, ring_all_reduce

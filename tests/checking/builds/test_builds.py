@@ -97,7 +97,7 @@ def _in_a_cell(text, names):
 
 
 _AUDIT = "course_lib.chapters.ch17_capstone.claimed"
-_TREE = "course_lib.scratch.collectives.tree"
+_TREE = "course_lib.scratch.collectives"
 _KEPT = "course_lib.scratch.checkpointing"
 BORROWED = [
     ("17.12", f"from {_AUDIT} import audit_run"),
