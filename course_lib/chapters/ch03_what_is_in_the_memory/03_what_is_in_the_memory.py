@@ -45,7 +45,7 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
-from course_lib.theory.memory import activations as ends
+from course_lib.theory.memory.activations import logit_count, loss_copies
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.peak import memory_moments, training_memory
 from course_lib.theory.memory.states import model_states
@@ -626,9 +626,9 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
     job = Job(
         model, Recipe(loss="eager"), Layout(micro_batch=micro_batch), sequence=1024
     )
-    copies = ends.loss_copies(job)
+    copies = loss_copies(job)
     each = copies.kept_bytes + copies.temporary_bytes
-    logits, update = each * ends.logit_count(job), 4 * model.parameters().total
+    logits, update = each * logit_count(job), 4 * model.parameters().total
     rows[f"{name}, micro-batch {micro_batch}"] = {"logits": logits, "update": update}
     assert (logits > update) == (name == "gpt2-124m")
 looks = {"logits": style.TEMPORARY, "update": style.UPDATE}

@@ -35,39 +35,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from course_lib import comparing, demos, diagnosing, expect, launch
-from course_lib import predict, recorded
-from course_lib.chapters.ch16_cluster_clinic import figures, pairwise
-from course_lib.chapters.ch16_cluster_clinic import processor, slowest
+from course_lib import comparing, demos, diagnosing, expect, launch, predict, recorded
+from course_lib.chapters.ch16_cluster_clinic import (
+    commands,
+    containers,
+    figures,
+    logs,
+    pairwise,
+    processor,
+    slowest,
+    small_shm,
+)
+from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS, POD
 from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink
-from course_lib.clinic import nccl_table, ports
-from course_lib.chapters.ch16_cluster_clinic import containers as container
-from course_lib.clinic import gpus as gpu_state
-from course_lib.clinic import gpus as gpu_topology
-from course_lib.clinic import gpus as gpu_use
-from course_lib.chapters.ch16_cluster_clinic import logs as nccl_choice
-from course_lib.chapters.ch16_cluster_clinic import logs as nccl_log
-from course_lib.clinic import ports as port_counters
-from course_lib.chapters.ch16_cluster_clinic import commands as tables
-from course_lib.chapters.ch16_cluster_clinic import logs as watchdog
-from course_lib.clinic import gpus as xid
-from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS
-from course_lib.chapters.ch16_cluster_clinic.commands import POD
-from course_lib.chapters.ch16_cluster_clinic import figures
-from course_lib import predict, recorded
-from course_lib.clinic import nccl_table, ports
-from course_lib.chapters.ch16_cluster_clinic import containers as container
-from course_lib.clinic import gpus as gpu_state
-from course_lib.clinic import gpus as gpu_topology
-from course_lib.clinic import gpus as gpu_use
-from course_lib.chapters.ch16_cluster_clinic import logs as nccl_choice
-from course_lib.chapters.ch16_cluster_clinic import logs as nccl_log
-from course_lib.clinic import ports as port_counters
-from course_lib.chapters.ch16_cluster_clinic import commands as tables
-from course_lib.chapters.ch16_cluster_clinic import logs as watchdog
-from course_lib.clinic import gpus as xid
-from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS
-from course_lib.chapters.ch16_cluster_clinic.commands import POD
+from course_lib.clinic import gpus, nccl_table, ports
 from course_lib.clinic.recorded import output
 from course_lib.demos.shared.batch import mean_loss, rows_of
 from course_lib.demos.shared.training import Training, one_process
@@ -75,9 +56,6 @@ from course_lib.diagnosing import reading
 from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
-from course_lib.chapters.ch16_cluster_clinic import small_shm
-from course_lib.scratch.collectives import SlowPeers
-from course_lib.chapters.ch16_cluster_clinic import small_shm
 from course_lib.scratch.collectives import SlowPeers, ring_all_reduce
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import hardware
@@ -178,7 +156,7 @@ for finding in cluster_doctor.examine_cluster():
 
 # %%
 gpu_commands = ("pmon", "dmon", "topo", "nvlink", "-q -d", "dmesg", "dcgmi", "smi -r")
-tables.by_vendor(*gpu_commands)
+commands.by_vendor(*gpu_commands)
 
 # %% [markdown]
 # ### Who uses it: pmon
@@ -193,7 +171,7 @@ print(output("nvidia-smi_pmon_shared").shown)
 # so here it is intended:
 
 # %%
-shared_gpu = gpu_use.pmon(output("nvidia-smi_pmon_shared").text)
+shared_gpu = gpus.pmon(output("nvidia-smi_pmon_shared").text)
 figures.stacked_bars(
     {"GPU 0": {f"{row.pid}": row.framebuffer_mb or 0 for row in shared_gpu}},
     "Memory by process",
@@ -205,7 +183,7 @@ figures.stacked_bars(
 
 # %%
 text = output("nvidia-smi_pmon_shared").text
-for sign in gpu_use.pmon_signs(gpu_use.pmon(text)):
+for sign in gpus.pmon_signs(gpus.pmon(text)):
     print(sign.sentence)
 
 # %% [markdown]
@@ -232,7 +210,7 @@ near = predict("16.near", "GPUs with a port at PIX or PXB?", yours=None)
 
 # %%
 first, second = (
-    gpu_topology.topology(output(name).text)
+    gpus.topology(output(name).text)
     for name in ("nvidia-smi_topo", "nvidia-smi_topo_far")
 )
 found = [server.nearest_port(gpu) for server in (first, second) for gpu in server.gpus]
@@ -255,7 +233,7 @@ figures.node_ways({"the first server": first, "the second server": second})
 
 # %%
 print(output("nvidia-smi_nvlink").shown)
-for sign in gpu_state.nvlink_signs(gpu_state.nvlink(output("nvidia-smi_nvlink").text)):
+for sign in gpus.nvlink_signs(gpus.nvlink(output("nvidia-smi_nvlink").text)):
     print("\n" + sign.sentence)
 
 # %% [markdown]
@@ -283,7 +261,7 @@ figures.bars(to_compare, told, "Which of them do you compare?")
 # %%
 lines = output("nvidia-smi_q_ecc").shown.splitlines()
 print(*lines[:18], "        …", *lines[-2:], sep="\n")
-for sign in gpu_state.state_signs(gpu_state.query(output("nvidia-smi_q_ecc").text)):
+for sign in gpus.state_signs(gpus.query(output("nvidia-smi_q_ecc").text)):
     print("\n" + sign.sentence)
 
 # %% [markdown]
@@ -302,13 +280,13 @@ print(output("dmesg_xid").shown)
 calls = predict("16.xid", "GPUs with a fault of their own?", yours=None)
 
 # %%
-log = xid.xids(output("dmesg_xid").text)
-machines = [line for line in log if xid.MEANINGS[line.number].whose == "machine"]
+log = gpus.xids(output("dmesg_xid").text)
+machines = [line for line in log if gpus.MEANINGS[line.number].whose == "machine"]
 expect(1, len(machines), label="GPUs", yours=calls)
 
 # %%
 for line in log:
-    meaning = xid.MEANINGS[line.number]
+    meaning = gpus.MEANINGS[line.number]
     print(f"{line.number}: {meaning.what} ({meaning.whose}) → {meaning.do}")
 
 # %% [markdown]
@@ -346,7 +324,7 @@ print(output("nvidia-smi_r").shown)
 # Here is how to read each command, and what none of them says:
 
 # %%
-tables.how_to_read(*gpu_commands)
+commands.how_to_read(*gpu_commands)
 
 # %% [markdown]
 # **Remember**
@@ -446,12 +424,12 @@ print(output("nvidia-smi_pmon_hang").shown)
 suspect = predict("16.suspect", "GPU number?", yours=None)
 
 # %%
-rows = gpu_use.pmon(output("nvidia-smi_pmon_hang").text)
+rows = gpus.pmon(output("nvidia-smi_pmon_hang").text)
 still = [row.gpu for row in rows if row.pid and not row.sm_percent]
 expect(2, still[0], label="GPU", yours=suspect)
 
 # %%
-for sign in gpu_use.pmon_signs(rows):
+for sign in gpus.pmon_signs(rows):
     print(sign.sentence)
 
 # %%
@@ -467,7 +445,7 @@ figures.meters(
 # What gives a waiting GPU away? It draws little power and reads almost no memory. `dmon` shows both beside the utilization. Four H100s of 700 W at one moment (also built):
 
 # %%
-samples = gpu_use.dmon(output("nvidia-smi_dmon").text)
+samples = gpus.dmon(output("nvidia-smi_dmon").text)
 readings = {
     f"GPU {one.gpu}": {
         "busy, %": one.sm_percent,
@@ -490,7 +468,7 @@ at_work = [s for s in samples if s.power_w > 0.8 * 700]
 expect(1, len(at_work), label="GPUs at full speed", yours=computing)
 
 # %%
-for sign in gpu_use.dmon_signs(samples):
+for sign in gpus.dmon_signs(samples):
     print(sign.sentence)
 
 # %% [markdown]
@@ -503,7 +481,7 @@ print(output("amd-smi_monitor").shown)
 # From 191.7 GB of memory you can tell that it is an MI300X. Its data sheet allows 750 W:
 
 # %%
-for one in gpu_use.amd_smi(output("amd-smi_monitor").text):
+for one in gpus.amd_smi(output("amd-smi_monitor").text):
     seen = {
         "busy, %": one.sm_percent,
         "memory, %": one.memory_percent,
@@ -694,7 +672,7 @@ figures.lines(
 
 # %%
 before, after = (
-    port_counters.counters(output(name).text) for name in ("counters", "counters_later")
+    ports.counters(output(name).text) for name in ("counters", "counters_later")
 )
 for name in ("port_xmit_data", "port_rcv_data", "symbol_error"):
     print(f"{name}: {before.values[name]:,} → {after.values[name]:,}")
@@ -708,11 +686,11 @@ for name in ("counters", "counters_later"):
 rate = predict("16.words", "GB/s?", yours=None, unit="GB/s")
 
 # %%
-now = port_counters.rates(before, after, seconds=10)
+now = ports.rates(before, after, seconds=10)
 expect(4 * 15.25 / 10, now.sent_bytes_per_s / 1e9, 1e-6, label="sent", yours=rate)
 
 # %%
-for sign in port_counters.rate_signs(now, link_bytes_per_s=50e9 / 8):
+for sign in ports.rate_signs(now, link_bytes_per_s=50e9 / 8):
     print(sign.sentence)
 
 # %% [markdown]
@@ -734,7 +712,7 @@ figures.bars(readings, told, "What the port sends, and what a port can")
 # Three counters stand at 255, 65,535 and 4,294,967,295, and stay there. They are full. Old counters have 8, 16 or 32 bits, stop at their end, and tell nothing from then on:
 
 # %%
-for sign in port_counters.counter_signs(before):
+for sign in ports.counter_signs(before):
     print(sign.sentence)
 
 # %% [markdown]
@@ -742,7 +720,7 @@ for sign in port_counters.counter_signs(before):
 
 # %%
 rdma_commands = ("ibstat", "ibv_", "rdma link", "mlnx_perf")
-tables.how_to_read(*rdma_commands)
+commands.how_to_read(*rdma_commands)
 
 # %% [markdown]
 # Now look at what three of them print. Each output has one line that matters. Which?
@@ -808,7 +786,7 @@ expect(3, len(not_nvidia), label="options", yours=useless)
 # **Explain.** Three. The line was written for Hygon's DCUs, whose driver follows AMD's: `/dev/kfd` and `/dev/dri` are its devices, and `/opt/hyhal` is the part of it that lies on the host. The other options do the same on every node. `seccomp=unconfined`, for example, lets a program choose on which NUMA node its memory lies, whoever made the GPU. On a machine with NVIDIA's GPUs docker refuses the line, since there is no `/dev/kfd`. You will correct one like it in exercise 16.4. Here are the three vendors side by side:
 
 # %%
-tables.flags()
+commands.flags()
 
 # %% [markdown]
 # Two of these options weaken the container's walls. `seccomp=unconfined` removes docker's filter of system calls, and `SYS_PTRACE` lets a process look into the others in the container. Use them for debugging, on machines where you trust everyone. This is what you see when a device is missing:
@@ -897,16 +875,16 @@ figures.stacked_bars(
 
 # %%
 print(output("nccl_shm").shown)
-for sign in nccl_log.nccl_signs(nccl_log.nccl_log(output("nccl_shm").text)):
+for sign in logs.nccl_signs(logs.nccl_log(output("nccl_shm").text)):
     print("\n" + sign.sentence)
 
 # %% [markdown]
 # The remedy is `--shm-size=16G`, which is a limit and not a reservation, or `--ipc=host`. To look inside a running container: `df -h /dev/shm; ulimit -l`.
 
 # %%
-shm = container.shared_memory(output("df_shm").text)
-locked = container.locked_memory_kbytes(output("ulimit").text)
-for sign in container.memory_signs(shm, locked):
+shm = containers.shared_memory(output("df_shm").text)
+locked = containers.locked_memory_kbytes(output("ulimit").text)
+for sign in containers.memory_signs(shm, locked):
     print(sign.sentence)
 
 # %% [markdown]
@@ -934,7 +912,7 @@ print(POD)
 
 # %%
 print(output("kubectl_describe_pod_rdma").shown)
-for sign in container.event_signs(output("kubectl_describe_pod_rdma").text):
+for sign in containers.event_signs(output("kubectl_describe_pod_rdma").text):
     print("\n" + sign.sentence)
 
 # %% [markdown]
@@ -967,7 +945,7 @@ print(output("nccl_ib").shown)
 
 # %%
 for name in ("nccl_socket", "nccl_ib", "nccl_open_device", "nccl_memlock"):
-    signs = nccl_log.nccl_signs(nccl_log.nccl_log(output(name).text))
+    signs = logs.nccl_signs(logs.nccl_log(output(name).text))
     print(f"{name}:")
     for sign in signs:
         print("  -", sign.sentence)
@@ -977,9 +955,9 @@ for name in ("nccl_socket", "nccl_ib", "nccl_open_device", "nccl_memlock"):
 
 # %%
 print(output("nccl_channels").shown)
-without_gdr = nccl_log.nccl_log(output("nccl_channels").text)
+without_gdr = logs.nccl_log(output("nccl_channels").text)
 assert without_gdr.ways == {"P2P": 2, "NET/IB": 4}
-for sign in nccl_log.nccl_signs(without_gdr):
+for sign in logs.nccl_signs(without_gdr):
     print("\n" + sign.sentence)
 
 # %% [markdown]
@@ -998,7 +976,7 @@ chosen = predict("16.hca", "Devices?", yours=None)
 # %%
 twelve = [f"mlx5_{number}" for number in range(12)]
 settings = ("mlx5_1", "=mlx5_1", "^mlx5_1", "^=mlx5_3", "=mlx5_0,mlx5_2")
-choices = {setting: nccl_choice.chosen(setting, twelve) for setting in settings}
+choices = {setting: logs.chosen(setting, twelve) for setting in settings}
 expect(3, len(choices["mlx5_1"]), label="devices", yours=chosen)
 
 # %%
@@ -1085,11 +1063,11 @@ print(output("watchdog").shown)
 parted = predict("16.parted", "Minutes past one?", yours=None)
 
 # %%
-late_calls = watchdog.timeouts(output("watchdog").text)
+late_calls = logs.timeouts(output("watchdog").text)
 expect(45 - 10, 45 - late_calls[0].limit_s / 60, label="minutes", yours=parted)
 
 # %%
-for sign in watchdog.timeout_signs(late_calls):
+for sign in logs.timeout_signs(late_calls):
     print(sign.sentence)
 
 # %% [markdown]
@@ -1107,7 +1085,7 @@ for sign in watchdog.timeout_signs(late_calls):
 # A timeout has two kinds of causes, says a maintainer of PyTorch (issue 118369): either all ranks made the right call and the network failed, or, more likely, some rank did not make the right call in time. So compare the lines. Here is another job:
 
 # %%
-for sign in watchdog.timeout_signs(watchdog.timeouts(output("watchdog_same").text)):
+for sign in logs.timeout_signs(logs.timeouts(output("watchdog_same").text)):
     print(sign.sentence)
 
 # %% [markdown]
@@ -1999,9 +1977,8 @@ quiz("16")
 import statistics
 
 from course_lib import check, hint, hunt, hunting, mine, solution
+from course_lib.chapters.ch16_cluster_clinic import containers
 from course_lib.clinic import ports
-from course_lib.chapters.ch16_cluster_clinic import containers as container
-from course_lib.clinic import ports as port_counters
 from course_lib.clinic.recorded import output
 
 # %% [markdown] tags=["exercise"]
@@ -2017,9 +1994,9 @@ for name in ("counters", "counters_later"):
 sent_gb_s, received_gb_s, part, seconds = ..., ..., ..., ...
 ### BEGIN SOLUTION
 readings = [
-    port_counters.counters(output(name).text) for name in ("counters", "counters_later")
+    ports.counters(output(name).text) for name in ("counters", "counters_later")
 ]
-rates = port_counters.rates(*readings, seconds=10)
+rates = ports.rates(*readings, seconds=10)
 sent_gb_s = rates.sent_bytes_per_s / 1e9
 received_gb_s = rates.received_bytes_per_s / 1e9
 part = sent_gb_s / 25

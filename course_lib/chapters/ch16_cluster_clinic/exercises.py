@@ -3,8 +3,7 @@
 from statistics import median
 from typing import Any
 
-from course_lib.chapters.ch16_cluster_clinic import containers as container
-from course_lib.chapters.ch16_cluster_clinic import slowest
+from course_lib.chapters.ch16_cluster_clinic import containers, slowest
 from course_lib.chapters.ch16_cluster_clinic.builds import divergence, ibstat
 from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.checking import (
@@ -19,7 +18,6 @@ from course_lib.checking import (
     hunts,
 )
 from course_lib.clinic import ports
-from course_lib.clinic import ports as port_counters
 from course_lib.clinic.recorded import Sign, output
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
@@ -38,11 +36,9 @@ _BETWEEN_S = 10.0  # the two readings
     ),
 )
 def _words(answer: Any) -> None:
-    before, after = (
-        port_counters.counters(output(name).text) for name in ("counters", "counters_later")
-    )
-    now = port_counters.rates(before, after, _BETWEEN_S)
-    full_s = 2**32 * port_counters.WORD_BYTES / now.sent_bytes_per_s
+    before, after = (ports.counters(output(name).text) for name in ("counters", "counters_later"))
+    now = ports.rates(before, after, _BETWEEN_S)
+    full_s = 2**32 * ports.WORD_BYTES / now.sent_bytes_per_s
     because = "4 bytes a word, 10 s"
     expect_numbers(
         answer,
@@ -146,7 +142,7 @@ def _docker(answer: Any) -> None:
     expect_type(answer, str, "a line that begins with docker run")
     line = answer.replace("\\\n", " ")
     try:
-        _expect_no_signs(container.docker_signs(line, "NVIDIA"), "line")
+        _expect_no_signs(containers.docker_signs(line, "NVIDIA"), "line")
     except ValueError as error:
         raise Wrong(f"expected a docker line: {error}") from None
     if "/dev/dri" in line:
@@ -174,7 +170,7 @@ def _pod(answer: Any) -> None:
     expect_type(answer, (str, dict), "a pod, as YAML or as a dict")
     pod = _read(answer) if isinstance(answer, str) else answer
     try:
-        signs = container.pod_signs(pod)
+        signs = containers.pod_signs(pod)
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise Wrong(f"expected a pod: {error}") from None
     _expect_no_signs(signs, "pod")
