@@ -152,7 +152,7 @@ def group(alone):
 def test_a_demo_in_an_adopted_group_learns_the_same_and_leaves_the_group(alone, tmp_path: Path):
     program = tmp_path / "other_launcher.py"
     program.write_text(LAUNCHER)
-    root = Path(group.__file__).parents[2]
+    root = Path(launched.__file__).parents[2]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(program)]

@@ -171,6 +171,7 @@ _IN_PHASE = {
 }
 
 
+@checked
 def timeline_events(run: StepTimeline) -> tuple[BlockEvent, ...]:
     """The blocks that a predicted step would allocate and free, for `snapshot_pickle`.
 
