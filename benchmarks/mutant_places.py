@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("theory", "checking", "launch", "scratch")
+ROOMS = ("theory", "checking", "launch", "scratch", "chapters")
 Located = ast.expr | ast.stmt
 SWAPS: dict[type[ast.AST], tuple[Any, ...]] = {
     ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,),
@@ -88,7 +88,7 @@ def is_case(path: Path, chain: tuple[Located, ...]) -> bool:
 
     The expected answer is computed from it, so that another case is as good.
     """
-    chapter = path.parent.name == "checking" and path.stem.startswith("ch")
+    chapter = path.name == "exercises.py" and "chapters" in path.parts
     listed = any(isinstance(each, ast.List | ast.Tuple | ast.Dict | ast.Set) for each in chain)
     return chapter and listed and isinstance(chain[-1], ast.Constant)
 
@@ -117,7 +117,8 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 def all_mutants(seed: int) -> list[Mutant]:
     """All mutants of all rooms, in the order in which the seed draws them."""
-    files = (path for room in ROOMS for path in sorted((ROOT / "course_lib" / room).rglob("*.py")))
+    rooms = (ROOT / "course_lib" / room for room in ROOMS)
+    files = (path for room in rooms for path in sorted(room.rglob("[!0-9]*.py")))
     found = [mutant for path in files for mutant in mutants_of(path)]
     random.Random(seed).shuffle(found)
     return found

@@ -4,8 +4,8 @@
 
 A mutant is the library with one operator, comparison or constant changed: + becomes -, < becomes <=
 or >=, an integer grows by one or doubles, a float doubles. All such changes in theory, checking,
-launch and scratch are equally likely to be drawn; a longer draw starts with the shorter one.
-Strings, type hints, messages of assertions and the cases that a chapter's check tries are left
+launch, scratch and the chapters' rooms are equally likely to be drawn; a longer draw starts with the
+shorter one. Strings, type hints, messages of assertions and the cases that a chapter's check tries are left
 alone.
 
 Each mutant, in a copy of the checkout, meets the tests of its own module first, found by name;
@@ -53,10 +53,14 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
         yield [test for test in own if "against_torch" not in test]
         yield named("tests/theory/*")
         yield [*named("tests/theory"), "tests/cli/test_cli_theory.py", "tests/figures"]
-    elif room == "checking" and name.startswith("ch"):
+    elif room == "chapters" and name == "exercises":
         every = "tests/checking/test_chapters.py"
-        yield [f"{every}::{test}[{int(name[2:])}]" for test in CHAPTER_TESTS]
+        yield [f"{every}::{test}[{int(inner[0][2:4])}]" for test in CHAPTER_TESTS]
         yield ["tests/checking"]
+    elif room == "chapters":
+        own = f"tests/chapters/{inner[0]}" if inner else "tests/building"
+        yield [own] if (ROOT / own).is_dir() else ["tests/figures"]
+        yield ["tests/figures", "tests/panels", "tests/checking/builds"]
     elif room == "scratch":
         word = inner[0] if inner else name
         tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))
