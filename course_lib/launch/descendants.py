@@ -98,23 +98,17 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def end_all(groups: Iterable[int], spare: int = 0) -> None:
-    """End these process groups, and then every descendant; returns when none is left.
-
-    The child `spare` lives on, with what it has started.
-    """
+def end_all(groups: Iterable[int]) -> None:
+    """End these process groups, and then every descendant; returns when none is left."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     until_s = time.monotonic() + _END_S
     while time.monotonic() < until_s:
-        ours = [pid for pid in children() if pid != spare]
-        kill(ours)
+        kill(children())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return
-        if spare and not ours:
             return
         time.sleep(_POLL_S)

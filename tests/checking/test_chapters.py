@@ -6,7 +6,7 @@ from all_rooms import beside
 from course_lib.checking import Unanswered, Wrong
 from course_lib.checking.exercises import KINDS, chapters, exercises_of, find
 from course_lib.checking.submissions.answers import packed, unpacked
-from course_lib.checking.submissions.grader import DATA_KINDS
+from course_lib.checking.submissions.supervisor import DATA_KINDS
 from tests.checking.nonsense import NONSENSE, other_forms, spoiled, untouched
 from tests.checking.notebooks import checked
 

@@ -1,23 +1,20 @@
 """Grades one notebook after the other, each by a supervisor of its own: a row for each exercise."""
 
 import json
-import os
 import select
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
-from course_lib.checking.exercises import Exercise
-from course_lib.checking.grading import Verdict
-from course_lib.checking.submissions.notebook import Notebook
 from course_lib.checking.submissions.sandbox import Limits
 from course_lib.launch.descendants import fresh_python
 from course_lib.problem import Problem
+
+# A supervisor may take so much longer than its notebook: it ends all and removes the folder.
+_GRACE_S = 30
+_END_S = 5  # for the supervisor to clear up; one that is killed then leaves nothing either
 
 
 @dataclass(frozen=True)
@@ -31,54 +28,6 @@ class Row:
     status: str
     reason: str
     line: str
-
-
-@dataclass
-class Outcome:
-    """What became of a notebook's cells, by their places, and why it was ended, if it was."""
-
-    faults: dict[int, str] = field(default_factory=dict)
-    left: set[int] = field(default_factory=set)
-    ended: str = ""
-
-    def leave(self, place: int, fault: str) -> None:
-        """A cell is left: what it did wrong, or "" for nothing."""
-        self.left.add(place)
-        if fault:
-            self.faults[place] = fault
-
-    def end(self, why: str) -> None:
-        """The notebook was ended; the first reason counts."""
-        self.ended = self.ended or why
-
-
-def rows_of(
-    notebook: Notebook, verdicts: Mapping[str, tuple[str, str]], outcome: Outcome
-) -> list[Row]:
-    """A row for each exercise of the notebook's chapters; `verdicts` are (status, reason) by id."""
-    rows = []
-    for exercise in notebook.exercises:
-        status, reason = verdicts.get(exercise.id) or _without_verdict(notebook, exercise, outcome)
-        reason = "".join(each if each.isprintable() else " " for each in reason)  # for a terminal
-        rows.append(Row(exercise.id, status, reason, Verdict(exercise, status, reason).line))
-    return rows
-
-
-def _without_verdict(notebook: Notebook, exercise: Exercise, outcome: Outcome) -> tuple[str, str]:
-    places = notebook.cells_with(exercise.id)
-    if not places:
-        return "missing", f'no cell calls check("{exercise.id}", …)'
-    for place in places:
-        if place in outcome.faults:
-            return "stopped", f"its cell {outcome.faults[place]}"
-    if outcome.ended and not outcome.left.issuperset(places):
-        return "stopped", f"the notebook was ended because {outcome.ended}"
-    return "stopped", "its cell handed no answer to the course's own check"
-
-
-# A supervisor may take so much longer than its notebook: it ends all and removes the folder.
-_GRACE_S = 30
-_END_S = 5  # for the supervisor to clear up; one that is killed then leaves nothing either
 
 
 @dataclass(frozen=True)
@@ -114,7 +63,7 @@ def grade_notebook(path: Path, limits: Limits | None = None) -> Graded:
         raise Problem("check needs Linux or macOS: on Windows, run it inside WSL")
     with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as folder:
         task = {"path": str(path.absolute()), "folder": folder, "limits": asdict(limits)}
-        said = _supervised(json.dumps(task).encode() + b"\n", limits.seconds + _GRACE_S)
+        said = _supervised(json.dumps(task).encode() + b"\n", 2 * limits.seconds + _GRACE_S)
     if not said:
         raise SupervisorKilled(f"{path} could not be graded: the process that kept it was killed")
     result = json.loads(said)
@@ -136,7 +85,9 @@ def _supervised(task: bytes, limit_s: float) -> bytes:
             with supervisor.stdin:
                 supervisor.stdin.write(task)
                 supervisor.stdin.flush()
-                return _all_of(supervisor.stdout, time.monotonic() + limit_s)
+                # It speaks once, at its end.
+                speaks = select.select([supervisor.stdout], [], [], limit_s)[0]
+                return supervisor.stdout.read() if speaks else b""
         except BrokenPipeError:
             return b""
         finally:
@@ -146,14 +97,3 @@ def _supervised(task: bytes, limit_s: float) -> bytes:
             except subprocess.TimeoutExpired:
                 supervisor.kill()
                 supervisor.wait()
-
-
-def _all_of(pipe: IO[bytes], until_s: float) -> bytes:
-    """What comes through the pipe until it ends; nothing if that takes too long."""
-    said = b""
-    while select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))[0]:
-        new = os.read(pipe.fileno(), 65_536)
-        if not new:
-            return said
-        said += new
-    return b""

@@ -22,7 +22,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one notebook: seconds in all, GB of memory, and of a few things more.
+    """Of one notebook: seconds to run, and again to be judged; GB of memory; a few things more.
 
     `memory_gb` and `processes` are for all that it starts, together, and once more for judging an
     answer; `output_mib` is what it may print. Raises ValueError for a value that is not above 0.

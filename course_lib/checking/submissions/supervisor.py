@@ -1,11 +1,13 @@
-"""Supervises one grading: starts submission and grader, holds the limits, and ends everything.
+"""Supervises one grading: runs the submission, then has its answers judged, and ends everything.
 
 It reads what to do from its input and says what came of it in one line. When its input ends, nobody
-waits for it any more: it ends everything without a word.
+waits for it any more: it ends everything without a word. No submission runs in this process, so
+each answer is judged by a fresh fork of it.
 """
 
 import contextlib
 import json
+import linecache
 import os
 import re
 import select
@@ -13,31 +15,74 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from course_lib.checking.submissions.answers import ANSWERS, GRADING, PIPE, WORK
-from course_lib.checking.submissions.cells import CELLS
-from course_lib.checking.submissions.grade import Outcome, rows_of
-from course_lib.checking.submissions.grader import Grading, Handed, Queue
+from course_lib.checking.exercises import Exercise, Wrong, find
+from course_lib.checking.grading import STATUSES, Verdict, grade
+from course_lib.checking.submissions.answers import (
+    ANSWERS,
+    GRADING,
+    LARGEST_BYTES,
+    PIPE,
+    WORK,
+    unpacked,
+)
+from course_lib.checking.submissions.cells import CELLS, cell_name
+from course_lib.checking.submissions.grade import Row
 from course_lib.checking.submissions.notebook import Notebook, read
-from course_lib.checking.submissions.sandbox import MIB, Limits, uses_more_than
+from course_lib.checking.submissions.sandbox import MIB, Limits, enter_sandbox, uses_more_than
 from course_lib.launch.descendants import (
     adopt_orphans,
     children,
     descendants,
     end_all,
+    end_with_parent,
     fresh_python,
+    kill,
 )
 from course_lib.problem import Problem
 
+# Kinds of exercises that never ask for a function: an answer is rebuilt without running code.
+DATA_KINDS = ("calculate", "predict")
 # Where programs keep things unless told otherwise: below HOME, which is thrown away as well.
 _DROPPED = ("COURSE_STRICT", "JPY_SESSION_NAME", "IPYTHONDIR", "MPLCONFIGDIR")
+_POLL_S = 0.05
+_LONGEST = 65_536
+_ANSWER_FILE = re.compile(r"\w+")
 
 
-def furnish(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
+def main() -> NoReturn:
+    """Grade the notebook that the first line of the input names."""
+    with open(0, "rb", buffering=0, closefd=False) as tasks:
+        line = tasks.readline()
+    if not line:
+        os._exit(0)  # interrupted before it could ask
+    task = json.loads(line)
+    adopt_orphans()
+    folder, result = Path(task["folder"]), None
+    try:
+        supervisor = _Supervisor(Path(task["path"]), folder, Limits(**task["limits"]))
+        supervisor.run()
+        result = {"rows": [asdict(row) for row in supervisor.rows()]}
+    except Problem as problem:
+        result = {"problem": str(problem)}
+    except _Abandoned:
+        pass
+    finally:
+        end_all([])
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(result).encode())
+    os._exit(0)
+
+
+class _Abandoned(Exception):
+    """Nobody waits for the grading any more."""
+
+
+def _furnish(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
     """Fill the folder for the notebook at `path`; the environment of its submission."""
     for name in (WORK, "home", "tmp", ANSWERS):
         (folder / name).mkdir()
@@ -59,120 +104,90 @@ def furnish(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
     }
 
 
-_POLL_S = 0.05
-_LONGEST = 65_536
-_ANSWER_FILE = re.compile(r"\w+")
-
-
-def main() -> NoReturn:
-    """Grade the notebook that the first line of the input names."""
-    with open(0, "rb", buffering=0, closefd=False) as tasks:
-        line = tasks.readline()
-    if not line:
-        os._exit(0)  # interrupted before it could ask
-    task = json.loads(line)
-    adopt_orphans()
-    path, folder, result = Path(task["path"]), Path(task["folder"]), None
-    try:
-        notebook = read(path)
-        environment = furnish(folder, path, notebook)
-        result = _Supervisor(notebook, folder, environment, Limits(**task["limits"])).grade()
-    except Problem as problem:
-        result = {"problem": str(problem)}
-    except _Abandoned:
-        pass
-    finally:
-        end_all([])
-        shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.write(1, json.dumps(result).encode())
-    os._exit(0)
-
-
-class _Abandoned(Exception):
-    """Nobody waits for the grading any more."""
-
-
 class _Supervisor:
-    def __init__(
-        self, notebook: Notebook, folder: Path, environment: dict[str, str], limits: Limits
-    ) -> None:
-        self._notebook, self._limits, self._outcome = notebook, limits, Outcome()
-        self._ids = {exercise.id for exercise in notebook.exercises}
-        self._alone = False  # whether nothing of the submission is left
-        self._unread, self._printed_bytes, self._cell_until_s = b"", 0, float("inf")
-        os.mkfifo(folder / PIPE)
-        self._pipe = os.open(folder / PIPE, os.O_RDWR | os.O_NONBLOCK)  # both, so it never ends
-        # Before the submission: a fork of this process is what it cannot have touched.
-        self._queue = Queue(
-            Grading(folder, limits, environment, notebook.cells, notebook.judged_by_torch)
-        )
-        self._submission = self._start(folder, environment)
-        assert self._submission.stdout is not None
-        self._output = self._submission.stdout.fileno()
+    """Runs the submission and judges what it hands over.
 
-    def _start(self, folder: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    `_answers` has the last answer to each exercise: the name of its file, and why there is none.
+    `_faults` has what cells did wrong, by their places, `_left` those that came to an end, and
+    `_ended` why the notebook was ended, if it was.
+    """
+
+    def __init__(self, path: Path, folder: Path, limits: Limits) -> None:
+        self._notebook = notebook = read(path)
+        self._folder, self._limits = folder, limits
+        self._environment = _furnish(folder, path, notebook)
+        self._ids = {exercise.id for exercise in notebook.exercises}
+        self._answers: dict[str, tuple[str, str]] = {}
+        self._faults: dict[int, str] = {}
+        self._left, self._ended = set[int](), ""
+        self._unread, self._cell_until_s = b"", float("inf")
+        for place, source in enumerate(notebook.cells):  # for the lines that a reason quotes
+            name = cell_name(place)
+            linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        if notebook.judged_by_torch:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads do not survive a fork
+            with contextlib.suppress(ImportError):
+                import torch  # noqa: F401
+
+    def run(self) -> None:
+        """Run the submission to its end, or until it uses too much of anything."""
+        os.mkfifo(self._folder / PIPE)
+        pipe = os.open(self._folder / PIPE, os.O_RDWR | os.O_NONBLOCK)  # both, so it never ends
         program = (
             "from course_lib.checking.submissions import cells, sandbox;"
             f" cells.main({os.getpid()}, sandbox.{self._limits!r})"
         )
-        return subprocess.Popen(
-            fresh_python(program),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True, cwd=folder / WORK, env=environment,
-        )  # fmt: skip
-
-    def grade(self) -> dict[str, Any]:
-        """The rows of the notebook."""
-        until_s = time.monotonic() + self._limits.seconds
-        late = f"it took longer than {self._limits.seconds:g} s"
-        while not self._over():
-            self._listen()
-            self._hold_limits()
-            if time.monotonic() > until_s:
-                self._end_submission(late)
-                self._queue.dismiss(late)
-                break
-        rows = rows_of(self._notebook, self._queue.verdicts, self._outcome)
-        return {"rows": [asdict(row) for row in rows]}
-
-    def _over(self) -> bool:
-        """Whether the submission has ended, and all that it handed over is graded."""
-        code = self._submission.poll()
-        if code is None:
-            return False
-        if not self._alone:
-            end_all([self._submission.pid], spare=self._queue.pid)  # what it has left behind
-            self._alone = True
-        if not self._queue.full and self._hear():
-            return False
-        if not self._outcome.left.issuperset(range(len(self._notebook.cells))):
+        with open(self._folder / "output", "wb") as output:
+            submission = subprocess.Popen(
+                fresh_python(program),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, cwd=self._folder / WORK, env=self._environment,
+            )  # fmt: skip
+            until_s = time.monotonic() + self._limits.seconds
+            while submission.poll() is None and not self._ended:
+                if pipe in self._ready(pipe):
+                    self._hear(pipe)
+                if time.monotonic() > self._cell_until_s:
+                    self._cell_until_s = float("inf")
+                    submission.send_signal(signal.SIGINT)
+                much = self._too_much(submission.pid, until_s, self._limits.seconds)
+                self._ended = f"it {much}" if much else ""
+                if os.fstat(output.fileno()).st_size > self._limits.output_mib * MIB:
+                    self._ended = f"it printed more than {self._limits.output_mib} MiB"
+        code = submission.poll()
+        end_all([submission.pid])  # it, and what it has left behind
+        while self._hear(pipe):
+            pass
+        os.close(pipe)
+        if code is not None and not self._left.issuperset(range(len(self._notebook.cells))):
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self._outcome.end(f"its process ended ({how})")
-        return self._queue.idle
+            self._ended = self._ended or f"its process ended ({how})"
 
-    def _listen(self) -> None:
-        """Take what comes within a moment from the submission, from the grader, and from above."""
-        sources: list[int] = [0, self._queue.fileno()]
-        sources += [] if self._queue.full else [self._pipe]
-        sources += [self._output] if self._output >= 0 else []
-        ready = select.select(sources, [], [], _POLL_S)[0]
+    def _ready(self, source: int) -> list[int]:
+        """The file `source`, if something comes from it within a moment."""
+        ready = select.select([0, source], [], [], _POLL_S)[0]
         if 0 in ready:
             raise _Abandoned
-        if self._queue.fileno() in ready:
-            self._queue.listen()
-        if self._pipe in ready:
-            self._hear()
-        if self._output in ready:
-            new = len(os.read(self._output, _LONGEST))
-            self._printed_bytes += new
-            if not new:
-                self._output = -1
+        return ready
 
-    def _hear(self) -> bool:
+    def _too_much(self, child: int, until_s: float, seconds: float) -> str:
+        """What all that runs below this process has done too much of, "" for nothing."""
+        for pid in set(children()) - {child}:  # adopted; the dead ones are not to be counted
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        pids, limits = descendants(os.getpid()), self._limits
+        if time.monotonic() > until_s:
+            return f"took longer than {seconds:g} s"
+        if len(pids) > limits.processes:
+            return f"started more than {limits.processes} processes"
+        if uses_more_than(pids, limits.memory_bytes):
+            return f"used more than {limits.memory_gb:g} GB of memory"
+        return ""
+
+    def _hear(self, pipe: int) -> bool:
         """Whether the submission told anything."""
         try:
-            new = os.read(self._pipe, 4096)
+            new = os.read(pipe, 4096)
         except BlockingIOError:
             return False
         *lines, rest = (self._unread + new).split(b"\n")
@@ -188,44 +203,105 @@ class _Supervisor:
                 self._cell_until_s = time.monotonic() + self._limits.cell_s
             case {"ends": int(place), "error": str(error)}:
                 late = error.startswith("KeyboardInterrupt") and self._cell_until_s == float("inf")
-                why = f"ran longer than {self._limits.cell_s:g} s" if late else error
-                self._outcome.leave(place, why if late or not error else f"stopped with {error}")
+                if error:
+                    limit = f"ran longer than {self._limits.cell_s:g} s"
+                    self._faults[place] = limit if late else f"stopped with {error}"
+                self._left.add(place)
                 self._cell_until_s = float("inf")
             case {"id": str(key), "refused": str(why)} if key in self._ids:
-                self._queue.add(Handed(key, "", why))
+                self._answers[key] = "", why
             case {"id": str(key), "answer": str(name)} if key in self._ids:
                 if _ANSWER_FILE.fullmatch(name):
-                    self._queue.add(Handed(key, name))
+                    self._answers[key] = name, ""
 
-    def _hold_limits(self) -> None:
-        """End a submission that uses too much of anything, or the grader of an answer that does."""
-        limits, known = self._limits, {self._submission.pid, self._queue.pid}
-        for pid in set(children()) - known:  # adopted; the dead ones are not to be counted
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        if time.monotonic() > self._cell_until_s:
-            self._cell_until_s = float("inf")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._submission.pid, signal.SIGINT)
-        judging = descendants(self._queue.pid)
-        if much := self._too_much(judging):
-            self._queue.replace(judging, f"judging it {much}")
-        others = set(descendants(os.getpid())) - {self._queue.pid, *judging}
-        if self._printed_bytes > limits.output_mib * MIB:
-            self._end_submission(f"it printed more than {limits.output_mib} MiB")
-        elif much := self._too_much(others):
-            self._end_submission(f"it {much}")
+    def rows(self) -> list[Row]:
+        """A row for each exercise of the notebook's chapters."""
+        rows, until_s = [], time.monotonic() + self._limits.seconds
+        for exercise in self._notebook.exercises:
+            if exercise.id not in self._answers:
+                status, reason = self._without_answer(exercise)
+            elif time.monotonic() > until_s:
+                status, reason = "stopped", "no time was left to judge its answer"
+            else:
+                status, reason = self._judged(exercise.id, *self._answers[exercise.id])
+            reason = "".join(each if each.isprintable() else " " for each in reason)
+            rows.append(Row(exercise.id, status, reason, Verdict(exercise, status, reason).line))
+        return rows
 
-    def _too_much(self, pids: Collection[int]) -> str:
-        """What these processes have done too much of, "" for nothing."""
-        limits = self._limits
-        if len(pids) > limits.processes:
-            return f"started more than {limits.processes} processes"
-        if uses_more_than(pids, limits.memory_bytes):
-            return f"used more than {limits.memory_gb:g} GB of memory"
-        return ""
+    def _without_answer(self, exercise: Exercise) -> tuple[str, str]:
+        places = self._notebook.cells_with(exercise.id)
+        if not places:
+            return "missing", f'no cell calls check("{exercise.id}", …)'
+        for place in places:
+            if place in self._faults:
+                return "stopped", f"its cell {self._faults[place]}"
+        if self._ended and not self._left.issuperset(places):
+            return "stopped", f"the notebook was ended because {self._ended}"
+        return "stopped", "its cell handed no answer to the course's own check"
 
-    def _end_submission(self, why: str) -> None:
-        """Kill it and all that it started; what it has handed over is graded all the same."""
-        self._outcome.end(why)
-        end_all([self._submission.pid], spare=self._queue.pid)
+    def _judged(self, key: str, name: str, refused: str) -> tuple[str, str]:
+        """Status and reason of an answer, by a fork under the limits of the submission."""
+        if refused:
+            return "fail", f"the answer cannot be handed over: {refused}"
+        reading, writing = os.pipe()
+        supervisor = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                end_with_parent(supervisor)
+                self._judge(key, name, writing)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        said, until_s, much = b"", time.monotonic() + self._limits.cell_s, ""
+        while not much and not said.endswith(b"\n") and len(said) < _LONGEST:
+            if reading in self._ready(reading):
+                new = os.read(reading, _LONGEST)
+                if not new:
+                    break
+                said += new
+            much = self._too_much(pid, until_s, self._limits.cell_s)
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # a whole group at once: none forks on
+        kill([pid])
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        end_all([])
+        if much:
+            return "stopped", f"judging it {much}"
+        with contextlib.suppress(ValueError):  # an answer may say anything
+            match json.loads(said):
+                case {"status": str(status), "reason": str(reason)} if status in STATUSES:
+                    return status, reason
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return "stopped", f"judging the answer ended its process ({how})"
+
+    def _judge(self, key: str, name: str, writing: int) -> None:
+        """In the fork: grade the answer, and say the verdict."""
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        os.environ.clear()
+        os.environ.update(self._environment)
+        os.chdir(self._folder)
+        self._limits.obey()
+        enter_sandbox(self._folder)
+        try:
+            status, reason = _verdict(key, self._folder / ANSWERS / name)
+        except BaseException as error:
+            status, reason = "fail", f"judging the answer raised {type(error).__name__}"
+        said = {"status": status, "reason": reason[: _LONGEST // 20]}
+        os.write(writing, json.dumps(said).encode() + b"\n")
+        os._exit(0)
+
+
+def _verdict(key: str, file: Path) -> tuple[str, str]:
+    with open(file, "rb") as answer_file:
+        raw = answer_file.read(LARGEST_BYTES)
+    try:
+        answer = unpacked(raw, find(key).kind not in DATA_KINDS)
+    except Wrong as wrong:
+        return "fail", str(wrong)
+    verdict = grade(key, answer)
+    return verdict.status, verdict.reason
