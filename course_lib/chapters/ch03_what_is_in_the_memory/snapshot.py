@@ -18,10 +18,9 @@ from functools import lru_cache
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from course_lib.checked import checked
 from course_lib.theory.inputs.units import MIB, format_bytes
 from course_lib.theory.memory.step_timeline import StepMoment, StepTimeline
-from course_lib.validation import DERIVED, choice, listed, text, told, whole
+from course_lib.validation import told
 
 
 class Frame(NamedTuple):
@@ -51,68 +50,44 @@ SEGMENT_BYTES = 2 * MIB
 _START = 0x7F0000000000
 
 
-@checked
-def snapshot_pickle(events: Sequence[tuple[Any, ...]]) -> bytes:
+def snapshot_pickle(events: Iterable[tuple[Any, ...]]) -> bytes:
     """A snapshot's file with these events, each a BlockEvent or the same four things in a tuple.
 
     The blocks lie in one segment, each in the first gap that is large enough, rounded up to 512 B.
-    torch.cuda._memory_viz and pytorch.org/memory_viz read it. Raises ValueError for a block that is
-    born twice, or dies before it is born.
+    torch.cuda._memory_viz and pytorch.org/memory_viz read it.
     """
-    listed("events", len(events), "record fewer steps")
     trace: list[dict[str, Any]] = []
     live: dict[int, dict[str, Any]] = {}
     end = _START
-    for event in map(_event, events):
-        frames = [frame._asdict() for frame in event.frames]
+
+    def note(action: str, address: int, size: int, frames: Any) -> None:
+        entry = {"action": action, "addr": address, "size": size, "stream": 0}
+        trace.append({**entry, "time_us": len(trace), "frames": frames})
+
+    for event in (BlockEvent(*each) for each in events):
+        frames = [Frame(*frame)._asdict() for frame in event.frames]
         if event.action == "alloc":
-            if event.block in live:
-                raise ValueError(f"block {event.block} is born twice: free it in between")
             size = -(-max(event.size_bytes, 1) // ROUND_BYTES) * ROUND_BYTES
             address = next(
                 gap for gap, until in _gaps(live.values()) if until is None or until - gap >= size
             )
-            block: dict[str, Any] = {
+            live[event.block] = {
                 "address": address,
                 "size": size,
                 "requested_size": event.size_bytes,
                 "state": "active_allocated",
                 "frames": frames,
             }
-            live[event.block] = block
             end = max(end, address + size)
-            actions: tuple[str, ...] = ("alloc",)
+            note("alloc", address, event.size_bytes, frames)
         else:
-            if event.block not in live:
-                raise ValueError(f"block {event.block} dies before it is born: allocate it first")
             block = live.pop(event.block)
-            actions = ("free_requested", "free_completed")
-        for action in actions:
-            size = block["requested_size"]
-            trace.append(_entry(action, block["address"], size, frames, len(trace)))
+            for action in ("free_requested", "free_completed"):
+                note(action, block["address"], block["requested_size"], frames)
     total = max(1, -(-(end - _START) // SEGMENT_BYTES)) * SEGMENT_BYTES
-    first = _entry("segment_alloc", _START, total, [], 0)
-    return pickle.dumps({"segments": [_segment(live, total)], "device_traces": [[first, *trace]]})
-
-
-def _event(given: tuple[Any, ...]) -> BlockEvent:
-    try:
-        event = BlockEvent(*given)
-        frames = tuple(Frame(str(name), int(line), str(what)) for name, line, what in event.frames)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"event {told(given)} is not (action, block, bytes, frames): give four things, each "
-            "frame as (file, line, function)"
-        ) from None
-    choice("action", event.action, ("alloc", "free"))
-    whole("block", event.block, least=0)
-    whole("size_bytes", event.size_bytes, least=0)
-    return event._replace(frames=frames)
-
-
-def _entry(action: str, address: int, size: int, frames: Any, at: int) -> dict[str, Any]:
-    entry = {"action": action, "addr": address, "size": size, "stream": 0}
-    return {**entry, "time_us": at, "frames": frames}
+    note("segment_alloc", _START, total, [])
+    trace.insert(0, trace.pop())
+    return pickle.dumps({"segments": [_segment(live, total)], "device_traces": [trace]})
 
 
 def _gaps(blocks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int | None]]:
@@ -171,7 +146,6 @@ _IN_PHASE = {
 }
 
 
-@checked
 def timeline_events(run: StepTimeline) -> tuple[BlockEvent, ...]:
     """The blocks that a predicted step would allocate and free, for `snapshot_pickle`.
 
@@ -229,32 +203,23 @@ def parse_snapshot(data: bytes) -> dict[str, Any]:
     Raises ValueError for a file that names any class or function, as a pickle that runs code must;
     for one that is no pickle; and for one that holds something else.
     """
-    if not isinstance(data, bytes):
-        raise TypeError(f"data must be bytes, not {told(data)}: read the file with read_bytes()")
     write_it = "write it with torch.cuda.memory._dump_snapshot(path)"
     try:
-        found = _Plain(io.BytesIO(data)).load()
+        found: dict[str, Any] = _Plain(io.BytesIO(data)).load()
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"the file is no pickle ({type(error).__name__}): {write_it}") from None
-    traces, segments = _dicts([found], "device_traces", list), _dicts([found], "segments", list)
-    if not (
-        traces
-        and segments
-        and all(isinstance(trace, list) for trace in traces[0])
-        and _dicts([entry for trace in traces[0] for entry in trace], "action", str) is not None
-        and (blocks := _dicts(segments[0], "blocks", list)) is not None
-        and _dicts([block for each in blocks for block in each], "size", int) is not None
-    ):
+    try:
+        blocks = [block for segment in found["segments"] for block in segment["blocks"]]
+        entries = [entry for trace in found["device_traces"] for entry in trace]
+        fits = all(isinstance(block["size"], int) for block in blocks)
+        fits &= all(isinstance(entry["action"], str) for entry in entries)
+    except (KeyError, TypeError):
+        fits = False
+    if not fits:
         raise ValueError(f"the file is a pickle, but no memory snapshot: {write_it}")
-    return dict(found)
-
-
-def _dicts(found: Sequence[Any], key: str, kind: type) -> list[Any] | None:
-    """What each has at `key`; None unless all are dicts that have something of this kind there."""
-    fit = all(isinstance(one, dict) and isinstance(one.get(key), kind) for one in found)
-    return [one[key] for one in found] if fit else None
+    return found
 
 
 # --- blocks are sorted by what they are for -----------------------------------------------------
@@ -318,39 +283,21 @@ class Leak:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Bytes by category at the start of a trace and after each change, and what was found.
-
-    `reserved_bytes` is what the allocator holds at the end, blocks and gaps.
-    """
+    """Bytes by category at the start of a trace and after each change, and what was found."""
 
     phases: tuple[str, ...]
     moments: tuple[str, ...]
     sizes: dict[str, tuple[int, ...]]
     leaks: tuple[Leak, ...]
-    reserved_bytes: int
 
     @property
     def totals(self) -> tuple[int, ...]:
         """All categories together."""
         return tuple(map(sum, zip(*self.sizes.values(), strict=True)))
 
-    @property
-    def at_peak(self) -> dict[str, int]:
-        """Bytes by category at the first moment at which most is there."""
-        totals = self.totals
-        moment = totals.index(max(totals))
-        return {name: sizes[moment] for name, sizes in self.sizes.items()}
 
-    def explain(self, unit: str = "GB") -> str:
-        """One line for each category at the peak, the total, what is reserved; the leaks."""
-        peak = {name: size for name, size in self.at_peak.items() if size}
-        lines = {**peak, "peak": sum(peak.values()), "reserved at the end": self.reserved_bytes}
-        table = [f"{name:<22}{format_bytes(size, unit):>12}" for name, size in lines.items()]
-        return "\n".join([*table, *(leak.explain() for leak in self.leaks)])
-
-
-def read_snapshot(data: bytes, device: int = DERIVED) -> Snapshot:
-    """The blocks of one device, sorted: `data` is the file's content.
+def read_snapshot(data: bytes) -> Snapshot:
+    """The blocks of the device with most events, sorted: `data` is the file's content.
 
     The seven consumers by the phase of the stack and the time of death. Born while a model is built
     or moved: weights. In the optimizer: its states, or temporary if gone in the same update. In
@@ -358,24 +305,20 @@ def read_snapshot(data: bytes, device: int = DERIVED) -> Snapshot:
     it; otherwise temporary. Outside all of these: inputs and labels, if they or blocks of
     the same stack die. "leak": one stack whose blocks are born in at least 3 rounds and never die.
     "not known": the rest, such as what was there before the recording began and says nothing.
-    `device`: by default the one with most events. Raises ValueError as `parse_snapshot` does, and
-    for a device without events.
+    Raises ValueError as `parse_snapshot` does, and for a file without events.
     """
     content = parse_snapshot(data)
     traces = content["device_traces"]
-    if device is DERIVED:
-        device = max(range(len(traces)), key=lambda number: len(traces[number]), default=0)
-    whole("device", device, least=0)
-    if device >= len(traces) or not traces[device]:
+    device = max(range(len(traces)), key=lambda number: len(traces[number]), default=0)
+    if not any(traces):
         raise ValueError(
-            f"device {device} has no events: call torch.cuda.memory._record_memory_history() first"
+            "the file has no events: call torch.cuda.memory._record_memory_history() first"
         )
-    segments = [one for one in content["segments"] if one.get("device", device) == device]
     life = _Life()
     for entry in traces[device]:
         life.see(entry)
-    life.end(segments)
-    return life.sorted(sum(_number(segment, "total_size") for segment in segments))
+    life.end([one for one in content["segments"] if one.get("device", device) == device])
+    return life.sorted()
 
 
 @dataclass(eq=False)
@@ -445,7 +388,7 @@ class _Life:
                     self.blocks.append(_Block(size, frames, _phase(frames)))
                 address += block["size"]
 
-    def sorted(self, reserved: int) -> Snapshot:
+    def sorted(self) -> Snapshot:
         """Give each block its category, and add them up moment by moment."""
         mortal = {block.frames for block in self.blocks if block.died is not None}
         staying: dict[tuple[Frame, ...], list[_Block]] = {}
@@ -474,7 +417,6 @@ class _Life:
             ("start", *(it[1] for it in self.changes)),
             {name: tuple(sizes) for name, sizes in columns.items()},
             tuple(sorted(leaks, key=lambda leak: -leak.size_bytes)),
-            reserved,
         )
 
 
@@ -531,26 +473,14 @@ def _phase(frames: tuple[Frame, ...]) -> str:
 # --- a trace for other viewers ------------------------------------------------------------------
 
 
-@checked
 def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> str:
     """A trace for chrome://tracing and ui.perfetto.dev, as JSON; one microsecond a moment.
 
     It has a bar for each phase and a counter of bytes by category. `phases` has the phase of each
     moment, `sizes` its bytes by category, as timelines here have them. Moments are in order, not to
-    scale in time. Raises ValueError for lists of other lengths. Events have the keys of those that
-    torch.profiler exports. Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C"
-    counts; times in µs.
+    scale in time. Events have the keys of those that torch.profiler exports.
+    Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C" counts; times in µs.
     """
-    for phase in phases:
-        text("phases", phase)
-    for name, column in sizes.items():
-        if not isinstance(column, Sequence) or len(column) != len(phases):
-            raise ValueError(
-                f"sizes {name!r} is {told(column)} and phases has {len(phases)} moments: "
-                "give a list with the bytes of each"
-            )
-        for size_bytes in column:
-            whole(f"sizes {name!r}", size_bytes, least=0)
     process = {"pid": 0, "tid": 0}
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "ts": 0, **process, "args": {"name": "memory of a GPU"}}

@@ -10,8 +10,6 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import Probe, by_name
-from refused import rows
 
 from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import (
     CATEGORIES,
@@ -194,7 +192,7 @@ def test_a_planted_leak_is_found_with_its_line():
     cell = Frame("/tmp/ipykernel_17/3282299505.py", 7, "train")
     assert dataclasses.replace(leak, frames=(cell,)).where == "a cell, line 7, in train"
     assert found.sizes[LEAK][-1] == 3000
-    assert found.explain().splitlines()[-1] == (
+    assert leak.explain() == (
         "leak: 5 blocks, 3.00 kB, born in 5 rounds and never freed, at train.py, line 12, in run"
     )
 
@@ -214,8 +212,7 @@ def test_a_predicted_snapshot_is_sorted_as_it_was_predicted(recompute, accumulat
     layout = Layout(micro_batch=8, accumulation=accumulation)
     run = step_timeline(Job(SHAPE, recipe, layout))
     found = read_snapshot(snapshot_pickle(timeline_events(run)))
-    predicted = {name: size for name, size in run.peak.bill.consumers.items() if size}
-    assert {name: size for name, size in found.at_peak.items() if size} == predicted
+    assert max(found.totals) == run.peak_bytes
     for name, sizes in run.sizes.items():
         assert max(found.sizes[name]) == max(sizes), name
 
@@ -232,17 +229,15 @@ def test_what_was_there_before_the_trace_is_not_known_unless_its_stack_says():
     assert found.totals[0] == 12000 + 4000 + 80
 
 
-def test_the_device_with_most_events_is_read_and_another_by_its_number():
+def test_the_device_with_most_events_is_read():
     content = parse_snapshot(snapshot_pickle(list(steps(2))))
     other = parse_snapshot(snapshot_pickle([BlockEvent("alloc", 0, 64, SETUP)]))
     for segment in other["segments"]:
         segment["device"] = 1
     both = {key: content[key] + other[key] for key in content}
-    data = pickle.dumps(both)
-    assert read_snapshot(data).totals[-1] == 12000
-    assert read_snapshot(data, device=1).totals[-1] == 64
-    with pytest.raises(ValueError, match="device 2 has no events: call torch"):
-        read_snapshot(data, device=2)
+    assert read_snapshot(pickle.dumps(both)).totals[-1] == 12000
+    with pytest.raises(ValueError, match="the file has no events: call torch"):
+        read_snapshot(pickle.dumps({"segments": [], "device_traces": [[]]}))
 
 
 @every(
@@ -262,23 +257,6 @@ def test_the_device_with_most_events_is_read_and_another_by_its_number():
 def test_the_phase_of_a_stack(frames, phase):
     found = read_snapshot(snapshot_pickle([BlockEvent("alloc", 0, 1, frames)]))
     assert found.phases == (phase, phase)
-
-
-PHASES = ("forward", "forward", "backward", "update")
-SIZES = {"weights": (4, 4, 4, 4), "gradients": (0, 0, 4, 4)}
-
-
-def test_the_trace_has_the_fields_of_the_format():
-    trace = json.loads(chrome_trace(PHASES, SIZES))
-    needed = {
-        "M": {"name", "ph", "pid", "args"},
-        "X": {"name", "ph", "ts", "dur", "pid", "tid"},
-        "C": {"name", "ph", "ts", "pid", "args"},
-    }
-    for event in trace["traceEvents"]:
-        assert needed[event["ph"]] <= set(event)
-    bars = [(it["name"], it["ts"], it["dur"]) for it in trace["traceEvents"] if it["ph"] == "X"]
-    assert bars == [("forward", 0, 2), ("backward", 2, 1), ("update", 3, 1)]
 
 
 def test_events_have_the_keys_of_torchs():
@@ -312,55 +290,3 @@ def test_the_trace_is_the_timeline_read_back():
     ends = [event["ts"] + event["dur"] for event in bars]
     assert [event["ts"] for event in bars] == [0, *ends[:-1]]
     assert ends[-1] == len(run.steps) and len(bars) == 5
-
-
-REFUSED = [
-    *rows(
-        snapshot_pickle,
-        [
-            ([BlockEvent("free", 0, 1)], "block 0 dies before it is born: allocate"),
-            ([BlockEvent("alloc", 0, 1)] * 2, "block 0 is born twice: free"),
-            ([("alloc", 0)], "is not \\(action, block, bytes, frames\\): give four"),
-            ([BlockEvent("alloc", 0, 1, ((1, 2),))], "each frame as"),
-            ([BlockEvent("born", 0, 1)], "action"),
-            ([BlockEvent("alloc", 0, -1)], "size_bytes must be at least 0"),
-        ],
-    ),
-    (
-        lambda: chrome_trace(PHASES[:1], SIZES),
-        r"'weights' is .* and phases has 1 moments: give a list",
-    ),
-    (lambda: chrome_trace(PHASES, {"weights": 4}), "'weights' is 4 and phases has 4 moments"),
-]
-
-DATA = [
-    snapshot_pickle(list(steps(5, leak=600))),
-    snapshot_pickle(list(steps(3))),
-    snapshot_pickle([BlockEvent("alloc", 0, 2**23, (MINE,))]),
-]
-FOUND = [read_snapshot(data) for data in DATA]
-TWO = parse_snapshot(DATA[0])
-TWO["device_traces"].append(parse_snapshot(DATA[1])["device_traces"][0])
-LEAKS = [
-    *FOUND[0].leaks,
-    *read_snapshot(snapshot_pickle([*steps(4, leak=7)][1:])).leaks,
-]
-OTHER = dataclasses.replace(LEAKS[0], frames=())
-PROBES = by_name(
-    Probe(parse_snapshot, {"data": snapshot_pickle(EVENTS)}, {"data": snapshot_pickle(EVENTS[:2])}),
-    Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
-    Probe(timeline_events, {"run": RUN}, {"run": dataclasses.replace(RUN, steps=RUN.steps[:1])}),
-    Probe(read_snapshot, {"data": pickle.dumps(TWO)}, {"data": DATA[1], "device": 1}, refuses=True),
-    Probe(FOUND[0].explain, {}, {"unit": "GiB"}),
-    Probe(
-        chrome_trace,
-        {"phases": PHASES, "sizes": SIZES},
-        {"phases": ("forward",) * 4, "sizes": {"weights": (5, 4, 4, 4)}},
-    ),
-)
-RECORDS = {
-    "Snapshot": FOUND,
-    "Leak": [*LEAKS, OTHER],
-    "BlockEvent": list(timeline_events(RUN)),
-    "Frame": [MINE, *BACKWARD],
-}
