@@ -188,11 +188,13 @@ def expect_number(
     keep(because)
 
 
-def expect_numbers(answer: Any, wants: str, *right: tuple[float, str, float, str]) -> None:
-    """Raise `Wrong` unless the answer has these numbers: each (number, because, rel, unit)."""
+def expect_numbers(
+    answer: Any, wants: str, *right: tuple[Any, ...], rel: float = 0.0, unit: str = ""
+) -> None:
+    """Raise `Wrong` unless the answer has these numbers: each (number, because[, rel, unit])."""
     expect_parts(answer, len(right), wants)
-    for given, (number, because, rel, unit) in zip(answer, right, strict=True):
-        expect_number(given, number, because, rel, unit)
+    for given, (number, because, *own) in zip(answer, right, strict=True):
+        expect_number(given, number, because, *(own or (rel, unit)))
 
 
 def expect_equal(

@@ -162,21 +162,13 @@ def _tails(answer: Any) -> None:
     keep = batching.epoch()
     drop = replace(batching, drop_last=True).epoch()
     expect_parts(answer, 2, "two lists: kept and dropped")
-    wants = "three whole numbers"
-    expect_equal(
-        answer[0],
-        [keep.micro_steps, keep.updates, keep.repeated],
-        "251 samples a rank (rounded up), 32 micro-batches, 8 windows, and 4 × 251 - 1003 repeated",
-        wants=wants,
-        what="for 'kept' it",
-    )
-    expect_equal(
-        answer[1],
-        [drop.micro_steps, drop.updates, drop.dropped],
-        "250 samples a rank, 31 full micro-batches, 7 full windows of 4 = 28 micro-steps",
-        wants=wants,
-        what="for 'dropped' it",
-    )
+    of_kept = "251 samples a rank, rounded up, 32 micro-batches, 8 windows; 4 × 251 - 1003 repeated"
+    of_dropped = "250 samples a rank, 31 full micro-batches, 7 full windows of 4 = 28 micro-steps"
+    for given, name, right, because in (
+        (answer[0], "kept", [keep.micro_steps, keep.updates, keep.repeated], of_kept),
+        (answer[1], "dropped", [drop.micro_steps, drop.updates, drop.dropped], of_dropped),
+    ):
+        expect_equal(given, right, because, "three whole numbers", what=f"for {name!r} it")
 
 
 # tp, pp, cp, micro-batch, accumulation
@@ -202,16 +194,7 @@ _SETTINGS = {
 def _batch_of_llama2(answer: Any) -> None:
     expected = {}
     for setting, (tp, pp, cp, micro_batch, accumulation) in _SETTINGS.items():
-        layout = Batching(
-            samples=10**6,
-            micro_batch=micro_batch,
-            accumulation=accumulation,
-            nodes=256,
-            gpus_per_node=8,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-        )
+        layout = Batching(10**6, micro_batch, accumulation, 256, 8, tp=tp, pp=pp, cp=cp)
         because = f"dp is {layout.dp}, so an update rests on {layout.global_batch} sequences"
         expected[setting] = (layout.global_batch == 1024, because)
     expect_entries(answer, expected, "a dict of True and False", each="True or False")

@@ -14,7 +14,7 @@ from course_lib.checking import (
     expect_choice,
     expect_entries,
     expect_equal,
-    expect_number,
+    expect_numbers,
     expect_parts,
     run,
 )
@@ -76,31 +76,29 @@ def _accumulation(answer: Any) -> None:
 def _saves_steps(answer: Any) -> None:
     before, after = (_per_epoch(accumulation) for accumulation in (1, 4))
     expected = {
-        name: (after[name][0] / count, because) for name, (count, because) in before.items()
+        name: (later / count, because)
+        for (name, because), count, later in zip(_IN_AN_EPOCH.items(), before, after, strict=True)
     }
     expect_entries(answer, expected, "a dict of factors", each="a factor")
 
 
-def _per_epoch(accumulation: int) -> dict[str, tuple[float, str]]:
-    """What exercise 2.2 asks about, as counts, each with the reason why it changes or stays."""
+_IN_AN_EPOCH = {
+    "forward passes of an epoch": "every sample goes through the model once",
+    "updates of an epoch": "four micro-steps make one update",
+    "exchanges of an epoch, with no_sync": "there is one in each update",
+    "exchanges of an epoch, without no_sync": "there is one in each micro-step",
+    "samples behind an update": "four micro-batches are behind one update",
+    "bytes stored for the backward pass": "one micro-batch is in memory at a time",
+}
+
+
+def _per_epoch(accumulation: int) -> list[float]:
+    """The counts of `_IN_AN_EPOCH`."""
     run = Batching(4096, micro_batch=8, accumulation=accumulation, gpus_per_node=2)
-    epoch = run.epoch()
-    with_it, without = (
-        gradient_syncs(epoch.micro_steps, accumulation, no_sync) for no_sync in (True, False)
-    )
-    layout = Layout(micro_batch=run.micro_batch, accumulation=accumulation)
+    epoch, layout = run.epoch(), Layout(micro_batch=8, accumulation=accumulation)
+    syncs = [gradient_syncs(epoch.micro_steps, accumulation, no_sync) for no_sync in (True, False)]
     kept = layer_activation_bytes(Job(MODELS["gpt2-124m"], Recipe(), layout, sequence=1024))
-    return {
-        "forward passes of an epoch": (
-            epoch.micro_steps,
-            "every sample goes through the model once",
-        ),
-        "updates of an epoch": (epoch.updates, "four micro-steps make one update"),
-        "exchanges of an epoch, with no_sync": (with_it, "there is one in each update"),
-        "exchanges of an epoch, without no_sync": (without, "there is one in each micro-step"),
-        "samples behind an update": (run.global_batch, "four micro-batches are behind one update"),
-        "bytes stored for the backward pass": (kept, "one micro-batch is in memory at a time"),
-    }
+    return [epoch.micro_steps, epoch.updates, *syncs, run.global_batch, kept]
 
 
 _TRAIN = "train(model, optimizer, batches, accumulation)"
@@ -249,33 +247,24 @@ def _backward_window(function: Any) -> None:
     ),
 )
 def _counters(answer: Any) -> None:
-    wants = "one of " + ", ".join(map(repr, _causes()))
-    expect_entries(answer, _happened(), "a dict with a cause for each run", each=wants)
+    updates = gradient_syncs(6400, 32, no_sync=True)
+    exchanges = {  # each of all gradients in fp32
+        "as the settings say": updates,
+        "the forward pass is outside no_sync": gradient_syncs(6400, 32, no_sync=False),
+        "bf16 gradients": updates / 2,
+        "accumulation 4": gradient_syncs(6400, 4, no_sync=True),
+        "most updates without an exchange": updates / 8,
+    }
+    right: dict[str, tuple[object, str]] = {}
+    for name, counted in _COUNTED_BYTES.items():
+        times = counted / (4 * GPT2)
+        cause = min(exchanges, key=lambda one: abs(exchanges[one] - times))
+        right[name] = (cause, f"that is {times:.0f} times the fp32 gradients")
+    wants = "one of " + ", ".join(map(repr, exchanges))
+    expect_entries(answer, right, "a dict with a cause for each run", each=wants)
 
 
 _COUNTED_BYTES = {"A": 3.186e12, "B": 99.55e9, "C": 49.78e9, "D": 12.44e9, "E": 796.4e9}
-
-
-def _causes() -> dict[str, int]:
-    """The bytes that a rank hands to all-reduce, for each thing that may have happened."""
-    updates = gradient_syncs(6400, 32, no_sync=True)
-    return {
-        "as the settings say": updates * 4 * GPT2,
-        "the forward pass is outside no_sync": gradient_syncs(6400, 32, no_sync=False) * 4 * GPT2,
-        "bf16 gradients": updates * 2 * GPT2,
-        "accumulation 4": gradient_syncs(6400, 4, no_sync=True) * 4 * GPT2,
-        "most updates without an exchange": updates // 8 * 4 * GPT2,
-    }
-
-
-def _happened() -> dict[str, tuple[object, str]]:
-    """The cause whose bytes are those of the counter, run by run."""
-    found: dict[str, tuple[object, str]] = {}
-    for name, counted in _COUNTED_BYTES.items():
-        cause = min(_causes().items(), key=lambda item: abs(item[1] - counted))
-        exchanges = counted / (4 * GPT2)
-        found[name] = (cause[0], f"that is {exchanges:.0f} times the fp32 gradients")
-    return found
 
 
 @exercise(
@@ -305,14 +294,6 @@ def _noise(answer: Any) -> None:
     )
 
 
-_CRITICAL = 1920.0
-
-
-def _sgd_rate(batch: int) -> float:
-    """The best rate of exercise 2.8's SGD, from the one at batch 128."""
-    return scaled_learning_rate(0.05, 128, batch, rule="linear", critical_batch=_CRITICAL)
-
-
 @exercise(
     "2.8",
     kind="debug",
@@ -324,18 +305,19 @@ def _sgd_rate(batch: int) -> float:
     ),
 )
 def _two_sweeps(answer: Any) -> None:
-    assert abs(_sgd_rate(640) - 0.2) < 1e-9
-    assert round(scaled_learning_rate(0.04, 128, 640, rule="sqrt"), 4) == 0.0894
-    expect_parts(answer, 4, "a letter, a rate, a batch and a rate")
-    adams, adam_at_8, critical, sgd_large = answer
-    expect_choice(adams, "X", "2.24 is √5, the root rule for 5 times the batch", ("X", "Y"))
-    right = (
-        (adam_at_8, scaled_learning_rate(0.04, 128, 8, rule="sqrt"), "a quarter, √(8/128)"),
-        (critical, _CRITICAL, "0.05 · (1 + B/128) = 0.2 · (1 + B/640) holds for this B"),
-        (sgd_large, _sgd_rate(5760), "the largest rate is 0.8, over 1 + 1920/5760"),
+    wants = "a letter, a rate, a batch and a rate"
+    expect_parts(answer, 4, wants)
+    expect_choice(answer[0], "X", "2.24 is √5, the root rule for 5 times the batch", ("X", "Y"))
+    critical = 1920.0
+    largest = scaled_learning_rate(0.05, 128, 5760, rule="linear", critical_batch=critical)
+    expect_numbers(
+        answer[1:],
+        wants,
+        (scaled_learning_rate(0.04, 128, 8, rule="sqrt"), "a quarter, √(8/128)"),
+        (critical, "0.05 · (1 + B/128) = 0.2 · (1 + B/640) holds for this B"),
+        (largest, "the largest rate is 0.8, over 1 + 1920/5760"),
+        rel=5e-3,
     )
-    for given, expected, because in right:
-        expect_number(given, expected, because, rel=5e-3)
 
 
 @exercise(
@@ -351,14 +333,14 @@ def _two_sweeps(answer: Any) -> None:
 def _large_batches(answer: Any) -> None:
     small, large = (batch_cost(batch, critical_batch=2e6) for batch in (0.5e6, 16e6))
     trillions = 1.25 / small.samples * large.samples
-    expect_parts(answer, 3, "three numbers: trillion tokens, updates and a ratio")
-    right = (
+    expect_numbers(
+        answer,
+        "three numbers: trillion tokens, updates and a ratio",
         (trillions, "the fewest are 1 trillion; 16M is 8 critical batches: 1 + 8 times as many"),
         (round(trillions * 1e12 / 16e6), "tokens over the batch"),
         (small.steps / large.steps, "updates fall from 2.5 million to 562,500"),
+        rel=5e-3,
     )
-    for given, (expected, because) in zip(answer, right, strict=True):
-        expect_number(given, expected, because, rel=5e-3)
 
 
 BUILDS = (accumulation_build.ACCUMULATION,)

@@ -11,7 +11,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
-    expect_parts,
+    expect_numbers,
 )
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes
@@ -59,17 +59,16 @@ def _one_layer(answer: Any) -> None:
     ),
 )
 def _corrected(answer: Any) -> None:
-    expect_parts(answer, 3, "three sizes in GB")
     gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden, kv_heads=_LLAMA.heads)
-    corrected = (
-        (gelu, "the two masks are gone, 32 are left"),
-        (replace(_LLAMA, kv_heads=_LLAMA.heads), "SwiGLU keeps 4 · 3.5 · 2 = 28 in place of 16"),
-        (_LLAMA, "keys and values are 2 · 2 / 8 in place of 4"),
-    )
-    for given, (shape, because) in zip(answer, corrected, strict=True):
-        job = Job(shape, Recipe(), Layout(micro_batch=8), sequence=4096)
-        size = shape.layers * layer_activation_bytes(job) / 1e9
-        expect_number(given, size, because, rel=5e-3, unit="GB")
+    corrected = {
+        "the two masks are gone, 32 are left": gelu,
+        "SwiGLU keeps 4 · 3.5 · 2 = 28 in place of 16": replace(_LLAMA, kv_heads=_LLAMA.heads),
+        "keys and values are 2 · 2 / 8 in place of 4": _LLAMA,
+    }
+    jobs = [Job(shape, layout=Layout(micro_batch=8), sequence=4096) for shape in corrected.values()]
+    sizes = [_LLAMA.layers * layer_activation_bytes(job) / 1e9 for job in jobs]
+    rows = zip(sizes, corrected, strict=True)
+    expect_numbers(answer, "three sizes in GB", *rows, rel=5e-3, unit="GB")
 
 
 @exercise(
@@ -111,19 +110,9 @@ _PLANS = {
     ),
 )
 def _five_gigabytes(answer: Any) -> None:
-    expected = {}
-    for name, (kept, inputs) in _explanations().items():
-        fits = abs(kept / 110e9 - 1) < 0.1 and abs(inputs / 5e9 - 1) < 0.1
-        because = f"that makes {kept / 1e9:.0f} and {inputs / 1e9:.1f} GB"
-        expected[name] = (fits, because)
-    expect_entries(answer, expected, "a dict of True and False", each="True or False")
-
-
-def _explanations() -> dict[str, tuple[float, float]]:
-    """Bytes without and with checkpointing, by each explanation of exercise 4.4."""
     kept, inputs = _both()
     gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden)
-    return {
+    explanations = {
         "4096 tokens": _both(sequence=4096),
         "each of two GPUs has 40 layers": (kept / 2, inputs / 2),
         "each of two GPUs has half of the tokens": _both(layout=Layout(cp=2)),
@@ -133,19 +122,20 @@ def _explanations() -> dict[str, tuple[float, float]]:
         "an MLP with GELU, 4h wide": _both(gelu),
         "segments of two layers": (kept, inputs / 2),
     }
+    expected = {}
+    for name, (kept, inputs) in explanations.items():
+        fits = abs(kept / 110e9 - 1) < 0.1 and abs(inputs / 5e9 - 1) < 0.1
+        expected[name] = (fits, f"that makes {kept / 1e9:.0f} and {inputs / 1e9:.1f} GB")
+    expect_entries(answer, expected, "a dict of True and False", each="True or False")
 
 
 def _both(
     shape: TransformerShape = _LLAMA, sequence: int = 8192, layout: Layout | None = None
 ) -> tuple[float, float]:
-    """Bytes that 80 layers keep, all and only the inputs."""
-    kept, inputs = (
-        80
-        * layer_activation_bytes(
-            Job(shape, Recipe(recompute=mode), layout or Layout(), sequence=sequence)
-        )
-        for mode in ("none", "full")
-    )
+    """Bytes that 80 layers keep without checkpointing, and with it: only the inputs."""
+    recipes = (Recipe(recompute=mode) for mode in ("none", "full"))
+    jobs = [Job(shape, recipe, layout or Layout(), sequence=sequence) for recipe in recipes]
+    kept, inputs = (80 * layer_activation_bytes(job) for job in jobs)
     return kept, inputs
 
 
@@ -173,10 +163,6 @@ def _formula(function: Any) -> None:
     expect_calls(function, cases, signature=_FORMULA)
 
 
-def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:
-    return -(-layers // k) * input_bytes + k * layer_bytes
-
-
 @exercise(
     "4.7",
     kind="implement",
@@ -196,7 +182,7 @@ def _segments(function: Any) -> None:
     }
     cases = []
     for (layers, stored, alive), because in calls.items():
-        peaks = [_peak(layers, k, stored, alive) for k in range(1, layers + 1)]
+        peaks = [-(-layers // k) * stored + k * alive for k in range(1, layers + 1)]
         cases.append(((layers, stored, alive), 1 + peaks.index(min(peaks)), because))
     expect_calls(function, cases, signature="best_segment(layers, input_bytes, layer_bytes)")
 

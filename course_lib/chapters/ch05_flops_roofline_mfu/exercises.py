@@ -9,6 +9,7 @@ from course_lib.checking import (
     expect_choice,
     expect_entries,
     expect_number,
+    expect_numbers,
     expect_parts,
     expect_raises,
 )
@@ -38,9 +39,8 @@ def _gpt3(answer: Any) -> None:
     total = flops.six_nd(175e9, 300e9, recompute="full")
     days = budget.training_run(total, 1024, 140e12).days
     because = "recomputation makes it 8 N D, and the 140 TFLOP/s count it as well"
-    expect_parts(answer, 2, "FLOP and days")
-    expect_number(answer[0], total, because, rel=1e-3, unit="FLOP")
-    expect_number(answer[1], days, because, rel=1e-2, unit="days")  # the paper rounds to 34
+    of_days = (days, because, 1e-2, "days")  # the paper rounds to 34
+    expect_numbers(answer, "FLOP and days", (total, because, 1e-3, "FLOP"), of_days)
 
 
 @exercise(
@@ -134,26 +134,22 @@ def _stack(function: Any) -> None:
     ),
 )
 def _teams(answer: Any) -> None:
-    expect_parts(answer, 4, "the tokens per second of four teams")
-    llama = MODELS["llama2-7b"]
-    recomputed = flops.training_flops(llama, recompute="full")
-    teams = (
-        (0.50, flops.training_flops(llama).model_flop_per_token, "MFU by all pairs: 46.1 GFLOP"),
-        (
-            0.48,
-            flops.training_flops(llama, mask="causal").model_flop_per_token,
-            "half of the pairs: 42.9 GFLOP a token, so a lower MFU may be the faster run",
-        ),
-        (
-            0.62,
-            recomputed.hardware_flop / llama.context,
-            "HFU counts the second forward pass, 61.2 GFLOP a token: busy, and slower than all",
-        ),
-        (0.43, flops.six_nd(llama.parameters().total, 1), "6N leaves out the scores: 40.4 GFLOP"),
+    llama, peak = MODELS["llama2-7b"], hardware.accelerator("A100-SXM-80GB").peak_flop_per_s
+    pairs, half = (flops.training_flops(llama, mask=mask) for mask in ("full", "causal"))
+    again = flops.training_flops(llama, recompute="full").hardware_flop / llama.context
+    causal = "half of the pairs: 42.9 GFLOP a token, so a lower MFU may be the faster run"
+    busy = "HFU counts the second forward pass, 61.2 GFLOP a token: busy, and slower than all"
+    six_n = flops.six_nd(llama.parameters().total, 1)
+    expect_numbers(
+        answer,
+        "the tokens per second of four teams",
+        (0.50 * peak / pairs.model_flop_per_token, "MFU by all pairs: 46.1 GFLOP"),
+        (0.48 * peak / half.model_flop_per_token, causal),
+        (0.62 * peak / again, busy),
+        (0.43 * peak / six_n, "6N leaves out the scores: 40.4 GFLOP"),
+        rel=5e-3,
+        unit="tokens/s",
     )
-    peak = hardware.accelerator("A100-SXM-80GB").peak_flop_per_s
-    for given, (share, flop, because) in zip(answer, teams, strict=True):
-        expect_number(given, share * peak / flop, because, rel=5e-3, unit="tokens/s")
 
 
 @exercise(
@@ -173,14 +169,12 @@ def _h200(answer: Any) -> None:
         intensity = hardware.matmul_intensity(tokens, 4096, 4096)
         return new.attainable_flop_per_s(intensity) / old.attainable_flop_per_s(intensity)
 
+    between = "228 FLOP per byte wait for the H100's memory, but for the peak of the H200"
     memory = new.memory_bytes_per_s / old.memory_bytes_per_s
     network = new.inside.bytes_per_s / old.inside.bytes_per_s
     right = {
         "8192 tokens times the matrix": (gain(8192), "it is limited by the peak on both"),
-        "256 tokens times the matrix": (
-            gain(256),
-            "228 FLOP per byte wait for the H100's memory, but for the peak of the H200",
-        ),
+        "256 tokens times the matrix": (gain(256), between),
         "1 token times the matrix": (gain(1), "1 FLOP per byte waits for memory on both"),
         "AdamW's update": (memory, "it reads and writes states, and hardly computes"),
         "an all-reduce over NVLink": (network, "NVLink is that of the H100"),
@@ -218,9 +212,8 @@ def _llama(answer: Any) -> None:
     wants = "days, GPU-hours and a fraction"
     expect_parts(answer, 3, wants)
     because = "days = tokens / (380 · 2048) / 86,400; MFU = 6 N · 380 / peak"
-    expect_number(answer[0], run.days, because, rel=5e-3, unit="days")
-    expect_number(answer[1], run.gpu_hours, because, rel=5e-3, unit="h")
-    expect_number(_fraction(answer[2]), mfu, because, rel=5e-3)
+    right = (run.days, because, 5e-3, "days"), (run.gpu_hours, because, 5e-3, "h")
+    expect_numbers([*answer[:2], _fraction(answer[2])], wants, *right, (mfu, because, 5e-3))
 
 
 _PALM = (
@@ -238,24 +231,20 @@ _PALM = (
     ),
 )
 def _palm(function: Any) -> None:
+    palm, chips = (540.35e9, 118, 48, 256), (6144, 275e12)
     calls = [
-        (238_300, (540.35e9, 118, 48, 256, 2048), (6144, 275e12), "PaLM 540B: 46.2 %"),
-        (
-            238_300,
-            (540.35e9, 118, 48, 256, 8192),
-            (6144, 275e12),
-            "longer sequences mean more FLOP",
-        ),
+        (238_300, (*palm, 2048), chips, "PaLM 540B: 46.2 %"),
+        (238_300, (*palm, 8192), chips, "longer sequences mean more FLOP"),
         (1000, (1e9, 10, 8, 64, 1024), (1, 312e12), "one chip"),
     ]
     cases = []
-    for rate, model, chips, because in calls:
+    for rate, model, own, because in calls:
         parameters, layers, heads, width, sequence = model
         each = flops.palm_flop_per_token(
             parameters, layers=layers, heads=heads, head_dim=width, sequence=sequence
         )
-        mfu = budget.utilisation(each * rate, 1, *chips)
-        cases.append(((rate, *model, *chips), mfu, because))
+        mfu = budget.utilisation(each * rate, 1, *own)
+        cases.append(((rate, *model, *own), mfu, because))
     expect_calls(function, cases, signature=_PALM, rel=1e-6)
 
 
@@ -269,16 +258,18 @@ def _palm(function: Any) -> None:
     ),
 )
 def _enough_tokens(answer: Any) -> None:
-    expect_parts(answer, 3, "three numbers of tokens")
+    def enough(width: int) -> int:
+        powers = (2**power for power in range(30))
+        fits = (t for t in powers if hardware.matmul_intensity(t, width, width) >= 100)
+        return next(fits, 0)
+
     reasons = {
         4096: "64 tokens give 62 FLOP per byte, 128 give 120, and the ridge is 100",
         256: "256 tokens give 85 FLOP per byte, 512 give 102: inputs and outputs weigh as much",
         128: "it never exceeds 128 / 2 = 64 FLOP per byte",
     }
-    for given, (width, because) in zip(answer, reasons.items(), strict=True):
-        powers = (2**power for power in range(30))
-        enough = [t for t in powers if hardware.matmul_intensity(t, width, width) >= 100]
-        expect_number(given, min(enough, default=0), because)
+    rows = ((enough(width), because) for width, because in reasons.items())
+    expect_numbers(answer, "three numbers of tokens", *rows)
 
 
 QUIZ = (

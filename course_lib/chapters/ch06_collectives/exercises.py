@@ -14,6 +14,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
+    expect_numbers,
     expect_parts,
     run,
 )
@@ -60,19 +61,16 @@ def _sixteen(answer: Any) -> None:
 def _two_times(answer: Any) -> None:
     steps = collectives.steps("all-reduce", 8)
     sent = collectives.sent_bytes("all-reduce", _GB, 8)
-    expect_parts(answer, 3, "seconds, bytes per second and seconds")
-    expect_number(answer[0], 140e-6 / steps, "140 µs are 14 steps", rel=5e-3, unit="s")
-    beta = sent / (35.14e-3 - 140e-6)
-    expect_number(
-        answer[1],
-        beta,
-        "1.75 GB flow in what is left of 35.14 ms without the 14 latencies",
-        rel=5e-3,
-        unit="B/s",
-    )
-    link = Link("as measured", beta, 140e-6 / steps)
+    link = Link("as measured", sent / (35.14e-3 - 140e-6), 140e-6 / steps)
+    flow = "1.75 GB flow in what is left of 35.14 ms without the 14 latencies"
     gathered_s = collectives.seconds("all-gather", 1_000_000, 64, link)
-    expect_number(answer[2], gathered_s, "63 steps, and 63/64 of 1 MB", rel=5e-3, unit="s")
+    expect_numbers(
+        answer,
+        "seconds, bytes per second and seconds",
+        (link.latency_s, "140 µs are 14 steps", 5e-3, "s"),
+        (link.bytes_per_s, flow, 5e-3, "B/s"),
+        (gathered_s, "63 steps, and 63/64 of 1 MB", 5e-3, "s"),
+    )
 
 
 _ALL_REDUCE = "all_reduce(rows, reduce_scatter, all_gather)"
@@ -95,10 +93,9 @@ def _two_halves(function: Any) -> None:
         total = [sum(column) for column in zip(*rows, strict=True)]
         what = f"{ranks} ranks with {length} numbers each"
         halves = _Halves()
+        steps = halves.reduce_scatter, halves.all_gather
         try:
-            given = call(
-                function, rows, halves.reduce_scatter, halves.all_gather, signature=_ALL_REDUCE
-            )
+            given = call(function, rows, *steps, signature=_ALL_REDUCE)
         except _Refused as refused:
             raise Wrong(f"{what}: {refused}; expected zeros to fill the rows up") from None
         if not same(given, [total] * ranks):
@@ -237,13 +234,13 @@ def _stuck(orders: list[list[str]]) -> list[int]:
     ),
 )
 def _sum_average_broadcast(answer: Any) -> None:
-    expect_parts(answer, 3, "two ratios and a learning rate")
-    one = collectives.sent_bytes("send-recv", _GB, 2)  # a message of the whole tensor
-    for given, ranks in zip(answer, (8, 1024), strict=False):
-        ratio = 2 * (ranks - 1) * one / collectives.sent_bytes("all-reduce", _GB, ranks)
+    rows = []
+    for ranks in (8, 1024):
+        ratio = 2 * (ranks - 1) * _GB / collectives.sent_bytes("all-reduce", _GB, ranks)
         because = f"2 · {ranks - 1} tensors pass rank 0; a ring's rank sends 1/{ranks} of that"
-        expect_number(given, ratio, because, rel=5e-3)
-    expect_number(answer[2], 16 * 0.01, "it sums, unless op says ReduceOp.AVG", rel=1e-3)
+        rows.append((ratio, because))
+    rate = (16 * 0.01, "it sums, unless op says ReduceOp.AVG")
+    expect_numbers(answer, "two ratios and a learning rate", *rows, rate, rel=5e-3)
 
 
 _LINES = {  # server: operation, bytes, seconds
@@ -328,21 +325,16 @@ _ODD = "odd_ranks(begun)"
 )
 def _odd(function: Any) -> None:
     step, loss = "all-reduce 25 MB", "all-reduce 4 B"
-    runs = [
-        (
-            [[step, loss, step], [step, step], [step, step], [step, step]],
-            "rank 0 alone sums its loss, in an `if rank == 0`",
-        ),
-        ([[step] * 3, [step] * 3, [step] * 2, [step] * 3], "rank 2 never came to the third call"),
-        (
-            [["all-gather 8 MB"], ["all-gather 8 MB"], ["all-gather 8 MB"], ["all-gather 6 MB"]],
-            "the same call with another size is another call",
-        ),
-        ([[step], [step] * 4, [step] * 2, [step] * 4, [step] * 4], "rank 0 was the first to stop"),
-        ([[], [step], [step], []] + [[step]] * 3, "two ranks have not begun"),
-        ([[step, loss]] * 3, "all have begun the same"),
-    ]
-    cases = [((begun,), _first_odd(begun), because) for begun, because in runs]
+    gather, other = ["all-gather 8 MB"], ["all-gather 6 MB"]
+    runs = {
+        "rank 0 alone sums its loss, in an `if rank == 0`": [[step, loss, step], *[[step] * 2] * 3],
+        "rank 2 never came to the third call": [[step] * 3, [step] * 3, [step] * 2, [step] * 3],
+        "the same call with another size is another call": [gather, gather, gather, other],
+        "rank 0 was the first to stop": [[step] * count for count in (1, 4, 2, 4, 4)],
+        "two ranks have not begun": [[], [step], [step], [], *[[step]] * 3],
+        "all have begun the same": [[step, loss]] * 3,
+    }
+    cases = [((begun,), _first_odd(begun), because) for because, begun in runs.items()]
     expect_calls(function, cases, signature=_ODD)
 
 
