@@ -6,8 +6,6 @@ Anything in it that no check writes was broken by hand or on the way: it is set 
 import json
 import os
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,53 +17,33 @@ from course_lib.home import home
 VERSION = 1
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_finite(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= sys.float_info.max  # false for NaN as well
-
-
-def _are_revisions(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, dict) and _is_finite(one.get("yours")) for one in value
-    )
-
-
-_FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
+# A whole number is a count; a list has what was predicted later.
+_FIELDS: Mapping[str, Mapping[str, type]] = {
     "exercises": {
-        "status": _is_text,
-        "attempts": _is_count,
-        "hints": _is_count,
-        "seen": _is_flag,
-        "first_pass": _is_text,
-        "verdict": _is_text,
+        **dict.fromkeys(("status", "first_pass", "verdict"), str),
+        **dict.fromkeys(("attempts", "hints"), int),
+        "seen": bool,
     },
     "predictions": {
-        "yours": _is_finite,
-        "unit": _is_text,
-        "question": _is_text,
-        "at": _is_text,
-        "revised": _are_revisions,
-        "found": _is_finite,
-        "theory": _is_finite,
-        "measured": _is_finite,
+        **dict.fromkeys(("unit", "question", "at"), str),
+        **dict.fromkeys(("yours", "found", "theory", "measured"), float),
+        "revised": list,
     },
-    "capstone": {"at": _is_text},  # a plan and a run; course_lib.reporting reads the rest of them
-    "hunts": {"best_s": _is_finite, "doctor_s": _is_finite, "at": _is_text},
-    "quizzes": {"right": _is_count, "of": _is_count, "best": _is_count, "at": _is_text},
+    "capstone": {"at": str},  # a plan and a run; course_lib.reporting reads the rest of them
+    "hunts": {"best_s": float, "doctor_s": float, "at": str},
+    "quizzes": {**dict.fromkeys(("right", "of", "best"), int), "at": str},
 }
+
+
+def _is(kind: type, value: object) -> bool:
+    """Whether a value of this kind is one that a check writes."""
+    if kind is list:
+        return isinstance(value, list) and all(
+            isinstance(one, dict) and _is(float, one.get("yours")) for one in value
+        )
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return abs(value) <= sys.float_info.max  # false for NaN as well
+    return type(value) is kind and not (isinstance(value, int) and value < 0)
 
 
 def empty() -> dict[str, Any]:
@@ -83,7 +61,7 @@ def complete(data: object) -> dict[str, Any] | None:
 
     Names that are not known are left as they are; of a newer version only the version is judged.
     """
-    if not isinstance(data, dict) or not _is_count(data.get("version", VERSION)):
+    if not isinstance(data, dict) or not _is(int, data.get("version", VERSION)):
         return None
     whole = {**empty(), **data}
     if all(_is_section(section, whole[section]) for section in _FIELDS):
@@ -101,13 +79,11 @@ def _is_record(section: str, record: Mapping[str, object]) -> bool:
     known = _FIELDS[section]
     if section == "predictions" and ("yours" in record) != ("at" in record):
         return False
-    return all(known[key](value) for key, value in record.items() if key in known)
+    return all(_is(known[key], value) for key, value in record.items() if key in known)
 
 
 # Checks write for about a millisecond; whoever waits longer than this meets a stuck machine.
 LOCK_TIMEOUT_S = 5.0
-# A file that a killed kernel was writing; a living one is renamed after about a millisecond.
-LEFTOVER_S = 3600.0
 
 _noted: set[str] = set()
 
@@ -221,24 +197,12 @@ def _set_aside_damaged() -> None:
 
 
 def _write(data: dict[str, Any]) -> None:
-    # Written beside the target and then renamed, so that no reader ever sees half a file.
+    # Written beside the target and then renamed, so that no reader ever sees half a file. Only who
+    # has the lock writes there; what a killed kernel left is written over.
     target = _target()
-    _remove_leftovers(target.parent)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix="progress.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_text(data))
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for path in folder.glob("progress.*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFTOVER_S:
-                path.unlink()
+    half = target.with_name("progress.tmp")
+    half.write_bytes(_text(data))
+    os.replace(half, target)
 
 
 def _note(sentence: str) -> None:

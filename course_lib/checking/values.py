@@ -73,54 +73,36 @@ def split(text: str) -> tuple[float, str] | None:
 
 
 # The type's own methods, which a subclass cannot replace.
-_SIMPLE: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (int, int.__int__),
-    (float, float.__float__),
-    (str, str.__str__),
-)
-_GROUPS: tuple[type, ...] = (list, tuple, set, frozenset)
+_SIMPLE: Mapping[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+}
+_GROUPS: tuple[Any, ...] = (list, tuple, set, frozenset)
 _TRUSTED = {bool, int, float, complex, str, bytes, Fraction, type(None), type(...)}
 
 
 def to_builtin(value: Any) -> Any:
     """The value with numbers, texts and containers of Python's own types in place of subclasses.
 
-    What holds no subclass is returned as it is. Raises Wrong for an object that pretends to be
-    of another type.
+    Raises Wrong for an object that pretends to be of another type.
     """
     kind = type(value)
     if kind in _TRUSTED or callable(value):
         return value
-    for base, own in _SIMPLE:
+    for base, own in _SIMPLE.items():
         if issubclass(kind, base):
             return own(value)
     if issubclass(kind, dict):
-        return _builtin_dict(value)
+        return {to_builtin(key): to_builtin(item) for key, item in dict.items(value)}
     for base in _GROUPS:
         if issubclass(kind, base):
-            return _builtin_group(value, base)
+            return base(map(to_builtin, base.__iter__(value)))
     if value.__class__ is not kind:
         raise Wrong(f"wants a value, got an object of {kind.__name__} that says it is another type")
-    return _builtin_number(value, kind) if issubclass(kind, numbers.Real) else value
-
-
-def _builtin_dict(value: dict[Any, Any]) -> dict[Any, Any]:
-    kept = {to_builtin(key): to_builtin(item) for key, item in dict.items(value)}
-    same = all(kept[key] is item for key, item in dict.items(value) if type(key) in _TRUSTED)
-    return value if type(value) is dict and same and len(kept) == dict.__len__(value) else kept
-
-
-def _builtin_group(value: Any, base: Any) -> Any:
-    before = list(base.__iter__(value))
-    after = [to_builtin(item) for item in before]
-    same = all(map(operator.is_, before, after))
-    return value if type(value) is base and same else base(after)
-
-
-def _builtin_number(value: Any, kind: type) -> int | float:
     if issubclass(kind, numbers.Integral):
         return int.__int__(operator.index(value))
-    return float.__float__(float(value))
+    return float.__float__(float(value)) if issubclass(kind, numbers.Real) else value
 
 
 # What a factor between two answers usually means, from the most to the least telling.
@@ -139,6 +121,7 @@ _FACTORS: tuple[tuple[float, str], ...] = (
     (6, "exactly a factor of 6"),
     (16, "exactly a factor of 16"),
 )
+_HOW_MUCH = {1.02: "2 %: rounded too early, or one off?", 1.5: "half", 10: "a factor of 10"}
 _CLOSE = 2e-3  # two factors nearer than this are one
 _LARGEST = 10**300  # beyond it, dividing may raise
 
@@ -162,8 +145,10 @@ def kind_of_wrong(given: Any, expected: Any, same: Callable[[Any, Any], bool] = 
 def _of_numbers(given: float, expected: float) -> str:
     if abs(given) > _LARGEST or not math.isfinite(given):
         return "it should be an ordinary number"
-    if expected == 0 or given == 0:
-        return "0 is not it" if given == 0 else f"too {_direction(given, expected)}"
+    if given == 0:
+        return "0 is not it"
+    if expected == 0:
+        return f"too {'large' if given > 0 else 'small'}"
     if (given < 0) != (expected < 0):
         return "it has the wrong sign"
     ratio = abs(given / expected)
@@ -172,21 +157,10 @@ def _of_numbers(given: float, expected: float) -> str:
     for known, meaning in _FACTORS:
         if abs(factor / known - 1) < min(_CLOSE, abs(known - 1) / 10):
             return f"too {size}: {meaning}"
-    return f"too {size}, {_how_much(factor)}"
-
-
-def _how_much(factor: float) -> str:
-    if factor < 1.02:
-        return "by less than 2 %: rounded too early, or one off?"
-    if factor < 1.5:
-        return "by less than half"
-    if factor < 10:
-        return "by less than a factor of 10"
-    return "by more than a factor of 10"
-
-
-def _direction(given: float, expected: float) -> str:
-    return "large" if given > expected else "small"
+    for most, much in _HOW_MUCH.items():
+        if factor < most:
+            return f"too {size}, by less than {much}"
+    return f"too {size}, by more than a factor of 10"
 
 
 def _of_parts(given: list[Any], expected: list[Any], same: Callable[[Any, Any], bool]) -> str:

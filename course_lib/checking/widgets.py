@@ -8,7 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib.checking.quizzes import Question, Score, feedback, record
+from course_lib.checking.quizzes import Question, feedback, record
 from course_lib.checking.values import split
 from course_lib.notebook import browser_code
 from course_lib.validation import told
@@ -77,25 +77,20 @@ class QuizWidget(anywidget.AnyWidget):
         )
         self.on_msg(self._on_message)
 
-    @property
-    def score(self) -> Score:
-        """What was chosen when it was last checked."""
-        return Score(
-            self.questions, tuple(None if answer < 0 else answer for answer in self.answers)
-        )
-
     def check(self, answers: list[int]) -> None:
-        """Judge the answers, one index for each question and -1 for none, and record the score.
+        """Judge the answers, one index for each question and -1 for none.
 
-        Raises ValueError when there are more answers than questions, or fewer.
+        The score is recorded if all are answered.
         """
+        chosen = [None if answer < 0 else answer for answer in answers]
         self.answers = answers
-        score = self.score
-        pairs = zip(self.questions, score.answers, strict=True)
-        self.feedback = [_judged(question, chosen) for question, chosen in pairs]
-        self.result = score.text
+        self.feedback = list(map(feedback, self.questions, chosen))
+        right, of = sum(one["state"] == "right" for one in self.feedback), len(self.questions)
+        left = chosen.count(None)
+        self.result = f"{right} of {of} right" + f", {left} not answered yet" * bool(left)
         self.checks += 1
-        record(self.chapter, score)
+        if not left:
+            record(self.chapter, right, of)
 
     def _on_message(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         self.check(content["answers"])
@@ -123,15 +118,3 @@ class QuizWidget(anywidget.AnyWidget):
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
         texts = {"text/plain": self.as_text(), "text/html": self.as_html()}
         return {**data, **texts}, metadata
-
-
-def _judged(question: Question, chosen: int | None) -> dict[str, str]:
-    """How an answer looks: an icon and a word beside the colour."""
-    if chosen is None:
-        return {"state": "open", "text": f"○ {feedback(question, chosen)}"}
-    right = chosen == question.answer
-    icon = "✓" if right else "✗"
-    return {
-        "state": "right" if right else "wrong",
-        "text": f"{icon} {feedback(question, chosen)}",
-    }

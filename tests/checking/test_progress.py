@@ -2,13 +2,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from course_lib import cli
 from course_lib.checking import check, hint, predict, progress, report
-from course_lib.checking.quizzes import Question, Score, record
+from course_lib.checking.quizzes import record
 from course_lib.home import home
 
 
@@ -73,7 +72,7 @@ def use_everything():
     hint("1.1")
     predict("a", "How many?", yours=4)
     predict("a", "How many?", yours=5)
-    record(1, Score((Question("?", ("a", "b"), 0, "it is"),), (0,)))
+    record("1", 1, 1)
     assert cli.main(["progress"]) == 0
 
 
@@ -140,24 +139,12 @@ def test_a_link_stays_a_link(home, tmp_path):
     assert progress.path().is_symlink() and file.exists()
 
 
-def test_what_killed_kernels_left_is_removed_once_it_is_old(home):
-    home.mkdir()
-    old, young, other = (home / name for name in ("progress.a.tmp", "progress.b.tmp", "x.tmp"))
-    for file in (old, young, other):
-        file.write_text("half")
-    for file in (old, other):
-        os.utime(file, (time.time() - 4000,) * 2)
-    progress.update("exercises", "1.1", _add)
-    assert not old.exists() and young.exists() and other.exists()
-
-
-def test_a_failure_while_writing_leaves_the_old_file_and_no_rubbish(home, monkeypatch):
+def test_a_failure_while_writing_leaves_the_old_file(monkeypatch):
     progress.update("exercises", "1.1", _add)
     before = progress.path().read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
     progress.update("exercises", "1.1", _add)
     assert progress.path().read_bytes() == before
-    assert not list(home.glob("*.tmp"))
 
 
 def test_a_closed_home_gets_one_line_and_breaks_nothing(tmp_path, monkeypatch, capsys):

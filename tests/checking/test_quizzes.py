@@ -5,10 +5,8 @@ import pytest
 from course_lib.checking import Question, progress, quiz
 from course_lib.checking.exercises import chapters
 from course_lib.checking.grading import questions_of
-from course_lib.checking.quizzes import Score, feedback
 
 ONE = Question("One?", ("yes", "no"), 1, "it is no")
-TWO = Question("Two?", ("a", "b", "c"), 0, "it is a")
 
 
 def test_a_malformed_question_is_refused():
@@ -22,28 +20,6 @@ def test_a_malformed_question_is_refused():
         for value in values:
             with pytest.raises(ValueError, match=f"{name} must"):
                 Question(**good | {name: value})
-
-
-def test_scores():
-    for answers, right, complete, text in (
-        ((1, 0), 2, True, "2 of 2 right"),
-        ((0, 0), 1, True, "1 of 2 right"),
-        ((1, None), 1, False, "1 of 2 right, 1 not answered yet"),
-        ((None, None), 0, False, "0 of 2 right, 2 not answered yet"),
-    ):
-        score = Score((ONE, TWO), answers)
-        assert (score.right, score.complete, score.text) == (right, complete, text)
-
-
-def test_a_score_needs_one_answer_per_question():
-    with pytest.raises(ValueError, match="2 questions, 1 answers"):
-        Score((ONE, TWO), (1,))
-
-
-def test_feedback():
-    assert feedback(ONE, None) == "Not answered yet."
-    assert feedback(ONE, 1) == "Right. it is no"
-    assert feedback(ONE, 0) == "No: no. it is no"
 
 
 def test_the_right_choices_are_those_of_the_key():
@@ -89,9 +65,8 @@ def test_pressing_check_tells_and_records(shown):
 
 
 def test_an_incomplete_quiz_says_so_and_is_not_recorded(shown):
-    assert shown.score.answers == (None, None)
-    press(shown, -1, -1)
-    assert shown.result == "0 of 2 right, 2 not answered yet"
+    press(shown, -1, 0)
+    assert shown.result == "1 of 2 right, 1 not answered yet"
     assert shown.feedback[0] == {"state": "open", "text": "○ Not answered yet."}
     assert progress.read()["quizzes"] == {}
 

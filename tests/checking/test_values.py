@@ -92,12 +92,6 @@ def test_subclasses_become_pythons_own_types(base, value):
     assert type(inside[0][1]["a"]) is base
 
 
-@pytest.mark.parametrize(("base", "value"), BASES)
-def test_what_holds_no_subclass_is_returned_as_it_is(base, value):
-    nested = [value, {"a": (value, ..., None, True)}]
-    assert to_builtin(value) is value and to_builtin(nested) is nested
-
-
 def test_own_methods_cannot_hide_the_value():
     silent = dict.fromkeys(("__iter__", "items", "__len__", "__index__", "__float__"), None)
     assert to_builtin(liar(dict, {"a": 1}, **silent)) == {"a": 1}

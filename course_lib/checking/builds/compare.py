@@ -57,27 +57,35 @@ Sent: TypeAlias = Mapping[str, tuple[int, int]]  # calls and bytes by operation
 
 
 class Must(NamedTuple):
-    """`found` is the tensor `right`; `others` and `factors` are what it may be by mistake."""
+    """`found` is the tensor `right`; `others` and `factors` are what it may be by mistake.
+
+    `others`: {"the part of rank 2": a tensor}; `factors`: {2.0: "the sum instead of the mean"}.
+    """
 
     what: str
     found: Any
     right: Any
     others: Mapping[str, Any] = {}
     factors: Mapping[float, str] = {}
-    tolerance: float = TOLERANCE
+    tolerance: float = TOLERANCE  # relative to the largest number of `right`
     same_dtype: bool = False
 
     def check(self, where: str) -> None:
         """Raise Wrong, in words that begin with `where`, unless it is so."""
-        expect_tensor(
-            self.found,
-            self.right,
-            _told(where, self.what),
-            factors=self.factors,
-            others=self.others,
-            tolerance=self.tolerance,
-            same_dtype=self.same_dtype,
-        )
+        what, found, right = _told(where, self.what), self.found, self.right
+        if found is None:
+            raise Unanswered(f"{what} is None")
+        if not isinstance(found, torch.Tensor):
+            raise Wrong(f"{what} wants a tensor, got {described(found)}")
+        if found.shape != right.shape:
+            raise Wrong(f"{what} has shape {tuple(found.shape)}, expected {tuple(right.shape)}")
+        if self.same_dtype and found.dtype != right.dtype:
+            raise Wrong(f"{what} is of {found.dtype}, and was given {right.dtype}")
+        found, right = found.detach().double(), right.detach().double()
+        largest = max(right.abs().max().item() if right.numel() else 0.0, 1e-30)
+        if not _near(found, right, largest * self.tolerance):
+            kind = _kind(found, right, largest * self.tolerance, self.factors, self.others)
+            raise Wrong(f"{what} {kind}")
 
 
 class Never(NamedTuple):
@@ -106,11 +114,22 @@ class Sends(NamedTuple):
     def check(self, where: str) -> None:
         """Raise Wrong, in words that begin with `where`, unless it is so."""
         where = _told(where, self.what) if self.what else where
-        if self.among:
-            expect_among(self.log, self.among, where)
+        for call in self.log.calls if self.among else ():
+            if call.part != self.among:
+                raise Wrong(
+                    f"{where}: its {call.what} is among {call.part} ranks, and the group that it "
+                    f"gets has {self.among}"
+                )
         right = self.right.sent(self.who) if isinstance(self.right, Trace) else self.right
         name = re.sub(r"^(rank \d+) of \d+$", r"\1", where) + "," * ("," in where)
-        expect_calls(self.log, right, name, self.why, at_most=self.at_most)
+        sent = self.log.sent()
+        for operation in sorted({*sent, *right}):
+            pairs = zip(sent.get(operation, (0, 0)), right.get(operation, (0, 0)), strict=True)
+            of = ("makes", f"{operation} calls"), ("sends", f"bytes by {operation}")
+            for (count, wanted), (verb, what) in zip(pairs, of, strict=True):
+                if count > wanted or (count < wanted and not self.at_most):
+                    more = "more" if count > wanted else "fewer"
+                    raise Wrong(f"{name} {verb} {more} {what} than expected: {self.why}")
 
 
 def unchanged(kept: Mapping[str, bool], whose: str) -> Iterator[Never]:
@@ -274,36 +293,6 @@ def in_turn(title: str, needs: tuple[str, ...], *steps: Step) -> Step:
 # --- what kind of wrong a difference is: a factor, a part, a shape ---------------------------
 
 
-def expect_tensor(
-    found: Any,
-    expected: Any,
-    what: str,
-    *,
-    factors: Mapping[float, str] | None = None,
-    others: Mapping[str, Any] | None = None,
-    tolerance: float = TOLERANCE,
-    same_dtype: bool = False,
-) -> None:
-    """Raise Wrong unless `found` is `expected`, a tensor, to `tolerance` × its largest number.
-
-    `factors`: what a constant factor would mean, {2.0: "the sum instead of the mean"}. `others`:
-    tensors that it might be by mistake, {"the part of rank 2": …}.
-    """
-    if found is None:
-        raise Unanswered(f"{what} is None")
-    if not isinstance(found, torch.Tensor):
-        raise Wrong(f"{what} wants a tensor, got {described(found)}")
-    if found.shape != expected.shape:
-        raise Wrong(f"{what} has shape {tuple(found.shape)}, expected {tuple(expected.shape)}")
-    if same_dtype and found.dtype != expected.dtype:
-        raise Wrong(f"{what} is of {found.dtype}, and was given {expected.dtype}")
-    found, expected = found.detach().double(), expected.detach().double()
-    scale = max(expected.abs().max().item() if expected.numel() else 0.0, 1e-30)
-    if _near(found, expected, scale * tolerance):
-        return
-    raise Wrong(f"{what} {_kind(found, expected, scale * tolerance, factors or {}, others or {})}")
-
-
 def _kind(
     found: Any, expected: Any, limit: float, factors: Mapping[float, str], others: Mapping[str, Any]
 ) -> str:
@@ -344,34 +333,3 @@ def _near(one: Any, other: Any, limit: float) -> bool:
 def others_parts(parts: Sequence[Any], place: int) -> dict[str, Any]:
     """What a rank might have by mistake, where it should have the part of its `place`."""
     return {f"the part of rank {n}": part for n, part in enumerate(parts) if n != place}
-
-
-def expect_calls(log: Any, right: Sent, name: str, why: str, *, at_most: bool = False) -> None:
-    """Raise Wrong unless the rank `name` sent exactly these calls and bytes, by operation.
-
-    The sentence names operation and rank, and whether it is too much or too little. With `at_most`
-    nothing is too little.
-    """
-    sent = log.sent()
-    for operation in sorted({*sent, *right}):
-        found, expected = sent.get(operation, (0, 0)), right.get(operation, (0, 0))
-        for count, wanted, verb, what in zip(
-            found, expected, ("makes", "sends"), ("{} calls", "bytes by {}"), strict=True
-        ):
-            if count > wanted or (count < wanted and not at_most):
-                more = _more(count, wanted)
-                raise Wrong(f"{name} {verb} {more} {what.format(operation)} than expected: {why}")
-
-
-def _more(found: int, expected: int) -> str:
-    return "more" if found > expected else "fewer"
-
-
-def expect_among(log: Any, ranks: int, what: str) -> None:
-    """Raise Wrong if a call is not among the `ranks` ranks of the group that was given."""
-    for call in log.calls:
-        if call.part != ranks:
-            raise Wrong(
-                f"{what}: its {call.what} is among {call.part} ranks, and the group that it "
-                f"gets has {ranks}"
-            )
