@@ -61,7 +61,8 @@ def main() -> NoReturn:
         os._exit(0)  # interrupted before it could ask
     task = json.loads(line)
     adopt_orphans()
-    folder, result = Path(task["folder"]), None
+    folder = Path(task["folder"])
+    result: dict[str, Any] | None = None
     try:
         supervisor = _Supervisor(Path(task["path"]), folder, Limits(**task["limits"]))
         supervisor.run()

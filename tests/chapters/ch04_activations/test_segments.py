@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from probes import FULL, Probe, by_name
+from probes import FULL
 
 from course_lib.chapters.ch04_activations.segments import runs_again, segment_bill
 from course_lib.measure.gradients import saved_bytes
@@ -52,14 +52,3 @@ REFUSED = [
         "recompute must be 'full', got 'none': take it",
     ),
 ]
-PROBES = by_name(
-    Probe(
-        segment_bill,
-        {"job": replace(LLAMA, layout=Layout(tp=2)), "segment": 2},
-        {"segment": 4},
-        silent=("cluster",),
-        refuses=True,
-    ),
-    Probe(runs_again, {"layers": 4, "segment": 2}, {"layers": 6, "segment": 4}),
-)
-RECORDS = {"SegmentBill": [segment_bill(LLAMA, 1), segment_bill(LLAMA, 2)]}
