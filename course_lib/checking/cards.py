@@ -94,22 +94,18 @@ def wrong(exercise: Exercise, reason: str, attempts: int, help_: str) -> str:
 
 def right(exercise: Exercise, why: Sequence[str], notes: Sequence[str], standing: str) -> str:
     """Right: why, what was kept of it, and what is next."""
-    said = [line(f"Why: {why[0]}.")] if len(why) == 1 else [_reasons(why)]
-    said += [line(note) for note in notes]
-    return _card("✓", "Right", exercise, GOOD, [*said, line(standing, quiet=True)])
+    reasons = line(f"Why: {why[0]}.") if len(why) == 1 else listed(why)
+    if len(why) > _FEW:
+        reasons = folded(f"Why: {len(why)} reasons", reasons)
+    said = [reasons, *map(line, notes), line(standing, quiet=True)]
+    return _card("✓", "Right", exercise, GOOD, said)
 
 
 def hint(title: str, lines: Sequence[str]) -> str:
     """A hint; a second line, if there is one, says what comes after the last."""
     first, *rest = lines
-    return card(
-        title,
-        [
-            head("→", title, ""),
-            line(first),
-            *(line(_with_calls(one), quiet=True) for one in rest),
-        ],
-    )
+    more = (line(_with_calls(one), quiet=True) for one in rest)
+    return card(title, [head("→", title, ""), line(first), *more])
 
 
 def standing(exercise: Exercise) -> str:
@@ -129,11 +125,6 @@ def standing(exercise: Exercise) -> str:
 def _card(icon: str, word: str, exercise: Exercise, edge: str, parts: list[str]) -> str:
     name = f"{exercise.id} {exercise.title}"
     return card(f"{word}: {name}", [head(icon, word, name), *parts], edge)
-
-
-def _reasons(why: Sequence[str]) -> str:
-    reasons = listed(why)
-    return folded(f"Why: {len(why)} reasons", reasons) if len(why) > _FEW else reasons
 
 
 def _sentence(reason: str) -> str:

@@ -70,17 +70,9 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
         return Verdict(exercise, "fail", str(wrong), wrong.because)
     except Exception as error:
         return Verdict(exercise, "fail", _explain(error))
-    return Verdict(exercise, "pass", _borrowed(borrowed), why=tuple(why))
-
-
-def _borrowed(names: set[str]) -> str:
-    """That a build is not the learner's own, "" if it is."""
-    if not names:
-        return ""
-    return (
-        f"it runs the course's own {', '.join(sorted(names))}: nothing is kept, and it does not "
-        "count as yours"
-    )
+    own = f"it runs the course's own {', '.join(sorted(borrowed))}: nothing is kept, and it does "
+    own += "not count as yours"
+    return Verdict(exercise, "pass", own if borrowed else "", why=tuple(why))
 
 
 def check(exercise_id: str, answer: object = ...) -> None:
@@ -119,13 +111,17 @@ def hint(exercise_id: str) -> None:
         print(f"[fail] {unknown}")
         return
     hints = _hints(exercise)
-    position = _next_hint.get(exercise_id, 0) % len(hints)
-    _next_hint[exercise_id] = position + 1
-    progress.update("exercises", exercise_id, lambda record: _count_hint(record, position + 1))
-    lines = [hints[position]]
-    if position + 1 == len(hints):
+    number = _next_hint.get(exercise_id, 0) % len(hints) + 1
+    _next_hint[exercise_id] = number
+
+    def count(record: dict[str, Any]) -> None:
+        record["hints"] = max(record.get("hints", 0), number)
+
+    progress.update("exercises", exercise_id, count)
+    lines = [hints[number - 1]]
+    if number == len(hints):
         lines.append(f'That was the last one; solution("{exercise_id}") shows an answer.')
-    head = f"Hint {position + 1} of {len(hints)} for {exercise_id}"
+    head = f"Hint {number} of {len(hints)} for {exercise_id}"
     show(cards.hint(head, lines), f"{head}: " + "\n".join(lines))
 
 
@@ -135,24 +131,32 @@ def _hints(exercise: Exercise) -> tuple[str, ...]:
     return (*exercise.hints, f"{reason[0].upper()}{reason[1:]}.") if reason else exercise.hints
 
 
-def _help(exercise: Exercise) -> str:
-    """What helps after a wrong answer: a hint as long as there are any, then the solution."""
-    if _next_hint.get(exercise.id, 0) < len(_hints(exercise)):
-        return f'hint("{exercise.id}") tells more.'
-    return f'You have seen all hints; solution("{exercise.id}") shows an answer.'
-
-
 def _recorded(verdict: Verdict, answer: Any) -> tuple[dict[str, Any], list[str]]:
     """The learner's record after this verdict, and what there is to say beside it."""
     exercise, notes = verdict.exercise, []
     if verdict.status == "fail":
         _reason_of_last[exercise.id] = verdict.because
-        notes.append(_help(exercise))
+        more = f'hint("{exercise.id}") tells more.'
+        if _next_hint.get(exercise.id, 0) >= len(_hints(exercise)):
+            more = f'You have seen all hints; solution("{exercise.id}") shows an answer.'
+        notes.append(more)
     if verdict.status == "todo" or _shows_solutions():
         return {}, notes
-    record = progress.update("exercises", exercise.id, lambda kept: _count(kept, verdict.status))
-    if verdict.status == "pass" and exercise.verdict:
-        notes.append(_kept_verdict(exercise.id, exercise.verdict(to_builtin(answer))))
+    sentence = ""
+    if verdict.status == "pass" and exercise.verdict:  # the report of chapter 17 has it again
+        sentence = exercise.verdict(to_builtin(answer))
+        notes.append(f"Your verdict is kept: {sentence}")
+
+    def count(record: dict[str, Any]) -> None:
+        kept = [one for one in (record.get("status"), verdict.status) if one in STATUSES]
+        record["status"] = max(kept, key=STATUSES.index)
+        record["attempts"] = record.get("attempts", 0) + 1
+        if verdict.status == "pass":
+            record.setdefault("first_pass", progress.now())
+        if sentence:
+            record["verdict"] = sentence
+
+    record = progress.update("exercises", exercise.id, count)
     if verdict.status == "pass" and exercise.part and not verdict.reason:
         notes.append(_kept(exercise, answer))
     return record, notes
@@ -189,12 +193,6 @@ def _kept(exercise: Exercise, answer: Any) -> str:
     return f"{kept} Can you make it faster? {stretch}."
 
 
-def _kept_verdict(exercise_id: str, sentence: str) -> str:
-    """Keep what an audit found, and say so: the report of chapter 17 has it again."""
-    progress.update("exercises", exercise_id, lambda record: record.update(verdict=sentence))
-    return f"Your verdict is kept: {sentence}"
-
-
 def _strict() -> bool:
     return os.environ.get("COURSE_STRICT") == "1"
 
@@ -204,23 +202,10 @@ def _shows_solutions() -> bool:
     return "solutions" in Path(os.environ.get("JPY_SESSION_NAME", "")).parts
 
 
-def _count(record: dict[str, Any], status: str) -> None:
-    best = record.get("status", "todo")
-    record["status"] = max(best, status, key=STATUSES.index) if best in STATUSES else status
-    record["attempts"] = record.get("attempts", 0) + 1
-    if status == "pass":
-        record.setdefault("first_pass", progress.now())
-
-
-def _count_hint(record: dict[str, Any], shown: int) -> None:
-    record["hints"] = max(record.get("hints", 0), shown)
-
-
 def _explain(error: Exception) -> str:
     """What an exception says, with the line of the learner's own code it came through."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    where = learners_line(error)
-    if where:
+    if where := learners_line(error):
         return f"{where}, raised {said}"
     return f"wants another kind of answer: checking it raised {said}"
 
@@ -235,14 +220,13 @@ def solution(exercise_id: str) -> Source:
     """
     exercise = find(exercise_id)
     cells = _cells_of(exercise.id)
-    progress.update("exercises", exercise_id, _seen)
+
+    def seen(record: dict[str, Any]) -> None:
+        if record.get("status") != "pass":  # what was passed before, the learner passed alone
+            record["seen"] = True
+
+    progress.update("exercises", exercise_id, seen)
     return Source("\n\n".join(cells), f"Solution of {exercise.id}")
-
-
-def _seen(record: dict[str, Any]) -> None:
-    # What was passed before stays passed by the learner alone.
-    if record.get("status") != "pass":
-        record["seen"] = True
 
 
 def _cells_of(exercise_id: str) -> list[str]:

@@ -82,16 +82,16 @@ def judge(seed: int, rank: object, cause: object) -> None:
         choice("cause", cause, CAUSES.values())
     except ValueError as error:
         raise Wrong(str(error)) from None
-    wrong = [
-        name
-        for name, is_right in (("rank", rank == fault.rank), ("cause", cause == fault.cause))
-        if not is_right
-    ]
-    if len(wrong) == 2:
-        raise Wrong("neither the rank nor the cause is right")
-    if wrong:
-        right = "cause" if wrong == ["rank"] else "rank"
-        raise Wrong(f"the {right} is right, the {wrong[0]} is not")
+    right = rank == fault.rank, cause == fault.cause
+    if right == (True, True):
+        return
+    raise Wrong(
+        {
+            (True, False): "the rank is right, the cause is not",
+            (False, True): "the cause is right, the rank is not",
+            (False, False): "neither the rank nor the cause is right",
+        }[right]
+    )
 
 
 def found(kind: str, seconds: float) -> float:

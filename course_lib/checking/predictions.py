@@ -13,31 +13,6 @@ from course_lib.checking.helpers import is_number, plain
 from course_lib.notebook import Slot, in_notebook, show_widget
 
 
-def _asked(question: str) -> str:
-    """The question, before there is a number."""
-    how = "Write your number in the box below and press Enter."
-    return cards.card(
-        f"Prediction: {question}",
-        [cards.head("?", "Predict", question), cards.line(how, quiet=True)],
-    )
-
-
-def _committed(question: str, unit: str, yours: float, at: str, change: float | None) -> str:
-    """The number that counts; `change`: a later one, which does not."""
-    revised = ""
-    if change is not None:
-        revised = f"Your change to {in_words(change, unit)} is kept, but the first number counts."
-    day, _, time = at.partition(" ")
-    return cards.card(
-        f"Your prediction: {in_words(yours, unit)}",
-        [
-            cards.head("✓", "Predicted", question),
-            cards.large(in_words(yours, unit), f"committed on {day} at {time}"),
-            cards.line(revised, quiet=True),
-        ],
-    )
-
-
 @dataclass(frozen=True)
 class Prediction:
     """A number that the learner predicted; `yours` is None where none was given."""
@@ -62,13 +37,11 @@ def predict(
     """
     given = None if yours is ... else yours
     prediction = Prediction(key, given, unit)
-    asked = {"unit": unit, "question": question}
-    if given is None and _number_of(prediction) is None:
-        _ask(key, asked)
+    if _number_of(prediction) is None:
+        _ask(key, question, unit)
         return prediction
-    record = _recorded(key, asked, given)
-    _show_committed(asked, record, given, Slot())
-    return Prediction(key, record["yours"], unit)
+    first = _committed(key, question, unit, given, Slot())
+    return Prediction(key, first, unit)
 
 
 def expect(
@@ -102,7 +75,7 @@ def expect(
         if not (is_number(found["measured"]) and math.isfinite(found["measured"])):
             raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
     compared = Compared(name, unit, within, {column: float(found[column]) for column in found})
-    _tell(compared, guess)
+    _tell(compared, guess, Slot())
     if within is None or len(found) == 1:
         return
     if abs(found["measured"] - found["theory"]) > within * abs(found["theory"]):
@@ -117,24 +90,23 @@ def expect(
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
 
-def _tell(found: Compared, guess: Prediction) -> None:
+def _tell(found: Compared, guess: Prediction, slot: Slot) -> None:
     """Show the comparison, and keep what was found for the learner's number."""
-    yours, slot = _number_of(guess), Slot()
-    _show_compared(found, guess, slot)
-    if yours is None and guess.key and in_notebook():
-        _waiting.setdefault(guess.key, []).append(lambda: _show_compared(found, guess, slot))
+    yours, key = _number_of(guess), guess.key
 
+    def close(record: dict[str, Any]) -> None:
+        for column in ("theory", "measured"):  # of an earlier run, which may have had others
+            record.pop(column, None)
+        record.update(found=found.last, **found.columns)
 
-def _show_compared(found: Compared, guess: Prediction, slot: Slot) -> None:
-    yours = _number_of(guess)
-    if yours is not None and guess.key:
-        progress.update(
-            "predictions", guess.key, lambda kept: _close(kept, found.last, found.columns)
-        )
+    if yours is not None and key:
+        progress.update("predictions", key, close)
     if not in_notebook():
         print(found.text(yours))
         return
-    slot.show(found.card(yours, asked_for=bool(guess.key)), found.text(yours))
+    slot.show(found.card(yours, asked_for=bool(key)), found.text(yours))
+    if yours is None and key:
+        _waiting.setdefault(key, []).append(lambda: _tell(found, guess, slot))
 
 
 def _number_of(prediction: Prediction) -> float | None:
@@ -145,9 +117,8 @@ def _number_of(prediction: Prediction) -> float | None:
     return yours
 
 
-def _ask(key: str, asked: dict[str, str]) -> None:
+def _ask(key: str, question: str, unit: str) -> None:
     """Ask for a number: by a box in a notebook."""
-    unit, question = asked["unit"], asked["question"]
     if not in_notebook():
         print(question)
         print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
@@ -157,52 +128,48 @@ def _ask(key: str, asked: dict[str, str]) -> None:
     slot = Slot()
 
     def commit(yours: float) -> None:
-        _show_committed(asked, _recorded(key, asked, yours), None, slot)
+        _committed(key, question, unit, yours, slot)
         for show in _waiting.pop(key, []):
             show()
 
-    slot.show(_asked(question), question)
+    how = cards.line("Write your number in the box below and press Enter.", quiet=True)
+    asked = cards.card(f"Prediction: {question}", [cards.head("?", "Predict", question), how])
+    slot.show(asked, question)
     show_widget(PredictionBox(unit, commit))
 
 
-def _recorded(key: str, asked: dict[str, str], given: float | None) -> dict[str, Any]:
-    """The record of a prediction, after `given` is committed, if it is a number."""
-    if given is None:
-        record: dict[str, Any] = progress.read()["predictions"][key]
-        return record
-    number = float(given)
-    return progress.update("predictions", key, lambda kept: _commit(kept, number, asked))
+def _committed(key: str, question: str, unit: str, given: float | None, slot: Slot) -> float:
+    """Commit `given`, if there is a number, and show the first one, which counts: that one."""
 
+    def commit(record: dict[str, Any]) -> None:
+        if given is None:
+            return
+        if "yours" not in record:
+            record.update(yours=float(given), at=progress.now(), unit=unit, question=question)
+            return
+        revised = record.setdefault("revised", [])
+        if given != (revised[-1]["yours"] if revised else record["yours"]):
+            revised.append({"yours": float(given), "at": progress.now()})
 
-def _show_committed(
-    asked: dict[str, str], record: dict[str, Any], given: float | None, slot: Slot
-) -> None:
-    first, unit, question = record["yours"], asked["unit"], asked["question"]
-    at = progress.local(record["at"])
-    change = None if given is None or first == given else float(given)
-    text = f"{question}\n  Your prediction: {in_words(first, unit)}, committed {at}"
-    if change is not None:
-        change_text = f"The change to {in_words(change, unit)} is recorded as revised"
-        text += f"\n  {change_text}; the first one counts."
+    record = progress.update("predictions", key, commit)
+    first: float = record["yours"]
+    at, number, revised = progress.local(record["at"]), in_words(first, unit), ""
+    text = f"{question}\n  Your prediction: {number}, committed {at}"
+    if given is not None and first != given:
+        change = in_words(float(given), unit)
+        text += f"\n  The change to {change} is recorded as revised; the first one counts."
+        revised = f"Your change to {change} is kept, but the first number counts."
     if not in_notebook():
         print(text)
-        return
-    slot.show(_committed(question, unit, first, at, change), text)
-
-
-def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None:
-    if "yours" not in record:
-        record.update(yours=yours, at=progress.now(), **asked)
-        return
-    revised = record.setdefault("revised", [])
-    if yours != (revised[-1]["yours"] if revised else record["yours"]):
-        revised.append({"yours": yours, "at": progress.now()})
-
-
-def _close(record: dict[str, Any], found: float, values: dict[str, float]) -> None:
-    for column in ("theory", "measured"):  # of an earlier run, which may have had others
-        record.pop(column, None)
-    record.update(found=found, **values)
+        return first
+    day, _, time = at.partition(" ")
+    parts = [
+        cards.head("✓", "Predicted", question),
+        cards.large(number, f"committed on {day} at {time}"),
+        cards.line(revised, quiet=True),
+    ]
+    slot.show(cards.card(f"Your prediction: {number}", parts), text)
+    return first
 
 
 def _require_number(name: str, value: object, least: float | None = None) -> None:

@@ -17,29 +17,14 @@ _SCALE_HEAD = f"{'1/100':<9}{'1/10':<10}{'1':<9}{'10':<9}100"
 def summary() -> dict[str, Any]:
     """Everything recorded, beside every exercise that exists; ready for JSON."""
     kept = progress.read()
+    nothing = {"status": "todo", "attempts": 0, "hints": 0, "first_pass": None, "seen": False}
     exercises = []
-    for chapter in chapters():
-        for exercise in exercises_of(chapter):
-            record = kept["exercises"].get(exercise.id, {})
-            exercises.append(
-                {
-                    "id": exercise.id,
-                    "title": exercise.title,
-                    "kind": exercise.kind,
-                    "status": record.get("status", "todo"),
-                    "attempts": record.get("attempts", 0),
-                    "hints": record.get("hints", 0),
-                    "first_pass": record.get("first_pass"),
-                    "seen": record.get("seen", False),
-                }
-            )
-    return {
-        "file": str(progress.path()),
-        "exercises": exercises,
-        "predictions": kept["predictions"],
-        "hunts": kept["hunts"],
-        "quizzes": kept["quizzes"],
-    }
+    for exercise in (each for chapter in chapters() for each in exercises_of(chapter)):
+        record = nothing | kept["exercises"].get(exercise.id, {})
+        row = {"id": exercise.id, "title": exercise.title, "kind": exercise.kind}
+        exercises.append(row | {name: record[name] for name in nothing})
+    others = {section: kept[section] for section in ("predictions", "hunts", "quizzes")}
+    return {"file": str(progress.path()), "exercises": exercises, **others}
 
 
 def in_brief() -> str:
@@ -79,9 +64,12 @@ def as_text(data: dict[str, Any]) -> str:
 def _exercise_lines(rows: list[dict[str, Any]]) -> list[str]:
     lines = []
     for row in rows:
-        notes = [_counted(row["attempts"], "try", "tries"), _counted(row["hints"], "hint", "hints")]
-        notes.append("solution seen" if row["seen"] else "")
-        notes = [note for note in notes if note]
+        notes = [
+            f"{row[name]} {one if row[name] == 1 else many}"
+            for name, one, many in (("attempts", "try", "tries"), ("hints", "hint", "hints"))
+            if row[name]
+        ]
+        notes += ["solution seen"] * row["seen"]
         tail = f"  ({', '.join(notes)})" if notes else ""
         lines.append(f"[{row['status']}] {row['id']:<5} {row['kind']:<9} {row['title']}{tail}")
     return lines
@@ -116,7 +104,3 @@ def _on_scale(yours: float, found: float) -> str:
         place = (math.log10(yours / found) + 2) / 4
         line[round(min(max(place, 0), 1) * (_WIDTH - 1))] = "●"
     return "".join(line)
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}" if count else ""
