@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from course_lib.chapters.ch02_gradient_accumulation.builds import accumulation as accumulation_build
+from course_lib.chapters.ch02_gradient_accumulation import builds
 from course_lib.checking import (
     Question,
     Wrong,
@@ -343,7 +343,7 @@ def _large_batches(answer: Any) -> None:
     )
 
 
-BUILDS = (accumulation_build.ACCUMULATION,)
+BUILDS = (builds.ACCUMULATION,)
 
 QUIZ = (
     Question(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch03_what_is_in_the_memory.builds import eight_bit, master_adamw
+from course_lib.chapters.ch03_what_is_in_the_memory import builds
 from course_lib.checking import (
     Question,
     exercise,
@@ -347,7 +347,7 @@ def _loss_scale(answer: Any) -> None:
     )
 
 
-BUILDS = (master_adamw.MASTER_ADAMW, eight_bit.EIGHT_BIT)
+BUILDS = (builds.MASTER_ADAMW, builds.EIGHT_BIT)
 
 QUIZ = (
     Question(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from course_lib.chapters.ch04_activations.builds import checkpointing
+from course_lib.chapters.ch04_activations import builds
 from course_lib.checking import (
     Question,
     exercise,
@@ -211,7 +211,7 @@ def _long_sequences(answer: Any) -> None:
     )
 
 
-BUILDS = (checkpointing.CHECKPOINTING,)
+BUILDS = (builds.CHECKPOINTING,)
 
 QUIZ = (
     Question(

@@ -1,0 +1,427 @@
+"""Builds of chapter 3: AdamW with an fp32 master copy (3.11), and with moments of a byte (3.12)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from course_lib.checking.build import build
+from course_lib.checking.builds.compare import Must, Never, Row, compare_here, later, nn, torch
+from course_lib.checking.exercises import Unanswered
+from course_lib.checking.helpers import described
+from course_lib.checking.races import Race
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
+
+_accumulation = later("course_lib.scratch.accumulation")
+_eight_bit, _gpt = later("course_lib.scratch.precision"), later("course_lib.scratch.gpt")
+_gradients, _peak = later("course_lib.measure.gradients"), later("course_lib.measure.peak")
+
+
+def _states(ours: Any, weight: Any, names: Sequence[str], whose: str) -> Iterator[Row]:
+    """What an optimizer keeps for a weight: a dict with a tensor of each name."""
+    state = getattr(ours, "state", None)
+    kept: Any = state.get(weight) if isinstance(state, dict) else None
+    no_dict = not isinstance(kept, dict)
+    yield Never(no_dict, "`state` wants a dict for each parameter, as the class says")
+    for name in names:
+        nothing = not isinstance(kept.get(name), torch.Tensor)
+        yield Never(nothing, f"`state` of {whose} has no tensor {name!r}")
+
+
+def _tensor_bytes(kept: dict[str, Any]) -> int:
+    found: int = _peak.tensor_bytes(one for one in kept.values() if isinstance(one, torch.Tensor))
+    return found
+
+
+def _kind(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _raced_weights(*shape: int, dtype: Any = None) -> Any:
+    weight = nn.Parameter(torch.ones(*shape, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    return weight
+
+
+def _adamw(*shape: int, lr: float) -> Callable[[], object]:
+    """torch's AdamW in fp32: it keeps no master copy, and has no moments of 8 bits."""
+    return torch.optim.AdamW([_raced_weights(*shape)], lr=lr, fused=True).step
+
+
+# --- 3.11: a master copy ------------------------------------------------------------------------
+
+_LR, _BETAS, _EPS, _DECAY = 0.1, (0.8, 0.95), 0.05, 0.3
+_RATES: dict[str, Any] = {"lr": _LR, "betas": _BETAS, "eps": _EPS, "weight_decay": _DECAY}
+_UPDATES = 3
+# No size divides another, and two are small: one number, and a tensor that is empty.
+_SHAPES = ((7, 5), (3,), (), (0,))
+# A bf16 weight of 1 loses an update of this size; its neighbours are 2^-8 and 2^-7 away.
+_SMALL_LR = 1e-3
+_KEPT = ("master_copy", "momentum", "variance")
+
+
+def _update(
+    weight: "torch.Tensor", gradient: "torch.Tensor", step: int, old: Any, mistake: str = ""
+) -> Any:
+    """Weight, momentum and variance after one update, with at most one mistake in it."""
+    momentum, variance = old
+    if mistake == "decay in the gradient":
+        gradient = gradient + _DECAY * weight
+    fast, slow = _BETAS
+    momentum = fast * momentum + (1 - fast) * gradient
+    variance = slow * variance + (1 - slow) * gradient**2
+    corrected = mistake != "no correction"
+    mean = momentum / (1 - fast**step if corrected else 1)
+    square = variance / (1 - slow**step if corrected else 1)
+    root = (square + _EPS).sqrt() if mistake == "eps below the root" else square.sqrt() + _EPS
+    decay = {"no decay": 0, "decay in the gradient": 0, "decay without lr": _DECAY}
+    new = weight * (1 - decay.get(mistake, _LR * _DECAY)) - _LR * mean / root
+    return new, momentum, variance
+
+
+_MISTAKES = {
+    "no correction": "what comes out if the moments' start at zero is not corrected",
+    "eps below the root": "what comes out with eps below the root",
+    "no decay": "what comes out without weight decay",
+    "decay without lr": "what comes out if the decay is not multiplied by lr",
+    "decay in the gradient": "what comes out if the decay is added to the gradient: it then goes "
+    "through the moments",
+}
+
+
+def _arithmetic(parts: SimpleNamespace) -> Iterator[Row]:
+    """Three updates of one tensor, each from right numbers, against a second version of AdamW."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(4, 3, generator=generator).double()
+    old = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step in range(1, 1 + _UPDATES):
+        gradient = torch.randn(4, 3, generator=generator).double()
+        before = [tensor.float() for tensor in (weight, gradient, *old)]
+        found = [tensor.clone() for tensor in before]
+        parts.adamw_update(*found, step=step, **_RATES)
+        others = {key: _update(weight, gradient, step, old, key) for key in _MISTAKES}
+        weight, *old = _update(weight, gradient, step, old)
+        changed = not found[1].double().allclose(gradient, atol=1e-6)
+        yield Never(
+            changed, f"after update {step} the gradient has changed, which others may still need"
+        )
+        for place, name in ((2, "momentum"), (3, "variance"), (0, "the weight")):
+            what = f"{name} after update {step}"
+            stays = found[place].equal(before[place])
+            yield Never(stays, f"{what} is the one before: change it in place")
+            if place:
+                right, beta = old[place - 2], _BETAS[place - 2]
+                l2 = "decay in the gradient"
+                mistakes = {_MISTAKES[l2]: others[l2][place - 1]}
+                factors = {
+                    1 / (1 - beta): "all of what is new, not its share",
+                    beta / (1 - beta): "β in place of 1 - β",
+                }
+            else:
+                right, factors = weight, {}
+                mistakes = {_MISTAKES[key]: one[0] for key, one in others.items()}
+            yield Must(what, found[place], right, mistakes, factors if step == 1 else {})
+
+
+def _weights() -> "list[nn.Parameter]":
+    """bf16 weights near 1, and one that gets no gradient."""
+    generator = torch.Generator().manual_seed(1)
+    numbers = [1 + 0.1 * torch.randn(shape, generator=generator) for shape in (*_SHAPES, (2,))]
+    return [nn.Parameter(one.bfloat16()) for one in numbers]
+
+
+def _master_copy(parts: SimpleNamespace) -> Iterator[Row]:
+    """20 small updates of bf16 weights beside torch's AdamW in fp32."""
+    weights = _weights()
+    start = [weight.detach().clone() for weight in weights]
+    reference = [one.float().requires_grad_() for one in start]
+    fp32 = torch.optim.AdamW(reference, lr=_SMALL_LR, weight_decay=_DECAY)
+    ours = parts.MasterAdamW(iter(weights), lr=_SMALL_LR, weight_decay=_DECAY)
+    generator = torch.Generator().manual_seed(2)
+    for step in range(1, 21):
+        for weight, right in zip(weights[:-1], reference, strict=False):
+            weight.grad = torch.randn(weight.shape, generator=generator).bfloat16() + 0.5
+            right.grad = weight.grad.float()
+        ours.step()
+        fp32.step()
+        if step in (1, 20):
+            yield from _updated(weights, reference, start, ours, step)
+
+
+def _updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> Iterator[Row]:
+    for weight, right, first in zip(weights, reference, start, strict=True):
+        what = f"after update {step} the weight of shape {tuple(weight.shape)}"
+        other = weight.dtype != torch.bfloat16
+        yield Never(other, f"{what} is {_kind(weight)}, expected bfloat16: round into the weight")
+        stays = weight.equal(first)
+        if weight.grad is None:
+            yield Never(not stays, f"{what} has changed without a gradient")
+            continue
+        yield from _keeps(ours, weight)
+        master = ours.state[weight]["master_copy"]
+        moved = not master.bfloat16().equal(first)
+        why = "its master copy has moved" if moved else "each update was too small for bf16"
+        never = step == 20 and weight.numel() and stays
+        yield Never(never, f"{what} is where it began: {why}")
+        yield Must(f"{what}: its master copy", master, right)
+        yield Must(f"{what}, beside its master copy,", weight, master.bfloat16())
+
+
+def _keeps(ours: Any, weight: Any) -> Iterator[Row]:
+    """What an optimizer keeps for a weight, in fp32."""
+    yield from _states(ours, weight, _KEPT, "a parameter")
+    for name in _KEPT:
+        found = ours.state[weight][name]
+        yield Never(found.dtype != torch.float32, f"{name} is {_kind(found)}, expected float32")
+
+
+def _bytes(parts: SimpleNamespace) -> Iterator[Row]:
+    """What stays after an update: 4 bytes of master copy, and AdamW's 8."""
+    weights = _weights()
+    ours = parts.MasterAdamW(weights, lr=_SMALL_LR)
+    for weight in weights:
+        weight.grad = weight.detach().clone()
+    ours.step()
+    for weight in weights:
+        yield from _keeps(ours, weight)
+    count = sum(weight.numel() for weight in weights)
+    found = sum(map(_tensor_bytes, ours.state.values()))
+    expected = (4 + OPTIMIZER_STATE_BYTES["adamw"]) * count
+    more = "more" if found > expected else "fewer"
+    keeps = f"`state` keeps {found / count:g} bytes for each weight, {more} than expected"
+    yield Never(found != expected, keeps)
+    with _peak.log_memory() as log:
+        ours.step()
+    stays = log.timeline[-1]
+    yield Never(
+        stays,
+        f"an update leaves {stays:,} bytes that were not there before it, for {count} weights: its "
+        "temporaries do not end with it",
+    )
+
+
+_CLASS = ("MasterAdamW.__init__", "MasterAdamW.step")
+
+MASTER_ADAMW = build(
+    "master_adamw",
+    title="AdamW with a master copy",
+    hints=(
+        "momentum = β₁ · momentum + (1 - β₁) · gradient, and the same of the gradient's square "
+        "with β₂. Both began at zero: after n updates, which part of a mean do they hold?",
+        "Divide each by 1 - β^step, but keep the moments themselves as they are. "
+        "The weight shrinks by lr · weight_decay of itself, and loses lr · mean / (root + eps).",
+        "In place: `momentum.mul_(β).add_(gradient, alpha=1 - β)`; `weight.sub_(…)`.",
+        "`weight.detach().float()` is made once, in `__init__`. In `step`, under "
+        "`@torch.no_grad()`: update it with the gradient in fp32, then `weight.copy_(…)` rounds.",
+    ),
+    steps=(
+        compare_here("the arithmetic", ("adamw_update",), _arithmetic),
+        compare_here("the master copy", _CLASS, _master_copy),
+        compare_here("twelve bytes", _CLASS, _bytes),
+    ),
+    race=Race(
+        "one update of a million bf16 weights (torch's: of fp32)",
+        lambda parts: (
+            parts.MasterAdamW([_raced_weights(1000, 1000, dtype=torch.bfloat16)], lr=1e-3).step
+        ),
+        lambda: _adamw(1000, 1000, lr=1e-3),
+        ranks=1,
+    ),
+)
+
+
+# --- 3.12: moments of a byte --------------------------------------------------------------------
+
+_BLOCK = 64
+# Whole blocks, a short last one, less than one, one number, none.
+_BIT_SHAPES = ((2, 64), (5, 30), (7,), (), (0,))
+_BIT_UPDATES, _BIT_LR = 20, 3e-3
+# Relative to the way that fp32 weights go. Measured: the course's own is 0.02 off, one that loses
+# its moments 0.6, linear maps 2.4.
+_FARTHEST = 0.2
+
+
+def _values(shape: tuple[int, ...], signed: bool = True) -> "torch.Tensor":
+    """Numbers of which every block has its own size; the second block is all zeros."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+    if not signed:
+        values = values.square()
+    flat = values.view(-1)
+    if signed:
+        flat[:1] = -9.0  # the largest of its block in size
+    for number, start in enumerate(range(0, len(flat), _BLOCK)):
+        flat[start : start + _BLOCK].mul_(0.0 if number == 1 else 10.0 ** (3 * number - 5))
+    return values
+
+
+def _scales(values: "torch.Tensor") -> "torch.Tensor":
+    largest = [block.max() for block in values.flatten().abs().split(_BLOCK) if len(block)]
+    return torch.stack(largest) if largest else torch.zeros(0)
+
+
+def _spread(scales: "torch.Tensor", like: "torch.Tensor") -> "torch.Tensor":
+    """For each number the scale of its block."""
+    return scales.repeat_interleave(_BLOCK)[: like.numel()].view_as(like)
+
+
+def _quantised(parts: SimpleNamespace) -> Iterator[Row]:
+    """Scales and codes of tensors of several sizes, with both maps."""
+    for signed in (True, False):
+        for shape in _BIT_SHAPES:
+            values, levels = _values(shape, signed), _eight_bit.dynamic_levels(signed)
+            found = parts.quantise(values, levels, _BLOCK)
+            if found is None:
+                raise Unanswered("quantise returns None")
+            two = isinstance(found, tuple | list) and len(found) == 2
+            both = f"quantise wants to return codes and scales, got {described(found)}"
+            yield Never(not two, both)
+            what = f"{values.numel()} values of shape {shape} in blocks of {_BLOCK}: "
+            yield from _of_scales(what, values, found[1])
+            yield from _of_codes(what, values, levels, found[0])
+
+
+def _of_scales(what: str, values: "torch.Tensor", scales: Any) -> Iterator[Row]:
+    right = _scales(values)
+    if len(right) > 1 and isinstance(scales, torch.Tensor) and scales.shape == right.shape:
+        one = scales.allclose(values.abs().max().expand(right.shape))
+        yield Never(one, f"{what}each scale is one for all blocks")
+    yield Must(f"{what}scales", scales, right, tolerance=1.0)
+    wrong = ((scales - right).abs() > 1e-5 * right).nonzero()
+    for block in wrong[:1]:
+        yield Never(True, f"{what}the scale of block {int(block)} is not the largest size in it")
+
+
+def _of_codes(what: str, values: Any, levels: Any, codes: Any) -> Iterator[Row]:
+    other = not isinstance(codes, torch.Tensor)
+    yield Never(other, f"{what}codes want a tensor, got {described(codes)}")
+    kind, shape = _kind(codes), tuple(codes.shape)
+    byte = codes.dtype == torch.uint8
+    yield Never(not byte, f"{what}codes are {kind}, expected uint8: one byte each, 0 to 255")
+    another = codes.shape != values.shape
+    yield Never(another, f"{what}codes have shape {shape}, expected that of the values")
+    most = int(codes.max()) if codes.numel() else 0
+    no_level = f"{what}code {most} stands for no level, there are {len(levels)}"
+    yield Never(most >= len(levels), no_level)
+    shares = values / _spread(_scales(values), values).clamp(min=torch.finfo(values.dtype).tiny)
+    error = (levels[codes.int()] - shares).abs()
+    nearest = (levels - shares.unsqueeze(-1)).abs().amin(-1)
+    far = (error > nearest + 1e-6).flatten().nonzero()
+    below = bool(((levels[codes.int()] <= shares + 1e-6) | (codes == 0)).all())
+    for first in far[:1]:
+        yield Never(
+            True,
+            f"{what}{len(far)} codes stand for a level that is not the nearest one to value / "
+            f"scale, first that of value {int(first)}" + ": it always takes the one below" * below,
+        )
+
+
+def _dequantised(parts: SimpleNamespace) -> Iterator[Row]:
+    """The values of codes, by their own block's scale."""
+    for shape in _BIT_SHAPES:
+        values, levels = _values(shape), _eight_bit.dynamic_levels(signed=True)
+        scales = 2 + torch.arange(float(len(_scales(values))))
+        codes = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(3))
+        found = parts.dequantise(codes.to(torch.uint8), scales, levels, _BLOCK)
+        what = f"{codes.numel()} codes of shape {shape} in blocks of {_BLOCK}: dequantise"
+        others = {"the levels, without their scales": levels[codes]}
+        yield Must(what, found, levels[codes] * _spread(scales, codes), others)
+
+
+def _model() -> Any:
+    """A small GPT; its tensors do not fill their last blocks."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _gpt.GPT(layers=1, hidden=36, heads=4, vocab=50, context=12)
+
+
+def _trained(optimizer_of: Any, updates: int) -> tuple[Any, Any, list[float]]:
+    """The model, its optimizer, and the loss before each update of a text with a simple rule."""
+    model = _model()
+    optimizer, losses = optimizer_of(model.parameters()), []
+    inputs = torch.randint(0, 50, (8, 12), generator=torch.Generator().manual_seed(0))
+    labels = (7 * inputs + 3) % 50
+    for _ in range(updates):
+        model.zero_grad()
+        loss = _accumulation.loss_sum(model(inputs), labels) / labels.numel()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, optimizer, losses
+
+
+def _two_bytes(parts: SimpleNamespace) -> Iterator[Row]:
+    """Two bytes for each weight, and a scale of each block of both moments."""
+    model, ours, _ = _trained(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), 2)
+    wanted = [f"{name}{end}" for name in ("momentum", "variance") for end in ("", "_scales")]
+    for name, weight in model.named_parameters():
+        yield from _states(ours, weight, wanted, name)
+        found, size = _tensor_bytes(ours.state[weight]), weight.numel()
+        right = OPTIMIZER_STATE_BYTES["adamw-8bit"] * size + 2 * 4 * -(-size // _BLOCK)
+        yield Never(
+            found != right,
+            f"`state` of {name}, {size} weights in blocks of {_BLOCK}, keeps {found} bytes, "
+            f"{'fewer' if found < right else 'more'} than one for each number of both moments and "
+            "four for each scale" + "; a view keeps all that it is a view of" * (found > right),
+        )
+
+
+def _training(parts: SimpleNamespace) -> Iterator[Row]:
+    """A few updates of a small GPT end near those of fp32 AdamW."""
+    start = _flat(_model())
+    fp32, _, right = _trained(lambda p: torch.optim.AdamW(p, lr=_BIT_LR), _BIT_UPDATES)
+    ours, _, losses = _trained(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), _BIT_UPDATES)
+    way, own = _flat(fp32) - start, _flat(ours) - start
+    after = f"after {_BIT_UPDATES} updates"
+    yield Never(not bool(own.any()), f"{after} the weights are where they began")
+    yield Never(not bool(own.isfinite().all()), f"{after} some weights are not finite")
+    gap = _gradients.relative_difference(own, way)
+    longest, usual = own.abs().max() / _BIT_LR, way.abs().max() / _BIT_LR
+    kind = (
+        f"; a weight moved by {longest:.3g} learning rates, in fp32 at most {usual:.3g}: what is "
+        "it divided by?"
+    )
+    yield Never(
+        gap > _FARTHEST,
+        f"{after} the weights are off by {gap:.2g} of the way that fp32 AdamW's went, and the loss "
+        f"is {losses[-1]:.2f} beside {right[-1]:.2f}{kind if longest > 2 * usual else ''}",
+    )
+
+
+def _flat(model: "nn.Module") -> "torch.Tensor":
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+_BIT_CLASS = ("AdamW8bit.__init__", "AdamW8bit.step")
+
+
+def _raced_eight_bit(parts: SimpleNamespace) -> Any:
+    weight = _raced_weights(300, 300)
+    weight.grad = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
+    return parts.AdamW8bit([weight], lr=3e-3).step
+
+
+EIGHT_BIT = build(
+    "eight_bit",
+    title="moments of one byte",
+    hints=(
+        "Flatten, fill the last block with zeros (`torch.nn.functional.pad`), and make it a table "
+        "of one block a row. A block of zeros has scale 0: divide by something else there.",
+        "Between two neighbouring levels lies the border at which the nearer one changes; "
+        "`torch.bucketize(shares, borders)` counts the borders below each share.",
+        "dequantise: `levels[codes.int()]`, times `scales.repeat_interleave(block)` without what "
+        "is too much at the end.",
+        "One update of a tensor: dequantise both moments, `mine.adamw_update(…)`, quantise both. "
+        "Which of the two is divided by, and what happens to its small numbers on either map?",
+    ),
+    steps=(
+        compare_here("codes and scales", ("quantise",), _quantised),
+        compare_here("back to numbers", ("dequantise",), _dequantised),
+        compare_here("two bytes", _BIT_CLASS, _two_bytes),
+        compare_here("training", _BIT_CLASS, _training),
+    ),
+    race=Race(
+        "one update of 90,000 weights (torch's: fp32)",
+        _raced_eight_bit,
+        lambda: _adamw(300, 300, lr=3e-3),
+        ranks=1,
+    ),
+)
