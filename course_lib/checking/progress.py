@@ -15,8 +15,6 @@ from typing import Any
 from course_lib.home import home
 
 VERSION = 1
-
-
 # A whole number is a count; a list has what was predicted later.
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "exercises": {

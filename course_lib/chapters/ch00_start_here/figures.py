@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
-from typing import Protocol
 
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Box, Drawing, Point, arrow, key
+from course_lib.mine.shelf import Part
+from course_lib.outline import Entry
 from course_lib.theory.inputs.layout import Layout
 
 # Column and row of each chapter, so that lines run downwards and cross as little as possible.
@@ -32,24 +33,8 @@ _TOPICS = {
 }
 
 
-class Chapter(Protocol):
-    """As `outline.Entry`."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def title(self) -> str: ...
-
-
-class Part(Protocol):
-    """As `mine.Part`: `build` is "6.11"."""
-
-    @property
-    def build(self) -> str: ...
-
-
 def course_map(
-    chapters: Iterable[Chapter], steps: Sequence[tuple[int, int]], parts: Iterable[Part]
+    chapters: Iterable[Entry], steps: Sequence[tuple[int, int]], parts: Iterable[Part]
 ) -> Drawing:
     """A box for each chapter, with a square for each part that is built in it.
 
@@ -110,11 +95,7 @@ def _box(drawing: Drawing, number: int, name: str, builds: int) -> None:
 
 # Where the front's top left corner stands, how large the front is, and how the depth runs.
 _BLOCK_LEFT, _BLOCK_TOP, _WIDE, _HIGH = 61.0, 94.0, 345.0, 160.0
-
-
 _BACK = (-60.0, -60.0)
-
-
 _EDGE = 10  # from the block to its labels
 
 

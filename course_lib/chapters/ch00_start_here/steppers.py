@@ -10,8 +10,6 @@ from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.mesh import Talk, sent_bytes, sent_in_turn, who_talks
 
 _TITLE = "Llama 3 405B on 16,384 GPUs"
-
-
 _LIT = {
     "one": "One GPU has {gpu} of memory. The model does not fit.",
     "tp": "So {tp} GPUs of one computer share every matrix, and add up their partial results in "

@@ -18,8 +18,6 @@ from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.trace import TAKE
 
 _NAMED = 3  # in the table; the picture shows the others
-
-
 _CAPTIONS = {
     ("forward", "embedding"): "The tokens become vectors. Nothing is kept for backward yet.",
     ("forward", "layer"): "{} computes, and leaves its intermediate results for backward.",

@@ -16,17 +16,9 @@ from course_lib.theory.memory.layer_walk import OPERATIONS, SavedTensor, layer_w
 from course_lib.trace import FREE, TAKE, Event
 
 _RECOMPUTE = {"nothing": "none", "attention": "selective", "the whole layer": "full"}
-
-
 _GOING = {"forward": "forward", "again": "computed again", "backward": "backward"}
-
-
 _SLOTS = 60  # of the widest bar
-
-
 _HELD = "What each operation has stored for the backward pass, and its bytes."
-
-
 _LINES = [*OPERATIONS[:3], "its scores", *OPERATIONS[3:]]
 
 

@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 6, collectives and the α–β model."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -92,43 +93,33 @@ def _two_halves(function: Any) -> None:
         ]
         total = [sum(column) for column in zip(*rows, strict=True)]
         what = f"{ranks} ranks with {length} numbers each"
-        halves = _Halves()
-        steps = halves.reduce_scatter, halves.all_gather
-        try:
-            given = call(function, rows, *steps, signature=_ALL_REDUCE)
-        except _Refused as refused:
-            raise Wrong(f"{what}: {refused}; expected zeros to fill the rows up") from None
+        made: list[str] = []
+        given = call(function, rows, *_halves(what, made), signature=_ALL_REDUCE)
         if not same(given, [total] * ranks):
             because = "each rank gets the whole sum, as long as its row was"
             raise gave(given, [total] * ranks, because, what=what)
-        if halves.calls != ["reduce_scatter", "all_gather"]:
-            made = ", ".join(halves.calls) or "no call"
-            raise Wrong(f"{what} made {made}, expected reduce_scatter, then all_gather, once each")
+        if made != ["reduce_scatter", "all_gather"]:
+            calls = ", ".join(made) or "no call"
+            raise Wrong(f"{what} made {calls}, expected reduce_scatter, then all_gather, once each")
 
 
-class _Refused(ValueError):
-    """A row that does not divide by the ranks."""
+def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Both halves on lists; they write into `made` that they were called."""
 
-
-class _Halves:
-    """The two halves on lists; they write down that they were called."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def reduce_scatter(self, rows: list[list[float]]) -> list[list[float]]:
-        self.calls.append("reduce_scatter")
+    def reduce_scatter(rows: list[list[float]]) -> list[list[float]]:
+        made.append("reduce_scatter")
         ranks, length = len(rows), len(rows[0])
         if length % ranks:
-            raise _Refused(f"reduce_scatter got rows of {length} numbers for {ranks} ranks")
-        total = [sum(column) for column in zip(*rows, strict=True)]
-        size = length // ranks
-        return [total[rank * size : (rank + 1) * size] for rank in range(ranks)]
+            got = f"reduce_scatter got rows of {length} numbers for {ranks} ranks"
+            raise Wrong(f"{what}: {got}; expected zeros to fill the rows up")
+        total, size = [sum(column) for column in zip(*rows, strict=True)], length // ranks
+        return [total[start : start + size] for start in range(0, length, size)]
 
-    def all_gather(self, shards: list[list[float]]) -> list[list[float]]:
-        self.calls.append("all_gather")
-        whole = [number for shard in shards for number in shard]
-        return [list(whole) for _ in shards]
+    def all_gather(shards: list[list[float]]) -> list[list[float]]:
+        made.append("all_gather")
+        return [[number for shard in shards for number in shard] for _ in shards]
+
+    return reduce_scatter, all_gather
 
 
 _BROADCAST = "broadcast_steps(ranks)"
@@ -198,29 +189,12 @@ def _order(function: Any) -> None:
             if not any(same(calls, right) for right in (["recv", "send"], ["send", "recv"])):
                 because = "each rank sends once and receives once"
                 raise gave(calls, ["send", "recv"], because, what=f"order({rank}, {ranks})")
-        stuck = _stuck(orders)
-        if stuck:
-            waits = f"rank {stuck[0]} waits in {orders[stuck[0]][0]}"
+        first = [calls[0] for calls in orders]
+        if len(set(first)) == 1:  # with one that differs, all finish
             raise Wrong(
-                f"on {ranks} ranks {waits} forever, expected every send to meet its recv: "
-                "some ranks must receive first, and not all of them"
+                f"on {ranks} ranks rank 0 waits in {first[0]} forever, expected every send to meet "
+                "its recv: some ranks must receive first, and not all of them"
             )
-
-
-def _stuck(orders: list[list[str]]) -> list[int]:
-    """The ranks that never finish, when a send and its recv end together or not at all."""
-    ranks = len(orders)
-    todo = [list(calls) for calls in orders]
-    moved = True
-    while moved:
-        moved = False
-        for rank in range(ranks):
-            to = (rank + 1) % ranks
-            if todo[rank][:1] == ["send"] and todo[to][:1] == ["recv"]:
-                todo[rank].pop(0)
-                todo[to].pop(0)
-                moved = True
-    return [rank for rank in range(ranks) if todo[rank]]
 
 
 @exercise(

@@ -47,12 +47,8 @@ else:
     torch, dist, nn = map(_Later, ("torch", "torch.distributed", "torch.nn"))
 
 __all__ = ["dist", "nn", "torch"]  # builds take these from here
-
-
 # float32, summed in another order.
 TOLERANCE = 1e-5
-
-
 Sent: TypeAlias = Mapping[str, tuple[int, int]]  # calls and bytes by operation
 
 

@@ -136,10 +136,6 @@ _DDPS = """
     its own loss only
     - dist.all_reduce(total)
     ? 3 the returned loss is this rank's share
-    never exchanges
-    - no_sync and number < len(window)
-    + no_sync
-    ? 3 DDP exchanges no gradients
     257 tokens are 256
     - count_tokens(window)
     + count_tokens(window).bfloat16()
@@ -171,10 +167,6 @@ _DDPS = """
     + loss = loss_sum(model(inputs), labels) * ranks / tokens
     + with model.no_sync() if quiet else nullcontext():
     +     loss.backward()
-    ? 4 no_sync=True.*3 times
-    never quiet
-    - if quiet
-    + if False
     ? 4 no_sync=True.*3 times
     quiet without being asked
     - no_sync and number < len(window)

@@ -60,8 +60,6 @@ class Written:
 
 
 Written.__name__ = "MasterAdamW"
-
-
 _UPDATES = """
     no correction
     - bias = 1 - fast**step, 1 - slow**step

@@ -116,10 +116,6 @@ _PATCHES = """
     - , same_random_numbers(ctx.random, x.device)
     +
     ? 3 0.weight in the second of two.*other masks
-    new masks, put back
-    - same_random_numbers(ctx.random, x.device)
-    + torch.random.fork_rng([])
-    ? 3 without checkpointing, from the same seed
     a seed of its own
     - ctx.save_for_backward(x)
     + torch.manual_seed(0)

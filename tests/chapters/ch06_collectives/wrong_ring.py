@@ -69,10 +69,6 @@ _SCATTERS = """
     - range(1, n)
     + range(1, n - 1)
     ? 1 nothing was added
-    starts with its own part
-    - parts[(rank - step) % n], parts[(rank - step - 1) % n]
-    + parts[(rank - step + 1) % n], parts[(rank - step) % n]
-    ? 1 nothing was added
     waits for a message first
     - peers.swap(out, rank + 1, arrived, rank - 1)
     + peers.receive(arrived, rank - 1)

@@ -132,11 +132,5 @@ _PATCHES = r"""
     +     total += arrived
     + levels = []
     ? 1 2 ranks send 2 messages|4 ranks send 8 messages
-    a ring
-    - total, n
-    + from course_lib.scratch.collectives import ring_all_reduce
-    + return ring_all_reduce(tensor, peers)
-    + total, n
-    ? 1 a message is not the whole tensor|send 4 messages
 """
 WRONG = versions(tree_all_reduce, lambda wrong: [wrong], _PATCHES)
