@@ -24,37 +24,35 @@ from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_steps, tree_steps
 from course_lib.trace import ADD, COPY, SEND, Trace
 
-# --- 6.11: ring ---------------------------------------------------------------------------------
-
-
 _wire = later("course_lib.measure.wire")
 _scratch_wire = later("course_lib.scratch.wire")
 _peers = later("course_lib.scratch.collectives")
 
 
 @dataclass(frozen=True)
-class _Numbers(Case):
-    """Numbers of one shape and dtype, different ones on each rank."""
+class _Tensor(Case):
+    """A tensor of one shape and dtype, with other numbers on each rank."""
 
-    rows: int
-    row: tuple[int, ...] = (2,)
+    shape: tuple[int, ...]
     dtype: str = "float32"
 
     def words(self, _: Sequence[int]) -> str:
-        kind = "" if self.dtype == "float32" else f" in {self.dtype}"
         group = ", in a group without rank 1" if self.in_group else ""
-        return f"{self.rows} rows{kind}{group}"
+        return f"shape {self.shape} in {self.dtype}{group}"
 
-    def whole(self, rank: int) -> "torch.Tensor":
-        """What a rank gives: (rows, …)."""
-        numbers = torch.arange(1.0, 1 + self.rows * math.prod(self.row)).view(self.rows, *self.row)
+    def own(self, rank: int) -> "torch.Tensor":
+        """What a rank gives."""
+        numbers = torch.arange(1.0, 1 + math.prod(self.shape)).view(self.shape)
         if self.dtype == "float32":
             return numbers * float(10**rank)
         return ((numbers % 7 + 1) * (rank + 1)).to(getattr(torch, self.dtype))  # bf16 has all sums
 
     def total(self, ranks: int) -> "torch.Tensor":
         """The sum over ranks."""
-        return torch.stack([self.whole(rank) for rank in range(ranks)]).sum(0)
+        return torch.stack([self.own(rank) for rank in range(ranks)]).sum(0)
+
+
+# --- 6.11: ring ---------------------------------------------------------------------------------
 
 
 class _Seen(NamedTuple):
@@ -66,13 +64,13 @@ class _Seen(NamedTuple):
     collectives: list[str]  # torch's own
 
 
-def _run_ring(parts: SimpleNamespace, case: _Numbers, group: Any, gathers: bool = False) -> _Seen:
+def _run_ring(parts: SimpleNamespace, case: _Tensor, group: Any, gathers: bool = False) -> _Seen:
     peers, collectives = _peers.Peers(group), list[str]()
     rank, ranks, function = peers.rank, peers.ranks, parts.ring_reduce_scatter
-    given, rows = case.whole(rank), tuple[int, ...]()
+    given, rows = case.own(rank), tuple[int, ...]()
     if gathers:
         function, given = parts.ring_all_gather, _part(case, rank, ranks).clone()
-        rows = (case.rows,) if case.rows % ranks else ()
+        rows = case.shape[:1] if case.shape[0] % ranks else ()
     before = given.clone()
 
     def heard(operator: Any, *_: Any) -> None:
@@ -85,14 +83,14 @@ def _run_ring(parts: SimpleNamespace, case: _Numbers, group: Any, gathers: bool 
     return _Seen(result, given.equal(before), log, collectives)
 
 
-def _part(case: _Numbers, place: int, ranks: int) -> "torch.Tensor":
+def _part(case: _Tensor, place: int, ranks: int) -> "torch.Tensor":
     return case.total(ranks).tensor_split(ranks)[place]
 
 
 def _expect_part(seen: _Seen, at: Place, gathers: bool = False) -> Iterator[Row]:
     place, ranks, case, _ = at
     parts = others_parts([_part(case, n, ranks) for n in range(ranks)], place)
-    own = case.whole(place).tensor_split(ranks)[place]
+    own = case.own(place).tensor_split(ranks)[place]
     given, what = ("shard", "the whole") if gathers else ("whole", "the part")
     right = case.total(ranks) if gathers else _part(case, place, ranks)
     parts["what this rank itself had, to which nothing was added"] = own
@@ -103,14 +101,14 @@ def _expect_part(seen: _Seen, at: Place, gathers: bool = False) -> Iterator[Row]
     yield Never(not seen.kept, f"`{given}` has changed: add to a copy of it")
     called = "".join(seen.collectives[:1])
     yield Never(called, f"calls torch's {called}: write it from messages")
-    size = -(-case.rows // ranks) * case.whole(0)[:1].nbytes
+    size = -(-case.shape[0] // ranks) * case.own(0)[:1].nbytes
     half, ring = COPY if gathers else ADD, ring_steps(ranks, size) if ranks > 1 else ()
     trace = Trace(one for one in ring if one.what == half)
     why = "a ring sends one part, to the next rank, in each of n-1 steps"
     yield Sends(seen.log, trace, why, at_most=True, who=place)
 
 
-def _a_ring(found: list[_Seen], case: _Numbers) -> Iterator[Row]:
+def _a_ring(found: list[_Seen], case: _Tensor) -> Iterator[Row]:
     ranks, line = len(found), next(line for line in case.lines() if len(line) == len(found))
     sent = [(n, one.to) for n, seen in enumerate(found) for one in seen.log.calls if one.to in line]
     ways = {(line.index(to) - n) % ranks for n, to in sent}
@@ -121,21 +119,21 @@ def _a_ring(found: list[_Seen], case: _Numbers) -> Iterator[Row]:
     )
 
 
-def _ring(title: str, *cases: _Numbers, gathers: bool = False) -> Any:
+def _ring(title: str, *cases: _Tensor, gathers: bool = False) -> Any:
     name = "ring_all_gather" if gathers else "ring_reduce_scatter"
     run, rows = partial(_run_ring, gathers=gathers), partial(_expect_part, gathers=gathers)
     return compare(title, (name,), run, rows, cases, last=_a_ring)
 
 
-def _even(ranks: int) -> tuple[_Numbers, _Numbers]:
-    return _Numbers(2 * ranks, ranks=ranks), _Numbers(ranks, (), "bfloat16", ranks=ranks)
+def _even(ranks: int) -> tuple[_Tensor, _Tensor]:
+    return _Tensor((2 * ranks, 2), ranks=ranks), _Tensor((ranks,), "bfloat16", ranks=ranks)
 
 
 _UNEVEN = (
-    _Numbers(7, ranks=4),
-    _Numbers(2, ranks=4),
-    _Numbers(5, (3, 1), "int64", ranks=4),
-    _Numbers(4, ranks=4, in_group=True),
+    _Tensor((7, 2), ranks=4),
+    _Tensor((2, 2), ranks=4),
+    _Tensor((5, 3, 1), "int64", ranks=4),
+    _Tensor((4, 2), ranks=4, in_group=True),
 )
 
 
@@ -178,25 +176,6 @@ RING = build(
 
 # What one rank does in a round: whom it sends to and whom it receives from, or None.
 _Round = tuple[int | None, int | None]
-
-
-@dataclass(frozen=True)
-class _Tensor(Case):
-    """A tensor of one shape and dtype on every rank."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-
-    def words(self, _: Sequence[int]) -> str:
-        group = ", in a group without rank 1" if self.in_group else ""
-        return f"shape {self.shape} in {self.dtype}{group}"
-
-    def own(self, rank: int) -> "torch.Tensor":
-        """What a rank gives."""
-        numbers = torch.arange(1.0, 1 + math.prod(self.shape)).view(self.shape)
-        if self.dtype == "float32":
-            return numbers * 10.0**rank
-        return (numbers * (rank + 1)).to(getattr(torch, self.dtype))  # bf16 has all sums
 
 
 @dataclass

@@ -88,7 +88,7 @@ _SCATTERS = """
     + return total.tensor_split(n)[rank].clone()
     ? 1 sends more bytes
 """
-_GATHERS = """
+_GATHERS = r"""
     gathers directly
     - for step in range(n - 1):
     -     out, into = parts[(rank - step) % n], parts[(rank - step - 1) % n]
@@ -107,7 +107,7 @@ _GATHERS = """
     gathers tables
     - return whole
     + return whole.view(rows, shard.shape[1])
-    ? 3 raised IndexError: 3 rows in bfloat16
+    ? 3 raised IndexError: shape \(3,\) in bfloat16
     empties its shard
     - return whole
     + shard.zero_()
