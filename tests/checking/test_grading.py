@@ -36,74 +36,53 @@ def test_the_three_lines(capsys):
     ]
 
 
-def test_of_two_lists_it_says_which():
-    assert "for 'dropped' it gave [31, 7, 3]" in grade("1.6", ([32, 8, 1], [31, 7, 3])).line
+def _of(body):
+    """A function of two arguments with this body, as a learner writes it in a cell."""
+    names = {"json": json}
+    exec(f"def steps(samples, batch):\n    {body}", names)
+    return names["steps"]
 
 
-def test_what_is_not_answered_is_todo():
-    for answer in (..., None, [..., 3], (3, ...), {"a": ...}):
-        assert grade("90.1", answer).status == "todo", answer
+def dividing(samples, batch):
+    return samples // 0
 
 
-def test_a_function_without_a_result_is_todo():
-    for body in ("...", "return ...", "return None"):
-        names = {}
-        exec(f"def steps(samples, batch):\n    {body}", names)
-        assert grade("90.2", names["steps"]).status == "todo", body
+def in_a_library(samples, batch):
+    return json.loads("{")
 
 
-def test_a_right_function_passes():
-    assert grade("90.2", right_steps).status == "pass"
+WANTS = "[fail] 90.2 count steps: wants a function steps(samples, batch), got"
+VERDICTS = [
+    *(("90.1", answer, "todo", "") for answer in (..., None, [..., 3], (3, ...), {"a": ...})),
+    *(("90.2", _of(body), "todo", "") for body in ("...", "return ...", "return None")),
+    ("1.6", ([32, 8, 1], [31, 7, 3]), "fail", "for 'dropped' it gave [31, 7, 3]"),
+    ("90.2", right_steps, "pass", ""),
+    ("90.2", _of("return samples // batch"), "fail", "(11, 5) gave 2, expected another answer: to"),
+    ("90.2", _of("return 2 if samples == 10 else None"), "fail", "gave None, expected another ans"),
+    ("90.2", 5, "fail", f"{WANTS} int 5"),
+    ("90.2", "x", "fail", f"{WANTS} str 'x'"),
+    ("90.2", lambda samples: 1, "fail", "<lambda>(10, 5) raised TypeError: "),
+    ("90.2", len, "fail", f"{WANTS} the function len; len(10, 5) raised TypeError: "),
+    ("90.2", json.loads, "fail", "loads(10, 5) raised TypeError: "),
+    (
+        "90.2",
+        dividing,
+        "fail",
+        f"line {dividing.__code__.co_firstlineno + 1} of your code, `return samples // 0`, raised",
+    ),
+    ("90.2", in_a_library, "fail", "of your code, `return json.loads"),
+]
 
 
-def test_a_wrong_case_names_the_call_and_its_own_reason():
-    verdict = grade("90.2", lambda samples, batch: samples // batch)
-    assert verdict.status == "fail"
-    assert "(11, 5) gave 2, expected another answer: too small" in verdict.line
-    assert verdict.because == "the ragged batch is a step"
-
-
-def test_a_function_that_later_gives_none_fails():
-    verdict = grade("90.2", lambda samples, batch: 2 if samples == 10 else None)
-    assert verdict.status == "fail"
-    assert "gave None, expected another answer: it should be a number" in verdict.line
-
-
-def test_a_wrong_type_says_which_type_is_wanted():
-    for answer, shown in ((5, "int 5"), ("x", "str 'x'")):
-        wants = "wants a function steps(samples, batch), got"
-        assert grade("90.2", answer).line == f"[fail] 90.2 count steps: {wants} {shown}"
-
-
-def test_an_exception_of_the_learner_names_their_line_and_no_traceback():
-    def steps(samples, batch):
-        return samples // 0  # the learner's slip
-
-    verdict = grade("90.2", steps)
-    number = steps.__code__.co_firstlineno + 1
-    assert verdict.status == "fail"
-    assert f"line {number} of your code" in verdict.line
-    assert "return samples // 0" in verdict.line
-    assert "ZeroDivisionError" in verdict.line
+@pytest.mark.parametrize(("key", "answer", "status", "words"), VERDICTS)
+def test_each_answer_has_its_verdict(key, answer, status, words):
+    verdict = grade(key, answer)
+    assert verdict.status == status and words in verdict.line
     assert "\n" not in verdict.line and "Traceback" not in verdict.line
 
 
-def test_an_exception_below_the_learner_in_a_library_names_the_learners_line():
-    def steps(samples, batch):
-        return json.loads("{")
-
-    assert "of your code, `return json.loads" in grade("90.2", steps).line
-
-
-def test_what_does_not_take_the_arguments_is_told_so():
-    for answer, said in (
-        (lambda samples: 1, "<lambda>(10, 5) raised TypeError: "),
-        (len, "len(10, 5) raised TypeError: "),
-        (json.loads, "loads(10, 5) raised TypeError: "),
-    ):
-        line = grade("90.2", answer).line
-        assert line.startswith("[fail] 90.2 count steps: wants a function steps(samples, batch)")
-        assert said in line, line
+def test_a_wrong_case_has_its_own_reason():
+    assert grade("90.2", _of("return samples // batch")).because == "the ragged batch is a step"
 
 
 def test_a_check_that_breaks_is_a_sentence_too(monkeypatch):
