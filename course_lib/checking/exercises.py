@@ -5,12 +5,12 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from course_lib import chapters as rooms
 
@@ -140,18 +140,25 @@ def find(exercise_id: object) -> Exercise:
     raise ValueError(f"there is no exercise {exercise_id!r}: {remedy}")
 
 
-_kept: ContextVar[list[str] | None] = ContextVar("reasons", default=None)
+_Value = TypeVar("_Value")
 
 
 @contextmanager
-def kept() -> Iterator[list[str]]:
-    """Inside, the reasons of all comparisons that hold are collected in this list, each once."""
-    found: list[str] = []
-    token = _kept.set(found)
+def bound(variable: ContextVar[_Value | None], value: _Value) -> Iterator[_Value]:
+    """Inside, the context variable has this value."""
+    token = variable.set(value)
     try:
-        yield found
+        yield value
     finally:
-        _kept.reset(token)
+        variable.reset(token)
+
+
+_kept: ContextVar[list[str] | None] = ContextVar("reasons", default=None)
+
+
+def kept() -> AbstractContextManager[list[str]]:
+    """Inside, the reasons of all comparisons that hold are collected in this list, each once."""
+    return bound(_kept, [])
 
 
 def keep(reason: str) -> None:

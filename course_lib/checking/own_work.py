@@ -12,7 +12,7 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
+from course_lib.checking.exercises import bound
 from course_lib.mine import Part
 from course_lib.mine.shelf import own_names
 
@@ -56,15 +57,9 @@ _noted: ContextVar[set[str] | None] = ContextVar("noted", default=None)
 _followed: ContextVar[Own | None] = ContextVar("followed", default=None)
 
 
-@contextmanager
-def noted() -> Iterator[set[str]]:
+def noted() -> AbstractContextManager[set[str]]:
     """Inside, the set gets the names of what is the course's own in builds that are checked."""
-    names: set[str] = set()
-    token = _noted.set(names)
-    try:
-        yield names
-    finally:
-        _noted.reset(token)
+    return bound(_noted, set())
 
 
 @contextmanager
@@ -77,14 +72,11 @@ def following(part: Part, answers: Sequence[Any]) -> Iterator[None]:
         str(import_module(module).__file__): frozenset(names)
         for module, names in own_names(part).items()
     }
-    token = _followed.set(own)
-    try:
+    with bound(_followed, own):
         note(_inherited(answers, own))
         with calls(own) as found:
             yield
         note(found)
-    finally:
-        _followed.reset(token)
 
 
 def followed() -> Own | None:

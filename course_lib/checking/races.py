@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from course_lib import launch, mine
-from course_lib.checking.exercises import Exercise, find
+from course_lib.checking.exercises import find
 from course_lib.problem import Problem
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def race(exercise_id: str) -> list[Lap]:
     for an exercise that is no build, or is not built yet.
     """
     exercise = find(exercise_id)
-    its = _race_of(exercise)
+    if exercise.race is None:
+        raise Problem(f"{exercise_id} is not raced: choose a build whose chapter offers a stretch")
+    its: Race = exercise.race
     part = mine.BY_FILE[exercise.part]
     if not mine.is_mine(part.names[0]):
         raise Problem(f"{exercise_id} is not built yet: pass its check first")
@@ -75,13 +77,6 @@ def run_race(its: Race, part: mine.Part) -> list[Lap]:
     ]
 
 
-def _race_of(exercise: Exercise) -> Race:
-    if exercise.race is None:
-        raise Problem(f"{exercise.id} is not raced: choose a build whose chapter offers a stretch")
-    race: Race = exercise.race
-    return race
-
-
 def _on_rank(
     its: Race, part: mine.Part, whose: Sequence[str]
 ) -> "dict[str, tuple[float, dict[str, Total]]]":
@@ -90,7 +85,10 @@ def _on_rank(
 
     from course_lib.measure.wire import log_wire
 
-    versions = {key: its.prepare(_parts(part, key)) for key in whose}
+    versions = {
+        key: its.prepare(SimpleNamespace(**{name: mine.get(name, key) for name in part.names}))
+        for key in whose
+    }
     if its.torch:
         versions["torch"] = its.torch()
     best = dict.fromkeys(versions, float("inf"))
@@ -106,10 +104,6 @@ def _on_rank(
             once()
         sent[key] = wire.sent()
     return {key: (best[key], sent[key]) for key in versions}
-
-
-def _parts(part: mine.Part, whose: str) -> SimpleNamespace:
-    return SimpleNamespace(**{name: mine.get(name, whose) for name in part.names})
 
 
 def report(measured: bool = False) -> dict[str, Any]:
