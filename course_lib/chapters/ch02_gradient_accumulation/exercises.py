@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 2, gradient accumulation."""
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,20 +44,14 @@ GPT2 = 124_439_808
     ),
 )
 def _accumulation(answer: Any) -> None:
-    of_one_step = {
-        micro_batch: Batching(960, micro_batch, gpus_per_node=8).global_batch
-        for micro_batch in range(1, 17)
-    }
-    micro_batch = max(size for size, samples in of_one_step.items() if 960 % samples == 0)
-    accumulation = 960 // of_one_step[micro_batch]
-    on_four_gpus = 960 // Batching(960, micro_batch, gpus_per_node=4).global_batch
-    exchanges = [
-        gradient_syncs(1000 * windows, windows, no_sync=True)
-        for windows in (accumulation, on_four_gpus)
+    micro_batch = max(size for size in range(1, 17) if 960 // 8 % size == 0)
+    accumulations = [
+        960 // Batching(960, micro_batch, gpus_per_node=n).global_batch for n in (8, 4)
     ]
+    before, after = (gradient_syncs(1000 * each, each, no_sync=True) for each in accumulations)
     expect_equal(
         answer,
-        [micro_batch, accumulation, on_four_gpus, exchanges[1] / exchanges[0]],
+        [micro_batch, *accumulations, after / before],
         "each of 8 ranks has 120 sequences, 15 is the largest divisor that fits; 4 ranks need "
         "twice the micro-batches, but there is still one exchange for each update",
         wants="four numbers: micro-batch, two accumulations and a ratio",
@@ -136,14 +131,12 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
     ]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        theirs, whole = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
-    whole.load_state_dict(theirs.state_dict())
-    start = theirs.weight.detach().clone()
-    theirs_sgd = torch.optim.SGD(theirs.parameters(), lr=0.1)
-    run(function, theirs, theirs_sgd, batches, accumulation, signature=_TRAIN)
-    if torch.equal(theirs.weight, start):
+        theirs = torch.nn.Linear(3, 1)
+    whole = copy.deepcopy(theirs)
+    own, optimizer = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (theirs, whole))
+    run(function, theirs, own, batches, accumulation, signature=_TRAIN)
+    if torch.equal(theirs.weight, whole.weight):
         raise Wrong(f"gave unchanged weights, expected an update because of {what}")
-    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
     for first in range(0, len(batches), accumulation):
         inputs, targets = map(torch.cat, zip(*batches[first : first + accumulation], strict=True))
         optimizer.zero_grad()
@@ -223,11 +216,8 @@ def _backward_window(function: Any) -> None:
     run(function, model, window, signature="backward_window(model, window)")
     if not model.exchanges:
         raise Wrong("gave no forward pass, expected one per micro-batch: call model(inputs)")
-    expect_equal(
-        sum(model.exchanges),
-        1,
-        "DDP decides in the forward pass whether the coming backward exchanges gradients",
-    )
+    because = "DDP decides in the forward pass whether the coming backward exchanges gradients"
+    expect_equal(sum(model.exchanges), 1, because)
     if not model.exchanges[-1]:
         raise Wrong("gave an exchange before the last micro-batch, expected it at the last one")
     total = torch.stack([loss_sum(alone(inputs), labels) for inputs, labels in window]).sum()

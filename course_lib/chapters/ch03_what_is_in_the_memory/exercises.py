@@ -1,6 +1,6 @@
 """Exercises and quiz of chapter 3, what is in the memory."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -147,16 +147,15 @@ def _bytes_per_parameter(function: Any) -> None:
 def _optimizer_bytes(function: Any) -> None:
     import torch
 
-    makers: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], int]] = {
-        "plain SGD": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
-        "SGD with momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4),
-        "AdamW": (lambda p: torch.optim.AdamW(p), 8),
-        "AdamW on bf16 weights": (lambda p: torch.optim.AdamW(p), 4),
-    }
-    for name, (make, size) in makers.items():
-        dtype = torch.bfloat16 if "bf16" in name else torch.float32
+    sgd, adamw, fp32, bf16 = torch.optim.SGD, torch.optim.AdamW, torch.float32, torch.bfloat16
+    for name, kind, momentum, dtype, size in (
+        ("plain SGD", sgd, {}, fp32, 0),
+        ("SGD with momentum", sgd, {"momentum": 0.9}, fp32, 4),
+        ("AdamW", adamw, {}, fp32, 8),
+        ("AdamW on bf16 weights", adamw, {}, bf16, 4),
+    ):
         layer = torch.nn.Linear(7, 5, dtype=dtype)
-        optimizer = make(layer.parameters())
+        optimizer: Any = kind(layer.parameters(), lr=0.1, **momentum)
         layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
         optimizer.step()
         given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
@@ -283,12 +282,10 @@ def _sort_them(answer: Any) -> None:
 )
 def _two_tracebacks(answer: Any) -> None:
     expected = {}
-    for name, (model, micro_batch) in {"A": ("gpt2-124m", 16), "B": ("gpt2-1.5b", 2)}.items():
+    for name, model, micro_batch in (("A", "gpt2-124m", 16), ("B", "gpt2-1.5b", 2)):
         moment, before = _peak(model, _EAGER, micro_batch)
-        after = {
-            "half the micro-batch": _peak(model, _EAGER, micro_batch // 2),
-            **{change: _peak(model, recipe, micro_batch) for change, recipe in _CHANGED.items()},
-        }
+        after = {change: _peak(model, its, micro_batch) for change, its in _CHANGED.items()}
+        after["half the micro-batch"] = _peak(model, _EAGER, micro_batch // 2)
         for change, (_, size) in after.items():
             because = f"the peak of {name} is at the point '{moment}'"
             expected[f"{name}: {change}"] = (size < before, because)
