@@ -62,9 +62,6 @@ def _schedule(answer: Any) -> None:
     )
 
 
-_GLOBAL_BATCH = "global_batch(micro_batch, accumulation, nodes, gpus, tp, pp, cp)"
-
-
 @exercise(
     "1.3",
     kind="debug",
@@ -75,6 +72,7 @@ _GLOBAL_BATCH = "global_batch(micro_batch, accumulation, nodes, gpus, tp, pp, cp
     ),
 )
 def _global_batch(function: Any) -> None:
+    signature = "global_batch(micro_batch, accumulation, nodes, gpus, tp, pp, cp)"
     expect_calls(
         function,
         [
@@ -82,14 +80,14 @@ def _global_batch(function: Any) -> None:
             ((4, 8, 8, 8, 8, 4), 64, "32 of the 64 GPUs share one copy of the model, so dp is 2"),
             ((1, 1, 2, 8, 1, 1, 2), 8, "context parallel ranks share one sequence, so dp is 8"),
         ],
-        signature=_GLOBAL_BATCH,
+        signature=signature,
     )
     expect_raises(
         function,
         (4, 8, 1, 8, 3),
         ValueError,
         "8 processes do not form groups of tp = 3",
-        signature=_GLOBAL_BATCH,
+        signature=signature,
     )
 
 

@@ -96,9 +96,6 @@ def _per_epoch(accumulation: int) -> list[float]:
     return [epoch.micro_steps, epoch.updates, *syncs, run.global_batch, kept]
 
 
-_TRAIN = "train(model, optimizer, batches, accumulation)"
-
-
 @exercise(
     "2.3",
     kind="debug",
@@ -134,7 +131,8 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
         theirs = torch.nn.Linear(3, 1)
     whole = copy.deepcopy(theirs)
     own, optimizer = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (theirs, whole))
-    run(function, theirs, own, batches, accumulation, signature=_TRAIN)
+    signature = "train(model, optimizer, batches, accumulation)"
+    run(function, theirs, own, batches, accumulation, signature=signature)
     if torch.equal(theirs.weight, whole.weight):
         raise Wrong(f"gave unchanged weights, expected an update because of {what}")
     for first in range(0, len(batches), accumulation):

@@ -106,9 +106,6 @@ def _optimizers(answer: Any) -> None:
     expect_entries(answer, _SENTENCES, "a dict", each="an optimizer and weights")
 
 
-_BYTES = "bytes_per_parameter(weights, gradients, fp32_buffer)"
-
-
 @exercise(
     "3.4",
     kind="implement",
@@ -119,6 +116,7 @@ _BYTES = "bytes_per_parameter(weights, gradients, fp32_buffer)"
     ),
 )
 def _bytes_per_parameter(function: Any) -> None:
+    signature = "bytes_per_parameter(weights, gradients, fp32_buffer)"
     expect_calls(
         function,
         [
@@ -128,10 +126,10 @@ def _bytes_per_parameter(function: Any) -> None:
             (("bf16", "bf16", True), 20, "an fp32 buffer adds 4"),
             (("bf16", "fp32", True), 18, "fp32 gradients need no second buffer"),
         ],
-        signature=_BYTES,
+        signature=signature,
     )
     expect_raises(
-        function, ("int4", "bf16"), ValueError, "int4 is neither fp32 nor bf16", signature=_BYTES
+        function, ("int4", "bf16"), ValueError, "int4 is neither fp32 nor bf16", signature=signature
     )
 
 

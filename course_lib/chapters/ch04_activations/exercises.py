@@ -139,9 +139,6 @@ def _both(
     return kept, inputs
 
 
-_FORMULA = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
-
-
 @exercise(
     "4.5",
     kind="implement",
@@ -160,7 +157,8 @@ def _formula(function: Any) -> None:
         ((64, 2, 32, 4, False, False), 32 * sbh + 2 * pairs, "only softmax's result is left"),
         ((128, 1, 32, 8, False, True), 34 * 128 * 32 + 5 * 8 * 128**2, "scores grow with s²"),
     ]
-    expect_calls(function, cases, signature=_FORMULA)
+    signature = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
+    expect_calls(function, cases, signature=signature)
 
 
 @exercise(

@@ -101,9 +101,6 @@ def _five_counts(answer: Any) -> None:
     expect_entries(answer, right, "a dict {FLOP: what was counted}", each=f"one of {each}")
 
 
-_STACK = "stack_flop(widths, tokens)"
-
-
 @exercise(
     "5.4",
     kind="implement",
@@ -114,14 +111,15 @@ _STACK = "stack_flop(widths, tokens)"
     ),
 )
 def _stack(function: Any) -> None:
+    signature = "stack_flop(widths, tokens)"
     cases = [
         (([8, 16], 1), 512, "a first layer needs no gradient of the data: 2 products, not 3"),
         (([8, 16, 4], 1), 512 + 384, "the second layer makes 3 products of 2 · 16 · 4"),
         (([8, 16, 4], 10), 8960, "each token costs the same"),
         (([3, 5, 7, 2], 4), 4 * (4 * 15 + 6 * 35 + 6 * 14), "all later layers cost 6"),
     ]
-    expect_calls(function, cases, signature=_STACK)
-    expect_raises(function, ([8], 1), ValueError, "one width is no layer", signature=_STACK)
+    expect_calls(function, cases, signature=signature)
+    expect_raises(function, ([8], 1), ValueError, "one width is no layer", signature=signature)
 
 
 @exercise(
@@ -216,11 +214,6 @@ def _llama(answer: Any) -> None:
     expect_numbers([*answer[:2], _fraction(answer[2])], wants, *right, (mfu, because, 5e-3))
 
 
-_PALM = (
-    "palm_mfu(tokens_per_s, parameters, layers, heads, head_dim, sequence, chips, peak_flop_per_s)"
-)
-
-
 @exercise(
     "5.9",
     kind="implement",
@@ -245,7 +238,9 @@ def _palm(function: Any) -> None:
         )
         mfu = budget.utilisation(each * rate, 1, *own)
         cases.append(((rate, *model, *own), mfu, because))
-    expect_calls(function, cases, signature=_PALM, rel=1e-6)
+    of_model = "tokens_per_s, parameters, layers, heads, head_dim, sequence"
+    signature = f"palm_mfu({of_model}, chips, peak_flop_per_s)"
+    expect_calls(function, cases, signature=signature, rel=1e-6)
 
 
 @exercise(

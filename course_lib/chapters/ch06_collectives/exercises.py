@@ -74,9 +74,6 @@ def _two_times(answer: Any) -> None:
     )
 
 
-_ALL_REDUCE = "all_reduce(rows, reduce_scatter, all_gather)"
-
-
 @exercise(
     "6.3",
     kind="implement",
@@ -94,7 +91,8 @@ def _two_halves(function: Any) -> None:
         total = [sum(column) for column in zip(*rows, strict=True)]
         what = f"{ranks} ranks with {length} numbers each"
         made: list[str] = []
-        given = call(function, rows, *_halves(what, made), signature=_ALL_REDUCE)
+        signature = "all_reduce(rows, reduce_scatter, all_gather)"
+        given = call(function, rows, *_halves(what, made), signature=signature)
         if not same(given, [total] * ranks):
             because = "each rank gets the whole sum, as long as its row was"
             raise gave(given, [total] * ranks, because, what=what)
@@ -122,9 +120,6 @@ def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..
     return reduce_scatter, all_gather
 
 
-_BROADCAST = "broadcast_steps(ranks)"
-
-
 @exercise(
     "6.4",
     kind="implement",
@@ -137,7 +132,7 @@ _BROADCAST = "broadcast_steps(ranks)"
 def _broadcast(function: Any) -> None:
     for ranks in (2, 4, 8, 6, 13, 1):
         ask = call if ranks == 2 else run  # None at the first call: not answered yet
-        _check_steps(ask(function, ranks, signature=_BROADCAST), ranks)
+        _check_steps(ask(function, ranks, signature="broadcast_steps(ranks)"), ranks)
 
 
 def _check_steps(steps: Any, ranks: int) -> None:
@@ -173,9 +168,6 @@ def _is_pair(pair: Any) -> bool:
     return is_whole_numbers(pair) and len(pair) == 2
 
 
-_ORDER = "order(rank, ranks)"
-
-
 @exercise(
     "6.5",
     kind="debug",
@@ -184,7 +176,8 @@ _ORDER = "order(rank, ranks)"
 )
 def _order(function: Any) -> None:
     for ranks in (2, 3, 4, 5, 8):
-        orders = [call(function, rank, ranks, signature=_ORDER) for rank in range(ranks)]
+        asked = [(rank, ranks) for rank in range(ranks)]
+        orders = [call(function, *each, signature="order(rank, ranks)") for each in asked]
         for rank, calls in enumerate(orders):
             if not any(same(calls, right) for right in (["recv", "send"], ["send", "recv"])):
                 because = "each rank sends once and receives once"
@@ -285,9 +278,6 @@ def _buy(answer: Any) -> None:
         expect_number(seconds[place], takes[right], because, rel=1e-2, unit="s")
 
 
-_ODD = "odd_ranks(begun)"
-
-
 @exercise(
     "6.9",
     kind="implement",
@@ -309,7 +299,7 @@ def _odd(function: Any) -> None:
         "all have begun the same": [[step, loss]] * 3,
     }
     cases = [((begun,), _first_odd(begun), because) for because, begun in runs.items()]
-    expect_calls(function, cases, signature=_ODD)
+    expect_calls(function, cases, signature="odd_ranks(begun)")
 
 
 def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
