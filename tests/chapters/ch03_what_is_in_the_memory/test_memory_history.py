@@ -1,9 +1,5 @@
 """Who asked for memory: the stacks of a real run, and torch's own reader of our snapshots."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -92,17 +88,13 @@ def test_a_planted_leak_is_found_with_its_function():
     assert found.sizes[LEAK][-1] == leak.size_bytes
 
 
-def files(healthy):
-    recipe = Recipe("fp32", "fp32", master_copy=False, gradient_life="backward")
-    run = step_timeline(Job(SHAPE, recipe, Layout(micro_batch=8)), overhead_bytes=0)
-    return {"measured": healthy, "predicted": timeline_events(run)}
-
-
 @pytest.mark.torch_internals
-def test_torch_s_own_viewers_take_our_files(healthy, tmp_path):
+def test_torch_s_own_viewers_take_our_files(healthy):
     from torch.cuda import _memory_viz as viz
 
-    for name, events in files(healthy).items():
+    recipe = Recipe("fp32", "fp32", master_copy=False, gradient_life="backward")
+    run = step_timeline(Job(SHAPE, recipe, Layout(micro_batch=8)), overhead_bytes=0)
+    for name, events in {"measured": healthy, "predicted": timeline_events(run)}.items():
         data = snapshot_pickle(events)
         content = parse_snapshot(data)
         live = sum(e[2] if e[0] == "alloc" else -e[2] for e in events)
@@ -118,12 +110,3 @@ def test_torch_s_own_viewers_take_our_files(healthy, tmp_path):
         if name == "predicted":
             assert "intermediate results: layer 2" in str(content)
             assert "weights: embedding" in flames[0]
-
-
-@pytest.mark.torch_internals
-def test_torch_s_command_reads_our_file(healthy, tmp_path):
-    path = tmp_path / "file.pickle"
-    path.write_bytes(snapshot_pickle(healthy))
-    command = [sys.executable, "-m", "torch.cuda._memory_viz", "stats", str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, env=os.environ)
-    assert "total_reserved" in told.stdout, told.stderr
