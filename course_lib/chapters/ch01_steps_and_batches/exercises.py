@@ -106,12 +106,8 @@ def _my_samples(function: Any) -> None:
         ((samples, world, rank), rank_samples(samples, world, rank))
         for samples, world, rank in ((8, 2, 0), (8, 2, 1), (10, 4, 0), (10, 4, 3), (3, 8, 7))
     ]
-    expect_calls(
-        function,
-        cases,
-        "rank r takes samples r, r + world, …, starting over at 0 until all have equally many",
-        signature="my_samples(samples, world, rank)",
-    )
+    because = "rank r takes samples r, r + world, …, starting over at 0 until all have equally many"
+    expect_calls(function, cases, because, signature="my_samples(samples, world, rank)")
 
 
 @exercise(

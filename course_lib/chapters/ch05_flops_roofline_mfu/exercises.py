@@ -18,8 +18,6 @@ from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.models import MODELS
 
-_GPT2 = MODELS["gpt2-124m"].parameters().total
-_LLAMA3_70B = MODELS["llama3-70b"].parameters().total
 _H100 = hardware.accelerator("H100-SXM")
 
 
@@ -61,21 +59,6 @@ def _tflops(answer: Any) -> None:
     expect_number(answer[2], amount / peak, "amount / rate", rel=1e-2, unit="s")
 
 
-def _counts() -> dict[float, str]:
-    """What GPT-2 costs for one token, {FLOP: by which count}."""
-    shape = MODELS["gpt2-124m"]
-    full = flops.training_flops(shape)
-    again = flops.training_flops(shape, recompute="full")
-    causal = flops.training_flops(shape, mask="causal")
-    return {
-        full.model_flop_per_token: "all pairs",
-        flops.six_nd(_GPT2, 1): "6N",
-        full.forward_flop / shape.context: "forward only",
-        again.hardware_flop / shape.context: "recomputation",
-        causal.model_flop_per_token: "causal half",
-    }
-
-
 _WHY = {
     "6N": "it is 6 times 124,439,808",
     "all pairs": "6 for each weight of a matrix, and 12 · layers · hidden · 1024 for the scores",
@@ -96,7 +79,18 @@ _WHY = {
     ),
 )
 def _five_counts(answer: Any) -> None:
-    right = {int(flop): (by, _WHY[by]) for flop, by in _counts().items()}
+    shape = MODELS["gpt2-124m"]
+    full = flops.training_flops(shape)
+    again = flops.training_flops(shape, recompute="full")
+    causal = flops.training_flops(shape, mask="causal")
+    counts = {  # for one token
+        "all pairs": full.model_flop_per_token,
+        "6N": flops.six_nd(shape.parameters().total, 1),
+        "forward only": full.forward_flop / shape.context,
+        "recomputation": again.hardware_flop / shape.context,
+        "causal half": causal.model_flop_per_token,
+    }
+    right = {int(flop): (by, _WHY[by]) for by, flop in counts.items()}
     each = ", ".join(repr(by) for by in _WHY)
     expect_entries(answer, right, "a dict {FLOP: what was counted}", each=f"one of {each}")
 
@@ -188,9 +182,8 @@ def _h200(answer: Any) -> None:
 )
 def _trap(answer: Any) -> None:
     seconds = 6.4e6 * 3600
-    mfu = budget.utilisation(
-        flops.six_nd(_LLAMA3_70B, 15e12), seconds, gpus=1, peak_flop_per_s=_H100.peak_flop_per_s
-    )
+    total = flops.six_nd(MODELS["llama3-70b"].parameters().total, 15e12)
+    mfu = budget.utilisation(total, seconds, 1, _H100.peak_flop_per_s)
     because = "1979 is for sparse matrices, the dense peak is 989.4"
     expect_number(_fraction(answer), mfu, because, rel=5e-3)
 
