@@ -145,7 +145,9 @@ def _bytes_per_parameter(function: Any) -> None:
 def _optimizer_bytes(function: Any) -> None:
     import torch
 
-    sgd, adamw, fp32, bf16 = torch.optim.SGD, torch.optim.AdamW, torch.float32, torch.bfloat16
+    sgd: Any = torch.optim.SGD
+    adamw: Any = torch.optim.AdamW
+    fp32, bf16 = torch.float32, torch.bfloat16
     for name, kind, momentum, dtype, size in (
         ("plain SGD", sgd, {}, fp32, 0),
         ("SGD with momentum", sgd, {"momentum": 0.9}, fp32, 4),
@@ -153,7 +155,7 @@ def _optimizer_bytes(function: Any) -> None:
         ("AdamW on bf16 weights", adamw, {}, bf16, 4),
     ):
         layer = torch.nn.Linear(7, 5, dtype=dtype)
-        optimizer: Any = kind(layer.parameters(), lr=0.1, **momentum)
+        optimizer = kind(layer.parameters(), lr=0.1, **momentum)
         layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
         optimizer.step()
         given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
