@@ -15,7 +15,7 @@ from course_lib.checking.exercises import exercises_of
 ROOT = Path(__file__).parents[2]
 NAME = "05_flops_roofline_mfu.ipynb"
 IDS = [exercise.id for exercise in exercises_of(5)]
-SHORT_S = 5  # for those that never end
+SHORT_S = 10  # for those that never end
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ MADE: dict[str, Made] = {
     ),
     "rebuilds_forever": Made(
         with_answer("5.4", AT_REBUILDING.format(key="5.4", code="while True: pass")),
-        rows(["5.4"], "stopped", "judging it took longer than 2 s"),
+        rows(["5.4"], "stopped", "judging it took longer than 4 s"),
         limits=SHORT,
     ),
     "ends_the_grader": Made(
@@ -244,7 +244,7 @@ MADE: dict[str, Made] = {
     # --- time
     "endless": Made(
         with_answer("5.7", "while True: pass\ncheck('5.7', 1)"),
-        rows(["5.7"], "stopped", "its cell ran longer than 2 s"),
+        rows(["5.7"], "stopped", "its cell ran longer than 4 s"),
         limits=SHORT,
     ),
     "endless_at_the_end": Made(notebook([*SOLVED, "while True: pass"]), limits=SHORT),
