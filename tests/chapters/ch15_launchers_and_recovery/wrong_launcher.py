@@ -28,17 +28,17 @@ _TOLD = """
 the local rank
 - str(node * local_ranks + local_rank)
 + str(local_rank)
-? 1 node 2 of 3: RANK is '3', which is LOCAL_RANK
+? 1 node 2 of 3: RANK is str '3', which is LOCAL_RANK
 numbers
 + node * local_ranks + local_rank
-? 1 wants a string
+? 1 RANK wants a text
 ranks come in turns
 + str(local_rank * nodes + node)
 ? 1 counted node by node
 ranks of this node
 - str(nodes * local_ranks)
 + str(local_ranks)
-? 1 WORLD_SIZE is '4', which is LOCAL_WORLD_SIZE
+? 1 WORLD_SIZE is str '4', which is LOCAL_WORLD_SIZE
 no port told
 - "MASTER_PORT": str(port),
 + **{},
@@ -70,7 +70,7 @@ in silence
 processes
 - return [rank.returncode for rank in ranks]
 + return ranks
-? 2 wants a list of exit codes
+? 2 wants a list of whole numbers
 codes as they end
 + return sorted(rank.returncode for rank in ranks)
 ? 3 the exit codes are
