@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.clinic.recorded import Sign, unreadable
-from course_lib.validation import choice
 
 # NCCL takes about 10 MB for each pair of ranks, data loaders whole batches; docker gives 64 MB.
 ENOUGH_SHM_BYTES = 10**9
-VENDORS = ("NVIDIA", "AMD", "Hygon")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "hygon.com/dcu")
 
@@ -62,29 +60,21 @@ def memory_signs(shared: SharedMemory | None, locked_kbytes: int | None) -> list
 # --- docker -------------------------------------------------------------------------------------
 
 
-def docker_signs(line: str, vendor: str) -> list[Sign]:
-    """What `docker run …` lacks, or has for another vendor's GPUs. Raises ValueError for others."""
-    choice("vendor", vendor, VENDORS)
+def docker_signs(line: str) -> list[Sign]:
+    """What `docker run …` lacks on a machine with NVIDIA's GPUs, or has for those of others.
+
+    Raises ValueError for another command.
+    """
     words = shlex.split(line.replace("\\\n", " "))
     if words[:2] != ["docker", "run"]:
         raise unreadable("docker", line, "'docker run …'")
     flags = " ".join(words)
-    amd_like = "--device=/dev/kfd" in flags.replace("--device ", "--device=")
     signs = []
-    if vendor == "NVIDIA":
-        if "--gpus" not in flags and "nvidia.com/gpu" not in flags and "--runtime" not in flags:
-            signs.append(Sign("no GPU is passed", "add --gpus all"))
-        if amd_like or "/opt/hyhal" in flags:
-            wrong = "/dev/kfd and /opt/hyhal belong to AMD's and Hygon's drivers"
-            signs.append(Sign(wrong, "leave them out: docker fails where the device is missing"))
-    else:
-        if "--gpus" in flags:
-            signs.append(Sign("--gpus is NVIDIA's", "pass --device=/dev/kfd --device=/dev/dri"))
-        if not amd_like or "/dev/dri" not in flags:
-            signs.append(Sign("a device is missing", "pass --device=/dev/kfd --device=/dev/dri"))
-    if vendor == "Hygon" and "/opt/hyhal" not in flags:
-        do = "mount the driver's libraries: -v /opt/hyhal:/opt/hyhal"
-        signs.append(Sign("Hygon's libraries are missing", do))
+    if not re.search(r"--gpus|nvidia\.com/gpu|--runtime", flags):
+        signs.append(Sign("no GPU is passed", "add --gpus all"))
+    if re.search(r"--device[ =]/dev/kfd|/opt/hyhal", flags):
+        wrong = "/dev/kfd and /opt/hyhal belong to AMD's and Hygon's drivers"
+        signs.append(Sign(wrong, "leave them out: docker fails where the device is missing"))
     if "--shm-size" not in flags and "--ipc=host" not in flags:
         signs.append(Sign("/dev/shm will have 64 MB", "add --shm-size=16G or --ipc=host"))
     return signs

@@ -32,6 +32,7 @@ from course_lib.checking.builds.compare import (
     later,
     torch,
 )
+from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 
 _launcher = later("course_lib.scratch.launcher")
@@ -221,6 +222,8 @@ def _plain(given: Any) -> Any:
 
 
 def _expect_codes(given: Any, ranks: int) -> Never:
+    if isinstance(given, str):
+        raise Wrong(f"launch_ranks wants a list of exit codes by rank, got {given}")
     expect_kind(given, list, "what launch_ranks returns", int)
     many = f"launch_ranks returns {len(given)} exit codes of {ranks} ranks"
     return Never(len(given) != ranks, many)
