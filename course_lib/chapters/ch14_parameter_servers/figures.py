@@ -46,8 +46,7 @@ _LOOKS = {
 def served_updates(training: ServedTraining, table_rows: int, title: str = "") -> Drawing:
     """Seconds against trainers, both logarithmic: in step, as they come, and without a server.
 
-    Upright: where the servers' links are full, and the training's own trainers. Below, how busy a
-    server's link is.
+    Upright: where the servers' links are full, and the training's own trainers.
     """
     trainers = sorted({round(2 ** (part / 4)) for part in range(4 * _DOUBLINGS + 1)})
     every = [_times(replace(training, trainers=count), table_rows) for count in trainers]
@@ -65,23 +64,15 @@ def served_updates(training: ServedTraining, table_rows: int, title: str = "") -
     else:
         notes.append(full)
     seconds = [time_s for times in every for time_s in times.values() if time_s > 0]
-    frame = graph(
+    busy = f"as they come, a server's link is busy {training.server_load:.0%} of the time"
+    return graph(
         curves,
         title or f"{own}, {counted(training.servers, 'server')}",
         powers([1, 2**_DOUBLINGS], "{:,.0f}".format, "trainers", base=2, most=7),
         powers(seconds, format_seconds, "time of an update (both axes logarithmic)", most=8),
         marks=marks,
-        notes=notes,
-        more=22,
-    )
-    drawing, busy = frame.drawing, f"busy {training.server_load:.0%}"
-    y = drawing.height_pt - 20
-    drawing.write(frame.left, y + 12, "a server's link, as they come")
-    drawing.boxes([(frame.left + 190, y, 160, 15)], style.WHITE, edge=style.GREY)
-    drawing.boxes([(frame.left + 190, y, 160 * training.server_load, 15)], style.MESSAGES)
-    drawing.write(frame.left + 358, y + 12, busy)
-    drawing.sentence += f" The link of a server, as they come: {busy}."
-    return drawing
+        notes=[*notes, busy],
+    ).drawing
 
 
 def _times(training: ServedTraining, table_rows: int) -> dict[str, float]:

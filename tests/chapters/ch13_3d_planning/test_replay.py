@@ -171,9 +171,3 @@ def test_after_the_last_pass_only_states_and_gradients_are_left(layout, late):
     left = run.always.gradients_bytes + run.passes[-1].gradients_bytes
     # Each chunk rounds its shard up.
     assert 0 <= left - update.gradients_bytes < 2 * layout.virtual_stages + 4
-
-
-def test_explain_names_the_fullest_pass():
-    text = memory_timeline(Job(MODELS["llama3.1-405b"], LATE, META, sequence=8192), 1).explain()
-    assert text.endswith("fullest is pass 129 of 256: B of micro-batch 0, chunk 7 of this stage")
-    assert "peak                      77.79 GB" in text

@@ -136,11 +136,6 @@ def test_a_rank_or_a_pair_that_sleeps_is_named(four, schedule):
     assert (pair.kind, pair.groups) == ("link", ((0,), (2,)))
 
 
-def test_three_ranks_need_all_pairs():
-    result = runs("pairwise", {"": {"slow": "1", "schedule": "all"}}, 3, **QUICK)[""]
-    assert result.found.groups == ((1,),)
-
-
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 def test_two_nodes_are_joined_by_what_is_slow():
     argv = ["pairwise", "--json", "--repeats", "2", "--passes", "2"]
