@@ -161,18 +161,13 @@ class ServedTraining:
         return min(float(self.trainers), self.saturating_trainers)
 
 
-def mean_staleness(trainers: int, updates: int | None = None) -> float:
+def mean_staleness(trainers: int) -> float:
     """Updates by others between a trainer's pull and its push, on average: trainers - 1.
 
     Each update finds the trainers - 1 others with rows in their hands, fast ones or slow ones.
-    With `updates` of each trainer, all equally fast: (trainers - 1) · (1 - 1 / (2 · updates)),
-    since in the first round nobody is late at first.
     """
     whole("trainers", trainers, most=_MOST)
-    if updates is None:
-        return float(trainers - 1)
-    whole("updates", updates)
-    return (trainers - 1) * (1 - 1 / (2 * updates))
+    return float(trainers - 1)
 
 
 def largest_stable_rate(late: int, curvature: float = 1.0) -> float:
