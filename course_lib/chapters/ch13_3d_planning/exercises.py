@@ -41,8 +41,6 @@ _LLAMA3 = MODELS["llama3-70b"]
 _H100 = hardware.accelerator("H100-SXM")
 _WITHIN = 0.15  # 70 of 89 steps, own source left out: benchmarks/README.md
 _AS_GOOD = (1 + _WITHIN) / (1 - _WITHIN)  # two predictions that err in opposite directions
-
-
 _MESH = Layout(
     dp=mesh.data_parallel(2048, tp=4, pp=8, cp=2),
     tp=4,
@@ -543,7 +541,6 @@ def _routes(answer: Any) -> None:
 
 
 BUILDS = (mesh_build.MESH,)
-
 QUIZ = (
     Question(
         "96 GPUs, tp 4, pp 3, cp 2. What is dp?",

@@ -325,7 +325,6 @@ def _from_the_host(answer: Any) -> None:
 
 
 BUILDS = (server.SERVER,)
-
 QUIZ = (
     Question(
         "The table grows from 1 to 10 billion rows, the batch stays. Bytes of an exchange?",

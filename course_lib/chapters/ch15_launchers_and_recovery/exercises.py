@@ -392,7 +392,6 @@ def _true_or_false(answer: Any) -> None:
 
 
 BUILDS = (launcher.LAUNCHER, reshard.RESHARD)
-
 QUIZ = (
     Question(
         "A second node with 8 GPUs. Its third process wants a GPU. Which number does it take?",

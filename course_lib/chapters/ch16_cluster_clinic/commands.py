@@ -49,7 +49,6 @@ spec:
   - name: shm
     emptyDir: {medium: Memory, sizeLimit: 64Gi}
 """
-
 VENDORS = ("NVIDIA", "AMD", "Hygon")
 _LEFT = 'style="text-align: left"'
 

@@ -58,8 +58,6 @@ _RATES = {
     "400 Gb/sec (4X NDR)": "all four lanes of 100 Gb/s",
     "25 Gb/sec (1X EDR)": "one lane of four",
 }
-
-
 _STATUS = """Infiniband device 'mlx5_0' port 1 status:
 	state:		 4: ACTIVE
 	phys state:	 5: LinkUp
@@ -419,7 +417,6 @@ def _hunted(answer: Any) -> None:
 
 
 BUILDS = (ibstat.IBSTAT, divergence.DIVERGENCE)
-
 QUIZ = (
     Question(
         "All GPUs of a job show 100 %. What do you know?",

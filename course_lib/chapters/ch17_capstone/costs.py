@@ -203,8 +203,6 @@ PRICES = {
     "H200-SXM": HourPrice(2.50, "May 2026", _SURVEY),
     "RTX4090": HourPrice(0.34, "July 2025", "deploybase.ai/articles/rtx-4090-vs-h100"),
 }
-
-
 _MOST_LAYERS = 100
 
 

@@ -526,7 +526,6 @@ def _bytes(answer: Any) -> None:
 
 
 BUILDS = (shared_rate.SHARED_RATE, claims.CLAIMS)
-
 QUIZ = (
     Question(
         "A run of 70B on 512 A100 claims 290 TFLOP/s of model FLOP on each GPU. What do you do?",

@@ -68,7 +68,6 @@ _SP = {"sequence_parallel": True}
 _DEEP = Layout(tp=8, pp=16, micro_batch=2, accumulation=128, **_SP)
 _FITTING = Layout(tp=8, pp=2, dp=8, accumulation=32, zero_stage=1, **_SP)
 _HIDES = {"tp": 0.5, "dp": 0.8}
-
 _MOVED = (8, 9, 10, 10, 10, 11, 11, 11)
 _ONCE = "ZeRO-2, one reduction in each update"
 _CHANGES = {
@@ -80,9 +79,7 @@ _CHANGES = {
     "twice the micro-batches on half the replicas": "too large",
 }
 _REMEDIES = {"Ann": "smaller micro-batches", "Bo": "no recomputation", "Cy": "less tp"}
-
 _EACH, _NODE = 939_524_096, 352_321_536  # bytes of 13.11
-
 MISTAKES = [
     ("13.1", "believes the notes", (2048 * 32, 2048, 2048, 2048)),
     ("13.1", "forgets cp", (2048, 64, 4, 256)),
@@ -149,7 +146,6 @@ MISTAKES = [
     ("13.11", "the paper's ep in either", (_EACH, _NODE, 64, 64, 1.0)),
     ("13.11", "the ratio upside down", (_EACH, _NODE, 8, 128, 0.899)),
 ]
-
 OTHER_FORMS = [
     ("13.5", "rounded", [0.0213, 0.137, _MICRO]),
     ("13.2", "other layers, rounded", [54.4, 6.79, [8, 9, 9, 10, 11, 11, 11, 11]]),

@@ -55,23 +55,6 @@ def test_llama_3_by_hand(layout, life, stage, expected):
     assert found == pytest.approx(expected, abs=0.06)
 
 
-def test_gradients_come_when_most_activations_go():
-    """One group of all micro-batches: forward passes, then the chunks' gradients one by one."""
-    job = Job(MODELS["llama3.1-405b"], LATE, META, sequence=8192)
-    run = memory_timeline(job, 1)
-    assert [it.kind for it in run.passes] == ["F"] * 128 + ["B"] * 128
-    assert run.fullest == 128 and run.passes[127].gradients_bytes == 0
-    chunk = job.shape.layer_parameters(0).total / 8
-    shard = 4 * chunk / 128
-    for number in range(8):
-        first = run.passes[128 + 16 * number]
-        assert first.gradients_bytes == pytest.approx((number + 1) * shard + 4 * chunk, rel=1e-3)
-        assert first.chunk == 7 - number
-        last = run.passes[128 + 16 * number + 15]
-        assert last.gradients_bytes == pytest.approx((number + 1) * shard, rel=1e-3)
-    assert run.passes[-1].activations_bytes == 0
-
-
 def test_one_stage_with_few_passes_by_hand():
     """Two stages, three micro-batches: F F B F B B, and gradients from the first B on."""
     recipe, layout = Recipe(gradient_life="backward"), Layout(pp=2, accumulation=3)

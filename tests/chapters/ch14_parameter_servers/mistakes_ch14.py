@@ -81,7 +81,6 @@ MISTAKES = [
     ("14.9", "one by one", (6349, 2.87, 1.32)),
     ("14.9", "computing hides the bus", (6349, 80 * 8.76e-3 + 0.027, 4)),
 ]
-
 OTHER_FORMS = [
     ("14.1", "rounded, in another type", [26.0, 198, 19200]),
     ("14.2", "whole trainers", (14, 10, 156)),

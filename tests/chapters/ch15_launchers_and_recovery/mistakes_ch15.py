@@ -77,7 +77,6 @@ def _pieces_as_lists(*sizes):
 _SAVE_S, _MTBF_S = 41.386, 31_640.6
 _YOUNG_MIN = 26.97
 _LOST = 0.0606
-
 MISTAKES = [
     ("15.1", "GB over Gb/s", [8 * _SAVE_S, 8.789, _YOUNG_MIN, _LOST]),
     ("15.1", "forgets the 2 under the root", [_SAVE_S, 8.789, _YOUNG_MIN / 2**0.5, _LOST]),

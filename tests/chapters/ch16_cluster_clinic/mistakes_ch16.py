@@ -22,13 +22,11 @@ _TRUE_CLAIM = next(claim for claim, right in _TRUE.items() if right)
 _VERDICTS = ("rounding", "more than rounding", "don't know")
 _JUDGED = dict(zip(_DIFFERENCES, (_VERDICTS[i] for i in (0, 1, 2, 0, 1, 1)), strict=True))
 _FOUND = {seed: (drawn(seed).rank, drawn(seed).cause) for seed in _CASES}
-
 _LINE = (
     "docker run -it --rm -v /data/llama:/root/llama -w /root/llama {} --shm-size=16G --net=host "
     "llama:24.05 bash"
 )
 _MENDED = _LINE.format("--gpus all")
-
 _POD = yaml.safe_load("""
 spec:
   containers:

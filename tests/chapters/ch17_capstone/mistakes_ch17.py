@@ -78,7 +78,6 @@ _BOUGHT, _CHEAPER = (
 _FITS_FIRST = next(iter(_BOUGHT))
 _DOUBLES = {change: word for change, (word, _) in ch17._changes().items()}
 _TP, _PP, _DP = ch17._built()
-
 MISTAKES = [
     ("17.1", "per token", [x / 1e6 for x in _COST[:3]] + _COST[3:]),
     (

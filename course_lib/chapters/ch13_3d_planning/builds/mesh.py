@@ -24,7 +24,6 @@ from course_lib.checking.races import Race
 _asked, _three_d = (
     later(f"course_lib.{name}") for name in ("checking.builds.on_rank.watched", "scratch.three_d")
 )
-
 _AXES = ("pp", "dp", "tp")
 # pp, dp, tp: equal and unequal ones, one of them with an axis of a single rank.
 _BLOCKS = ((2, 2, 2), (1, 2, 3), (4, 3, 2), (2, 3, 1))

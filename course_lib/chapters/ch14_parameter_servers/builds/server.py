@@ -25,7 +25,6 @@ from course_lib.checking.races import Race
 
 _scratch = later("course_lib.scratch.parameter_server")
 _wire = later("course_lib.measure.wire")
-
 _ROWS, _UPDATES = 11, 2
 _ARRIVED_S = 0.03  # in which a message has come where it goes
 

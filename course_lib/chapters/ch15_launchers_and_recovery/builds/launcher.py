@@ -36,7 +36,6 @@ from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 
 _launcher = later("course_lib.scratch.launcher")
-
 _PORT = 29_123
 _CODE = 3  # with which a rank fails
 _WAIT_S = 2.0  # of a rank for the others, who have started as well

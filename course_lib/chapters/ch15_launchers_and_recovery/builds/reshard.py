@@ -32,7 +32,6 @@ from course_lib.checking.races import Race
 from course_lib.launch.job import STORE_VARIABLE
 
 _files = later("course_lib.scratch.recovery")
-
 _LAYOUT = {"weight": [5, 3, 2], "bias": [7]}
 _TOTAL = 37  # columns: no number of ranks divides them
 _OTHER_MODEL = {"weight": [3, 5, 2], "bias": [7]}  # of as many columns
