@@ -1,6 +1,5 @@
 """Figures of chapter 16, beside those of the library."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Protocol
@@ -170,11 +169,11 @@ def _ways(node: Node) -> Iterator[Way]:
 # A ring with one slow link, and what it does to the time of an all-reduce.
 
 
-_MOST_DRAWN = 16
+_MOST_DRAWN = 8
 
 
 def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
-    """The ring, with its slow link thick; below it the times, on one scale."""
+    """The ranks and links of the ring, with its slow link; below it the times, on one scale."""
     bus = result.healthy_bus_bytes_per_s
     times = {
         "all links alike": (result.healthy_s, bus, "all-reduce"),
@@ -191,41 +190,24 @@ def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
     }
     if result.without_s is None:
         rows["no other ring"] = []  # equally high, whatever a slider says
-    sizes = f"{counted(result.ranks, 'rank')}, {counted(result.rings, 'ring')}"
-    times_as_long = f"{format_number(result.factor)} times as long for every rank"
-    note = "time and bus bandwidth of an all-reduce: every piece passes over every link of its ring"
+    ranks, rings = counted(result.ranks, "rank"), counted(result.rings, "ring")
+    ring = {}
+    for rank in range(min(result.ranks, _MOST_DRAWN)):
+        slow = rank == 0 and result.factor > 1
+        ring[f"rank {rank}"] = Cell(str(rank), {0: "computing"})
+        ring[f"link {rank}"] = Cell("", {0: "slow" if slow else "messages"})
+    shown = f", {_MOST_DRAWN} of them drawn" * (result.ranks > _MOST_DRAWN)
+    gbit = format_number(8 * result.slow_bytes_per_s / 1e9)
+    note = f"a ring of {ranks}{shown}: rank 0's link has {gbit} Gb/s"
+    drawn = Cells({"": ring}, heads=False, gap=0.0, high=16.0, note=note, said="a ring")
+    longer = f"{format_number(result.factor)} times as long for every rank"
     return page(
-        title or sizes,
-        _Ring(result),
-        Lanes(rows, sentence=f"{'; '.join(rows)}: {times_as_long}"),
+        title or f"{ranks}, {rings}",
+        drawn,
+        Lanes(rows, sentence=f"{'; '.join(rows)}: {longer}"),
         key=(),
-        notes=[note],
+        notes=["time and bus bandwidth: every piece passes over every link of its ring"],
     )
-
-
-class _Ring:
-    """A flat ring of dots, with its slow link thick, and what it is in its middle."""
-
-    height_pt, words, sentence = 92.0, (), "a ring"
-
-    def __init__(self, result: OneSlowLink) -> None:
-        self.result = result
-
-    def draw(self, drawing: Drawing, top: float) -> None:
-        result, drawn = self.result, min(self.result.ranks, _MOST_DRAWN)
-        middle, y = WIDTH_PT / 2, top + self.height_pt / 2
-        turns = [2 * math.pi * (place - 0.5) / drawn - math.pi / 2 for place in range(drawn)]
-        dots = [(middle + 170 * math.cos(turn), y + 38 * math.sin(turn)) for turn in turns]
-        slow, *links = [list(link) for link in zip(dots, [*dots[1:], dots[0]], strict=True)]
-        drawing.lines(links, style.MESSAGES, 1.5)
-        drawing.lines([slow], *((style.WARNING, 5) if result.factor > 1 else (style.MESSAGES, 1.5)))
-        for place in dots:
-            drawing.dot(*place, style.COMPUTING, radius=4)
-        told = [f"{drawn} of them drawn"] * (drawn < result.ranks)
-        told += [f"one link at {format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"]
-        drawing.write(middle, y - 4, counted(result.ranks, "rank"), align="center")
-        lines = [(middle, y + 9 + 12 * row, line) for row, line in enumerate(told)]
-        drawing.write_all(lines, 9, "center", style.GREY)
 
 
 # --- pair rates ---------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ def audited(audit: Audit, title: str) -> Drawing:
     claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
     drawing = Drawing(bottom + 8, f"{title}. {claims}.")
     drawing.title(title)
-    _key(drawing)
+    words = "upright: said, with what counts as the same; hollow: on its own terms; full: found"
+    drawing.write(0, 34, words, 9, colour=style.GREY)
     frame = Frame(drawing, axis, axis, _LEFT, _TOP, _RIGHT, bottom)
     for place, claim in enumerate(audit.claims):
         top = _TOP + _CLAIM * place
@@ -48,16 +49,6 @@ def audited(audit: Audit, title: str) -> Drawing:
     for factor in axis.ticks:
         drawing.write(frame.x(factor), bottom, _told(factor), 9, "center", style.GREY)
     return drawing
-
-
-def _key(drawing: Drawing) -> None:
-    drawing.boxes([(0, 25, 20, _OUTER)], style.PALE, edge=style.PALE)
-    drawing.line([(10, 24), (10, 37)], style.INK, 1.5)
-    drawing.write(26, 34, "said, and what counts as the same", size=9)
-    drawing.boxes([(212, 25, _OUTER, _OUTER)], style.WHITE)
-    drawing.write(229, 34, "on its own terms", size=9)
-    drawing.boxes([(334, 27.5, _INNER, _INNER)], style.THEORY)
-    drawing.write(346, 34, "found on the right terms", size=9)
 
 
 def _line(frame: Frame, claim: Claim, y: float) -> None:

@@ -28,11 +28,12 @@ def expect_kind(given: Any, kind: type, what: str, of: type | None = None) -> No
         raise Unanswered(f"{what} is None")
     types, words = _KINDS.get(kind, (kind, f"a {kind.__name__}"))
     if of:
-        words += f" of {_KINDS.get(of, (of, of.__name__))[1].removeprefix('a ')}s"
+        part_types, part_words = _KINDS.get(of, (of, of.__name__))
+        words += f" of {part_words.removeprefix('a ')}s"
     if not isinstance(given, types) or isinstance(given, bool):
         raise Wrong(f"{what} wants {words}, got {described(given)}")
     for part in given if of else ():
-        if not isinstance(part, _KINDS.get(of, (of,))[0]) or isinstance(part, bool):
+        if not isinstance(part, part_types) or isinstance(part, bool):
             raise Wrong(f"{what} wants {words}, and has {described(part)}")
 
 
