@@ -3,14 +3,12 @@
 from course_lib.chapters.ch14_parameter_servers.exercises import (
     _CLAIMS,
     _PAIRS,
-    TRACES,
-    _missing,
-    _order,
+    _TRACES,
 )
 
-_BARRIERS = {name: _missing(trace)[0] for name, trace in TRACES.items()}
+_BARRIERS = {name: barrier for name, (barrier, _) in _TRACES.items()}
 _VERDICTS = {claim: verdict for claim, (verdict, _) in _CLAIMS.items()}
-_EARLIER = {" | ".join(pair): _order(pair) for pair in _PAIRS}
+_EARLIER = {pair: which for pair, (which, _) in _PAIRS.items()}
 _LEAVES = "rows' gradient of 0 leaves | all-reduce of 0 ends"
 _LAST = "server updates the table | server looks up for 1"
 

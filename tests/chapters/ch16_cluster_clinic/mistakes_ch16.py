@@ -11,11 +11,10 @@ from course_lib.chapters.ch16_cluster_clinic.exercises import (
     _NAMED,
     _RATES,
     _claims,
-    _lanes,
 )
 from course_lib.checking.hunts import drawn
 
-_FACTORS = {rate: 4 // _lanes(rate) for rate in _RATES}
+_FACTORS = {rate: factor for rate, (factor, _) in _RATES.items()}
 _WHO = {question: right for question, (right, _) in _NAMED.items()}
 _TRUE = {claim: right for claim, (right, _) in _claims().items()}
 _TRUE_CLAIM = next(claim for claim, right in _TRUE.items() if right)
