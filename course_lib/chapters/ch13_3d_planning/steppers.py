@@ -52,10 +52,7 @@ def talks(block: str = "tp 2 × dp 4 × pp 2", rank: int = 0) -> Stepper:
 
     Raises ValueError for starting values that are not offered.
     """
-    controls = {
-        "block": choice("block", block, list(_BLOCKS)),
-        "rank": whole("rank", rank, 0, 15),
-    }
+    controls = {"block": choice("block", block, list(_BLOCKS)), "rank": whole("rank", rank, 0, 15)}
     return Stepper(controls, _Talks)
 
 

@@ -10,13 +10,7 @@ from course_lib.chapters.ch14_parameter_servers.exchanges import (
     Swapping,
     mean_staleness,
 )
-from course_lib.checking import (
-    Question,
-    exercise,
-    expect_calls,
-    expect_entries,
-    expect_numbers,
-)
+from course_lib.checking import Question, exercise, expect_calls, expect_entries, expect_numbers
 from course_lib.theory.network.collectives import sent_bytes
 
 
@@ -243,10 +237,7 @@ def _slow(answer: Any) -> None:
 # In one trainer, between trainer and server, by DDP's all-reduce and by the barrier.
 _PAIRS: dict[str, tuple[object, str]] = {
     "server looks up for 0 | loss of 0": ("first", "the loss needs the rows"),
-    "rows' gradient of 0 leaves | all-reduce of 0 ends": (
-        "either",
-        "neither waits for the other",
-    ),
+    "rows' gradient of 0 leaves | all-reduce of 0 ends": ("either", "neither waits for the other"),
     "loss of 1 | dense gradients of 0": (
         "either",
         "nothing of trainer 0's backward needs trainer 1",

@@ -1,10 +1,6 @@
 """Answers to chapter 14 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.chapters.ch14_parameter_servers.exercises import (
-    _CLAIMS,
-    _PAIRS,
-    _TRACES,
-)
+from course_lib.chapters.ch14_parameter_servers.exercises import _CLAIMS, _PAIRS, _TRACES
 
 _BARRIERS = {name: barrier for name, (barrier, _) in _TRACES.items()}
 _VERDICTS = {claim: verdict for claim, (verdict, _) in _CLAIMS.items()}

@@ -1,11 +1,11 @@
 """Answers to chapter 15 that a check must refuse: (exercise, what was thought, answer)."""
 
 from course_lib.chapters.ch15_launchers_and_recovery.exercises import (
+    _CLAIMS,
     _OPTIONS,
     _SYMPTOMS,
     _TEAMS,
     _best_offer,
-    _claims,
     _pieces,
 )
 
@@ -17,7 +17,7 @@ _MENDED = {option: value for option, (value, _) in _OPTIONS.items()} | {
     "torchrun --rdzv-endpoint": "$HEAD:29400",
     "torchrun --max-restarts": "3",
 }
-_TRUE = {claim: right for claim, (right, _) in _claims().items()}
+_TRUE = {claim: right for claim, (right, _) in _CLAIMS.items()}
 _TRUE_CLAIM = next(claim for claim, right in _TRUE.items() if right)
 _FIRST = next(iter(_CAUSE))
 

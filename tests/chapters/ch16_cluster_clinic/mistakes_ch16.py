@@ -7,16 +7,16 @@ import yaml
 
 from course_lib.chapters.ch16_cluster_clinic.exercises import (
     _CASES,
+    _CLAIMS,
     _DIFFERENCES,
     _NAMED,
     _RATES,
-    _claims,
 )
 from course_lib.checking.hunts import drawn
 
 _FACTORS = {rate: factor for rate, (factor, _) in _RATES.items()}
 _WHO = {question: right for question, (right, _) in _NAMED.items()}
-_TRUE = {claim: right for claim, (right, _) in _claims().items()}
+_TRUE = {claim: right for claim, (right, _) in _CLAIMS.items()}
 _TRUE_CLAIM = next(claim for claim, right in _TRUE.items() if right)
 _VERDICTS = ("rounding", "more than rounding", "don't know")
 _JUDGED = dict(zip(_DIFFERENCES, (_VERDICTS[i] for i in (0, 1, 2, 0, 1, 1)), strict=True))

@@ -33,7 +33,7 @@ def _waits(
     return waits_for
 
 
-_LINES = {line: right for line, (right, _) in ch17._lines_of_the_plan().items()}
+_LINES = {line: right for line, (right, _) in ch17._LINES.items()}
 _FIRST_TRUE = next(line for line, right in _LINES.items() if right)
 
 
@@ -125,9 +125,7 @@ OTHER_FORMS = [
         "17.7",
         "the log of the training",
         _right(_AUDITS["17.7"])
-        | {
-            "source": "github.com/bigscience-workshop/bigscience, tr11-176B-ml",
-        },
+        | {"source": "github.com/bigscience-workshop/bigscience, tr11-176B-ml"},
     ),
     ("17.8", "whole GPUs", [47.1, 1.273, 201, 700, 6466]),
     ("17.10", "texts", ["147456 B", 16384, 221952.0, _DOUBLES]),

@@ -189,6 +189,4 @@ def by_events(tasks):
     return SharedTimeline(tuple(tasks), tuple(reversed(halves)), ideal)
 
 
-RIGHT = [
-    ("by bisection", [_named(by_bisection, "rates"), _named(by_events, "shared_timeline")]),
-]
+RIGHT = [("by bisection", [_named(by_bisection, "rates"), _named(by_events, "shared_timeline")])]

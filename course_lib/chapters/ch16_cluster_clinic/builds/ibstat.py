@@ -78,11 +78,7 @@ def _unreadable(parts: SimpleNamespace) -> Rows:
     yield Never(given is None or len(given), f"{nothing}, got {given!r}")
     whole = output("ibstat").text
     for what, line, text in (
-        (
-            "the last line of a recorded output is an error",
-            "ibpanic",
-            output("ibstat_panic").text,
-        ),
+        ("the last line of a recorded output is an error", "ibpanic", output("ibstat_panic").text),
         ("a Rate that is no number", "fast", _block("mlx5_0", _port("Active", "LinkUp", "fast"))),
         *(
             (f"{which} port without a {name}", "", more + _without(name, whole))
