@@ -90,7 +90,7 @@ in turn
 counts from the start
 - self.staleness[trainer].append(self.updates - then)
 + self.staleness[trainer].append(self.updates)
-? 4 staleness has for
+? 4 staleness of trainer 2: part 2 is 1
 its own rate
 - self.table, self.lr = table, lr
 + self.table, self.lr = table, 0.5
