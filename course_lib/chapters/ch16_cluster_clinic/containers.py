@@ -91,7 +91,8 @@ def pod_signs(pod: Mapping[str, Any]) -> list[Sign]:
     spec = pod.get("spec") if isinstance(pod, Mapping) else None
     if not isinstance(spec, Mapping) or not spec.get("containers"):
         raise ValueError("pod has no spec.containers: give a pod, as `kubectl get pod -o json`")
-    memory = {v["name"] for v in spec.get("volumes") or () if _is_memory(v)}
+    volumes = {one["name"]: one.get("emptyDir") or {} for one in spec.get("volumes") or ()}
+    memory = {name for name, folder in volumes.items() if folder.get("medium") == "Memory"}
     return [sign for one in spec["containers"] for sign in _container_signs(one, memory)]
 
 
@@ -128,10 +129,6 @@ def event_signs(text: str) -> list[Sign]:
     do = "compare with `kubectl describe node`: the name must be the one under Allocatable"
     unsaid = "whether all are in use, or no node has ever had one of that name"
     return [Sign(f"no node has enough {name}", do, unsaid) for name in lacking]
-
-
-def _is_memory(volume: Mapping[str, Any]) -> bool:
-    return (volume.get("emptyDir") or {}).get("medium") == "Memory"
 
 
 def _size(word: str, line: str) -> float:
