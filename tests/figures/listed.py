@@ -405,7 +405,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
         TITLE,
     ),
     "late": lambda: late_gradients([[0, 1, 1, 2, 1], [0, 1, 1, 1, 1], [7, 8]]),
-    "late, many": lambda: late_gradients([list(range(t, t + 90)) for t in range(20)]),
+    "late, many": lambda: late_gradients([list(range(t, t + 90)) for t in range(8)]),
     "served": lambda: served_updates(SERVED, 10**9),
     "wasted time": lambda: wasted_time(Saving(3600, 60, 11_135, 600), TITLE),
     "wasted time, measured": lambda: wasted_time(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from course_lib.chapters.ch14_parameter_servers.exchanges import late_updates, weight_versions
+from course_lib.chapters.ch14_parameter_servers.exchanges import weight_versions
 from course_lib.measure.gradients import relative_difference
 from course_lib.scratch.pipeline import StashingStage, gradients_at, order, train
 
@@ -47,8 +47,8 @@ def test_versions_and_delays_are_those_of_the_theory(stages):
     found, losses = trained(stages)
     assert len(losses) == COUNT
     for place, stage in enumerate(found):
-        assert stage.most_flying == weight_versions("pipedream", stages, place)
-        steady = late_updates("pipedream", stages, place)
+        assert stage.most_flying == weight_versions(stages, place)
+        steady = weight_versions(stages, place) - 1
         # While the pipeline fills, micro-batches find the first weights.
         assert stage.late == [min(number, steady) for number in range(COUNT)]
 

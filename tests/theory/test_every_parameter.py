@@ -230,7 +230,7 @@ def test_all_rooms_are_found():
     rooms = {source.parent.name for source in sources if source.is_relative_to(THEORY)}
     assert rooms == {path.parent.name for path in THEORY.glob("*/__init__.py")} and len(rooms) == 9
     in_chapters = [source for source in sources if not source.is_relative_to(THEORY)]
-    assert len({source.parent for source in in_chapters}) > 10 and len(in_chapters) > 15
+    assert len({source.parent for source in in_chapters}) > 5
     doors = [source for source in sources if source.stem == "__init__"]
     assert doors == [THEORY / "planner" / "__init__.py"]
 

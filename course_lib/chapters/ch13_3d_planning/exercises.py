@@ -41,8 +41,6 @@ _LLAMA3 = MODELS["llama3-70b"]
 _H100 = hardware.accelerator("H100-SXM")
 _WITHIN = 0.15  # 70 of 89 steps, own source left out: benchmarks/README.md
 _AS_GOOD = (1 + _WITHIN) / (1 - _WITHIN)  # two predictions that err in opposite directions
-
-
 _MESH = Layout(
     dp=mesh.data_parallel(2048, tp=4, pp=8, cp=2),
     tp=4,
@@ -341,34 +339,26 @@ def _remedies(answer: Any) -> None:
     expect_entries(answer, right, wants, each=f"one of {', '.join(map(repr, _REMEDIES))}")
 
 
-_PROPOSED = Layout(tp=8, pp=12, dp=8, zero_stage=1, accumulation=64, sequence_parallel=True)
-
-
-def _sentences() -> dict[str, tuple[bool, str]]:
-    """What the proposal of 13.7 says, whether it is right, and why."""
-    plan, strides = _PROPOSED, mesh.strides(_PROPOSED)
-    return {
-        "no GPU is left over": (plan.world == 96 * 8, "8 · 12 · 8 = 768 = 96 · 8"),
-        "all stages have equally many layers": (
-            _LLAMA2.layers % plan.pp == 0,
-            "80 / 12 is not whole: some have 7, some 6",
-        ),
-        "all replicas get equally many sequences": (500 % plan.dp == 0, "500 / 8 is not whole"),
-        "ranks 0 and 8 exchange gradients": (strides["dp"] == 8, "the stride of dp is tp = 8"),
-        "rank 64 gets the output of rank 0": (strides["pp"] == 64, "pp's stride is tp · dp = 64"),
-        "a gradient is summed over 768 GPUs": (
-            plan.shard_ranks == 768,
-            "the others hold other pieces of the model: it is summed over dp = 8",
-        ),
-        "a GPU keeps about 1/96 of the weights, 1/768 of AdamW's states": (
-            (plan.tp * plan.pp, plan.tp * plan.pp * plan.shard_ranks) == (96, 768),
-            "tp and pp cut everything by 96, ZeRO-1 the states by dp as well",
-        ),
-        "twice the nodes, dp 16, the same batch: half of the time": (
-            False,
-            "a replica has half the micro-batches, so the bubble weighs twice as much",
-        ),
-    }
+# What the proposal of 13.7 says, whether it is right, and why.
+_SENTENCES: dict[str, tuple[object, str]] = {
+    "no GPU is left over": (True, "8 · 12 · 8 = 768 = 96 · 8"),
+    "all stages have equally many layers": (False, "80 / 12 is not whole: some have 7, some 6"),
+    "all replicas get equally many sequences": (False, "500 / 8 is not whole"),
+    "ranks 0 and 8 exchange gradients": (True, "the stride of dp is tp = 8"),
+    "rank 64 gets the output of rank 0": (True, "pp's stride is tp · dp = 64"),
+    "a gradient is summed over 768 GPUs": (
+        False,
+        "the others hold other pieces of the model: it is summed over dp = 8",
+    ),
+    "a GPU keeps about 1/96 of the weights, 1/768 of AdamW's states": (
+        True,
+        "tp and pp cut everything by 96, ZeRO-1 the states by dp as well",
+    ),
+    "twice the nodes, dp 16, the same batch: half of the time": (
+        False,
+        "a replica has half the micro-batches, so the bubble weighs twice as much",
+    ),
+}
 
 
 @exercise(
@@ -382,7 +372,7 @@ def _sentences() -> dict[str, tuple[bool, str]]:
     ),
 )
 def _proposal(answer: Any) -> None:
-    expect_entries(answer, _sentences(), "a dict of True and False", each="True or False")
+    expect_entries(answer, _SENTENCES, "a dict of True and False", each="True or False")
 
 
 _GROUP = "group(rank, axis, dp, tp, pp)"
@@ -413,10 +403,7 @@ def _group(function: Any) -> None:
     "13.9",
     kind="debug",
     title="the wrong wire",
-    hints=(
-        "The axis with stride 1 is the innermost.",
-        "Cluster(h100, 64), Cluster(h100, 512, 1).",
-    ),
+    hints=("The axis with stride 1 is the innermost.", "Cluster(h100, 64), Cluster(h100, 512, 1)."),
 )
 def _wire(answer: Any) -> None:
     expect_parts(answer, 2, "the order of the axes and a factor")
@@ -543,7 +530,6 @@ def _routes(answer: Any) -> None:
 
 
 BUILDS = (mesh_build.MESH,)
-
 QUIZ = (
     Question(
         "96 GPUs, tp 4, pp 3, cp 2. What is dp?",

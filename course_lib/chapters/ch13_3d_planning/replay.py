@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import loss_temporary_bytes, output_activation_bytes
 from course_lib.theory.memory.peak import (
-    OVERHEAD_BYTES,
     chunk_activations,
     largest_layer_bytes,
     layer_temporary_bytes,
@@ -31,8 +30,7 @@ from course_lib.theory.memory.states import (
 from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, Pass, stage_order
 
 
-@dataclass(frozen=True)
-class PassMemory:
+class PassMemory(NamedTuple):
     """One pass, and the bytes of activations and of gradients when it is over.
 
     `chunk`: which of the chunks on this stage. `most_bytes`: all that is on the GPU, at its most
@@ -68,30 +66,9 @@ class MemoryTimeline:
         """The most at any time: in a pass or in the update."""
         return max(self.passes[self.fullest].most_bytes, self.update_bytes)
 
-    def explain(self, unit: str = "GB") -> str:
-        """What is always there, the most of activations and gradients, and the fullest pass."""
-        sizes = {
-            "always": self.always.total_bytes,
-            "activations, at most": max(it.activations_bytes for it in self.passes),
-            "gradients, at most": max(it.gradients_bytes for it in self.passes),
-            "update": self.update_bytes,
-            "peak": self.peak_bytes,
-        }
-        lines = [f"{name:<22}{format_bytes(size, unit):>12}" for name, size in sizes.items()]
-        worst = self.passes[self.fullest]
-        return "\n".join(
-            [
-                *lines,
-                f"fullest is pass {self.fullest + 1:,} of {len(self.passes):,}: {worst.kind} of "
-                f"micro-batch {worst.micro_batch}, chunk {worst.chunk} of this stage",
-            ]
-        )
-
 
 @checked
-def memory_timeline(
-    job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
-) -> MemoryTimeline:
+def memory_timeline(job: Job, stage: int = 0) -> MemoryTimeline:
     """Replay the passes of pipeline rank `stage`: activations and gradients come and go.
 
     A forward pass leaves its activations, and its backward pass (W where it is split) takes them
@@ -103,7 +80,7 @@ def memory_timeline(
     Raises ValueError for a stage that is not there and a schedule of too many passes.
     """
     layout = job.layout
-    moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
+    moments = memory_moments(job, stage)
     nothing = dict.fromkeys(
         ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes"), 0
     )
@@ -130,13 +107,12 @@ def memory_timeline(
     shards = [sharded_states(it, job.recipe, layout).gradients_bytes for it in so_far]
     kept = [late * (after - before) for before, after in pairwise([0, *shards])]
     chunks = list(map(partial(_chunk_costs, job, late), layout.stage_chunks(stage), local, kept))
-    chunks = [replace(it, temporary=it.temporary + in_layers) for it in chunks]
+    chunks = [it._replace(temporary=it.temporary + in_layers) for it in chunks]
     passes = tuple(_walk(job, order, chunks, always.total_bytes))
     return MemoryTimeline(always, passes, moments["update"].total_bytes)
 
 
-@dataclass(frozen=True)
-class _ChunkCosts:
+class _ChunkCosts(NamedTuple):
     """Bytes of one chunk: what a micro-batch keeps, what its backward pass needs, gradients."""
 
     activations: int

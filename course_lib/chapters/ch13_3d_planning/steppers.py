@@ -17,11 +17,7 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.mesh import Talk, place, sent_bytes, sent_in_turn, who_talks
 
 _MOST_NAMED = 8
-
-
 _SLOTS = 100  # of the widest bar
-
-
 _UPDATE = Layout(accumulation=8, zero_stage=1)
 
 
@@ -32,8 +28,6 @@ _BLOCKS = {
     "tp 4 × cp 2 × dp 2 × pp 4": ("llama2-70b", replace(_UPDATE, tp=4, cp=2, dp=2, pp=4)),
     "tp 2 × dp 8 × pp 2, ep 4": ("mixtral-8x7b", replace(_UPDATE, tp=2, dp=8, pp=2, ep=4)),
 }
-
-
 _AXES = {
     "tp": "tensor (tp)",
     "cp": "context (cp)",
@@ -41,8 +35,6 @@ _AXES = {
     "dp": "data (dp)",
     "pp": "pipeline (pp)",
 }
-
-
 _WHEN = {
     ("tp", "activations"): "in every layer, and the next matrix waits",
     ("cp", "activations"): "in every layer, while attention computes with what is here",
@@ -60,10 +52,7 @@ def talks(block: str = "tp 2 × dp 4 × pp 2", rank: int = 0) -> Stepper:
 
     Raises ValueError for starting values that are not offered.
     """
-    controls = {
-        "block": choice("block", block, list(_BLOCKS)),
-        "rank": whole("rank", rank, 0, 15),
-    }
+    controls = {"block": choice("block", block, list(_BLOCKS)), "rank": whole("rank", rank, 0, 15)}
     return Stepper(controls, _Talks)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.validation import choice, listed, number, whole
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -161,30 +161,24 @@ class ServedTraining:
         return min(float(self.trainers), self.saturating_trainers)
 
 
-def mean_staleness(trainers: int, updates: int | None = None) -> float:
+def mean_staleness(trainers: int) -> float:
     """Updates by others between a trainer's pull and its push, on average: trainers - 1.
 
     Each update finds the trainers - 1 others with rows in their hands, fast ones or slow ones.
-    With `updates` of each trainer, all equally fast: (trainers - 1) · (1 - 1 / (2 · updates)),
-    since in the first round nobody is late at first.
     """
     whole("trainers", trainers, most=_MOST)
-    if updates is None:
-        return float(trainers - 1)
-    whole("updates", updates)
-    return (trainers - 1) * (1 - 1 / (2 * updates))
+    return float(trainers - 1)
 
 
-def largest_stable_rate(late: int, curvature: float = 1.0) -> float:
+def largest_stable_rate(late: int) -> float:
     """Gradient descent with gradients `late` updates old converges below this learning rate.
 
-    2 · sin(π / (2 · (2 · late + 1))) / curvature, on a quadratic whose largest second derivative is
-    `curvature`: 2 without a delay, 1 with 1, about π / (2 · late + 1) with more. Source: Levin and
-    May 1976, "A note on difference-delay equations", Theoretical Population Biology 9.
+    2 · sin(π / (2 · (2 · late + 1))) on a quadratic whose second derivative is 1: 2 without a
+    delay, 1 with 1, about π / (2 · late + 1) with more. Source: Levin and May 1976, "A note on
+    difference-delay equations", Theoretical Population Biology 9.
     """
     whole("late", late, least=0, most=10**9)
-    number("curvature", curvature, above=0)
-    return 2 * math.sin(math.pi / (2 * (2 * late + 1))) / curvature
+    return 2 * math.sin(math.pi / (2 * (2 * late + 1)))
 
 
 def averaged_bytes(weight_bytes: float, ranks: int, every: int) -> float:
@@ -197,35 +191,15 @@ def averaged_bytes(weight_bytes: float, ranks: int, every: int) -> float:
     return sent_bytes("all-reduce", weight_bytes, ranks) / every
 
 
-# "flush": GPipe, 1F1B; "pipedream": an update after each micro-batch, with the old weights kept;
-# "2bw": PipeDream-2BW, an update after as many micro-batches as there are stages, or more.
-UPDATES = ("flush", "pipedream", "2bw")
+def weight_versions(stages: int, stage: int) -> int:
+    """Versions of its weights that a stage of PipeDream keeps: stages - stage, counted from 0.
 
-
-def weight_versions(scheme: str, stages: int, stage: int) -> int:
-    """Versions of its weights that a stage keeps: 1, stages - stage (from 0), or 2.
-
-    Sources: Harlap et al. 2018, arXiv:1806.03377 (Narayanan et al. 2019, SOSP); Narayanan et al.
-    2021, arXiv:2006.09503.
+    A micro-batch's gradient is late by the other versions. Source: Harlap et al. 2018,
+    arXiv:1806.03377 (Narayanan et al. 2019, SOSP).
     """
-    _check(scheme, stages, stage)
-    if scheme == "pipedream":
-        return stages - stage
-    return 2 if scheme == "2bw" else 1
-
-
-def late_updates(scheme: str, stages: int, stage: int) -> int:
-    """Updates of a stage between a micro-batch's forward and backward pass, once it is full.
-
-    0 with a flush, stages - stage - 1 in PipeDream, 1 in PipeDream-2BW.
-    """
-    return weight_versions(scheme, stages, stage) - 1
-
-
-def _check(scheme: str, stages: int, stage: int) -> None:
-    choice("scheme", scheme, UPDATES)
     whole("stages", stages)
     whole("stage", stage, least=0, most=stages - 1)
+    return stages - stage
 
 
 @checked
@@ -234,7 +208,7 @@ class Swapping:
     """Layers one after another; while one computes, the next one's weights are copied.
 
     `compute_s` and `swap_s` have an entry for each layer. There is room for two layers: the one at
-    work and the next. Raises ValueError for no layers, more than 100,000, or two numbers of them.
+    work and the next. Raises ValueError for no layers, or two numbers of them.
     Source: Cui et al. 2016, "GeePS", doi:10.1145/2901318.2901323.
     """
 
@@ -242,11 +216,6 @@ class Swapping:
     swap_s: Sequence[float]
 
     def __post_init__(self) -> None:
-        for name in ("compute_s", "swap_s"):
-            times = getattr(self, name)
-            listed(f"layers of {name}", len(times), "take fewer", most=100_000)
-            for layer, seconds in enumerate(times):
-                number(f"{name}[{layer}]", seconds, least=0, most=1e9)
         if not self.compute_s or len(self.compute_s) != len(self.swap_s):
             raise ValueError(
                 f"swap_s has {len(self.swap_s)} layers and compute_s {len(self.compute_s)}: give "

@@ -18,8 +18,6 @@ def _ms(time_s: float) -> str:
 
 
 _UNTIL_S = 0.16
-
-
 _BOUNDS = {"together": 0, "at most 1 ahead": 1, "at most 2 ahead": 2, "nobody waits": None}
 
 

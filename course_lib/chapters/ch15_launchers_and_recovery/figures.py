@@ -70,7 +70,10 @@ def wasted_time(
     curves |= {
         name: Curve((), style.WHITE, dots=points) for name, points in (measured or {}).items()
     }
-    marks = {_words(name, at): at.interval_s for name, at in (("yours", plan), ("best", best))}
+    marks = {
+        f"{name}: {format_duration(at.interval_s)}, {_percent(at.waste)}": at.interval_s
+        for name, at in (("yours", plan), ("best", best))
+    }
     up = even([0, 2 * best.waste], _tick, "time lost, in % of the time spent on new work")
     across = Axis(
         list(_TICKS), lambda tick: _TICKS[round(tick)], "work between two saves", log=True
@@ -100,10 +103,6 @@ def _tick(waste: float) -> str:
 
 def _percent(part: float) -> str:
     return f"{part:.1%}" if part < 10 else f"{part:,.0%}"
-
-
-def _words(name: str, plan: Saving) -> str:
-    return f"{name}: {format_duration(plan.interval_s)}, {_percent(plan.waste)}"
 
 
 # --- search -------------------------------------------------------------------------------------

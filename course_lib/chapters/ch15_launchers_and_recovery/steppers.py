@@ -16,19 +16,13 @@ from course_lib.theory.step.recovery import JobCosts
 # A save of a minute, and ten minutes until all ranks train again: five until Slurm gives a silent
 # node up (SlurmdTimeout), two for which it holds a requeued job back, three to start.
 _UPDATES, _COSTS = 20, JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
-
-
 _EVERY = (1, 2, 3, 4, 5, 10, 20)
-
-
 _ENDED = {
     "notice": "It is noticed 5 minutes late. Only what was saved is left: {pieces}.",
     "queue": "The job has waited in the queue and may start again.",
     "start": "All ranks train again, from {place}.",
     "save": "A checkpoint is written, and holds {pieces}.",
 }
-
-
 _LOOKS = {
     "update": "new work",
     "save": "save",

@@ -9,53 +9,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from course_lib.chapters.ch16_cluster_clinic.containers import VENDORS
-
-
-@dataclass(frozen=True)
-class Command:
-    """One question and how to ask it; "" where a vendor has nothing that is documented.
-
-    `outputs`: names of recorded outputs. `danger`: what it may break, "" for what only looks.
-    """
-
-    question: str
-    nvidia: str
-    amd: str
-    hygon: str
-    read: str
-    unsaid: str
-    source: str
-    danger: str
-    outputs: tuple[str, ...]
+from types import SimpleNamespace
 
 
-@dataclass(frozen=True)
-class Flag:
-    """An option of `docker run`: who needs it ("yes", "no", or a word), and why."""
-
-    flag: str
-    nvidia: str
-    amd: str
-    hygon: str
-    why: str
-    without: str
-    source: str
-
-
-def _rows(file: str) -> list[dict[str, str]]:
+def _rows(file: str) -> list[SimpleNamespace]:
+    """A row of a table, with its cells by the words of the heading."""
     lines = Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines()
     heading, *rows = (line.split("\t") for line in lines)
-    return [dict(zip(heading, row, strict=True)) for row in rows]
+    return [SimpleNamespace(**dict(zip(heading, row, strict=True))) for row in rows]
 
 
-def _command(outputs: str, **row: str) -> Command:
-    return Command(**row, outputs=tuple(outputs.split()))
-
-
-COMMANDS = tuple(_command(**row) for row in _rows("commands.tsv"))
-FLAGS = tuple(Flag(**row) for row in _rows("flags.tsv"))
+# Where a vendor has nothing that is documented, its command is "".
+COMMANDS, FLAGS = _rows("commands.tsv"), _rows("flags.tsv")
 
 # The pod of the notes, completed: a device of the shared RDMA plug-in, locked memory, a GPU and
 # a large /dev/shm. Source: Mellanox/k8s-rdma-shared-dev-plugin, example/test-hca-pod.yaml.
@@ -84,7 +49,7 @@ spec:
   - name: shm
     emptyDir: {medium: Memory, sizeLimit: 64Gi}
 """
-
+VENDORS = ("NVIDIA", "AMD", "Hygon")
 _LEFT = 'style="text-align: left"'
 
 
@@ -132,11 +97,8 @@ def flags() -> Table:
     return Table(("option", *VENDORS, "why", "without it"), rows)
 
 
-def _with(words: Sequence[str]) -> list[Command]:
-    found = [one for one in COMMANDS if any(word in one.nvidia for word in words)]
-    if not found:
-        raise ValueError(f"no command has one of the words {words}: see commands.COMMANDS")
-    return found
+def _with(words: Sequence[str]) -> list[SimpleNamespace]:
+    return [one for one in COMMANDS if any(word in one.nvidia for word in words)]
 
 
 def _html(words: str) -> str:

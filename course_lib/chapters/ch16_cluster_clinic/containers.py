@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.clinic.recorded import Sign, unreadable
-from course_lib.validation import choice
 
 # NCCL takes about 10 MB for each pair of ranks, data loaders whole batches; docker gives 64 MB.
 ENOUGH_SHM_BYTES = 10**9
-VENDORS = ("NVIDIA", "AMD", "Hygon")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "hygon.com/dcu")
 
@@ -62,29 +60,21 @@ def memory_signs(shared: SharedMemory | None, locked_kbytes: int | None) -> list
 # --- docker -------------------------------------------------------------------------------------
 
 
-def docker_signs(line: str, vendor: str) -> list[Sign]:
-    """What `docker run …` lacks, or has for another vendor's GPUs. Raises ValueError for others."""
-    choice("vendor", vendor, VENDORS)
+def docker_signs(line: str) -> list[Sign]:
+    """What `docker run …` lacks on a machine with NVIDIA's GPUs, or has for those of others.
+
+    Raises ValueError for another command.
+    """
     words = shlex.split(line.replace("\\\n", " "))
     if words[:2] != ["docker", "run"]:
         raise unreadable("docker", line, "'docker run …'")
     flags = " ".join(words)
-    amd_like = "--device=/dev/kfd" in flags.replace("--device ", "--device=")
     signs = []
-    if vendor == "NVIDIA":
-        if "--gpus" not in flags and "nvidia.com/gpu" not in flags and "--runtime" not in flags:
-            signs.append(Sign("no GPU is passed", "add --gpus all"))
-        if amd_like or "/opt/hyhal" in flags:
-            wrong = "/dev/kfd and /opt/hyhal belong to AMD's and Hygon's drivers"
-            signs.append(Sign(wrong, "leave them out: docker fails where the device is missing"))
-    else:
-        if "--gpus" in flags:
-            signs.append(Sign("--gpus is NVIDIA's", "pass --device=/dev/kfd --device=/dev/dri"))
-        if not amd_like or "/dev/dri" not in flags:
-            signs.append(Sign("a device is missing", "pass --device=/dev/kfd --device=/dev/dri"))
-    if vendor == "Hygon" and "/opt/hyhal" not in flags:
-        do = "mount the driver's libraries: -v /opt/hyhal:/opt/hyhal"
-        signs.append(Sign("Hygon's libraries are missing", do))
+    if not re.search(r"--gpus|nvidia\.com/gpu|--runtime", flags):
+        signs.append(Sign("no GPU is passed", "add --gpus all"))
+    if re.search(r"--device[ =]/dev/kfd|/opt/hyhal", flags):
+        wrong = "/dev/kfd and /opt/hyhal belong to AMD's and Hygon's drivers"
+        signs.append(Sign(wrong, "leave them out: docker fails where the device is missing"))
     if "--shm-size" not in flags and "--ipc=host" not in flags:
         signs.append(Sign("/dev/shm will have 64 MB", "add --shm-size=16G or --ipc=host"))
     return signs
@@ -101,7 +91,8 @@ def pod_signs(pod: Mapping[str, Any]) -> list[Sign]:
     spec = pod.get("spec") if isinstance(pod, Mapping) else None
     if not isinstance(spec, Mapping) or not spec.get("containers"):
         raise ValueError("pod has no spec.containers: give a pod, as `kubectl get pod -o json`")
-    memory = {v["name"] for v in spec.get("volumes") or () if _is_memory(v)}
+    volumes = {one["name"]: one.get("emptyDir") or {} for one in spec.get("volumes") or ()}
+    memory = {name for name, folder in volumes.items() if folder.get("medium") == "Memory"}
     return [sign for one in spec["containers"] for sign in _container_signs(one, memory)]
 
 
@@ -138,10 +129,6 @@ def event_signs(text: str) -> list[Sign]:
     do = "compare with `kubectl describe node`: the name must be the one under Allocatable"
     unsaid = "whether all are in use, or no node has ever had one of that name"
     return [Sign(f"no node has enough {name}", do, unsaid) for name in lacking]
-
-
-def _is_memory(volume: Mapping[str, Any]) -> bool:
-    return (volume.get("emptyDir") or {}).get("medium") == "Memory"
 
 
 def _size(word: str, line: str) -> float:

@@ -20,7 +20,7 @@ from course_lib.checking import (
 from course_lib.clinic import ports
 from course_lib.clinic.recorded import Sign, output
 from course_lib.theory.compute import rounding
-from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
+from course_lib.theory.inputs.hardware import HDR, NDR, Link
 
 _BETWEEN_S = 10.0  # the two readings
 
@@ -50,29 +50,14 @@ def _words(answer: Any) -> None:
     )
 
 
-_RATES = {
-    "200 Gb/sec (4X HDR)": "all four lanes of 50 Gb/s",
-    "50 Gb/sec (1X HDR)": "one lane of four",
-    "100 Gb/sec (2X HDR)": "two lanes of four",
-    "100 Gb/sec (4X EDR)": "EDR has lanes of 25 Gb/s, and all four work",
-    "400 Gb/sec (4X NDR)": "all four lanes of 100 Gb/s",
-    "25 Gb/sec (1X EDR)": "one lane of four",
+_RATES: dict[str, tuple[object, str]] = {
+    "200 Gb/sec (4X HDR)": (1, "all four lanes of 50 Gb/s"),
+    "50 Gb/sec (1X HDR)": (4, "one lane of four"),
+    "100 Gb/sec (2X HDR)": (2, "two lanes of four"),
+    "100 Gb/sec (4X EDR)": (1, "EDR has lanes of 25 Gb/s, and all four work"),
+    "400 Gb/sec (4X NDR)": (1, "all four lanes of 100 Gb/s"),
+    "25 Gb/sec (1X EDR)": (4, "one lane of four"),
 }
-
-
-_STATUS = """Infiniband device 'mlx5_0' port 1 status:
-	state:		 4: ACTIVE
-	phys state:	 5: LinkUp
-	rate:		 {rate}
-	link_layer:	 InfiniBand
-"""
-
-
-def _lanes(rate: str) -> int:
-    """The lanes, as the clinic's own parser reads them."""
-    (port,) = ports.ibstatus(_STATUS.format(rate=rate))
-    assert port.lanes
-    return port.lanes
 
 
 @exercise(
@@ -86,8 +71,7 @@ def _lanes(rate: str) -> int:
     ),
 )
 def _missing_lanes(answer: Any) -> None:
-    right = {rate: (ports.LANES // _lanes(rate), because) for rate, because in _RATES.items()}
-    expect_entries(answer, right, "a dict of factors", each="a number such as 1 or 2")
+    expect_entries(answer, _RATES, "a dict of factors", each="a number such as 1 or 2")
 
 
 @exercise(
@@ -142,7 +126,7 @@ def _docker(answer: Any) -> None:
     expect_type(answer, str, "a line that begins with docker run")
     line = answer.replace("\\\n", " ")
     try:
-        _expect_no_signs(containers.docker_signs(line, "NVIDIA"), "line")
+        _expect_no_signs(containers.docker_signs(line), "line")
     except ValueError as error:
         raise Wrong(f"expected a docker line: {error}") from None
     if "/dev/dri" in line:
@@ -292,11 +276,7 @@ _UPDATES: tuple[tuple[list[list[float]], list[list[float]], str], ...] = (
         [[80, 81, 80], [60, 62, 61], [81, 80, 79], [80, 82, 80]],
         "1.5 times as much work as the next is not yet twice as much",
     ),
-    (
-        [[90, 80, 85], [90, 81, 85]],
-        [[60, 52, 56], [5, 1, 2]],
-        "two ranks: the one that computes",
-    ),
+    ([[90, 80, 85], [90, 81, 85]], [[60, 52, 56], [5, 1, 2]], "two ranks: the one that computes"),
 )
 
 
@@ -315,34 +295,29 @@ def _waited_for(function: Any) -> None:
     expect_calls(function, cases, signature=_LATE)
 
 
-def _claims() -> dict[str, tuple[object, str]]:
-    nvlink = ACCELERATORS["H100-SXM"].inside
-    return {
-        "nvidia-smi shows 100 % for each GPU, so all of them compute": (
-            False,
-            "a kernel that waits for other ranks counts as busy",
-        ),
-        "an H100's NVLink carries 900 GB/s, which is 28 times PCIe 4.0 x16 with 32 GB/s": (
-            nvlink.bytes_per_s / PCIE4.bytes_per_s > 20,
-            "900 counts both ways and 32 one: it is 14 times",
-        ),
-        "a port of 200 Gb/s is too fast for a PCIe 4.0 x16 slot of 32 GB/s": (
-            HDR.bytes_per_s > PCIE4.bytes_per_s,
-            "200 Gb/s are 25 GB/s, 78 % of the slot",
-        ),
-        "dist.is_nccl_available() is True on AMD's GPUs as well": (
-            True,
-            "RCCL has taken NCCL's place there",
-        ),
-        "nvidia-smi -r beside a running job ends that job and resets its GPU": (
-            False,
-            "it refuses while anything uses the GPU",
-        ),
-        "with --ipc=host a container needs no --shm-size": (
-            True,
-            "it then has the host's /dev/shm",
-        ),
-    }
+_CLAIMS: dict[str, tuple[object, str]] = {
+    "nvidia-smi shows 100 % for each GPU, so all of them compute": (
+        False,
+        "a kernel that waits for other ranks counts as busy",
+    ),
+    "an H100's NVLink carries 900 GB/s, which is 28 times PCIe 4.0 x16 with 32 GB/s": (
+        False,
+        "900 counts both ways and 32 one: it is 14 times",
+    ),
+    "a port of 200 Gb/s is too fast for a PCIe 4.0 x16 slot of 32 GB/s": (
+        False,
+        "200 Gb/s are 25 GB/s, 78 % of the slot",
+    ),
+    "dist.is_nccl_available() is True on AMD's GPUs as well": (
+        True,
+        "RCCL has taken NCCL's place there",
+    ),
+    "nvidia-smi -r beside a running job ends that job and resets its GPU": (
+        False,
+        "it refuses while anything uses the GPU",
+    ),
+    "with --ipc=host a container needs no --shm-size": (True, "it then has the host's /dev/shm"),
+}
 
 
 @exercise(
@@ -355,7 +330,7 @@ def _claims() -> dict[str, tuple[object, str]]:
     ),
 )
 def _true_or_false(answer: Any) -> None:
-    expect_entries(answer, _claims(), "a dict of True and False", each="True or False")
+    expect_entries(answer, _CLAIMS, "a dict of True and False", each="True or False")
 
 
 _TERMS = 4096
@@ -419,7 +394,6 @@ def _hunted(answer: Any) -> None:
 
 
 BUILDS = (ibstat.IBSTAT, divergence.DIVERGENCE)
-
 QUIZ = (
     Question(
         "All GPUs of a job show 100 %. What do you know?",

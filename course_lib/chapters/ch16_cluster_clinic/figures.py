@@ -1,8 +1,7 @@
 """Figures of chapter 16, beside those of the library."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby, zip_longest
+from itertools import chain, zip_longest
 from typing import Protocol
 
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, SlowPart
@@ -10,7 +9,7 @@ from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.cells import Cell, Cells, cells
 from course_lib.figures.engines.lanes import Lanes
-from course_lib.figures.engines.lines import Axis, Frame
+from course_lib.figures.engines.lines import Axis, Curve, graph, powers
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, counted, elide
@@ -170,11 +169,11 @@ def _ways(node: Node) -> Iterator[Way]:
 # A ring with one slow link, and what it does to the time of an all-reduce.
 
 
-_MOST_DRAWN = 16
+_MOST_DRAWN = 8
 
 
 def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
-    """The ring, with its slow link thick; below it the times, on one scale."""
+    """The ranks and links of the ring, with its slow link; below it the times, on one scale."""
     bus = result.healthy_bus_bytes_per_s
     times = {
         "all links alike": (result.healthy_s, bus, "all-reduce"),
@@ -191,41 +190,24 @@ def slow_ring(result: OneSlowLink, title: str = "") -> Drawing:
     }
     if result.without_s is None:
         rows["no other ring"] = []  # equally high, whatever a slider says
-    sizes = f"{counted(result.ranks, 'rank')}, {counted(result.rings, 'ring')}"
-    times_as_long = f"{format_number(result.factor)} times as long for every rank"
-    note = "time and bus bandwidth of an all-reduce: every piece passes over every link of its ring"
+    ranks, rings = counted(result.ranks, "rank"), counted(result.rings, "ring")
+    ring = {}
+    for rank in range(min(result.ranks, _MOST_DRAWN)):
+        slow = rank == 0 and result.factor > 1
+        ring[f"rank {rank}"] = Cell(str(rank), {0: "computing"})
+        ring[f"link {rank}"] = Cell("", {0: "slow" if slow else "messages"})
+    shown = f", {_MOST_DRAWN} of them drawn" * (result.ranks > _MOST_DRAWN)
+    gbit = format_number(8 * result.slow_bytes_per_s / 1e9)
+    note = f"a ring of {ranks}{shown}: rank 0's link has {gbit} Gb/s"
+    drawn = Cells({"": ring}, heads=False, gap=0.0, high=16.0, note=note, said="a ring")
+    longer = f"{format_number(result.factor)} times as long for every rank"
     return page(
-        title or sizes,
-        _Ring(result),
-        Lanes(rows, sentence=f"{'; '.join(rows)}: {times_as_long}"),
+        title or f"{ranks}, {rings}",
+        drawn,
+        Lanes(rows, sentence=f"{'; '.join(rows)}: {longer}"),
         key=(),
-        notes=[note],
+        notes=["time and bus bandwidth: every piece passes over every link of its ring"],
     )
-
-
-class _Ring:
-    """A flat ring of dots, with its slow link thick, and what it is in its middle."""
-
-    height_pt, words, sentence = 92.0, (), "a ring"
-
-    def __init__(self, result: OneSlowLink) -> None:
-        self.result = result
-
-    def draw(self, drawing: Drawing, top: float) -> None:
-        result, drawn = self.result, min(self.result.ranks, _MOST_DRAWN)
-        middle, y = WIDTH_PT / 2, top + self.height_pt / 2
-        turns = [2 * math.pi * (place - 0.5) / drawn - math.pi / 2 for place in range(drawn)]
-        dots = [(middle + 170 * math.cos(turn), y + 38 * math.sin(turn)) for turn in turns]
-        slow, *links = [list(link) for link in zip(dots, [*dots[1:], dots[0]], strict=True)]
-        drawing.lines(links, style.MESSAGES, 1.5)
-        drawing.lines([slow], *((style.WARNING, 5) if result.factor > 1 else (style.MESSAGES, 1.5)))
-        for place in dots:
-            drawing.dot(*place, style.COMPUTING, radius=4)
-        told = [f"{drawn} of them drawn"] * (drawn < result.ranks)
-        told += [f"one link at {format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"]
-        drawing.write(middle, y - 4, counted(result.ranks, "rank"), align="center")
-        lines = [(middle, y + 9 + 12 * row, line) for row, line in enumerate(told)]
-        drawing.write_all(lines, 9, "center", style.GREY)
 
 
 # --- pair rates ---------------------------------------------------------------------------------
@@ -291,24 +273,12 @@ def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawin
 # The differences of two recorded updates, tensor by tensor, in units of expected rounding.
 
 
-_LEFT, _RIGHT, _TOP, _PANEL, _GAP = 76.0, WIDTH_PT - 8, 40.0, 96.0, 46.0
-_LOWEST = -2  # decade of the lowest tick; equal to the last bit stands one below it
-_EQUAL = 10.0 ** (_LOWEST - 1)
-_NAMED = 62.0  # width that a kind's name needs
-_TOLD = f"difference over the typical rounding; dashed: {ROUNDING_UP_TO:g} and {MORE_FROM:g} times"
-_SHORT = {
-    "weight": "weights",
-    "output": "forward",
-    "gradient of the output": "backward",
-    "gradient of the weight": "gradients",
-}
+_EQUAL = 1e-3  # where tensors stand that are equal to the last bit
 
 
 class Tensor(Protocol):
     """One tensor of both runs, as comparing.Judged."""
 
-    @property
-    def kind(self) -> str: ...
     @property
     def title(self) -> str: ...
     @property
@@ -322,80 +292,29 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
 
     Two lines: up to the lower it is rounding, above the upper more.
     """
-    ratios = {name: [one.measured / one.typical for one in run] for name, run in runs.items()}
-    most = max(MORE_FROM, *(max(each) for each in ratios.values()))
-    decades = range(_LOWEST, math.ceil(math.log10(most)) + 1)
-    ticks = [_EQUAL, *(10.0**power for power in decades[::2])]
-    up = Axis(ticks, _told, log=True, ends=(_EQUAL, 10.0 ** decades[-1]))
-    sentence = "; ".join(_sentence(name, run, ratios[name]) for name, run in runs.items())
-    drawing = Drawing(_TOP + (_PANEL + _GAP) * len(runs) + 14, f"{sentence}.")
-    drawing.title(title)
-    drawing.write(0, 29, _TOLD, 9, colour=style.GREY)
-    for row, (name, run) in enumerate(runs.items()):
-        top = _TOP + row * (_PANEL + _GAP) + 32
-        drawing.write(0, top - 20, name, bold=True)
-        across = Axis((), ends=(0, len(run)))
-        frame = Frame(drawing, across, up, _LEFT, top, _RIGHT, top + _PANEL)
-        _panel(frame, run, ratios[name])
-    for kind, start, end in _kinds(run):  # all runs have the same
-        left, right = frame.x(start), frame.x(end)
-        if right - left > _NAMED:
-            drawing.write((left + right) / 2, frame.bottom + 16, kind, 9, "center", style.GREY)
-    return drawing
-
-
-def _panel(frame: Frame, run: Sequence[Tensor], ratios: Sequence[float]) -> None:
-    """One run: a square for each tensor, at the height of its ratio; equal ones stand below."""
-    drawing = frame.drawing
-    frame.axes()
-    for limit in (ROUNDING_UP_TO, MORE_FROM):
-        frame.level(limit)
-    kinds = [frame.x(start) for _, start, _ in _kinds(run)[1:]]
-    drawing.lines([[(x, frame.top), (x, frame.bottom)] for x in kinds], style.GREY, 0.5)
-    for fill, least, up_to in (
-        (style.MESSAGES, -1.0, ROUNDING_UP_TO),
-        (style.YELLOW, ROUNDING_UP_TO, MORE_FROM),
-        (style.WARNING, MORE_FROM, math.inf),
-    ):
-        places = [
-            (place + 0.5, max(ratio, 10.0**_LOWEST) if ratio > 0 else _EQUAL)
-            for place, ratio in enumerate(ratios)
-            if least < ratio <= up_to
-        ]
-        drawing.boxes([(frame.x(x) - 2, frame.y(y) - 2, 4.0, 4.0) for x, y in places], fill)
-    first = _first(ratios)
-    if first is not None:
-        x = frame.x(first + 0.5)
-        drawing.line([(x, frame.top - 6), (x, frame.bottom)], style.WARNING, 1.5)
-        align = "left" if x < WIDTH_PT / 2 else "right"
-        drawing.write(x, frame.top - 9, f"first: {run[first].title}", 9, align)
+    curves, places, marks, most = {}, {}, {}, MORE_FROM
+    for (name, run), colour in zip(runs.items(), (style.BLUE, style.VERMILION), strict=False):
+        ratios = [one.measured / one.typical for one in run]
+        first = next((n for n, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
+        told = f"{format_number(max(ratios), 2)} times the typical rounding at most"
+        if first is not None:
+            told = f"number {first + 1} of {len(run)} is off by {format_number(ratios[first], 3)}"
+            marks[f"{name}, the first: {run[first].title}"] = first + 0.5
+        places[colour] = [(n + 0.5, max(ratio, _EQUAL)) for n, ratio in enumerate(ratios)]
+        curves[name] = Curve((), colour, told, dots=places[colour][:1])
+        most = max(most, *ratios)
+    up = powers([_EQUAL, most], _told, "difference over the typical rounding")
+    across = Axis((), label="tensors, in their order", ends=(0, max(map(len, runs.values()))))
+    limits = {
+        f"rounding: up to {ROUNDING_UP_TO:g} times": ROUNDING_UP_TO,
+        f"more than rounding: from {MORE_FROM:g} times": MORE_FROM,
+    }
+    frame = graph(curves, title, across, up, marks=marks, levels=limits)
+    for colour, points in places.items():
+        boxes = [(frame.x(x) - 2, frame.y(y) - 2, 4.0, 4.0) for x, y in points]
+        frame.drawing.boxes(boxes, colour, edge=colour)
+    return frame.drawing
 
 
 def _told(ratio: float) -> str:
-    return "equal" if ratio == _EQUAL else format_number(ratio, 6)
-
-
-def _first(ratios: Sequence[float]) -> int | None:
-    """The place of the first that is not plainly rounding."""
-    return next((place for place, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
-
-
-def _kinds(run: Sequence[Tensor]) -> list[tuple[str, int, int]]:
-    """Name, first and end of each stretch of one kind; the loss belongs to the forward pass."""
-    found, place = [], 0
-    for name, several in groupby(_SHORT.get(one.kind, "forward") for one in run):
-        count = len(list(several))
-        found.append((name, place, place + count))
-        place += count
-    return found
-
-
-def _sentence(name: str, run: Sequence[Tensor], ratios: Sequence[float]) -> str:
-    first = _first(ratios)
-    if first is None:
-        worst = format_number(max(ratios), 2)
-        return f"{name}: {counted(len(run), 'tensor')}, {worst} times the typical rounding at most"
-    return (
-        f"{name}: of {len(run)} tensors number {first + 1} is the first that differs by more, "
-        f"the {run[first].title}, by {format_number(ratios[first], 3)} times the typical rounding"
-    )
+    return "equal" if ratio <= _EQUAL else format_number(ratio, 6)

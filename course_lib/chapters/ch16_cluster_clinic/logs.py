@@ -6,7 +6,7 @@ Source: NCCL's page of environment variables, and `matchIf` in its src/misc/util
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from course_lib.clinic.recorded import Sign, unreadable
 
@@ -43,21 +43,16 @@ _WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\
 _INNER = re.compile(r"(lo|docker|virbr|veth|br-)")
 
 
-@dataclass(frozen=True)
-class NcclLog:
+class NcclLog(NamedTuple):
     """`network` is "IB", "Socket" or None.
 
     `ways` counts channels by P2P, SHM, NET/Socket, NET/IB, and NET/IB/GDRDMA with GPUDirect RDMA;
     `no_gpudirect` where NCCL says that it is disabled.
     """
 
-    version: str | None
     network: str | None
-    ports: tuple[str, ...]
     interfaces: tuple[str, ...]
-    channels: int | None
     ways: Mapping[str, int]
-    nvls: bool | None
     no_ib_device: bool
     no_gpudirect: bool
     warnings: tuple[str, ...]
@@ -68,18 +63,13 @@ def nccl_log(text: str) -> NcclLog:
     if "NCCL" not in text:
         first = text.strip().splitlines()[0] if text.strip() else ""
         raise unreadable("NCCL_DEBUG=INFO", first, "a line with 'NCCL INFO'")
-    version = re.search(r"NCCL version (\S+)", text)
     network = re.search(r"Using network (?:\w*?)(IB|Socket)", text)
-    channels = [int(most) for most in re.findall(r"Channel \d+/(\d+) :(?!.* via )", text)]
-    nvls = re.search(r"NVLS multicast support is (not )?available", text)
+    sockets = re.findall(r"NET/Socket : Using (.*)", text)
+    names = [name for line in sockets for name in re.findall(r"\]([\w.-]+):", line)]
     return NcclLog(
-        version[1] if version else None,
         network[1] if network else None,
-        _used(text, r"NET/IB : Using (.*)", r"\](\w+:\d+/\w+)"),
-        _used(text, r"NET/Socket : Using (.*)", r"\]([\w.-]+):"),
-        max(channels, default=None),
+        tuple(dict.fromkeys(names)),
         dict(Counter("".join(way) for way in _WAY.findall(text))),
-        nvls[1] is None if nvls else None,
         "NET/IB : No device found" in text,
         "GPU Direct RDMA Disabled" in text,
         tuple(re.findall(r"NCCL WARN (.*\S)", text)),
@@ -119,20 +109,13 @@ def _remedy(warning: str) -> str:
     return "search NCCL's troubleshooting page for these words"
 
 
-def _used(text: str, line: str, item: str) -> tuple[str, ...]:
-    """Different items of all lines of one kind, in the order in which they come."""
-    found = [name for rest in re.findall(line, text) for name in re.findall(item, rest)]
-    return tuple(dict.fromkeys(found))
-
-
 _LINE = re.compile(
     r"\[Rank (\d+)\] Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+), NumelOut=\d+, Timeout\(ms\)=(\d+)\)"
 )
 
 
-@dataclass(frozen=True)
-class Timeout:
+class Timeout(NamedTuple):
     """A call that took longer than `limit_s`: the `number` is the rank's own count of its calls."""
 
     rank: int

@@ -10,9 +10,10 @@ from itertools import pairwise
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.units import format_number
-from course_lib.validation import choice, fraction, number, whole
+from course_lib.validation import choice, number, whole
 
 SCHEDULES = ("halving", "all")
+_SLOW_SHARE = 0.6
 _MOST = 1024  # ranks of a schedule: "all" has half a million pairs then
 
 
@@ -91,15 +92,14 @@ def rounds(ranks: int, schedule: str = "halving") -> list[list[tuple[int, int]]]
 
 
 @checked
-def name_slow(tests: Sequence[PairTest], slow_share: float = 0.6) -> SlowPart:
+def name_slow(tests: Sequence[PairTest]) -> SlowPart:
     """Name what makes pairs slow; "unknown" where the tests allow no name.
 
     Slow are the pairs below the largest gap in the sorted rates, if what is below reaches less than
-    `slow_share` of what is above. Fast pairs join ranks into groups. All slow pairs lie between
-    groups: single ranks beside one group are slow; two groups are a cut. One slow pair inside a
-    group is a link. Raises ValueError for fewer than two tests, or a share not in (0, 1].
+    60 % of what is above. Fast pairs join ranks into groups. All slow pairs lie between groups:
+    single ranks beside one group are slow; two groups are a cut. One slow pair inside a group is a
+    link. Raises ValueError for fewer than two tests.
     """
-    fraction("slow_share", slow_share)
     if len(tests) < 2:
         raise ValueError(
             f"tests has {len(tests)} of two pairs or more: slow is a comparison, take 3 ranks"
@@ -111,7 +111,7 @@ def name_slow(tests: Sequence[PairTest], slow_share: float = 0.6) -> SlowPart:
     ]
     share, place = min(gaps)
     usual = order[-1 - (len(order) - 1) // 2].bytes_per_s
-    if share >= slow_share:
+    if share >= _SLOW_SHARE:
         return SlowPart("nothing", usual_bytes_per_s=usual)
     slow, fast = order[:place], order[place:]
     rates = _middle(slow), _middle(fast)

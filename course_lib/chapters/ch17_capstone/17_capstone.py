@@ -152,7 +152,7 @@ said = Claim(
     "80 stages keep 160 times the activations",
     said=160,
     own_terms=2 * 80,
-    found=claimed.NotesPlan().held,
+    found=claimed.held(80),
     because="1F1B keeps p micro-batches of L/p layers",
 )
 print(said.explain())
@@ -190,8 +190,8 @@ figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 
 # %%
 for stages in (8, 80):
-    print(stages, "stages:", claimed.NotesPlan(stages=stages).held, "times the model")
-    assert claimed.NotesPlan(stages=stages).held == 1
+    print(stages, "stages:", claimed.held(stages), "times the model")
+    assert claimed.held(stages) == 1
 grouped = next(claim for claim in plan_audit.claims if "8 groups" in claim.words)
 print(f"recomputed: {grouped.found:.2f} times the model")
 assert grouped.own_terms == 160 / 10 and grouped.found < 0.1

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any, NamedTuple
 
 from course_lib.checked import checked
 from course_lib.theory.audits.claim import Audit, Claim
@@ -15,7 +16,6 @@ from course_lib.theory.compute.budget import (
 )
 from course_lib.theory.compute.flops import megatron_flop, six_nd
 from course_lib.theory.inputs.hardware import (
-    ACCELERATORS,
     NETWORK_LATENCY_S,
     Accelerator,
     Cluster,
@@ -33,180 +33,78 @@ from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
 from course_lib.validation import fraction, number, text, whole
 
+_A100, _H100, _RTX4090 = map(accelerator, ("A100-SXM-80GB", "H100-SXM", "RTX4090"))
+
+
+def _audit(source: str, *claims: tuple[Any, ...]) -> Audit:
+    """Of claims as rows: words, what is said, own terms, found, why, unit, within."""
+    return Audit(source, tuple(Claim(*row) for row in claims))
+
+
+# --- Audit A: a plan for 2048 cards --------------------------------------------------------------
+
 PLAN_SOURCE = "GPU算力评估, study notes on training and inference (cited as 004)"
 _LLAMA = MODELS["llama2-70b"]
+# The plan: cards, stages of one layer, and micro-batches of so many sequences of so many tokens.
+_CARDS, _STAGES, _MICRO_BATCH, _SEQUENCE = 2048, 80, 8, 4096
+_NOTES_FLOP_PER_S = 330e12
 # "4M tokens" (github.com/meta-llama/llama, MODEL_CARD.md), read as 1024 of its sequences.
 _LLAMA_BATCH_TOKENS = 1024 * 4096
-_NOTES_FLOP_PER_S = 330e12
 # Of a layer, for each token and number of h: all, 10 + 24, as the notes count; its input in bf16.
 _KEPT_BYTES, _INPUT_BYTES = 34, 2
 
 
-@checked
-@dataclass(frozen=True)
-class NotesPlan:
-    """What the notes choose: cards, stages of one layer, and micro-batches of so many sequences."""
-
-    chip: Accelerator = ACCELERATORS["RTX4090"]
-    cards: int = 2048
-    stages: int = 80
-    micro_batch: int = 8
-    sequence: int = 4096
-
-    def __post_init__(self) -> None:
-        whole("cards", self.cards, most=10**7)
-        whole("stages", self.stages, most=1024)
-        whole("micro_batch", self.micro_batch, most=10**6)
-        whole("sequence", self.sequence, most=10**7)
-
-    @property
-    def replicas(self) -> float:
-        """Copies of the model, and partners of a gradient: cards / stages, whole or not."""
-        return self.cards / self.stages
-
-    @property
-    def layer_s(self) -> float:
-        """Seconds of a micro-batch in a layer of exactly its size, at the chip's own peak."""
-        return six_nd(_LLAMA.layer_parameters(1).total, self._tokens) / self.chip.peak_flop_per_s
-
-    @property
-    def update_s(self) -> float:
-        """Seconds of an update with as many micro-batches as stages, bubble and all."""
-        ideal = self.stages * self.layer_s
-        return ideal * (1 + bubble_over_ideal(self.stages, self.stages))
-
-    @property
-    def held(self) -> float:
-        """Activations on the first stage under 1F1B over those of the model, one micro-batch."""
-        layout = Layout(pp=self.stages, accumulation=2 * self.stages)
-        return layout.in_flight(0)[0] / self.stages
-
-    @property
-    def batch_tokens(self) -> float:
-        """Tokens of an update with as many micro-batches as stages: cards · micro-batch · s."""
-        return self.cards * self._tokens
-
-    @property
-    def _tokens(self) -> int:
-        return self.micro_batch * self.sequence
+def held(stages: int) -> float:
+    """Activations on the first stage under 1F1B over those of the model for one micro-batch."""
+    return Layout(pp=stages, accumulation=2 * stages).in_flight(0)[0] / stages
 
 
-@checked
-def plan_2048(plan: NotesPlan | None = None) -> Audit:
-    """The claims of the notes, in their order; `plan` None: the notes' own choices and card."""
-    plan = plan or NotesPlan()
-    return Audit(PLAN_SOURCE, (*_memory(plan), *_time(plan), *_batch(plan)))
+def plan_2048() -> Audit:
+    """The claims of the notes, in their order."""
+    replicas, tokens = _CARDS / _STAGES, _MICRO_BATCH * _SEQUENCE
+    layer = _LLAMA.layer_parameters(1).total
+    notes_layer_s = six_nd(1e9, tokens) / _NOTES_FLOP_PER_S
+    layer_s = six_nd(layer, tokens) / _RTX4090.peak_flop_per_s
+    bubble = bubble_over_ideal(_STAGES, _STAGES)
+    link = _RTX4090.inside
+    exchange_s = collectives.sent_bytes("all-reduce", 4 * layer, 2) / link.bytes_per_s
+    memory = (
+        ("80 stages keep 160 times the activations", 160, 2 * _STAGES, held(_STAGES),
+         "1F1B keeps p micro-batches of L/p layers, whatever p is", "times"),
+        ("with 8 groups of 10 layers still 16 times", 16, 2 * _STAGES / 10,
+         held(_STAGES) * _INPUT_BYTES / _KEPT_BYTES + 1 / _STAGES,
+         "a stage keeps its layer's input for p micro-batches, and one layer is whole at a time",
+         "times"),
+        ("full recomputation: 3240 layers instead of 80, 40 times the work",
+         40, (_LLAMA.layers + 1) / 2, six_nd(1, 1, "full") / six_nd(1, 1),
+         "each layer keeps its own input, and is computed once more", "times"),
+        ("1850 GB need 78 cards of 24 GB",
+         78, ceil(1850 / 24), 8 * ceil(1850e9 / _RTX4090.memory_bytes / 8),
+         "a lower bound, here in whole nodes of 8; a plan names its degrees", "cards"),
+    )  # fmt: skip
+    time = (
+        ("a micro-batch takes 0.6 s in a layer", 0.6, notes_layer_s, layer_s,
+         f"0.856 billion parameters at {_RTX4090.peak_flop_per_s / 1e12:g} TFLOP/s", "s"),
+        ("a training step takes 48 s",
+         48, _STAGES * notes_layer_s, _STAGES * layer_s * (1 + bubble),
+         "the peak, the layer's size, and a bubble as long as the work", "s"),
+        ("4 GB of gradients travel in 0.12 s", 0.12, 4e9 / 32e9, exchange_s,
+         f"3.42 GB over {link.name}, one way", "s", 0.1),
+        ("with 80 micro-batches 80 stages are full", 1.0, None, 1 / (1 + bubble),
+         "80 micro-batches in 80 stages: 79 of 159 slots are bubble", "of the time"),
+    )  # fmt: skip
+    batch = (
+        ("2048 cards exchange gradients with each other", 2048, _CARDS, replicas,
+         "only copies of the same layer do, and 0.6 of a copy is none", "cards"),
+        ("the batch is 16384 sequences",
+         16384, _CARDS * _MICRO_BATCH, replicas * _STAGES * _MICRO_BATCH,
+         "copies · micro-batches · their size, with as many micro-batches as stages", "sequences"),
+        ("such a batch is fairly large", 1.0, None, _CARDS * tokens / _LLAMA_BATCH_TOKENS,
+         "in tokens, over the 4 million of LLaMA-2's own updates", "times"),
+    )  # fmt: skip
+    return _audit(PLAN_SOURCE, *memory, *time, *batch)
 
 
-def _memory(plan: NotesPlan) -> tuple[Claim, ...]:
-    stages, layers = plan.stages, _LLAMA.layers
-    return (
-        Claim(
-            "80 stages keep 160 times the activations",
-            160,
-            2 * stages,
-            plan.held,
-            "1F1B keeps p micro-batches of L/p layers, whatever p is",
-            "times",
-        ),
-        Claim(
-            "with 8 groups of 10 layers still 16 times",
-            16,
-            2 * stages / 10,
-            plan.held * _INPUT_BYTES / _KEPT_BYTES + 1 / stages,
-            "a stage keeps its layer's input for p micro-batches, and one layer is whole at a time",
-            "times",
-        ),
-        Claim(
-            "full recomputation: 3240 layers instead of 80, 40 times the work",
-            40,
-            layers * (layers + 1) / 2 / layers,
-            six_nd(1, 1, "full") / six_nd(1, 1),
-            "each layer keeps its own input, and is computed once more",
-            "times",
-        ),
-        Claim(
-            "1850 GB need 78 cards of 24 GB",
-            78,
-            ceil(1850 / 24),
-            8 * ceil(1850e9 / plan.chip.memory_bytes / 8),
-            "a lower bound, here in whole nodes of 8; a plan names its degrees",
-            "cards",
-        ),
-    )
-
-
-def _time(plan: NotesPlan) -> tuple[Claim, ...]:
-    chip = plan.chip
-    notes_layer_s = six_nd(1e9, 8 * 4096) / _NOTES_FLOP_PER_S
-    exchange = collectives.sent_bytes("all-reduce", 4 * _LLAMA.layer_parameters(1).total, 2)
-    return (
-        Claim(
-            "a micro-batch takes 0.6 s in a layer",
-            0.6,
-            notes_layer_s,
-            plan.layer_s,
-            f"0.856 billion parameters at {chip.peak_flop_per_s / 1e12:g} TFLOP/s",
-            "s",
-        ),
-        Claim(
-            "a training step takes 48 s",
-            48,
-            80 * notes_layer_s,
-            plan.update_s,
-            "the peak, the layer's size, and a bubble as long as the work",
-            "s",
-        ),
-        Claim(
-            "4 GB of gradients travel in 0.12 s",
-            0.12,
-            4e9 / 32e9,
-            exchange / chip.inside.bytes_per_s,
-            f"3.42 GB over {chip.inside.name}, one way",
-            "s",
-            within=0.1,
-        ),
-        Claim(
-            "with 80 micro-batches 80 stages are full",
-            1.0,
-            None,
-            1 / (1 + bubble_over_ideal(plan.stages, plan.stages)),
-            "80 micro-batches in 80 stages: 79 of 159 slots are bubble",
-            "of the time",
-        ),
-    )
-
-
-def _batch(plan: NotesPlan) -> tuple[Claim, ...]:
-    return (
-        Claim(
-            "2048 cards exchange gradients with each other",
-            2048,
-            plan.cards,
-            plan.replicas,
-            "only copies of the same layer do, and 0.6 of a copy is none",
-            "cards",
-        ),
-        Claim(
-            "the batch is 16384 sequences",
-            16384,
-            plan.cards * plan.micro_batch,
-            plan.replicas * plan.stages * plan.micro_batch,
-            "copies · micro-batches · their size, with as many micro-batches as stages",
-            "sequences",
-        ),
-        Claim(
-            "such a batch is fairly large",
-            1.0,
-            None,
-            plan.batch_tokens / _LLAMA_BATCH_TOKENS,
-            "in tokens, over the 4 million of LLaMA-2's own updates",
-            "times",
-        ),
-    )
-
-
-@checked
 def compared(first: Accelerator, second: Accelerator) -> Claim:
     """The claim that faster memory raises computing over communication, H100 against H200.
 
@@ -214,8 +112,7 @@ def compared(first: Accelerator, second: Accelerator) -> Claim:
     byte of the link, which is what the notes' ratio is about.
     """
     memory = second.memory_bytes_per_s / first.memory_bytes_per_s
-    per_byte = [it.peak_flop_per_s / it.inside.bytes_per_s for it in (first, second)]
-    number("gain", memory, above=0)
+    per_byte = [chip.peak_flop_per_s / chip.inside.bytes_per_s for chip in (first, second)]
     return Claim(
         "faster memory raises the ratio of computing to communication",
         memory,
@@ -227,10 +124,13 @@ def compared(first: Accelerator, second: Accelerator) -> Claim:
     )
 
 
+# --- Audit C: the speed of FSDP ------------------------------------------------------------------
+
 FSDP_SOURCE = "Zhao et al. 2023, arXiv:2304.11277, abstract and section 5; YaFSDP's README, 2024"
 # The paper's cluster: 8 A100 in a node and 2 Tb/s of RoCE (section 5.1), so 250 Gb/s for each GPU.
 ROCE = Link("RoCE, 2 Tb/s a node", 2e12 / 8 / 8, NETWORK_LATENCY_S)
-MONTH_H = 730
+_MONTH_H = 730
+_USD_AN_HOUR = 2.0  # what DeepSeek-V3 assumes, arXiv:2412.19437, table 1
 
 
 @checked
@@ -246,7 +146,6 @@ class Weak:
     gpus: int = 8
     tokens: int = 4096
     sequence: int = 512
-    link: Link = ROCE
 
     def __post_init__(self) -> None:
         for name in ("gpus", "tokens", "sequence"):
@@ -261,8 +160,7 @@ class Weak:
         """A step: `zero_stage` 0 is DDP, 3 FSDP."""
         batch = self.tokens // self.sequence
         layout = Layout(dp=self.gpus, zero_stage=zero_stage, micro_batch=batch)
-        chip = accelerator("A100-SXM-80GB")
-        cluster = Cluster(chip, self.gpus // 8, between=self.link)
+        cluster = Cluster(_A100, self.gpus // 8, between=ROCE)
         job = Job(self.shape, Recipe(recompute="full"), layout, cluster, self.sequence)
         return step_time(job, assumptions)
 
@@ -278,52 +176,26 @@ class Weak:
         return self.step(3).total_s / self.step(0).total_s
 
 
-@checked
-def fsdp_scaling(large: Weak, small: Weak, gpu_hour_usd: float = 2.0) -> Audit:
-    """The claims. `large`: what each GPU has in the paper's runs; `small`: where little is left.
+def fsdp_scaling(large: Weak, small: Weak) -> Audit:
+    """The claims. `large`: what each GPU has in the paper's runs; `small`: where little is left."""
+    hours = 150 * _MONTH_H
+    wide, narrow = (Weak(MODELS["gpt3-175b"], gpus, 2048, 2048).flop_per_s for gpus in (512, 128))
+    claims = (
+        ("FSDP is comparable to DDP", 1.0, large.over_ddp, small.over_ddp,
+         f"{small.tokens:,} tokens on each of {small.gpus:,} GPUs do not hide its messages",
+         "times DDP's step", 0.1),
+        ("near-linear: 175B on 512 GPUs as fast per GPU as on 128", 1.0, wide / narrow, 0.93,
+         "T5-11B from 8 to 512 GPUs lost 7 % (the paper's own section 5.4)", "times"),
+        ("YaFSDP trains 26 % faster",
+         0.26, saved_fraction(9.76, 7.17), throughput_gain(9.76, 7.17),
+         "26 % less time, in the best of 16 rows, is 36 % more throughput"),
+        ("150 GPUs saved are 0.5 million dollars a month", 0.5e6, None, cost(hours, _USD_AN_HOUR),
+         f"at {_USD_AN_HOUR:g} USD an hour; the claim takes {0.5e6 / hours:.2f} or more", "USD"),
+    )  # fmt: skip
+    return _audit(FSDP_SOURCE, *claims)
 
-    `gpu_hour_usd` 2: the price that DeepSeek-V3 (arXiv:2412.19437, table 1) assumes.
-    """
-    number("gpu_hour_usd", gpu_hour_usd, least=0)
-    hours = 150 * MONTH_H
-    wide, narrow = (Weak(MODELS["gpt3-175b"], gpus, 2048, 2048, large.link) for gpus in (512, 128))
-    return Audit(
-        FSDP_SOURCE,
-        (
-            Claim(
-                "FSDP is comparable to DDP",
-                1.0,
-                large.over_ddp,
-                small.over_ddp,
-                f"{small.tokens:,} tokens on each of {small.gpus:,} GPUs do not hide its messages",
-                "times DDP's step",
-                within=0.1,
-            ),
-            Claim(
-                "near-linear: 175B on 512 GPUs as fast per GPU as on 128",
-                1.0,
-                wide.flop_per_s / narrow.flop_per_s,
-                0.93,
-                "T5-11B from 8 to 512 GPUs lost 7 % (the paper's own section 5.4)",
-                "times",
-            ),
-            Claim(
-                "YaFSDP trains 26 % faster",
-                0.26,
-                saved_fraction(9.76, 7.17),
-                throughput_gain(9.76, 7.17),
-                "26 % less time, in the best of 16 rows, is 36 % more throughput",
-            ),
-            Claim(
-                "150 GPUs saved are 0.5 million dollars a month",
-                0.5e6,
-                None,
-                cost(hours, gpu_hour_usd),
-                f"at {gpu_hour_usd:g} USD an hour; the claim takes {0.5e6 / hours:.2f} or more",
-                "USD",
-            ),
-        ),
-    )
+
+# --- Audit D: runs by their GPU-hours ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -357,8 +229,7 @@ class Run:
         return utilisation(self.flop, self.gpu_hours * HOUR_S, 1, self.peak_flop_per_s)
 
 
-@dataclass(frozen=True)
-class LoggedStep:
+class LoggedStep(NamedTuple):
     """One update from a run's log: seconds, tokens, GPUs, and the FLOP that the hardware did."""
 
     step_s: float
@@ -366,32 +237,18 @@ class LoggedStep:
     gpus: int
     hardware_flop: float
 
-    def __post_init__(self) -> None:
-        number("step_s", self.step_s, above=0)
-        whole("tokens", self.tokens)
-        whole("gpus", self.gpus)
-        number("hardware_flop", self.hardware_flop, above=0, most=1e30)
-
     @property
     def flop_per_s(self) -> float:
         """Hardware FLOP in a second on one GPU, recomputation counted."""
         return achieved_flop_per_s(self.hardware_flop, self.step_s, self.gpus)
 
 
-@checked
 @dataclass(frozen=True)
 class RunAudit:
     """The MFU of a run as a product: HFU of its steps · useful part · kept hours."""
 
     run: Run
     step: LoggedStep
-
-    def __post_init__(self) -> None:
-        if self.kept > 1:
-            raise ValueError(
-                f"{self.run.gpu_hours:,.0f} GPU-hours are fewer than the steps alone take: check "
-                "step_s, tokens and gpu_hours"
-            )
 
     @property
     def hfu(self) -> float:
@@ -409,28 +266,9 @@ class RunAudit:
         steps = self.run.tokens / self.step.tokens
         return steps * self.step.step_s * self.step.gpus / (self.run.gpu_hours * HOUR_S)
 
-    def explain(self) -> str:
-        """The three factors and their product."""
-        run = self.run
-        return "\n".join(
-            [
-                f"{run.name}: 6ND = {run.flop / 1e24:.3g} × 10²⁴ FLOP in "
-                f"{run.gpu_hours:,.0f} GPU-hours",
-                f"steps: {self.step.flop_per_s / 1e12:.1f} of {run.peak_flop_per_s / 1e12:.0f} "
-                f"TFLOP/s, HFU {self.hfu:.1%}",
-                f"useful: {self.useful:.1%} of that is in 6ND, the rest recomputed or scores",
-                f"kept: {self.kept:.1%} of the hours were steps of this length",
-                f"MFU of the run = {self.hfu:.3f} · {self.useful:.3f} · {self.kept:.3f} = "
-                f"{run.mfu:.1%}, {run.flop_per_s / 1e12:.1f} TFLOP/s",
-            ]
-        )
-
-
-_A100 = accelerator("A100-SXM-80GB").peak_flop_per_s
-_H100 = accelerator("H100-SXM").peak_flop_per_s
 
 # Parameters, tokens and hours: BigScience 2022, arXiv:2211.05100, table 3 and section 3.4.1.
-BLOOM = Run("BLOOM 176B", 176_247_271_424, 366e9, 1_082_990, _A100)
+BLOOM = Run("BLOOM 176B", 176_247_271_424, 366e9, 1_082_990, _A100.peak_flop_per_s)
 # The log of 18 March 2022: 105.22 s an update of 2048 · 2048 tokens on 384 GPUs, all activations
 # recomputed (github.com/bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles.md).
 BLOOM_STEP = LoggedStep(
@@ -442,45 +280,26 @@ BLOOM_STEP = LoggedStep(
 # GPU-hours of others: LLaMA, arXiv:2302.13971, table 15; github.com/meta-llama/llama,
 # MODEL_CARD.md; Llama 3.1's model card, with tokens of arXiv:2407.21783, section 3.
 OTHERS = (
-    Run("LLaMA 65B", 65.2e9, 1.4e12, 1_022_362, _A100),
-    Run("LLaMA-2 70B", 68.98e9, 2e12, 1_720_320, _A100),
-    Run("Llama 3.1 405B", 405.85e9, 15.6e12, 30_840_000, _H100),
+    Run("LLaMA 65B", 65.2e9, 1.4e12, 1_022_362, _A100.peak_flop_per_s),
+    Run("LLaMA-2 70B", 68.98e9, 2e12, 1_720_320, _A100.peak_flop_per_s),
+    Run("Llama 3.1 405B", 405.85e9, 15.6e12, 30_840_000, _H100.peak_flop_per_s),
 )
 
 
-@checked
-def bloom(run: Run = BLOOM, step: LoggedStep = BLOOM_STEP) -> Audit:
+def bloom() -> Audit:
     """What BLOOM's paper and log say of its speed."""
-    audit = RunAudit(run, step)
-    return Audit(
-        "BigScience 2022, arXiv:2211.05100, section 3.4",
-        (
-            Claim(
-                "149 TFLOP/s in the log",
-                149.02,
-                step.flop_per_s / 1e12,
-                audit.hfu * audit.useful * run.peak_flop_per_s / 1e12,
-                "the log counts what is computed twice; 6ND does not",
-                "TFLOP/s",
-            ),
-            Claim(
-                "156 TFLOP/s at best, half of the peak",
-                0.5,
-                156e12 / run.peak_flop_per_s,
-                156e12 * audit.useful / run.peak_flop_per_s,
-                "half of the peak with recomputation (HFU), less without (MFU)",
-                "of the peak",
-            ),
-            Claim(
-                "1,082,990 GPU-hours are 3.5 months of 384 GPUs",
-                3.5,
-                run.gpu_hours / step.gpus / 24 / 30.44,
-                run.gpu_hours * audit.kept / step.gpus / 24 / 30.44,
-                "the hours are 3.9 months; the steps alone would take the 3.5",
-                "months",
-            ),
-        ),
-    )
+    audit, peak = RunAudit(BLOOM, BLOOM_STEP), BLOOM.peak_flop_per_s
+    months = BLOOM.gpu_hours / BLOOM_STEP.gpus / 24 / 30.44
+    claims = (
+        ("149 TFLOP/s in the log", 149.02, BLOOM_STEP.flop_per_s / 1e12,
+         audit.hfu * audit.useful * peak / 1e12,
+         "the log counts what is computed twice; 6ND does not", "TFLOP/s"),
+        ("156 TFLOP/s at best, half of the peak", 0.5, 156e12 / peak, 156e12 * audit.useful / peak,
+         "half of the peak with recomputation (HFU), less without (MFU)", "of the peak"),
+        ("1,082,990 GPU-hours are 3.5 months of 384 GPUs", 3.5, months, months * audit.kept,
+         "the hours are 3.9 months; the steps alone would take the 3.5", "months"),
+    )  # fmt: skip
+    return _audit("BigScience 2022, arXiv:2211.05100, section 3.4", *claims)
 
 
 # No training is faster than the best large matmul: 271.2 of an A100's 312 TFLOP/s

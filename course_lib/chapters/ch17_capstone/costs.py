@@ -1,18 +1,19 @@
 """Tokens on a group of cards: how fast they are generated, what they cost, and who gives way."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import usd_per_million_tokens
 from course_lib.theory.compute.flops import six_nd
-from course_lib.theory.inputs.hardware import Accelerator, Link
+from course_lib.theory.inputs.hardware import Accelerator
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
 from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import kv_copies
 from course_lib.theory.step.streams import Task
-from course_lib.validation import DERIVED, derive, divisible, fraction, number, text, whole
+from course_lib.validation import divisible, fraction, number, whole
 
+_BYTES = 2  # of a weight, of a number that is kept or sent
 _SUMS = 2  # all-reduces in the forward pass of a layer: behind attention and behind the MLP
 
 
@@ -22,8 +23,9 @@ class Decoding:
     """One more token for each of `batch` sequences, on `tp` GPUs that share every layer.
 
     Every weight is read once for all sequences, and each sequence's keys and values of `context`
-    earlier tokens. `link`: between the GPUs, by default the chip's own inside a node. Everything is
-    ideal: full bandwidth, sums one after another by rings, nothing overlapped; no scores.
+    earlier tokens, all in 16 bits. The GPUs are joined by the chip's own link inside a node.
+    Everything is ideal: full bandwidth, sums one after another by rings, nothing overlapped; no
+    scores.
     Source of the model: Pope et al. 2022, arXiv:2211.05102, section 2. Raises ValueError for sizes
     below 1, heads that tp does not divide, latent attention and mixtures of experts.
     """
@@ -33,11 +35,9 @@ class Decoding:
     tp: int = 1
     batch: int = 1
     context: int = 0
-    element_bytes: int = 2
-    link: Link = DERIVED
 
     def __post_init__(self) -> None:
-        for name in ("tp", "batch", "element_bytes"):
+        for name in ("tp", "batch"):
             whole(name, getattr(self, name), most=10**9)
         whole("context", self.context, least=0, most=10**9)
         if self.shape.experts or self.shape.mla:
@@ -46,7 +46,6 @@ class Decoding:
             )
         divisible("heads", self.shape.heads, "tp", self.tp)
         kv_copies(self.shape.kv_heads, self.tp)
-        derive(self, link=self.accelerator.inside)
 
     @property
     def weight_bytes(self) -> float:
@@ -57,7 +56,7 @@ class Decoding:
         shape = self.shape
         count = shape.parameters().total - shape.embedding_parameters().total
         tied = shape.vocab * shape.hidden if shape.tied_embeddings else 0
-        return (count + tied) * self.element_bytes / self.tp
+        return (count + tied) * _BYTES / self.tp
 
     @property
     def cache_bytes(self) -> float:
@@ -67,7 +66,7 @@ class Decoding:
         """
         shape = self.shape
         numbers = 2 * shape.layers * shape.kv_width * self.context * self.batch
-        return numbers * self.element_bytes * kv_copies(shape.kv_heads, self.tp) / self.tp
+        return numbers * _BYTES * kv_copies(shape.kv_heads, self.tp) / self.tp
 
     @property
     def flop(self) -> float:
@@ -95,12 +94,12 @@ class Decoding:
     @property
     def latency_s(self) -> float:
         """Seconds of the sums' steps if they carried nothing: layers · 2 · 2(tp-1) latencies."""
-        return self._sums * collectives.seconds("all-reduce", 0, self.tp, self.link)
+        return self._sums * collectives.seconds("all-reduce", 0, self.tp, self.accelerator.inside)
 
     @property
     def transfer_s(self) -> float:
         """Seconds of the sums' bytes."""
-        return self.sent_bytes / self.link.bytes_per_s
+        return self.sent_bytes / self.accelerator.inside.bytes_per_s
 
     @property
     def token_s(self) -> float:
@@ -124,34 +123,12 @@ class Decoding:
         return self.batch / self.token_s
 
     @property
-    def flop_per_byte(self) -> float:
-        """FLOP for each byte that is read: about `batch` in 16 bits with a short context."""
-        return self.flop / (self.weight_bytes + self.cache_bytes)
-
-    def explain(self) -> str:
-        """Bytes and seconds, one line each."""
-        read = format_bytes(self.weight_bytes + self.cache_bytes)
-        return "\n".join(
-            [
-                f"reading   {read} at {self.accelerator.memory_bytes_per_s / 1e9:,.0f} GB/s = "
-                f"{format_seconds(self.read_s)}",
-                f"computing {self.flop / 1e9:,.1f} GFLOP = {format_seconds(self.compute_s)} "
-                f"({format_number(self.flop_per_byte)} FLOP/byte, ridge "
-                f"{self.accelerator.ridge_flop_per_byte:.0f})",
-                f"sending   {self.sent_bytes / 1e6:,.2f} MB in {self._sums} sums on "
-                f"{self.link.name} = {format_seconds(self.transfer_s)} and "
-                f"{format_seconds(self.latency_s)} of latency",
-                f"a token   {format_seconds(self.token_s)}; {self.tokens_per_s:,.1f} tokens/s",
-            ]
-        )
-
-    @property
     def _sums(self) -> int:
         return _SUMS * self.shape.layers
 
     @property
     def _summed_bytes(self) -> int:
-        return collectives.activation_bytes(self.batch, 1, self.shape.hidden, self.element_bytes)
+        return collectives.activation_bytes(self.batch, 1, self.shape.hidden, _BYTES)
 
 
 @checked
@@ -164,7 +141,7 @@ def most_sequences(decoding: Decoding, reserve_bytes: float = 0.0) -> int:
     number("reserve_bytes", reserve_bytes, least=0)
     whole("context", decoding.context)
     one = decoding.cache_bytes / decoding.batch
-    held = decoding.shape.parameters().total * decoding.element_bytes / decoding.tp
+    held = decoding.shape.parameters().total * _BYTES / decoding.tp
     return max(0, int((decoding.accelerator.memory_bytes - held - reserve_bytes) / one))
 
 
@@ -203,30 +180,13 @@ class TokenCost:
         rate = self.decoding.tokens_per_s
         return usd_per_million_tokens(rate, self.decoding.tp, self.gpu_hour_usd)
 
-    def explain(self) -> str:
-        """Both rates with their prices."""
-        return "\n".join(
-            [
-                f"training   {self.trained_per_s:>9,.0f} tokens/s at an MFU of {self.mfu:.0%}: "
-                f"{format_number(self.training_usd)} USD a million",
-                f"generating {self.decoding.tokens_per_s:>9,.0f} tokens/s: "
-                f"{format_number(self.generating_usd)} USD a million",
-            ]
-        )
 
-
-@dataclass(frozen=True)
-class HourPrice:
+class HourPrice(NamedTuple):
     """USD for one GPU for an hour, as `source` gave it on `date`."""
 
     usd: float
     date: str
     source: str
-
-    def __post_init__(self) -> None:
-        number("usd", self.usd, least=0)
-        text("date", self.date)
-        text("source", self.source)
 
     def explain(self) -> str:
         """One line."""
@@ -243,8 +203,6 @@ PRICES = {
     "H200-SXM": HourPrice(2.50, "May 2026", _SURVEY),
     "RTX4090": HourPrice(0.34, "July 2025", "deploybase.ai/articles/rtx-4090-vs-h100"),
 }
-
-
 _MOST_LAYERS = 100
 
 

@@ -13,7 +13,7 @@ from course_lib.checking import (
     exercise,
     expect_calls,
     expect_entries,
-    expect_number,
+    expect_numbers,
     expect_parts,
 )
 from course_lib.checking.helpers import same
@@ -30,19 +30,12 @@ from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.states import local_parameters, model_states
-from course_lib.theory.network import collectives
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.pipelines import bubble
 from course_lib.theory.step.streams import Task, shared_timeline
 
 _SEVEN = MODELS["llama2-7b"].parameters().total
 _SEVENTY = MODELS["llama2-70b"].parameters().total
 _H100, _RTX4090 = (hardware.accelerator(name) for name in ("H100-SXM", "RTX4090"))
-
-
-def _usd_per_million(card: str, mfu: float, hour_usd: float) -> float:
-    tokens_per_s = mfu * hardware.accelerator(card).peak_flop_per_s / six_nd(_SEVEN, 1)
-    return budget.usd_per_million_tokens(tokens_per_s, 1, hour_usd)
 
 
 @exercise(
@@ -56,17 +49,25 @@ def _usd_per_million(card: str, mfu: float, hour_usd: float) -> float:
     ),
 )
 def _cost(answer: Any) -> None:
-    expect_parts(answer, 5, "three prices of a million tokens, a price of an hour and an MFU")
-    cards = (("H100-SXM", 0.40, 2.00), ("H200-SXM", 0.42, 2.50), ("RTX4090", 0.35, 0.35))
-    for given, (card, mfu, hour_usd) in zip(answer[:3], cards, strict=True):
-        because = (
-            f"6 N · 10^6 FLOP at {100 * mfu:g} % of the {card}'s peak, {hour_usd:.2f} USD an hour"
-        )
-        expect_number(given, _usd_per_million(card, mfu, hour_usd), because, rel=1e-2, unit="USD")
+    right = []
+    for card, mfu, hour_usd in (
+        ("H100-SXM", 0.40, 2.00),
+        ("H200-SXM", 0.42, 2.50),
+        ("RTX4090", 0.35, 0.35),
+    ):
+        tokens_per_s = mfu * hardware.accelerator(card).peak_flop_per_s / six_nd(_SEVEN, 1)
+        usd = budget.usd_per_million_tokens(tokens_per_s, 1, hour_usd)
+        because = f"6 N · 10^6 FLOP at {mfu:.0%} of the {card}'s peak, {hour_usd:.2f} USD an hour"
+        right.append((usd, because, 1e-2, "USD"))
     rates = (0.40 * _H100.peak_flop_per_s, 0.35 * _RTX4090.peak_flop_per_s)
     because = "it does 0.146 times the work of the H100, and may cost as much of its price"
-    expect_number(answer[3], budget.even_price(2.00, *rates), because, rel=1e-2, unit="USD")
-    expect_number(answer[4], 0.40 * 2.50 / 2.00, "a quarter dearer: a quarter more work", rel=1e-2)
+    expect_numbers(
+        answer,
+        "three prices of a million tokens, a price of an hour and an MFU",
+        *right,
+        (budget.even_price(2.00, *rates), because, 1e-2, "USD"),
+        (0.40 * 2.50 / 2.00, "a quarter dearer: a quarter more work", 1e-2, ""),
+    )
 
 
 _WAITS = "waits_for(weights, layers, hidden, tp, sequences, card)"
@@ -96,12 +97,8 @@ def _waits_for(function: Any) -> None:
     for model, tp, sequences, card, because in _DECODES:
         shape, gpu = MODELS[f"llama2-{model}"], hardware.accelerator(card)
         token = Decoding(shape, gpu, tp=tp, batch=sequences)
-        times = {
-            "memory": token.read_s,
-            "computing": token.compute_s,
-            "bytes": token.transfer_s,
-            "latency": token.latency_s,
-        }
+        times = {"memory": token.read_s, "computing": token.compute_s}
+        times |= {"bytes": token.transfer_s, "latency": token.latency_s}
         longest = max(times, key=times.__getitem__)
         read = shape.parameters().total - shape.embedding_parameters().total
         sizes = (read, shape.layers, shape.hidden)
@@ -109,60 +106,45 @@ def _waits_for(function: Any) -> None:
     expect_calls(function, cases, signature=_WAITS, rel=5e-3)
 
 
-_CARDS, _STAGES, _SAMPLES, _TOKENS = 512, 40, 8, 4096
-_THIRTEEN = MODELS["llama2-13b"].parameters().total
-
-
-def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
-    """Lines of the plan for 70B, as they would read for 13B."""
-    pipelines, idle = divmod(_CARDS, _STAGES)
-    batch = pipelines * _STAGES * _SAMPLES * _TOKENS
-    states = model_states(_THIRTEEN, Recipe(), Layout()).model_states_bytes
-    rooms = -(-states // _RTX4090.memory_bytes)
-    held = Layout(pp=_STAGES, accumulation=_STAGES).in_flight(0)[0]
-    one = 6 * _SAMPLES * _TOKENS / (2 * 4)  # FLOP for a byte of fp32 gradients, sent twice
-    reached = [
-        collectives.layer_tp_reach(5120, card.peak_flop_per_s, card.inside.bytes_per_s)
-        for card in (_H100, hardware.accelerator("H200-SXM"))
-    ]
-    return {
-        "32 of the 512 cards have nothing to do": (
-            idle == 32,
-            "40 cards are one copy, and 512 / 40 leaves 32",
-        ),
-        "with 40 micro-batches, one for each stage, no card ever waits": (
-            bubble.bubble_fraction(_STAGES, _STAGES) == 0,
-            "39 of 79 ticks are idle: a pipeline wants many more micro-batches than stages",
-        ),
-        "an update takes more than three times LLaMA-2's 4.2 million tokens": (
-            batch > 3 * 2**22,
-            "12 pipelines · 40 · 8 · 4096 = 15.7 million",
-        ),
-        "208 GB of states are less than 9 · 24 GB, so 9 cards can train it": (
-            rooms > 9,
-            "activations, buffers and the network's own memory need room: it is a lower bound",
-        ),
-        "the first stage keeps 40 times the activations of the whole model": (
-            held > _STAGES,
-            "40 micro-batches of one layer: as much as one micro-batch of all 40 layers",
-        ),
-        "full recomputation makes 820 layers out of 40": (
-            False,
-            "each layer is computed once more, from its own input: 80 forward passes",
-        ),
-        "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": (
-            False,
-            "that is full recomputation by segments; selective drops attention's scores only",
-        ),
-        "40 micro-batches between two exchanges: each pays a fortieth of one": (
-            one * _STAGES / one == 40,
-            "FLOP per byte sent are 6 t m / 8, so m = 40 makes them 40 times as many",
-        ),
-        "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": (
-            reached[1] > reached[0],
-            "it depends on peak and NVLink, and both are those of the H100",
-        ),
-    }
+# Lines of the plan for 70B, as they would read for 13B.
+_LINES: dict[str, tuple[object, str]] = {
+    "32 of the 512 cards have nothing to do": (
+        True,
+        "40 cards are one copy, and 512 / 40 leaves 32",
+    ),
+    "with 40 micro-batches, one for each stage, no card ever waits": (
+        False,
+        "39 of 79 ticks are idle: a pipeline wants many more micro-batches than stages",
+    ),
+    "an update takes more than three times LLaMA-2's 4.2 million tokens": (
+        True,
+        "12 pipelines · 40 · 8 · 4096 = 15.7 million",
+    ),
+    "208 GB of states are less than 9 · 24 GB, so 9 cards can train it": (
+        False,
+        "activations, buffers and the network's own memory need room: it is a lower bound",
+    ),
+    "the first stage keeps 40 times the activations of the whole model": (
+        False,
+        "40 micro-batches of one layer: as much as one micro-batch of all 40 layers",
+    ),
+    "full recomputation makes 820 layers out of 40": (
+        False,
+        "each layer is computed once more, from its own input: 80 forward passes",
+    ),
+    "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": (
+        False,
+        "that is full recomputation by segments; selective drops attention's scores only",
+    ),
+    "40 micro-batches between two exchanges: each pays a fortieth of one": (
+        True,
+        "FLOP per byte sent are 6 t m / 8, so m = 40 makes them 40 times as many",
+    ),
+    "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": (
+        False,
+        "it depends on peak and NVLink, and both are those of the H100",
+    ),
+}
 
 
 @exercise(
@@ -177,13 +159,12 @@ def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
     ),
 )
 def _plan_again(answer: Any) -> None:
-    right = _lines_of_the_plan()
-    expect_entries(answer, right, "a dict of True and False", each="True or False")
+    expect_entries(answer, _LINES, "a dict of True and False", each="True or False")
 
 
 @cache
 def _update_in_48_s() -> Audit:
-    flop = six_nd(_SEVENTY, 16_384 * _TOKENS)
+    flop = six_nd(_SEVENTY, 16_384 * 4096)
     found = budget.achieved_flop_per_s(flop, 48, 2048) / 1e12
     return Audit(
         claim="an update of LLaMA-2 70B takes 48 s on 2,048 RTX 4090",
@@ -384,7 +365,8 @@ AUDIT_D = audit_exercise(
     ),
 )
 def _throughput(answer: Any) -> None:
-    expect_parts(answer, 5, "days, a factor and three numbers of GPUs")
+    wants = "days, a factor and three numbers of GPUs"
+    expect_parts(answer, 5, wants)
     saved = budget.saved_fraction(8.87, 6.97)
     wrong = (60 / (1 + saved), 1 + saved)
     if any(same(given, number, 2e-3) for given, number in zip(answer, wrong, strict=False)):
@@ -392,15 +374,15 @@ def _throughput(answer: Any) -> None:
             "takes 21.4 % less time for 21.4 % more work, expected two different numbers: one is "
             "a part of the old time, the other of the new"
         )
-    right = (
-        (60 * (1 - saved), "60 days less 21.4 % of them", "days"),
-        (1 + budget.throughput_gain(8.87, 6.97), "8.87 / 6.97: the time is in the denominator", ""),
-        (256 * (1 - saved), "the same work in the same time: 256 · 6.97 / 8.87", "GPUs"),
-        (150 / saved, "150 are 21.4 % of 700", "GPUs"),
-        (150 / 0.0232, "150 are 2.32 % of 6,466: the claim rests on the row", "GPUs"),
+    expect_numbers(
+        answer,
+        wants,
+        (60 * (1 - saved), "60 days less 21.4 % of them", 5e-3, "days"),
+        (8.87 / 6.97, "the time is in the denominator", 5e-3, ""),
+        (256 * (1 - saved), "the same work in the same time: 256 · 6.97 / 8.87", 5e-3, "GPUs"),
+        (150 / saved, "150 are 21.4 % of 700", 5e-3, "GPUs"),
+        (150 / 0.0232, "150 are 2.32 % of 6,466: the claim rests on the row", 5e-3, "GPUs"),
     )
-    for given, (expected, because, unit) in zip(answer, right, strict=True):
-        expect_number(given, expected, because, rel=5e-3, unit=unit)
 
 
 _TRAININGS = {
@@ -447,8 +429,7 @@ def _larger_memory(training: str) -> tuple[str, float]:
 )
 def _memory(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of words and a dict of True and False")
-    bought: dict[str, tuple[object, str]] = {}
-    cheaper: dict[str, tuple[object, str]] = {}
+    bought, cheaper = {}, {}
     for training in _TRAININGS:
         word, faster = _larger_memory(training)
         bought[training] = (word, "compare recompute, then tp · pp · cp, then micro_batch")
@@ -486,17 +467,16 @@ def _changes() -> dict[str, tuple[object, str]]:
             "twice as many messages of half the size",
         ),
         "4 replicas instead of 2, the same 8 sequences": (
-            _built(dp=4, pieces=2),
+            _built(dp=4),
             "each replica has half of the sequences, and gradients of the same size",
         ),
     }
+    words = {(True, True): "both", (True, False): "tp", (False, True): "dp"}
     before = _built()
-    right: dict[str, tuple[object, str]] = {}
-    for change, (after, because) in cases.items():
-        tp, dp = after[0] >= 2 * before[0], after[2] >= 2 * before[2]
-        word = ("both" if dp else "tp") if tp else ("dp" if dp else "neither")
-        right[change] = (word, because)
-    return right
+    return {
+        change: (words.get((tp >= 2 * before[0], dp >= 2 * before[2]), "neither"), because)
+        for change, ((tp, _, dp), because) in cases.items()
+    }
 
 
 @exercise(
@@ -516,19 +496,18 @@ def _bytes(answer: Any) -> None:
     stored = local_parameters(
         TransformerShape(4, 64, 4, 256, 128, context=16), Layout(dp=2, tp=2, pp=2)
     ).total
-    right = (
-        (tp, "(4 · 2 + 1) messages for each of two pieces, 2 · 16 · 64 numbers of 4 bytes each"),
-        (pp, "one output of 2 · 16 · 64 numbers for each of two pieces"),
-        (dp, f"the gradients of {stored:,} numbers, once in an update, whatever the batch is"),
+    expect_numbers(
+        answer[:3],
+        "three numbers of bytes",
+        (tp, "(4 · 2 + 1) messages for each of two pieces, 2 · 16 · 64 numbers each", 0, "B"),
+        (pp, "one output of 2 · 16 · 64 numbers for each of two pieces", 0, "B"),
+        (dp, f"the gradients of {stored:,} numbers, once in an update", 0, "B"),
     )
-    for given, (expected, because) in zip(answer[:3], right, strict=True):
-        expect_number(given, expected, because, unit="B")
     words = "'tp', 'dp', 'both' or 'neither'"
     expect_entries(answer[3], _changes(), f"a dict of {words}", each=words)
 
 
 BUILDS = (shared_rate.SHARED_RATE, claims.CLAIMS)
-
 QUIZ = (
     Question(
         "A run of 70B on 512 A100 claims 290 TFLOP/s of model FLOP on each GPU. What do you do?",

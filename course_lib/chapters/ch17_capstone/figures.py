@@ -11,11 +11,7 @@ from course_lib.figures.engines.lanes import Levels
 from course_lib.figures.engines.lines import Axis, Frame
 from course_lib.figures.engines.page import Block, page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import (
-    WIDTH_PT,
-    Drawing,
-    width_pt,
-)
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing
 from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
 from course_lib.theory.inputs.units import format_count, format_duration, format_number
 from course_lib.theory.step.streams import SharedTimeline
@@ -39,7 +35,8 @@ def audited(audit: Audit, title: str) -> Drawing:
     claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
     drawing = Drawing(bottom + 8, f"{title}. {claims}.")
     drawing.title(title)
-    _key(drawing)
+    words = "upright: said, with what counts as the same; hollow: on its own terms; full: found"
+    drawing.write(0, 34, words, 9, colour=style.GREY)
     frame = Frame(drawing, axis, axis, _LEFT, _TOP, _RIGHT, bottom)
     for place, claim in enumerate(audit.claims):
         top = _TOP + _CLAIM * place
@@ -52,16 +49,6 @@ def audited(audit: Audit, title: str) -> Drawing:
     for factor in axis.ticks:
         drawing.write(frame.x(factor), bottom, _told(factor), 9, "center", style.GREY)
     return drawing
-
-
-def _key(drawing: Drawing) -> None:
-    drawing.boxes([(0, 25, 20, _OUTER)], style.PALE, edge=style.PALE)
-    drawing.line([(10, 24), (10, 37)], style.INK, 1.5)
-    drawing.write(26, 34, "said, and what counts as the same", size=9)
-    drawing.boxes([(212, 25, _OUTER, _OUTER)], style.WHITE)
-    drawing.write(229, 34, "on its own terms", size=9)
-    drawing.boxes([(334, 27.5, _INNER, _INNER)], style.THEORY)
-    drawing.write(346, 34, "found on the right terms", size=9)
 
 
 def _line(frame: Frame, claim: Claim, y: float) -> None:
@@ -134,30 +121,6 @@ def token_costs(
 # What became of the arithmetic that was paid for: hours across, speed upwards.
 
 
-class _Bands(Levels):
-    """Levels with their names inside, where there is room."""
-
-    @property
-    def fitting(self) -> dict[str, tuple[float, float]]:
-        """Where the names of the levels that have room for them stand: across, and upwards."""
-        bands, low = {}, 0.0
-        for name, its in self.levels.items():
-            rate, start = max((rate, at) for at, rate in its)
-            high = self.high * rate / self.most
-            ends = [at for at, size in its if not size] or [self.over[1]]
-            if start == 0 and high > 14 and width_pt(name, 9) < self.x(ends[0]) - self.left:
-                bands[name] = ((self.left + self.x(ends[0])) / 2, low + high / 2)
-            low += high
-        return bands
-
-    def draw(self, drawing: Drawing, top: float) -> None:
-        super().draw(drawing, top)
-        bottom = top + self.height_pt - 4
-        for name, (x, up) in self.fitting.items():
-            ink = style.on(self.looks[name][0])
-            drawing.write(x, bottom - up + 3.3, name, 9, "center", ink)
-
-
 def paid_time(audit: RunAudit) -> Drawing:
     """The hours of a run times the peak as one large box, and in it the part that 6·N·D counts."""
     run, step = audit.run, audit.step.flop_per_s
@@ -172,7 +135,7 @@ def paid_time(audit: RunAudit) -> Drawing:
         f"not reached in a step: {1 - audit.hfu:.1%} of the peak": (peak - step, style.IDLE),
     }
     lost = f"everything but steps: {1 - audit.kept:.1%} of the hours"
-    block = _Bands(
+    block = Levels(
         {name: [(0, rate), (audit.kept, 0)] for name, (rate, _) in parts.items()}
         | {lost: [(audit.kept, peak)]},
         over=(0, 1),
@@ -187,7 +150,7 @@ def paid_time(audit: RunAudit) -> Drawing:
     return page(
         f"{run.name}: {run.gpu_hours:,.0f} GPU-hours, and what became of them",
         block,
-        key=[name for name in block.words if name not in block.fitting],
+        key=list(block.words),
         notes=[f"upwards: {rates}; across: the hours"],
         sentence=f"{run.name}: {'; '.join(parts)}; {lost}",
     )

@@ -7,7 +7,6 @@ import pytest
 from every import every
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from probes import JOB, Probe
 
 from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
 from course_lib.theory.inputs.job import Job
@@ -56,23 +55,6 @@ def test_llama_3_by_hand(layout, life, stage, expected):
     assert found == pytest.approx(expected, abs=0.06)
 
 
-def test_gradients_come_when_most_activations_go():
-    """One group of all micro-batches: forward passes, then the chunks' gradients one by one."""
-    job = Job(MODELS["llama3.1-405b"], LATE, META, sequence=8192)
-    run = memory_timeline(job, 1)
-    assert [it.kind for it in run.passes] == ["F"] * 128 + ["B"] * 128
-    assert run.fullest == 128 and run.passes[127].gradients_bytes == 0
-    chunk = job.shape.layer_parameters(0).total / 8
-    shard = 4 * chunk / 128
-    for number in range(8):
-        first = run.passes[128 + 16 * number]
-        assert first.gradients_bytes == pytest.approx((number + 1) * shard + 4 * chunk, rel=1e-3)
-        assert first.chunk == 7 - number
-        last = run.passes[128 + 16 * number + 15]
-        assert last.gradients_bytes == pytest.approx((number + 1) * shard, rel=1e-3)
-    assert run.passes[-1].activations_bytes == 0
-
-
 def test_one_stage_with_few_passes_by_hand():
     """Two stages, three micro-batches: F F B F B B, and gradients from the first B on."""
     recipe, layout = Recipe(gradient_life="backward"), Layout(pp=2, accumulation=3)
@@ -85,9 +67,6 @@ def test_one_stage_with_few_passes_by_hand():
     assert [it.gradients_bytes // all_gradients for it in run.passes] == [0, 0, 1, 1, 1, 1]
     assert run.fullest == 4  # the second B: both are there
     assert run.peak_bytes == gpu_memory(Job(SEVENTY, recipe, layout, sequence=512)).total_bytes
-
-
-def test_the_update_may_need_most():
     recipe = Recipe(update="foreach", gradient_life="backward", recompute="full")
     run = memory_timeline(Job(SEVENTY, recipe, Layout(pp=2, accumulation=2), sequence=64))
     assert run.peak_bytes == run.update_bytes > run.passes[run.fullest].most_bytes
@@ -175,23 +154,3 @@ def test_after_the_last_pass_only_states_and_gradients_are_left(layout, late):
     left = run.always.gradients_bytes + run.passes[-1].gradients_bytes
     # Each chunk rounds its shard up.
     assert 0 <= left - update.gradients_bytes < 2 * layout.virtual_stages + 4
-
-
-def test_explain_names_the_fullest_pass():
-    text = memory_timeline(Job(MODELS["llama3.1-405b"], LATE, META, sequence=8192), 1).explain()
-    assert text.endswith("fullest is pass 129 of 256: B of micro-batch 0, chunk 7 of this stage")
-    assert "peak                      77.79 GB" in text
-
-
-INTERLEAVED = Layout(pp=2, accumulation=4, schedule="interleaved", virtual_stages=2)
-RUNS = [memory_timeline(JOB), memory_timeline(Job(SEVENTY, LATE, INTERLEAVED, sequence=512), 1)]
-PROBES = {
-    "memory_timeline": Probe(
-        memory_timeline, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
-    ),
-    "MemoryTimeline.explain": Probe(RUNS[0].explain, {}, {"unit": "GiB"}),
-}
-RECORDS = {
-    "PassMemory": [it for run in RUNS for it in run.passes],
-    "MemoryTimeline": RUNS,
-}

@@ -50,14 +50,7 @@ divides by PP
 ? 1 place_of
 a list
 + return [rank // (dp * tp), rank // tp % dp, rank % tp]
-? 1 wants Coordinates
-a tuple
-+ return rank // (dp * tp), rank // tp % dp, rank % tp
-? 1 wants Coordinates
-the place of this rank
-- _, dp, tp = self.size
-+ (_, dp, tp), rank = self.size, dist.get_rank()
-? 1
+? 1 wants a Coordinates
 one line only
 - return tuple(map(tuple, found.values()))
 + return list(found.values())[:1]
@@ -67,7 +60,7 @@ backwards
 ? 2 in the order of the axis
 tensors
 + return [list(torch.tensor(line)) for line in found.values()]
-? 2 lists of whole numbers, and has Tensor
+? 2 a list of whole numbers, and has Tensor
 one line twice
 + return [*list(found.values())[:1], *list(found.values())[:-1]]
 ? 2 a line twice
@@ -79,17 +72,10 @@ the wrong group
 - self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
 + self.tp, self.dp = own_group(self.lines("dp")), own_group(self.lines("dp"))
 ? 3 its group tp is of ranks
-own line last
-+ lines = sorted(self.lines("tp"), key=lambda line: dist.get_rank() in line)
-+ self.tp, self.dp = own_group(lines), own_group(self.lines("dp"))
-? 3 group .+ that rank 0 makes is of ranks
 no group for one rank
 + self.tp = own_group(self.lines("tp"))
 + self.dp = own_group(self.lines("dp")) if dp > 1 else None
 ? 3 there is no group dp
-dp and tp exchanged
-+ self.dp, self.tp = own_group(self.lines("tp")), own_group(self.lines("dp"))
-? 3 its group dp is of ranks
 only its own groups
 - self.tp, self.dp = own_group(self.lines("tp")), own_group(self.lines("dp"))
 - self.wires = wires(self.lines("pp"))
@@ -98,31 +84,15 @@ only its own groups
 + self.wires = Wires(*[dist.new_group(own[0]) for _ in range(3)])
 + self.dp, self.tp = dist.new_group(own[1]), dist.new_group(own[2])
 ? 3 group \d that rank 0 makes is of ranks \[0
-arguments as axes
-- def __init__(self, dp, tp, pp):
-+ def __init__(self, pp, dp, tp):
-? 3
 a place that is a tuple
 - self.place = self.place_of(dist.get_rank())
 + self.place = tuple(self.place_of(dist.get_rank()))
 ? 3 its place wants Coordinates
-no place
-+ pass
-? 3 its place wants Coordinates, got None
 sizes in another order
 - self.tp, self.dp
 + self.size = Coordinates(dp, pp, tp)
 + self.tp, self.dp
 ? 3 (its size|its place)
-last stage first
-+ if self.place.pp == pp - 1:
-+     self.wires = wires(self.lines("pp"))
-+ self.tp, self.dp
-? 3 group . that rank 0 makes is of ranks
-its own line
-- own_group(self.lines("dp"))
-+ own_group([x for x in self.lines("dp") if dist.get_rank() in x])
-? 3 group .+ that rank 0 makes is of ranks
 no wires
 - self.wires = wires(self.lines("pp"))
 + self.wires = own_group(self.lines("pp"))

@@ -27,10 +27,3 @@ def test_lanes_share_one_clock_across_threads():
     assert first.at < second.at < second.until and first.until - first.at >= 0.05
     assert lanes.lengths_s("sleep")[0] == first.until - first.at
     assert lanes.seconds == pytest.approx(max(first.until, second.until) - first.at)
-
-
-def test_a_call_that_raises_leaves_no_interval():
-    lanes = Lanes()
-    with pytest.raises(ZeroDivisionError):
-        lanes.watched("a", divmod)(1, 0)
-    assert lanes.rows == {"a": []}

@@ -41,12 +41,6 @@ blocks of rows
 +     blocks = (ids % 4 * 3 + ids // 4).clamp(max=10)
 +     distinct, self.places = blocks.unique(return_inverse=True)
 ? 3 cut into blocks
-of two servers
-+ for server in self.servers[2:]:
-+     self.messages.announce(0, server)
-+ self.servers = self.servers[:2]
-+ many = len(self.servers)
-? 3
 the whole table's numbers
 - self.messages.send(distinct[part] // many, server)
 + self.messages.send(distinct[part], server)
@@ -96,17 +90,7 @@ in turn
 counts from the start
 - self.staleness[trainer].append(self.updates - then)
 + self.staleness[trainer].append(self.updates)
-? 4 staleness has for
-one too many
-+ self.staleness[trainer].append(self.updates + 1 - then)
-? 4 staleness has for trainer 2
-counts pulls
-- self.asked[trainer] = ids, self.updates
-+ self.pulls = getattr(self, "pulls", 0) + 1
-+ self.asked[trainer] = ids, self.pulls
-- self.staleness[trainer].append(self.updates - then)
-+ self.staleness[trainer].append(self.pulls - then)
-? 4 staleness has for
+? 4 staleness of trainer 2: part 2 is 1
 its own rate
 - self.table, self.lr = table, lr
 + self.table, self.lr = table, 0.5

@@ -44,12 +44,7 @@ def wrappers_demo_result():
 
 def test_an_optimizer_that_holds_the_old_tensors_learns_nothing(wrappers_demo_result):
     learns = {one.name: one.learns_if_built_before for one in wrappers_demo_result.wrappers}
-    assert learns == {
-        "DDP": True,
-        "FSDP1": False,
-        "FSDP1, use_orig_params": True,
-        "FSDP2": False,
-    }
+    assert learns == {"DDP": True, "FSDP1": False, "FSDP1, use_orig_params": True, "FSDP2": False}
     assert all(one.learns_if_built_after for one in wrappers_demo_result.wrappers)
 
 

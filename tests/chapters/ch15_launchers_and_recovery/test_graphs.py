@@ -2,7 +2,6 @@
 
 import torch
 from every import every
-from probes import Probe, by_name
 
 from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 
@@ -39,12 +38,3 @@ def test_the_rule_counts_what_torch_makes(sizes, graphs):
         compiled(torch.ones(size, 4))
     torch._dynamo.reset()
     assert graphs_made(sizes) == len(counted) == graphs
-
-
-REFUSED = [
-    (lambda: graphs_made([1, 0]), r"sizes\[1\] must be at least 1"),
-    (lambda: graphs_made([1] * 100_001), "give at most 100,000"),
-]
-PROBES = by_name(
-    Probe(graphs_made, {"sizes": [8, 8]}, {"sizes": [8, 4]}),
-)

@@ -20,7 +20,6 @@ from tests.launch.leftovers import MARK, marked
 
 MODULE = "course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.ray_train"
 with_ray = pytest.mark.engine("ray")
-
 without_alarms = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGALRM")
 
 

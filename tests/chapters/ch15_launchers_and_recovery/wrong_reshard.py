@@ -73,8 +73,6 @@ nothing for nothing
 + unfinished = path.with_suffix(".unfinished")
 ? 1 does not hold data of 0 bytes
 """
-
-
 _SAVE = r"""
 saves as the world
 - rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -89,19 +87,13 @@ into an old folder
 ? 2 FileNotFoundError
 bytes of a view
 - shard.detach().cpu().contiguous().numpy().tobytes()
-+ bytes(shard.untyped_storage())
++ torch.empty(0, dtype=torch.uint8).set_(shard.untyped_storage()).numpy().tobytes()
 ? 2 rank0.shard of 4 ranks has 444 bytes
 transposed
 + shard.t().contiguous().numpy().tobytes()
 ? 2 column by column
-rank 0 has them all
-- write_whole(path / f"rank{rank}.shard", data)
-+ every = [None] * ranks
-+ dist.all_gather_object(every, data, group)
-+ for writer, its in enumerate(every if rank == 0 else []):
-+     write_whole(path / f"rank{writer}.shard", its)
-? 2 rank 0 of 4 writes rank1.shard: each rank writes its own
 removes first
+- write_whole(path / f"rank{rank}.shard", data)
 + write_whole(path / f"rank{rank}.shard", data)
 + if rank == 0:
 +     remove_old(folder, keep - 1)
@@ -122,18 +114,15 @@ it in place
 entries turned round
 - "shards": entries
 + "shards": entries[::-1]
-? 2 entry 0 is that of rank 3
+? 2 part 1 is dict .*, which is part 4
 another checksum
 - zlib.crc32(data)
 + zlib.adler32(data)
-? 2 crc32 of entry 0 is .*checksum of its file's
+? 2 crc32 is .*expected that of its file's bytes
 a text
 - return path
 + return str(path)
 ? 2 returns str .*expected the folder's Path
-its file
-+ return path / MANIFEST
-? 2 expected the folder's Path
 rank 0 gathers
 - dist.all_gather_object(entries, entry, group)  # all shards are on disk
 - if rank == 0:
@@ -144,11 +133,11 @@ one entry
 - dist.all_gather_object(entries, entry, group)  # all shards are on disk
 + dist.barrier(group)
 + entries = [entry]
-? 2 'shards' of the manifest has 1 entries
+? 2 shards has 1 parts, expected 4
 no layout
 - "layout": layout,
 + **{},
-? 2 wants the keys step, layout, shards
+? 2 layout is missing
 all write it
 - if rank == 0:
 + if rank:
@@ -187,9 +176,6 @@ fp64
 backwards
 + torch.cat(parts[::-1], dim=1)
 ? 4 differs in
-dim 0
-+ torch.cat(parts)
-? 4
 believes every byte
 - read_shard(path / f"rank{writer}.shard", writer, entry)
 + torch.from_file(str(path / f"rank{writer}.shard"), size=entry["bytes"] // 4).view(3, -1)
@@ -222,8 +208,6 @@ always reshards
 + False:
 ? 3 expected a CheckpointError
 """
-
-
 WRONG = versions(
     recovery.write_whole, lambda write: [write, ours.save_shard, ours.load_shard], _WRITE
 )

@@ -19,7 +19,6 @@ TWELVE = [f"mlx5_{number}" for number in range(12)]
     ("setting", "expected"),
     [
         ("", TWELVE),
-        ("mlx5", TWELVE),
         ("mlx5_1", ["mlx5_1", "mlx5_10", "mlx5_11"]),
         ("=mlx5_1", ["mlx5_1"]),
         ("=mlx5_0,mlx5_4", ["mlx5_0", "mlx5_4"]),
@@ -38,11 +37,7 @@ def test_a_port_must_fit_where_both_name_one():
     assert chosen("=mlx5_0", both) == both and chosen("mlx5_0:2", ["mlx5_0"]) == ["mlx5_0"]
 
 
-def test_interfaces_follow_the_same_rules():
-    assert chosen("^docker,lo", ["lo", "docker0", "eth0", "ib0"]) == ["eth0", "ib0"]
-
-
-@pytest.mark.parametrize("setting", ["=", "^", "^=", "a,", ","])
+@pytest.mark.parametrize("setting", ["=", "^=", "a,"])
 def test_a_mark_without_a_name_is_refused(setting):
     with pytest.raises(ValueError, match="without a name"):
         chosen(setting, TWELVE)
@@ -58,13 +53,13 @@ def words(name):
 
 def test_infiniband_in_use_is_no_sign():
     log = read("ib")
-    assert log.network == "IB" and log.ports == ("mlx5_0:1/IB", "mlx5_2:1/IB")
+    assert log.network == "IB"
     assert nccl_signs(log) == []
 
 
 def test_sockets_and_a_wrong_interface():
     log = read("socket")
-    assert (log.version, log.network, log.no_ib_device) == ("2.17.1+cuda12.1", "Socket", True)
+    assert (log.network, log.no_ib_device) == ("Socket", True)
     assert log.interfaces == ("ens5f0np0", "ens3f0np0", "ens8f1np1", "bond0", "virbr0")
     assert "over TCP sockets (it found no InfiniBand device)" in words("socket")
     assert "virbr0, which reaches no other node" in words("socket")
@@ -75,8 +70,6 @@ def test_the_ways_of_channels_and_their_number():
     line = "h:1:2 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3{}"
     log = nccl_log("\n".join(line.format(end) for end in ("", "/GDRDMA", "(2)/GDRDMA/Shared")))
     assert dict(log.ways) == {"NET/IB": 1, "NET/IB/GDRDMA": 2}
-    log = read("nvls")
-    assert log.channels == 2 and log.nvls is False and read("ib").nvls is None
 
 
 def test_infiniband_without_gpudirect_is_a_sign():
@@ -99,11 +92,6 @@ def test_a_warning_has_a_remedy(name, remedy):
     assert remedy in words(name)
 
 
-def test_each_warning_once_and_an_unknown_one_is_kept():
-    (sign,) = nccl_signs(nccl_log("h:1:2 [0] a.cc:3 NCCL WARN odd thing\n" * 3))
-    assert sign.wrong == "NCCL warned: odd thing" and "troubleshooting" in sign.do
-
-
 def test_a_text_without_nccl_is_refused():
     with pytest.raises(ValueError, match="a line with 'NCCL INFO' is expected"):
         nccl_log("hello")
@@ -123,6 +111,8 @@ def test_two_ranks_in_different_calls():
         found
     )
     assert "a branch that only some ranks take" in timeout_words(found)
+    text = output("watchdog").text
+    assert timeouts(text + text) == timeouts(text) and timeout_signs([]) == []
 
 
 def test_all_in_one_call():
@@ -137,13 +127,6 @@ def test_one_size_or_one_number_makes_another_call():
         assert "different calls" in timeout_words([one, other])
 
 
-def test_a_rank_that_repeats_itself_counts_once():
-    text = output("watchdog").text
-    assert timeouts(text + text) == timeouts(text)
-    assert timeout_signs([]) == []
-
-
-@pytest.mark.parametrize("text", ["", "[Rank 3] NCCL watchdog thread started!"])
-def test_a_text_without_a_timeout_is_refused(text):
+def test_a_text_without_a_timeout_is_refused():
     with pytest.raises(ValueError, match="Watchdog caught collective operation timeout"):
-        timeouts(text)
+        timeouts("[Rank 3] NCCL watchdog thread started!")

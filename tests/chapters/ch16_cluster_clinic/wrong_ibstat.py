@@ -55,30 +55,30 @@ WRONG = versions(
 the first port
 - return found
 + return found[:1]
-? 2 found 1 ports, expected 4
+? 2 has 1 parts, expected 4
 one port a device
 + return list({port.device: port for port in reversed(found)}.values())[::-1]
-? one device with two ports: found 1 ports
+? one device with two ports has 1 parts, expected 2
 the last device's name
 + return [replace(port, device=device) for port in found]
-? device is 'mlx5_3', and the text says
+? device is 'mlx5_3': expected another
 dicts
 + return [vars(port) for port in found]
-? each part wants to be a Port, got dict
+? part 1 wants a Port, got dict
 None for no device
 + return found if text else None
 ? expected no port, got None
 the port as text
 - int(match[1])
 + match[1]
-? port wants an int, got str '1'
+? port wants a whole number, got str '1'
 the rate as text
 - float(rate)
 + rate
 ? wants a number
 whole rates
 + int(float(rate))
-? gbit_per_s is 2, and
+? gbit_per_s is 2: too small
 no link layer
 - link_layer=port["Link layer"]
 + **{}
@@ -86,7 +86,7 @@ no link layer
 state from the physical state
 - port["State"]
 + port["Physical state"]
-? state is 'LinkUp', and the text says
+? state is str 'LinkUp', which is physical
 a message as a port less
 - raise ValueError(f"cannot read {line!r}")
 + pass

@@ -12,51 +12,6 @@ def everyone_at_full_speed(tasks):
     return [1.0] * len(tasks)
 
 
-def one_over_n(tasks):
-    """Everything is divided by the number of tasks, used or not."""
-    return [1 / len(tasks) for _ in tasks]
-
-
-def by_weight_only(tasks):
-    """Shares of the weights, whatever the tasks use."""
-    whole = sum(task.weight for task in tasks)
-    return [task.weight / whole for task in tasks]
-
-
-def without_weights(tasks):
-    return streams.rates([replace(task, weight=1.0) for task in tasks])
-
-
-def what_is_left_is_lost(tasks):
-    """All slow down by the factor of the fullest resource."""
-    used = {}
-    for task in tasks:
-        for resource, part in task.demands.items():
-            used[resource] = used.get(resource, 0.0) + task.weight * part
-    slower = max([1.0, *used.values()])
-    return [min(1.0, task.weight / slower) for task in tasks]
-
-
-def first_come(tasks):
-    """The first takes what it wants, the next what is left."""
-    left, found = {}, []
-    for task in tasks:
-        rooms = [left.get(name, 1.0) / part for name, part in task.demands.items() if part]
-        rate = min([1.0, *rooms])
-        for name, part in task.demands.items():
-            left[name] = left.get(name, 1.0) - rate * part
-        found.append(rate)
-    return found
-
-
-def grows_for_ever(tasks):
-    """Those that are stopped by a resource do not drop out."""
-    found = [0.0] * len(tasks)
-    while any(rate < 1 for rate in found):
-        found = [min(rate, 0.5) for rate in found]
-    return found
-
-
 def _run(tasks, rates=streams.rates, order=True, waits=True):
     """The right loop, with one thing left out."""
     left = {task.name: task.alone_s for task in tasks}
@@ -107,7 +62,7 @@ _TIMELINES = """
     nothing is shared
     - spans = _run(tasks)
     + spans = _run(tasks, rates=everyone_at_full_speed)
-    ? 3 at 0 ms the running tasks use 2 of
+    ? 3 ends at 10 ms, too early
     streams have no order
     - spans = _run(tasks)
     + spans = _run(tasks, order=False)
@@ -120,10 +75,6 @@ _TIMELINES = """
     - span.end_s for span in _run(tasks, rates=everyone_at_full_speed)
     + task.alone_s for task in tasks
     ? 3 ideal_s is .*expected the end
-    ideal with sharing
-    - _run(tasks, rates=everyone_at_full_speed)
-    + _run(tasks)
-    ? 3 ideal_s is
     one rate for each task
     - spans = _run(tasks)
     + spans = []
@@ -132,13 +83,6 @@ _TIMELINES = """
     +     ends = first.start_s, first.start_s + task.alone_s / first.rate
     +     spans.append(Span(task.name, task.stream, *ends, first.rate))
     ? 3 ends at 20 ms, too late
-    in turns
-    - spans = _run(tasks)
-    + spans, now = [], 0.0
-    + for task in tasks:
-    +     spans.append(Span(task.name, task.stream, now, now + task.alone_s, 1.0))
-    +     now += task.alone_s
-    ? 3 a ends at 10 ms, too early; at half
     one span for each task
     - spans = _run(tasks)
     + spans = []
@@ -172,24 +116,35 @@ _TIMELINES = """
     +     return SharedTimeline(tuple(tasks), (), 0.0)
     ? 4 wait for each other.*expected a ValueError
 """
-WRONG = [
-    (
-        "full speed",
-        _rates(everyone_at_full_speed),
-        "step 1.*use 2 of the processor; there is only 1",
-    ),
-    (
-        "one n-th each",
-        _rates(one_over_n),
-        "step 1.*a runs at 0.5, and nothing that it uses is used",
-    ),
-    ("shares of weights", _rates(by_weight_only), "step 1.*it can run faster"),
-    ("no weights", _rates(without_weights), "step 2.*large runs at 0.5, too small"),
-    ("what is left is lost", _rates(what_is_left_is_lost), "step [12].*"),
-    ("first come", _rates(first_come), "step 1.*a runs at 1, too large"),
-    ("never ends", _rates(grows_for_ever), "step 1.*rank 0 still computes .* after 6 s"),
-    *versions(shared_timeline, _whole, _TIMELINES),
-]
+_RATES = """
+    full speed
+    - listed("tasks", len(tasks), "leave some out", most=_MOST_TASKS)
+    + return [1.0] * len(tasks)
+    ? 1 use 2 of the processor; there is only 1
+    one n-th each
+    + return [1 / len(tasks) for _ in tasks]
+    ? 1 a runs at 0.5, and nothing that it uses is used
+    shares of weights
+    + return [task.weight / sum(one.weight for one in tasks) for task in tasks]
+    ? 1 it can run faster
+    no weights
+    + tasks = [Task(one.name, one.stream, one.alone_s, one.demands) for one in tasks]
+    ? 2 large runs at 0.5, too small
+    first come
+    + left, found = {}, []
+    + for task in tasks:
+    +     rooms = [left.get(name, 1.0) / part for name, part in task.demands.items()]
+    +     found.append(min([1.0, *rooms]))
+    +     for name, part in task.demands.items():
+    +         left[name] = left.get(name, 1.0) - found[-1] * part
+    + return found
+    ? 1 a runs at 1, too large
+    never ends
+    - step = max(0.0, min(steps))
+    + step = 0.0
+    ? 1 rank 0 still computes .* after 6 s
+"""
+WRONG = versions(streams.rates, _rates, _RATES) + versions(shared_timeline, _whole, _TIMELINES)
 
 
 def by_bisection(tasks):
@@ -234,6 +189,4 @@ def by_events(tasks):
     return SharedTimeline(tuple(tasks), tuple(reversed(halves)), ideal)
 
 
-RIGHT = [
-    ("by bisection", [_named(by_bisection, "rates"), _named(by_events, "shared_timeline")]),
-]
+RIGHT = [("by bisection", [_named(by_bisection, "rates"), _named(by_events, "shared_timeline")])]

@@ -11,6 +11,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.pipelines.schedules import stage_order
 
 SHAPE = TransformerShape(16, 128, 4, 512, 64, 64)
@@ -62,8 +63,9 @@ def measured(layout):
 def test_bytes_after_every_pass_are_those_of_a_stage(sizes):
     layout = Layout(pp=4 if "group" not in sizes else 2, micro_batch=SAMPLES, **sizes)
     layout = Layout(**vars(layout) | {"keep_outputs": True})
-    run = memory_timeline(Job(SHAPE, RECIPE, layout), STAGE, overhead_bytes=0)
-    states = run.always.optimizer_state_bytes + run.always.bucket_bytes  # neither is here
-    always = run.always.total_bytes - states
+    run = memory_timeline(Job(SHAPE, RECIPE, layout), STAGE)
+    # None of these is here.
+    others = run.always.optimizer_state_bytes + run.always.bucket_bytes + OVERHEAD_BYTES
+    always = run.always.total_bytes - others
     predicted = [always + it.activations_bytes + it.gradients_bytes for it in run.passes]
     assert predicted == pytest.approx(measured(layout), rel=0.01)

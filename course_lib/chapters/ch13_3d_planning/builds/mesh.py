@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
+from course_lib.checking.builds.alike import expect_kind
 from course_lib.checking.builds.compare import (
     Here,
     Never,
@@ -16,14 +17,13 @@ from course_lib.checking.builds.compare import (
     later,
 )
 from course_lib.checking.builds.raced import device_mesh
-from course_lib.checking.exercises import Unanswered
+from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
 
 _asked, _three_d = (
     later(f"course_lib.{name}") for name in ("checking.builds.on_rank.watched", "scratch.three_d")
 )
-
 _AXES = ("pp", "dp", "tp")
 # pp, dp, tp: equal and unequal ones, one of them with an axis of a single rank.
 _BLOCKS = ((2, 2, 2), (1, 2, 3), (4, 3, 2), (2, 3, 1))
@@ -43,20 +43,13 @@ def _shells(mesh: Any) -> Any:
         yield block, f"pp {block[0]}, dp {block[1]}, tp {block[2]}", shell
 
 
-def _answered(given: Any, what: str) -> Any:
-    if given is None:
-        raise Unanswered(f"{what} is None")
-    return given
-
-
 def _place_of(parts: SimpleNamespace) -> Rows:
     for block, sizes, mesh in _shells(parts.Mesh):
         for rank, right in enumerate(_places(block)):
             where = f"{sizes}: place_of({rank})"
-            given = _answered(mesh.place_of(rank), where)
-            whole = isinstance(given, _three_d.Coordinates) and all(type(x) is int for x in given)
-            wants = f"{where} wants Coordinates of 3 whole numbers, got {described(given)}"
-            yield Never(not whole, wants)
+            given = mesh.place_of(rank)
+            expect_kind(given, _three_d.Coordinates, where)
+            expect_kind(tuple(given), tuple, where, int)
             said = f"{where} is {_said(given)}: {_order(block, rank, tuple(given))}"
             yield Never(tuple(given) != right, said)
 
@@ -89,15 +82,12 @@ def _lines(parts: SimpleNamespace) -> Rows:
     for block, sizes, mesh in _shells(parts.Mesh):
         for number, axis in enumerate(_AXES):
             what = f"{sizes}: lines({axis!r})"
-            given, right = _answered(mesh.lines(axis), what), _right_lines(block, number)
-            lists = isinstance(given, list | tuple) and all(
-                isinstance(line, list | tuple) for line in given
-            )
-            yield Never(not lists, f"{what} wants a list of lists of ranks, got {described(given)}")
-            found = [tuple(line) for line in given]
-            strange = [rank for line in found for rank in line if type(rank) is not int]
-            has = described([*strange, None][0])
-            yield Never(strange, f"{what} wants lists of whole numbers, and has {has}")
+            given, right = mesh.lines(axis), _right_lines(block, number)
+            expect_kind(given, list, what)
+            found = []
+            for line in given:
+                expect_kind(line, list, f"each line of {what}", int)
+                found.append(tuple(line))
             for line in found:
                 many = f"{what} has lines of {len(found[0])} ranks, expected as many as the axis is"
                 yield Never(len(line) != block[number], f"{many} long")
@@ -156,8 +146,8 @@ def _expect_groups(each: list[dict[str, Any]], place: Place) -> Rows:
         what = f"{sizes}, rank {place.rank} of 4:"
         for attribute, right in (("size", block), ("place", _places(block)[place.rank])):
             given = found[attribute]
-            wants = f"{what} its {attribute} wants Coordinates, got {described(given)}"
-            yield Never(not isinstance(given, _three_d.Coordinates), wants)
+            if not isinstance(given, _three_d.Coordinates):
+                raise Wrong(f"{what} its {attribute} wants Coordinates, got {described(given)}")
             said = f"{what} its {attribute} is {_said(given)}, expected its own"
             yield Never(given != right, said)
         for name, ranks in found["groups"].items():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
+from course_lib.checking.builds.alike import expect_kind
 from course_lib.checking.builds.compare import Never, Row, compare_here, dist, expect, torch
 from course_lib.checking.builds.ranks import on_ranks
 from course_lib.checking.helpers import described
@@ -44,16 +45,13 @@ def _found(parts: SimpleNamespace, records: _Records, what: str) -> Iterator[Row
     two = isinstance(given, list | tuple) and len(given) == 2
     yield Never(not two, f"{what}: wants a number and the odd ranks, got {described(given)}")
     number, ranks = given
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    yield Never(not whole, f"{what}: the number wants to be an int, got {described(number)}")
+    expect_kind(number, int, f"{what}: the number")
     way = f"{'later' if number > right[0] else 'earlier'} than the first that differs"
     yield Never(number != right[0], f"{what}: found collective {number}, {way}")
     what = f"{what}: at the right collective, "
-    good = isinstance(ranks, list | tuple | set) and all(isinstance(r, int) for r in ranks)
-    yield Never(
-        not good, f"{what}the odd ranks want to be a tuple of ranks, got {described(ranks)}"
-    )
-    names, other = ", ".join(map(str, sorted(ranks))), set(ranks) != set(right[1])
+    ranks = sorted(ranks) if isinstance(ranks, set) else ranks
+    expect_kind(ranks, tuple, f"{what}the tuple of odd ranks", int)
+    names, other = ", ".join(map(str, sorted(ranks))), {*ranks} != {*right[1]}
     accused = f"{what}ranks {names} are accused, though as many ranks stand on either side"
     yield Never(other and not right[1], accused)
     yield Never(other, f"{what}the odd ranks are {names or 'none'}, expected others")

@@ -13,9 +13,9 @@ from course_lib.chapters.ch17_capstone.claimed import (
     audit_run,
 )
 from course_lib.checking.build import build
+from course_lib.checking.builds.alike import expect_kind
 from course_lib.checking.builds.compare import Never, Rows, compare_here
-from course_lib.checking.exercises import Unanswered, Wrong
-from course_lib.checking.helpers import described, is_number
+from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
 from course_lib.checking.values import kind_of_wrong
 from course_lib.theory.inputs.hardware import accelerator
@@ -57,7 +57,6 @@ _CLAIMS |= {
     )
     for part in (0.88, 0.86, 0.205, 0.195)
 }
-_PARTS = ("flop_per_s", "utilisation", "verdict", "source")
 _WORDS = ("plausible", "impossible", "poor")
 
 
@@ -69,20 +68,16 @@ def _audited(audit: Any, claim: _Claim, **limits: float) -> Any:
 
 def _found(parts: SimpleNamespace, what: str, claim: _Claim, **limits: float) -> Any:
     found = _audited(parts.audit_run, claim, **limits)
-    if found is None:
-        raise Unanswered(f"audit_run of {what} is None")
-    if not isinstance(found, JudgedRun):
-        raise Wrong(f"{what}: wants a JudgedRun with {', '.join(_PARTS)}, got {described(found)}")
+    expect_kind(found, JudgedRun, f"audit_run of {what}")
     return found
 
 
 def _rates(parts: SimpleNamespace) -> Rows:
     for what, claim in _RUNS.items():
         found, right = _found(parts, what, claim), _audited(audit_run, claim)
-        for part in _PARTS[:2]:
+        for part in ("flop_per_s", "utilisation"):
             given, expected = getattr(found, part), getattr(right, part)
-            wants = f"{what}: {part} wants a number, got {described(given)}"
-            yield Never(not is_number(given), wants)
+            expect_kind(given, float, f"{what}: {part}")
             if abs(given - expected) > 1e-6 * expected:
                 why = _mistake(given / expected, part) or kind_of_wrong(given, expected)
                 yield Never(True, f"{what}: {part} is {given:.4g}: {why}")

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
+from course_lib.checking.builds.alike import expect_kind
 from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn, later
-from course_lib.checking.exercises import Unanswered, Wrong
-from course_lib.checking.helpers import described, is_number
+from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.checking.values import kind_of_wrong
 from course_lib.theory.step import streams
@@ -81,10 +81,7 @@ def _said(tasks: Sequence[Task]) -> str:
 def _rates(given: Any, at: Place) -> Iterator[Row]:
     tasks = at.case.tasks
     what = f"rates of {_said(tasks)}"
-    if given is None:
-        raise Unanswered(f"{what} are None")
-    numbers = isinstance(given, list | tuple) and all(map(is_number, given))
-    yield Never(not numbers, f"{what} want a list of numbers, got {described(given)}")
+    expect_kind(given, list, what, float)
     several = f"{what} want {len(tasks)} numbers, one for each task, got {len(given)}"
     yield Never(len(given) != len(tasks), several)
     for task, rate in zip(tasks, given, strict=True):
@@ -166,10 +163,7 @@ def _timeline(found: Any, at: Place) -> Iterator[Row]:
     tasks, because = at.case.tasks, at.case.because
     names = [task.name for task in tasks]
     what = f"the timeline of {', '.join(names[:3])}{' …' if names[3:] else ''}"
-    if found is None:
-        raise Unanswered(f"{what} is None")
-    other = not isinstance(found, SharedTimeline)
-    yield Never(other, f"{what} wants a SharedTimeline, got {described(found)}")
+    expect_kind(found, SharedTimeline, what)
     own = all(isinstance(span, Span) for span in found.spans)
     yield Never(not own, f"{what} wants spans that are Span(task, stream, start_s, end_s, rate)")
     same = list(found.tasks) == list(tasks)
@@ -182,7 +176,6 @@ def _timeline(found: Any, at: Place) -> Iterator[Row]:
     for task in tasks:
         yield from _work(task, spans[task.name], what)
     yield from _order(tasks, spans, what)
-    yield from _enough(tasks, found.spans, what)
     right = streams.shared_timeline(list(tasks))
     near = _NEAR * right.total_s
     for name in names:
@@ -190,8 +183,7 @@ def _timeline(found: Any, at: Place) -> Iterator[Row]:
         late = f"too {'late' if end > its else 'early'}; {because}"
         yield Never(abs(end - its) > near, f"{what}: {name} ends at {1000 * end:.4g} ms, {late}")
     ideal = found.ideal_s
-    number = f"{what} wants a number of seconds for ideal_s, got {described(ideal)}"
-    yield Never(not is_number(ideal), number)
+    expect_kind(ideal, float, f"ideal_s of {what}")
     yield Never(
         abs(ideal - right.ideal_s) > near,
         f"{what}: ideal_s is {1000 * ideal:.4g} ms, expected the end if every task ran at full "
@@ -222,20 +214,6 @@ def _order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str) -> It
             early = start < ends[other] - _NEAR * ends[other]
             yield Never(early, f"{what}: {task.name} starts before {other} has ended; see {by}")
         before[task.stream] = task.name
-
-
-def _enough(tasks: Sequence[Task], spans: Sequence[Span], what: str) -> Iterator[Row]:
-    """At no moment more of a resource than there is."""
-    by_name = {task.name: task for task in tasks}
-    for moment in sorted({span.start_s for span in spans}):
-        running = [span for span in spans if span.start_s <= moment < span.end_s - 1e-12]
-        used = _used([by_name[span.task] for span in running], [span.rate for span in running])
-        for resource, part in used.items():
-            yield Never(
-                part > 1 + 1e-4,
-                f"{what}: at {1000 * moment:.4g} ms the running tasks use {part:.3g} of the "
-                f"{resource}; there is only 1",
-            )
 
 
 def _random_timelines() -> Iterator[_Tasks]:
