@@ -70,42 +70,6 @@ class FSDPUnit:
         self.reduction = self.sent = None
 
 
-class Lists(FSDPUnit):
-    """Right: torch's own calls, a list of parts, and the mean taken at the end."""
-
-    def start_gather(self):
-        if not self.whole.untyped_storage().nbytes():
-            self.whole.untyped_storage().resize_(self.whole.nbytes)
-            parts = list(self.whole.chunk(self.ranks))
-            own = self.shard.detach().to(self.whole.dtype)
-            self.gathering = dist.all_gather(parts, own, group=self.group, async_op=True)
-
-    def start_reduction(self):
-        part = torch.empty_like(self.shard).detach()
-        pieces = [piece.contiguous() for piece in self.gradient.chunk(self.ranks)]
-        work = dist.reduce_scatter(part, pieces, group=self.group, async_op=True)
-        self.reduction, self.gradient = (part, work), None
-
-    def finish_reduction(self):
-        if self.reduction:
-            self.reduction[1].wait()
-            part = self.reduction[0] / self.ranks
-            if self.shard.grad is not None:
-                part += self.shard.grad
-            self.shard.grad, self.reduction = part, None
-
-
-def _rounded(work, unit, wide):
-    """Waits for fp32, and rounds it."""
-
-    class Rounded:
-        def wait(self):
-            work.wait()
-            unit.whole.copy_(wide)
-
-    return Rounded()
-
-
 def _with_unit(unit):
     unit.__name__ = "FSDPUnit"
     whole = patched(fsdp.FSDP)
@@ -113,23 +77,22 @@ def _with_unit(unit):
     return [unit, whole]
 
 
-RIGHT = [("another form", _with_unit(FSDPUnit)), ("torch's own calls", _with_unit(Lists))]
+_LISTS = patched(
+    FSDPUnit,
+    "wire.start_all_gather(self.whole, own, self.group)",
+    "dist.all_gather(list(self.whole.chunk(self.ranks)), own, self.group, async_op=True)",
+    "wire.start_reduce_scatter(part, self.sent, self.group)",
+    "dist.reduce_scatter(\n"
+    "    part, list(self.sent.chunk(self.ranks)), group=self.group, async_op=True\n"
+    ")",
+)
+RIGHT = [("another form", _with_unit(FSDPUnit)), ("torch's own calls", _with_unit(_LISTS))]
 _UNITS = r"""
     the parameters as well
     - self.group, self.rank = group, dist.get_rank(group)
     + self.parameters = dict(parameters)
     + self.group, self.rank = group, dist.get_rank(group)
     ? 1 keeps the parameters
-    a gradient as the sum
-    - flat = torch.cat([g.flatten().float() for g in gradients])
-    + if len(gradients) == 1:
-    +     if self.gradient is None:
-    +         self.gradient = gradients[0].float().flatten()
-    +     else:
-    +         self.gradient += gradients[0].flatten()
-    +     return
-    + flat = torch.cat([g.flatten().float() for g in gradients])
-    ? 2 has changed the gradients
     shards of unequal length
     - padded.view(self.ranks, -1)[self.rank].clone()
     + flat.tensor_split(self.ranks)[self.rank].clone()
@@ -189,18 +152,6 @@ _UNITS = r"""
     - wire.start_all_gather(self.whole, own, self.group)
     + wire.start_all_gather(self.whole, own, None)
     ? 1 in a group of ranks 0 and 2
-    its number among all
-    - self.ranks = dist.get_world_size(group)
-    + self.ranks = dist.get_world_size(group)
-    + self.rank = dist.get_rank() % self.ranks
-    ? 1 in a group.*(part of rank|differs)
-    gathers in fp32
-    - own = self.shard.detach().to(self.whole.dtype)
-    - self.gathering = wire.start_all_gather(self.whole, own, self.group)
-    + wide = torch.empty(self.size)
-    + work = wire.start_all_gather(wide, self.shard.detach(), self.group)
-    + self.gathering = _rounded(work, self, wide)
-    ? 1 rank 0 sends more bytes by all-gather.*gathered in bf16
     a whole copy
     - own = self.shard.detach().to(self.whole.dtype)
     + self.wide = torch.empty(self.size)
@@ -220,10 +171,6 @@ _UNITS = r"""
     - wire.start_reduce_scatter(part, self.sent, self.group)
     + wire.start_reduce_scatter(part, self.sent, None)
     ? 2 in a group of ranks 0 and 2
-    divides by 2
-    - self.gradient / self.ranks
-    + self.gradient / 2
-    ? 2 1.5 times what is expected
     waits for its reduction
     - self.gradient = None
     + self.gradient = self.reduction[1].wait() and None
@@ -262,11 +209,6 @@ _FSDPS = """
     - self.fetch(number - 1)
     + self.last = number
     ? 2 when block 2 computes backward, its weights are not there
-    keeps weights after backward
-    - self.units[number].free()
-    - for unit in self.units:
-    + for unit in self.units:
-    ? 2 while block 1 computes backward, whole units take.*not freed
     does not finish the last reduction
     - if number == 0:
     + if False:
@@ -296,15 +238,6 @@ _FSDPS = """
     - if self.frees(number):
     + if number:
     ? 4 more all-gather calls than expected: reshard = False
-    asks after computing
-    - self.fetch(number + 1)
-    + pass
-    - if self.frees(number):
-    -     self.units[number].free()
-    + if self.frees(number):
-    +     self.units[number].free()
-    + self.fetch(number + 1)
-    ? 3 when block 0 computes forward, the gather of the unit that comes next
     no prefetch in backward
     - self.fetch(number - 1)
     ? 3 when block 2 computes backward, the gather

@@ -1,4 +1,4 @@
-"""Dispatchers that the check must refuse, as patches of the course's own, and one more right one."""
+"""Dispatchers that the check must refuse, as patches of the course's own; another right one."""
 
 from course_lib.scratch.experts import AllToAll, Dispatcher
 from tests.checking.builds.patches import patched, versions
