@@ -151,7 +151,7 @@ _UNITS = r"""
     gathers over all ranks
     - wire.start_all_gather(self.whole, own, self.group)
     + wire.start_all_gather(self.whole, own, None)
-    ? 1 in a group of ranks 0 and 2
+    ? 1 in the group of ranks \[0, 2\]
     a whole copy
     - own = self.shard.detach().to(self.whole.dtype)
     + self.wide = torch.empty(self.size)
@@ -170,7 +170,7 @@ _UNITS = r"""
     reduces over all ranks
     - wire.start_reduce_scatter(part, self.sent, self.group)
     + wire.start_reduce_scatter(part, self.sent, None)
-    ? 2 in a group of ranks 0 and 2
+    ? 2 in the group of ranks \[0, 2\]
     waits for its reduction
     - self.gradient = None
     + self.gradient = self.reduction[1].wait() and None
