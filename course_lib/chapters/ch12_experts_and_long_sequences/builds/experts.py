@@ -24,11 +24,8 @@ from course_lib.checking.builds.raced import both_passes
 from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
 
-_traffic, _wire = (
-    later("course_lib.checking.builds.on_rank.watched"),
-    later("course_lib.measure.wire"),
-)
-_router = later("course_lib.scratch.experts")
+_traffic = later("course_lib.checking.builds.on_rank.watched")
+_wire, _experts = later("course_lib.measure.wire"), later("course_lib.scratch.experts")
 
 _HIDDEN = 3
 # Rows that each rank sends to each: rank 1 has none.
@@ -75,7 +72,7 @@ class _Case:
         return torch.stack(each)
 
     def kept(self) -> Any:
-        return _router.accepted(self.counts(), self.limit)
+        return _experts.accepted(self.counts(), self.limit)
 
     def order(self, rank: int) -> Any:
         """Accepted choices of a rank, by expert and then by number: one after the other."""
@@ -373,7 +370,7 @@ def _expect_gradients(found: Any, case: _Case, rank: int) -> Rows:
 _ALL_TO_ALL, _TRIPS = (_exchanged, _expect_exchanged), (_there_and_back, _expect_back)
 
 
-def _experts(parts: SimpleNamespace) -> Callable[[], object]:
+def _raced(parts: SimpleNamespace) -> Callable[[], object]:
     ours = parts.Dispatcher(dist.group.WORLD)
     torch.manual_seed(dist.get_rank())
     tokens = torch.randn(2048, 256, requires_grad=True)
@@ -389,13 +386,12 @@ def _experts(parts: SimpleNamespace) -> Callable[[], object]:
 def _on_torchs_all_to_all() -> Callable[[], object]:
     """The course's Dispatcher on torch's own all-to-all."""
     collectives = later("torch.distributed._functional_collectives")
-    dispatcher = later("course_lib.scratch.experts").Dispatcher
 
     def all_to_all(self: Any, rows: Any, sent: Any, received: Any) -> Any:
         return collectives.all_to_all_single_autograd(rows, received, sent, self.group)
 
-    on_torch = type("OnTorch", (dispatcher,), {"all_to_all": all_to_all})
-    return _experts(SimpleNamespace(Dispatcher=on_torch))
+    on_torch = type("OnTorch", (_experts.Dispatcher,), {"all_to_all": all_to_all})
+    return _raced(SimpleNamespace(Dispatcher=on_torch))
 
 
 EXPERTS = build(
@@ -429,6 +425,6 @@ EXPERTS = build(
         ),
     ),
     race=Race(
-        "2048 tokens to 2 of 4 experts and back, with gradients", _experts, _on_torchs_all_to_all
+        "2048 tokens to 2 of 4 experts and back, with gradients", _raced, _on_torchs_all_to_all
     ),
 )
