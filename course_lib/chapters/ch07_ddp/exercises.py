@@ -276,7 +276,6 @@ def _equal(answer: Any) -> None:
 
 
 BUILDS = (builds.DDP,)
-
 QUIZ = (
     Question(
         "How often do the ranks of DDP exchange gradients?",

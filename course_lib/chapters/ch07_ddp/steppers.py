@@ -15,8 +15,6 @@ from course_lib.theory.stories import copies as told
 from course_lib.trace import Event
 
 _LINK = Link("4 GB/s", bytes_per_s=4e9, latency_s=1e-4)
-
-
 # 5 ms of backward for each; the embedding, which is the head as well, is ready at the very end.
 _CHAIN = (
     *(Gradient(f"layer {number}", 10_000_000, 0.005) for number in range(6, 0, -1)),

@@ -27,11 +27,9 @@ from course_lib.trace import Event, Trace
 _flat, _ledger = later("course_lib.scratch.zero"), later("course_lib.scratch.gpt")
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
-
 _Found: TypeAlias = dict[str, Any]
 _Weights: TypeAlias = dict[str, Any]  # by name
 _Use: TypeAlias = tuple[bool | None, bool]  # of the two layers of `Layered`
-
 _THREE = (Case(ranks=3),)
 _REDUCED = 3  # times
 _SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them

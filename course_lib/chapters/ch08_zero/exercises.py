@@ -349,7 +349,6 @@ def _which_run(answer: Any) -> None:
 
 
 BUILDS = (builds.ZERO,)
-
 QUIZ = (
     Question(
         "Why does plain data parallelism store the optimizer states on each GPU?",

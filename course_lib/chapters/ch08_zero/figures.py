@@ -74,11 +74,7 @@ def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
 
 
 _COLUMNS, _SLOTS, _HIGH = 8, 48, 120.0  # ranks; parts of one block that can be seen; all blocks
-
-
 _KINDS = {"weights": style.WEIGHTS, "gradients": style.GRADIENTS, "optimizer": style.STATES}
-
-
 _ON_THE_HOST: Mapping[str, style.Look] = {"on the host": (style.STATES, "x")}
 
 

@@ -16,8 +16,6 @@ from course_lib.theory.stories import copies as told
 from course_lib.trace import FREE, Held, Holdings
 
 _LAYERS, _LAYER_PARAMETERS = 3, 600_000_000  # a multiple of every number of ranks
-
-
 _HIGH = {"weights": 10.0, "gradients": 10.0, "states": 50.0}
 
 
@@ -42,8 +40,6 @@ _TITLES = {
     "update": "Update",
     "publish": "All-gather of the new weights of {layer}",
 }
-
-
 _CAPTIONS = {
     "begin": "In stage {stage} each rank keeps {kept}. No gradients yet.",
     "gather": "Every rank gets all parts of {layer}: whole weights, for a moment (yellow).",
@@ -55,8 +51,6 @@ _CAPTIONS = {
     "update": "{updates}; the gradients may go.",
     "publish": "Every rank gets the new weights of {layer} from their owners.",
 }
-
-
 # By what happens and to what: the frame of its layer's cells.
 _FRAMES = {
     ("forward", "weights"): "forward",

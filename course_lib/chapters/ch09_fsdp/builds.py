@@ -36,18 +36,13 @@ from course_lib.trace import Trace
 _traffic = later("course_lib.checking.builds.on_rank.watched")
 _gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
 _fsdp = later("torch.distributed.fsdp")
-
 _Found = dict[str, Any]
-
 _LAYERS, _HIDDEN, _VOCAB, _CONTEXT = 3, 6, 11, 5
 _ROWS = 12  # samples of all ranks
 _RATE = 0.1  # of the updates of step 4
 _THREE = (Case(ranks=3), Case(ranks=3, in_group=True))
 _BF16 = 0.25  # measured: 0.10, of the largest number in a tensor
-
-
 # Step 1: one unit
-
 _NUMBERS = 19  # of a unit's parameters: neither 2 nor 3 divides it
 _SHAPES: dict[str, tuple[int, ...]] = {"weight": (3, 5), "bias": (3,), "scale": ()}
 

@@ -336,7 +336,6 @@ def _in_use(answer: Any) -> None:
 
 
 BUILDS = (builds.FSDP,)
-
 QUIZ = (
     Question(
         "FULL_SHARD on 8 ranks. With how many of a layer's weights does a rank multiply?",

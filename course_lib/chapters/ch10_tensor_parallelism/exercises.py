@@ -343,7 +343,6 @@ def _slower_link(answer: Any) -> None:
 
 
 BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)
-
 QUIZ = (
     Question(
         "A matrix is cut by columns over 4 GPUs. What has each GPU after the product?",

@@ -13,12 +13,8 @@ from course_lib.theory.stories import messages as told
 from course_lib.trace import TAKE
 
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
-
-
 # What lies where, from X to Z; a gradient lies in the place of what it is the gradient of.
 _PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
-
-
 _OF = {
     "XA": "X·A",
     "YB": "Y·B",
@@ -29,17 +25,11 @@ _OF = {
     "dX part": "f(X)",
     "dX": "X",
 }
-
-
 _UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
-
-
 _BETWEEN = {
     told.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
     told.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
 }
-
-
 # By what is made: what happens, and what else if the tokens are cut.
 _MADE: dict[str, str | tuple[str, str]] = {
     "X": ("Every rank has all of X", "Each rank has its own tokens of X"),
@@ -67,8 +57,6 @@ _MADE: dict[str, str | tuple[str, str]] = {
         "f adds up the parts, and each rank keeps those of its tokens",
     ),
 }
-
-
 _UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
 
 

@@ -358,7 +358,6 @@ def _hang(answer: Any) -> None:
 
 
 BUILDS = (pipeline.PIPELINE,)
-
 QUIZ = (
     Question(
         "4 stages, 12 micro-batches, 1F1B. For what fraction of the whole time is a stage idle?",

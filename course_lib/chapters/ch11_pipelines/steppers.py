@@ -13,14 +13,8 @@ from course_lib.theory.pipelines.simulation import pipeline_trace, timeline
 from course_lib.trace import Event
 
 _CHUNKS = 2  # of the interleaved schedule
-
-
 _NARROW = 1 / 60  # a pass in which no number fits, of the whole width
-
-
 _HELD = "Each stage sends what it has just made, and holds the activations of these micro-batches."
-
-
 _TITLES = {
     "naive": "One after another",
     "gpipe": "GPipe",
@@ -30,11 +24,7 @@ _TITLES = {
     "zbv": "Zero bubble, ZB-V",
     "dualpipe": "DualPipe",
 }
-
-
 _NOTHING = Cell(slots=0)  # under a cell that is wider
-
-
 _RUNS, _HOLDS, _MOST = "runs", "holds", "now, most"
 
 

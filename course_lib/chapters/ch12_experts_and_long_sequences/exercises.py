@@ -29,8 +29,6 @@ from course_lib.theory.network import context, experts, mesh
 
 _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()
-
-
 _SPREAD = Layout(dp=16, ep=8)
 
 
@@ -328,7 +326,6 @@ def _narrow(answer: Any) -> None:
 
 
 BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)
-
 QUIZ = (
     Question(
         "Mixtral has 46.7 B parameters, 12.9 B of them active. What needs memory on the GPUs?",

@@ -14,20 +14,10 @@ from course_lib.theory.stories import messages as told
 from course_lib.trace import COPY, Event
 
 _MANY, _EXPERTS, _TOP_K = 64, 8, 2
-
-
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
-
-
 _FACTORS = {"1": 1.0, "1.25": 1.25, "1.5": 1.5, "2": 2.0, "no limit": 0.0}
-
-
 _LEVELS = 50  # of a queue
-
-
 _HOME = "what stays at home"
-
-
 _STAGES = {
     "chosen": "every token has chosen its experts",
     "accepted": "each expert accepts up to its capacity",

@@ -170,7 +170,7 @@ _UNITS = r"""
     reduces over all ranks
     - wire.start_reduce_scatter(part, self.sent, self.group)
     + wire.start_reduce_scatter(part, self.sent, None)
-    ? 2 in the group of ranks \[0, 2\]
+    ? 2 in the group of ranks
     waits for its reduction
     - self.gradient = None
     + self.gradient = self.reduction[1].wait() and None

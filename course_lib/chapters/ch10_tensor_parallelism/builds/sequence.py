@@ -32,7 +32,6 @@ _wire = later("course_lib.measure.wire")
 _layers, _sequence, _vocabulary = (
     later(f"course_lib.scratch.{name}") for name in ("tensor", "tensor", "vocabulary")
 )
-
 _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
 

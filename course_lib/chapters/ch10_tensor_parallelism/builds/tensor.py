@@ -29,7 +29,6 @@ _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _region, _layers, _vocabulary = (
     later(f"course_lib.scratch.{name}") for name in ("tensor", "tensor", "vocabulary")
 )
-
 _BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
 BLOCK_BYTES = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
 _INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it

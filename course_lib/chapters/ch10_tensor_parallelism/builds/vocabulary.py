@@ -28,7 +28,6 @@ from course_lib.checking.races import Race
 _regions = later("course_lib.scratch.tensor")
 _sequences = later("course_lib.scratch.tensor")
 _wire = later("course_lib.measure.wire")
-
 _NAME = "vocab_parallel_cross_entropy"
 _BATCH, _TOKENS = 2, 5
 

@@ -26,7 +26,6 @@ from course_lib.theory.network.experts import routed_bytes
 
 _traffic = later("course_lib.checking.builds.on_rank.watched")
 _wire, _experts = later("course_lib.measure.wire"), later("course_lib.scratch.experts")
-
 _HIDDEN = 3
 # Rows that each rank sends to each: rank 1 has none.
 _ROWS = ((2, 1, 3), (0, 0, 0), (1, 0, 4))
