@@ -59,13 +59,13 @@ _DISPATCHES = """
     ? 2 the table of counts is its own counts, for every rank
     counts of the world
     + wire.all_gather(own)
-    ? 2 (in a group of .: the table|number of bytes)
+    ? 2 (a group of .: the table|number of bytes)
     counts as floats
     + wire.all_gather(own.float(), self.group)
     ? 2 is of torch.float32, and sizes are whole numbers
     counts of 16 bits
     + wire.all_gather(own.short(), self.group)
-    ? 2 (Invalid scalar type|40,000 tokens: the table)
+    ? 2 Invalid scalar type
     each choice counts for two
     + wire.all_gather(own * (chosen.shape[1] // 2), self.group)
     ? 2 top_k 1, .*the table of counts

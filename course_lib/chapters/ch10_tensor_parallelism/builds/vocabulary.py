@@ -25,9 +25,7 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.builds.raced import both_passes, device_mesh
 from course_lib.checking.races import Race
 
-_regions = later("course_lib.scratch.tensor")
-_sequences = later("course_lib.scratch.tensor")
-_wire = later("course_lib.measure.wire")
+_tensor, _wire = later("course_lib.scratch.tensor"), later("course_lib.measure.wire")
 _NAME = "vocab_parallel_cross_entropy"
 _BATCH, _TOKENS = 2, 5
 
@@ -75,7 +73,7 @@ def _pieces(whole: "torch.Tensor", ranks: int, filler: float) -> "tuple[torch.Te
 
 
 def _run(parts: SimpleNamespace, case: _Cut, group: Any, backward: bool = False) -> Any:
-    region = _sequences.SequenceParallel(group) if group else _regions.TensorParallel()
+    region = _tensor.SequenceParallel(group) if group else _tensor.TensorParallel()
     logits, labels = case.given()
     own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
     given = own.clone(), labels.clone()
@@ -149,7 +147,7 @@ _BOTH = _Cut(7, ranks=3), _HARD[1], *(_Cut(vocab, ranks=3, in_group=True) for vo
 
 
 def _vocabulary(parts: SimpleNamespace) -> Callable[[], object]:
-    region = later("course_lib.scratch.tensor").TensorParallel()
+    region = _tensor.TensorParallel()
     logits, labels = torch.ones(1, 256, 4096, requires_grad=True), torch.arange(256).view(1, 256)
     return lambda: both_passes(parts.vocab_parallel_cross_entropy, logits, labels, region)
 
