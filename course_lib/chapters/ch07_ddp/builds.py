@@ -1,6 +1,7 @@
 """Build 7.10: buckets of gradients, and DDP from hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -133,36 +134,31 @@ def _two_passes(parts: SimpleNamespace, *_: Any) -> Any:
 
 
 def _with_no_sync(parts: SimpleNamespace, *_: Any) -> Any:
-    """Two passes of which the first is quiet, one after an error in no_sync; if that came out."""
-    ddp, came_out = _wrapped(parts, _FIRST_BYTES), False
+    """Two passes of which the first is quiet, and one after an error in no_sync."""
+    ddp = _wrapped(parts, _FIRST_BYTES)
     with ddp.no_sync():
         quiet = _passed(ddp, 0)
     behind = _passed(ddp, 1, anew=False)
-    try:
-        with ddp.no_sync():
-            raise ZeroDivisionError
-    except ZeroDivisionError:
-        came_out = True
-    return quiet, behind, _passed(ddp, 2), came_out
+    with suppress(ZeroDivisionError), ddp.no_sync():
+        raise ZeroDivisionError
+    return quiet, behind, _passed(ddp, 2)
 
 
-def _one_leaves_out(parts: SimpleNamespace, *_: Any) -> list[tuple[str, str]]:
-    """What is raised where rank 1 leaves a branch out: a whole bucket, or a part of one.
+def _one_leaves_out(parts: SimpleNamespace, *_: Any) -> tuple[str, str]:
+    """What is raised where rank 1 leaves a branch out: its kind and words, "" for nothing.
 
-    Its kind and words; "" for nothing. No rank waits for another.
+    No rank waits for another.
     """
-    rank, said = dist.get_rank(), []
-    nothing = SimpleNamespace(wait=lambda: None)
-    for cap in (_CAP_BYTES, 2**20):
-        ddp = parts.DDP(_models.Branches(seed=rank), cap, cap, all_reduce=lambda _: nothing)
-        try:
-            ddp(_models.rows(0, 0), _BOTH[:1] if rank else _BOTH).backward()
-            said.append(("", ""))
-        except RuntimeError as error:  # or a kind of it
-            said.append(("RuntimeError", str(error)))
-        except Exception as error:
-            said.append((type(error).__name__, str(error)))
-    return said
+    rank, nothing = dist.get_rank(), SimpleNamespace(wait=lambda: None)
+    model = _models.Branches(seed=rank)
+    ddp = parts.DDP(model, _CAP_BYTES, _CAP_BYTES, all_reduce=lambda _: nothing)
+    try:
+        ddp(_models.rows(0, 0), _BOTH[:1] if rank else _BOTH).backward()
+    except RuntimeError as error:  # or a kind of it
+        return "RuntimeError", str(error)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
 
 
 def _leave_out(parts: SimpleNamespace, *_: Any) -> list[_Gradients]:
@@ -293,8 +289,7 @@ def _full(where: str, buckets: list[set[str]], number: int, ready: set[str]) -> 
 
 
 def _quiet(seen: Any, at: Place) -> Rows:
-    (_, quiet), (added, one), (after, other), came_out = seen
-    yield Never(not came_out, "an error inside no_sync() does not come out of it")
+    (_, quiet), (added, one), (after, other) = seen
     calls = len(quiet.calls)
     yield Never(calls, f"a backward pass inside no_sync() sends {calls} times")
     where = ", after no_sync() and a pass behind it: "
@@ -305,19 +300,18 @@ def _quiet(seen: Any, at: Place) -> Rows:
         yield Sends(log, _exchange(_FIRST_BYTES), f"behind no_sync() {_SENT_ONCE}")
 
 
-def _told(said: Any, at: Place) -> Rows:
-    for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
-        if not at.rank:
-            every = f"{where} uses every parameter, and backward() raises {kind}: {words}"
-            yield Never(kind, every)
-            continue
-        why = f"{where} does not use the layer `right`, and "
-        raises = f"backward() raises {kind or 'nothing'}, expected a RuntimeError"
-        yield Never(kind != "RuntimeError", why + raises)
-        for key in ("left.weight", "ends.bias"):
-            yield Never(key in words, f"{why}the error names {key} as well: {words}")
-        for key in ("right.weight", "right.bias"):
-            yield Never(key not in words, f"{why}the error does not name {key}: {words}")
+def _told(said: tuple[str, str], at: Place) -> Rows:
+    kind, words = said
+    if not at.rank:
+        yield Never(kind, f" uses every parameter, and backward() raises {kind}: {words}")
+        return
+    why = " does not use the layer `right`, and "
+    raises = f"backward() raises {kind or 'nothing'}, expected a RuntimeError"
+    yield Never(kind != "RuntimeError", why + raises)
+    for key in ("left.weight", "ends.bias"):
+        yield Never(key in words, f"{why}the error names {key} as well: {words}")
+    for key in ("right.weight", "right.bias"):
+        yield Never(key not in words, f"{why}the error does not name {key}: {words}")
 
 
 def _finds_unused(found: Any, at: Place) -> Rows:

@@ -128,21 +128,10 @@ _DDPS = r"""
     + yield
     + self.syncing = True
     ? 3 after an error inside no_sync
-    swallows errors
-    + try:
-    +     yield
-    + except Exception:
-    +     pass
-    + self.syncing = True
-    ? 3 does not come out of it
     zeros, and nothing is said
     - if names and not self.find_unused:
     + if False:
     ? 4 rank 1 of 2.*raises nothing, expected a
-    whole buckets only
-    + whole = any(bucket.waiting == set(bucket.views) for bucket in self.buckets)
-    + if whole and names and not self.find_unused:
-    ? 4 all in one bucket, does not use
     another error
     - RuntimeError
     + ValueError

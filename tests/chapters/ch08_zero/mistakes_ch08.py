@@ -3,25 +3,15 @@
 import torch
 
 
-def _own(part, limit, all_reduce):
-    return part * (limit / part.square().sum().sqrt()).clamp(max=1.0)
+def _clip(norm, at_most=1.0):
+    """Scales by limit / norm(part, all_reduce)."""
+    return lambda part, limit, all_reduce: (
+        part * (limit / norm(part, all_reduce)).clamp(0.0, at_most)
+    )
 
 
-def _sum_of_norms(part, limit, all_reduce):
-    return part * (limit / all_reduce(part.norm())).clamp(max=1.0)
-
-
-def _always(part, limit, all_reduce):
-    return part * limit / all_reduce(part.square().sum()).sqrt()
-
-
-def _no_root(part, limit, all_reduce):
-    return part * (limit / all_reduce(part.square().sum())).clamp(max=1.0)
-
-
-def _whole_gradient(part, limit, all_reduce):
-    total = all_reduce(part)
-    return part * (limit / total.norm()).clamp(max=1.0)
+def _root(part, all_reduce):
+    return all_reduce(part.square().sum()).sqrt()
 
 
 def _endless(part, limit, all_reduce):
@@ -100,11 +90,11 @@ MISTAKES = [
     ("8.2", "one micro-batch", (["never", 112, 8], 1.5, 8000)),
     ("8.2", "stage 2, which does not fit", (["never", 112, 8], 4.5, 8000)),
     ("8.2", "bits for bytes", (["never", 112, 8], 12, 64_000)),
-    ("8.3", "the own norm", _own),
-    ("8.3", "adds norms", _sum_of_norms),
-    ("8.3", "stretches short gradients", _always),
-    ("8.3", "forgets the root", _no_root),
-    ("8.3", "adds parts that do not belong together", _whole_gradient),
+    ("8.3", "the own norm", _clip(lambda part, _: part.norm())),
+    ("8.3", "adds norms", _clip(lambda part, all_reduce: all_reduce(part.norm()))),
+    ("8.3", "stretches short gradients", _clip(_root, at_most=None)),
+    ("8.3", "forgets the root", _clip(lambda part, all_reduce: _root(part, all_reduce) ** 2)),
+    ("8.3", "adds unlike parts", _clip(lambda part, all_reduce: all_reduce(part).norm())),
     ("8.3", "reduces again and again", _endless),
     ("8.3", "only some ranks reduce", _sometimes),
     ("8.4", "always stage 3", dict.fromkeys(_STAGE, 3)),
