@@ -124,17 +124,15 @@ class _Zero(Story):
                     name: self.cell(held[rank], rank, (kind, its))._replace(frame=frame)
                     for rank, name in enumerate(ranks)
                 }
-        total = format_bytes(self.total(step), digits=1)
-        grid["a rank holds"] = {rank: Cell(total, slots=0, bold=True) for rank in ranks}
+        total = Cell(format_bytes(self.total(step), digits=1), slots=0, bold=True)
+        grid["a rank holds"] = dict.fromkeys(ranks, total)
         bold = [f"{kind} {layer + 1}" for kind in ("weights", "gradients")]
         moving = [row for row, its in grid.items() if its and its[ranks[0]].frame == "messages"]
         sums = dict.fromkeys(("weights", "gathered", "gradients", "states"), 0)
         for (kind, _, _), part in held[0].items():
             sums[kind] += part.bytes
-        said = ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sums.items())
-        said = (
-            f"each of {self.ranks} ranks holds {said} and has sent {format_bytes(self.sent(step))}"
-        )
+        holds = ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sums.items())
+        sent = format_bytes(self.sent(step))
         cells = _Exchange(
             grid,
             arrows=[
@@ -147,7 +145,7 @@ class _Zero(Story):
             bold=[] if what in ("begin", "update") else bold,
             gap=18,
             between=1.5,
-            said=said,
+            said=f"each of {self.ranks} ranks holds {holds} and has sent {sent}",
         )
         notes = ["dots: weights of after the update; green: between all ranks, and what has come"]
         key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
@@ -159,9 +157,8 @@ class _Zero(Story):
         kind, layer = of
         filled = {part: kind for part in own}
         if kind == "gradients":
-            filled = {
-                p: f"{'own' if its.of == (rank,) else 'summed'} {kind}" for p, its in own.items()
-            }
+            whose = {p: "own" if its.of == (rank,) else "summed" for p, its in own.items()}
+            filled = {p: f"{word} {kind}" for p, word in whose.items()}
         if kind == "weights":
             gathered = {part for whole, at, part in held if (whole, at) == ("gathered", layer)}
             filled = dict.fromkeys(gathered, "gathered") | filled

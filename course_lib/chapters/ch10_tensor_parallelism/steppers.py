@@ -94,14 +94,12 @@ class _CutPair(Story):
                              for place in _PLACES}
             for rank in range(self.ranks)
         }  # fmt: skip
+        words = "nothing is sent"
         if call:
-            sent = sent_bytes(call[0].what, call[0].bytes, self.ranks)
-            words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends "
-            words += format_bytes(sent)
+            sent = format_bytes(sent_bytes(call[0].what, call[0].bytes, self.ranks))
+            words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends {sent}"
         elif name in _UNFINISHED:
             words = f"{self.ranks} unfinished results of full size, to be added up"
-        else:
-            words = "nothing is sent"
         size = f"{now.part.rows:,} × {now.part.columns:,} numbers"
         said = f"{counted(self.ranks, 'rank')}: each makes {name}, {size}; {words}"
         bold = [self.head(_OF.get(name, name), backward)]
@@ -125,7 +123,7 @@ class _CutPair(Story):
         names = [tensor.name for tensor in self.made[: step + 1]]
         inner, middle = (_UNIT * width for width in told.PAIR_WIDTHS[self.kind])
         columns = {"A": inner, "X·A": inner, "Y": middle}.get(place, _UNIT)
-        rows = {"A": _UNIT, "B": middle, "f": 2 * _UNIT, "g": 2 * _UNIT}.get(place, 2 * _UNIT)
+        rows = {"A": _UNIT, "B": middle}.get(place, 2 * _UNIT)
         slots, its = rows * columns, [one for one in names if _OF.get(one, one) == place]
         if place in ("f", "g"):
             active = {"f": ("f(X)", "dX"), "g": ("Z", "g(dZ)")}[place]

@@ -83,14 +83,13 @@ def routing(probabilities: Sequence[float], weights: Sequence[float]) -> Drawing
     for expert, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
         filled = range(round(_SLOTS * probability / max(probabilities)))
         place = f"{chosen.index(expert) + 1}. choice" if weight else "not chosen"
-        grid[f"expert {expert}"] = {
-            "probability": Cell(
-                f"{probability:.2f}", dict.fromkeys(filled, "forward" if weight else "idle"), _SLOTS
-            ),
+        look = "forward" if weight else "idle"
+        grid[f"expert {expert}\n{probability:.2f}"] = {
+            "probability": Cell("", dict.fromkeys(filled, look), _SLOTS),
             "router": Cell(place, slots=0),
             "expert": Cell(f"MLP {expert}", {0: "weights"} if weight else {}),
             "result": Cell(f"× {weight:.2f}" if weight else "", slots=0, bold=True),
         }
         used = f"weight {weight:.2f}" if weight else "is not used"
         said.append(f"expert {expert} has probability {probability:.2f} and {used}")
-    return page("", Cells(grid, said=f"one token: {', '.join(said)}"), key=())
+    return page("", Cells(grid, high=26, said=f"one token: {', '.join(said)}"), key=())
