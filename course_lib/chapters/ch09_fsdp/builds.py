@@ -60,10 +60,6 @@ def _cut(flat: Any) -> dict[str, Any]:
     }
 
 
-def _flat() -> Any:
-    return torch.cat([p.detach().flatten() for p in _parameters().values()])
-
-
 def _padded(flat: Any, ranks: int) -> Any:
     return nn.functional.pad(flat, (0, -len(flat) % ranks))
 
@@ -72,7 +68,8 @@ def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
     """On a rank: a unit, moment by moment; it ends where what follows would only raise."""
     from course_lib.scratch import wire
 
-    ranks, flat = dist.get_world_size(group), _flat()
+    ranks = dist.get_world_size(group)
+    flat = torch.cat([p.detach().flatten() for p in _parameters().values()])
     whole, place = _padded(flat, ranks), dist.get_rank(group)
     size, pieces = len(whole), whole.chunk(ranks)
     given, kind, cpu = _parameters(), parts.FSDPUnit, torch.device("cpu")

@@ -1,6 +1,7 @@
 """Exercises and quiz of chapter 11, pipeline parallelism."""
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from course_lib.chapters.ch11_pipelines.builds import pipeline
@@ -248,13 +249,6 @@ def _order(function: Any) -> None:
     expect_calls(function, cases, signature="one_f_one_b(stage, stages, micro_batches)")
 
 
-def _fewest(stages: int, most_bubble: float) -> int:
-    micro_batches = 1
-    while bubble.bubble_fraction(stages, micro_batches) > most_bubble:
-        micro_batches += 1
-    return micro_batches
-
-
 @exercise(
     "11.7",
     kind="implement",
@@ -269,7 +263,10 @@ def _choose(function: Any) -> None:
         (4, 0.8): "one micro-batch is the least",
         (1, 0.01): "one stage has no bubble",
     }
-    cases = [(args, _fewest(*args), because) for args, because in reasons.items()]
+    cases = []
+    for (stages, most), because in reasons.items():
+        fewest = next(m for m in count(1) if bubble.bubble_fraction(stages, m) <= most)
+        cases.append(((stages, most), fewest, because))
     expect_calls(function, cases, signature="fewest_micro_batches(stages, most_bubble)")
     none = "no number of micro-batches removes the bubble"
     expect_raises(function, (4, 0.0), ValueError, none)

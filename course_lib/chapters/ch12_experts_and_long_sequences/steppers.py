@@ -48,6 +48,9 @@ class _ExpertExchange(Story):
         )
         self.ranks, self.trace = ranks, told.expert_steps(self.table)
         self.computing, own = 2 + ranks, self.table.experts_of_a_rank
+        there, back = ([(way, turn) for turn in range(ranks)] for way in ("dispatch", "combine"))
+        # What happens in each step, and the turn of an all-to-all.
+        self.stages = [("chosen", 0), ("accepted", 0), *there, ("compute", 0), *back, ("summed", 0)]
         self.owner = [expert // own for expert in range(_EXPERTS)]
         self.starts = {
             event.part: event.at for event in self.trace if event.what in (COPY, told.STAY)
@@ -128,26 +131,14 @@ class _ExpertExchange(Story):
         text = f"rank {rank}: {rows} rows" if own > 1 else f"{rows} rows"
         return Cell(text, filled, _LEVELS, wide=own)
 
-    def stage(self, step: int) -> tuple[str, int]:
-        """What happens, and the turn of an all-to-all."""
-        if step < 2:
-            return ("chosen", "accepted")[step], 0
-        if step < self.computing:
-            return "dispatch", step - 2
-        if step == self.computing:
-            return "compute", 0
-        turn = step - self.computing - 1
-        return ("combine", turn) if turn < self.ranks else ("summed", 0)
-
     def title(self, step: int) -> str:
-        name, turn = self.stage(step)
+        name, turn = self.stages[step]
         if name in _STAGES:
             return _STAGES[name]
-        on = name == "dispatch"
-        way, far = ("to", "places on") if on else ("back from", "places before")
-        where = f"{way} the rank {turn} {far}"
-        if turn < 2:
-            where = f"{way} {'the next rank' if on else 'the rank before'}" if turn else _HOME
+        way, one, far = "back from", "the rank before", "places before"
+        if name == "dispatch":
+            way, one, far = "to", "the next rank", "places on"
+        where = f"{way} {one if turn == 1 else f'the rank {turn} {far}'}" if turn else _HOME
         return f"{name}, turn {turn + 1} of {self.ranks}: {where}"
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
@@ -160,7 +151,7 @@ class _ExpertExchange(Story):
         )
 
     def caption(self, step: int) -> str:
-        (name, turn), dropped = self.stage(step), self.table.dropped
+        (name, turn), dropped = self.stages[step], self.table.dropped
         if name in ("dispatch", "combine"):
             # In turn k rows go to the rank k places on, and results come from k places before.
             partner = (turn if name == "dispatch" else -turn) % self.ranks

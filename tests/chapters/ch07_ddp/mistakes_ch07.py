@@ -93,10 +93,8 @@ def _no_queue(ready, travel):
 MISTAKES = [
     ("7.1", "no second copy", (36.92, 36.92, _VIEW)),
     ("7.1", "smaller buckets are less memory", (36.92, 43.15, "bucket_cap_mb=1")),
-    ("7.1", "replicas share the load", (36.92, 43.15, "more GPUs")),
     ("7.1", "the states only", (24.92, 31.15, _VIEW)),
     ("7.2", "always larger buckets", dict.fromkeys(_CHANGE, "larger buckets")),
-    ("7.2", "swaps A and B", _CHANGE | {"A": "larger buckets", "B": "smaller buckets"}),
     ("7.2", "every tail is a fault", _CHANGE | {"C": "nothing", "D": "more tokens per GPU"}),
     ("7.3", "sums", _train(sum)),
     ("7.3", "every second step", _train(lambda found: sum(found) / len(found), every=2)),
@@ -117,10 +115,8 @@ MISTAKES = [
     ("7.5", "loses the last bucket", _fill(rest=False)),
     ("7.5", "one limit for all", _fill(one_limit=True)),
     ("7.6", "five buckets from the first pass on", (100, 400, 120)),
-    ("7.6", "forgets the marks", (96, 396, 100)),
     ("7.6", "finds unused ones, and rebuilds", (96, 396, 1 + 19 * 5 + 20)),
     ("7.6", "no_sync is the default", (96, 96, 120)),
-    ("7.6", "a bucket is at most its limit", (1 + 19 * 6, 1 + 79 * 6, 140)),
     ("7.6", "25 MiB for the first one too", (1 + 19 * 4, 1 + 79 * 4, 100)),
     ("7.7", "zero, but not its gradient", _branches(lambda x, y: x + y - y.detach())),
     ("7.7", "as given", _AsGiven),
@@ -130,11 +126,9 @@ MISTAKES = [
     ("7.8", "no overlap", lambda _, travel: sum(travel)),
     ("7.8", "the link never waits", lambda ready, travel: ready[0] + sum(travel) - ready[-1]),
     ("7.9", "DDP makes all equal", (dict.fromkeys(_EQUAL, True), _LEFT_OUT)),
-    ("7.9", "losses are averaged", (_EQUAL | {"the loss": True}, _LEFT_OUT)),
     ("7.9", "buffers are rank 0's at any time", (_EQUAL | {_MEAN: True}, _LEFT_OUT)),
     ("7.9", "each has moments of its own", (_EQUAL | {_MOMENTS: False}, _LEFT_OUT)),
     ("7.9", "rank 1's buffers are lost", (_EQUAL, _MEAN)),
-    ("7.9", "the optimizer's states are lost", (_EQUAL, _MOMENTS)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
