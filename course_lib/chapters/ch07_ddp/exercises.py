@@ -147,7 +147,7 @@ def _hides(answer: Any) -> None:
     hints=("Add first, then compare: at least the limit.", "Do not lose the last bucket."),
 )
 def _bucketing(function: Any) -> None:
-    calls = (
+    calls: tuple[Any, ...] = (
         ([4] * 16, 25, 1, "the first closes at once, the others at 28"),
         ([1, 1, 1, 1], 2, 2, "exactly the limit closes a bucket"),
         ([10, 1, 1], 5, 3, "a large gradient is not cut"),
