@@ -61,10 +61,6 @@ _DDPS = r"""
     own weights
     - dist.broadcast(tensor, src=0)
     ? 2 rank 1 of 3.*still what this rank began with
-    no whole numbers
-    + if tensor.is_floating_point():
-    +     dist.broadcast(tensor, src=0)
-    ? 2 after the constructor `count`
     no buffers
     - module.state_dict().values()
     + [parameter.detach() for parameter in module.parameters()]
@@ -109,17 +105,9 @@ _DDPS = r"""
     - self.running, self.sent = False, 0
     + self.running = False
     ? 2 after one backward pass DDP is not ready
-    hooks before
-    - parameter.register_post_accumulate_grad_hook(hook)
-    + parameter.register_hook(lambda _, p=parameter, hook=hook: hook(p))
-    ? 2 raised|of its 2 gradients are there
     no_sync ignored
     - self.syncing = False
     ? 3 a backward pass inside no_sync.. sends 4 times
-    quiet for ever
-    - self.syncing = True
-    + pass
-    ? 3 is what rank 0 has by itself
     quiet after an error
     - try:
     -     yield

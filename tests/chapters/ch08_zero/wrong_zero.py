@@ -91,10 +91,6 @@ _UNITS = r"""
     ? 1 (received another number|nothing moves|on 3 ranks)
 """
 _ZEROS = """
-    zeros stay
-    - unit.gradient = None
-    + unit.gradient = torch.zeros_like(unit.own)
-    ? 2 after update 2 differs|`gradient` of a unit is not None
     the master keeps
     - self.optimizer.zero_grad()
     + pass
@@ -130,10 +126,6 @@ _ZEROS = """
     - unit.reduced().float()
     + unit.reduced().float() / self.ranks
     ? 2 what the mean of the ranks' gradients
-    the optimizer is not told
-    - unit.master.grad = self.place.put(unit.reduced().float())
-    + pass
-    ? 2 what it was before the update
     stage 1 by name
     - stage >= 2
     + stage > 2
@@ -151,14 +143,6 @@ _ZEROS = """
     after backward
     + False
     ? 4 no unit is reduced before the last
-    what is complete
-    - if self.waiting is None:
-    + for unit in self.order:
-    +     if unit.is_complete():
-    +         unit.reduce()
-    + return
-    + if self.waiting is None:
-    ? 4 received another number of bytes|nothing moves
     the last micro-batch
     - self.waiting = list(self.order)
     + self.waiting = list(self.order)
@@ -186,10 +170,6 @@ _CLIPS = """
     + for unit in zero.units.values():
     +     unit.reduce()
     ? 4 more reduce-scatter calls
-    unit by unit
-    - (found + 1e-6)
-    + (wire.all_reduce(unit.gradient.square().sum()).sqrt() + 1e-6)
-    ? 3 limit 0.05.*differs in
     only looks
     - unit.reduced().mul_((limit / (found + 1e-6)).clamp(max=1.0))
     + pass

@@ -200,10 +200,6 @@ _FSDPS = """
     - if self.frees(number):
     + if number < 0:
     ? 2 something is not freed
-    frees the root as well
-    - if self.frees(number):
-    + if True:
-    ? 2 more all-gather calls
     gathers only in forward
     - self.units[number].gather()
     - self.fetch(number - 1)

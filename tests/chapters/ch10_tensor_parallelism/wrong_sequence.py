@@ -43,22 +43,10 @@ the gradient put to 0
 + gradient.detach().zero_()
 + return share, None
 ? 1 changes the gradient that it is given
-rank 1 is done
-+ if dist.get_rank() == 1:
-+     ranks, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
-+     return gradient.chunk(ranks, 1)[rank].contiguous(), None
-+ return _along_sequence(reduce_scatter, gradient, ctx.group), None
-? 1 nothing moves.*rank 0 is in .*at line.*rank 1 has done a backward pass
 the mean
 - _along_sequence(reduce_scatter, gradient, ctx.group)
 + _along_sequence(reduce_scatter, gradient, ctx.group) / dist.get_world_size(ctx.group)
 ? 1 1/2 of what is expected: the mean
-the group of the latest call
-- ctx.group = group
-+ Gather.group = group
-- ctx.group), None
-+ Gather.group), None
-? 1 (backward: the share|another number of bytes|invalid gradient|nothing moves)
 """
 _SCATTER = """
 cuts what lies in memory

@@ -88,10 +88,6 @@ q, k and v in one piece
 - whole.bias, 0, parts
 + whole.bias, 0, 1
 ? 2 18 outputs of q, k and v: weight is the share of all parts cut in one piece
-the bias not cut
-- region.cut(whole.bias, 0, parts)
-+ whole.bias
-? 2 bias has shape
 no f before the columns
 - self.region.enter(x)
 + x

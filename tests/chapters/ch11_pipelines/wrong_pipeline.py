@@ -127,10 +127,5 @@ keeps everything
 the latest first
 + _, (x, y, _) = self.held.popitem()
 ? 3 .
-by micro-batch alone
-+ x, y, _ = self.held.pop(i)
-- self.held[i, chunk] = x, y, None
-+ self.held[i] = x, y, None
-? 3 .
 """,
 )

@@ -66,9 +66,6 @@ _DISPATCHES = """
     counts of 16 bits
     + wire.all_gather(own.short(), self.group)
     ? 2 Invalid scalar type
-    each choice counts for two
-    + wire.all_gather(own * (chosen.shape[1] // 2), self.group)
-    ? 2 top_k 1, .*the table of counts
     in the order of the tokens
     - by_expert(chosen, kept[self.rank])
     + by_expert(chosen, kept[self.rank]).sort().values

@@ -131,11 +131,6 @@ _RINGS = """
     + merge(ring.cut(out, i), ring.cut(lse, i), block)
     + kv, hop = hop.wait() if hop else kv, None
     ? 3 before hop 2 starts, blocks are computed while nothing
-    the tensor that was sent
-    - kv = hop.wait()
-    + hop.wait()
-    + kv = hop.sent
-    ? 3 the result
     the result alone
     - return out, lse
     + return out
