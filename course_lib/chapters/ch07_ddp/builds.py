@@ -35,6 +35,7 @@ from course_lib.trace import Trace
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _ddp, _peers = later("course_lib.scratch.ddp"), later("course_lib.scratch.collectives")
 _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
+
 _Gradients: TypeAlias = dict[str, Any]  # by the names of their parameters
 _CAP_BYTES = 100  # each layer of `Branches` fills a bucket of its own
 _FIRST_BYTES = 20  # of one bias

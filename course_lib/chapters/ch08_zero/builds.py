@@ -1,6 +1,6 @@
 """Build 8.11: ZeRO's stages 1 and 2, and clipping by the global norm."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -10,7 +10,7 @@ from course_lib.checking.builds.compare import (
     Must,
     Never,
     Place,
-    Row,
+    Rows,
     Sends,
     compare,
     dist,
@@ -27,6 +27,7 @@ from course_lib.trace import Event, Trace
 _flat, _ledger = later("course_lib.scratch.zero"), later("course_lib.scratch.gpt")
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
+
 _Found: TypeAlias = dict[str, Any]
 _Weights: TypeAlias = dict[str, Any]  # by name
 _Use: TypeAlias = tuple[bool | None, bool]  # of the two layers of `Layered`
@@ -117,7 +118,7 @@ def _laid(rank: int, number: int, ranks: int) -> Any:
     return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 
 
-def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
+def _a_unit(found: _Found, at: Place) -> Rows:
     place, ranks, *_ = at
     began = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
     yield Must("`own`", found["own"], began[place], others_parts(began, place))
@@ -147,7 +148,7 @@ def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
     yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=place)
 
 
-def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Iterator[Row]:
+def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Rows:
     """Every rank has added its number + 1 to its part."""
     vector = _flat.flatten(began, ranks)
     added = torch.arange(1, ranks + 1, dtype=vector.dtype).repeat_interleave(len(vector) // ranks)
@@ -276,7 +277,7 @@ def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
     return _end(model, zero, after, log)
 
 
-def _updated(found: _Found, at: Place) -> Iterator[Row]:
+def _updated(found: _Found, at: Place) -> Rows:
     ranks = at.ranks
     mean, stale = _alone(ranks, scale=1 / ranks), _alone(ranks, keeps=True)
     mistakes = {
@@ -298,7 +299,7 @@ def _weights(
     first: _Found,
     right: Sequence[_Weights],
     mistakes: Mapping[str, Sequence[_Weights]],
-) -> Iterator[Row]:
+) -> Rows:
     """The weights after each update are those of one process; no gradient is left."""
     before = _weights_of(_models.Layered())
     for number, (expected, weights) in enumerate(zip(right, found["weights"], strict=True)):
@@ -334,7 +335,7 @@ def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
     return found
 
 
-def _clipped(found: _Found, at: Place) -> Iterator[Row]:
+def _clipped(found: _Found, at: Place) -> Rows:
     place, ranks = at.rank, at.ranks
     _one_process(model := _models.Layered(), ranks, [0])
     units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
@@ -396,7 +397,7 @@ def _scatters(log: Any) -> int:
     return sum(call.what == "reduce-scatter" for call in log.calls)
 
 
-def _stage_2(found: _Found, at: Place) -> Iterator[Row]:
+def _stage_2(found: _Found, at: Place) -> Rows:
     ranks, units = at.ranks, len(_unit_sizes())
     for number, (before, ended, left) in enumerate(found["passes"]):
         where = f", backward pass {number + 1}: "

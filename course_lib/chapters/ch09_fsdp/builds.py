@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from course_lib.checking.builds.compare import (
     Must,
     Never,
     Place,
-    Row,
+    Rows,
     Sends,
     compare,
     dist,
@@ -36,6 +36,7 @@ from course_lib.trace import Trace
 _traffic = later("course_lib.checking.builds.on_rank.watched")
 _gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
 _fsdp = later("torch.distributed.fsdp")
+
 _Found = dict[str, Any]
 _LAYERS, _HIDDEN, _VOCAB, _CONTEXT = 3, 6, 11, 5
 _ROWS = 12  # samples of all ranks
@@ -64,7 +65,7 @@ def _padded(flat: Any, ranks: int) -> Any:
     return nn.functional.pad(flat, (0, -len(flat) % ranks))
 
 
-def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
+def _life(parts: SimpleNamespace, group: Any) -> Rows:
     """On a rank: a unit, moment by moment; it ends where what follows would only raise."""
     from course_lib.scratch import wire
 
@@ -147,7 +148,7 @@ def _takes(unit: Any, moment: str, right: int) -> Never:
     return Never(seen != right, f"{moment} whole has {seen} bytes, expected {right}")
 
 
-def _views(found: Any, flat: Any, what: str) -> Iterator[Row]:
+def _views(found: Any, flat: Any, what: str) -> Rows:
     good = isinstance(found, dict) and list(found) == list(_SHAPES)
     names = ", ".join(_SHAPES)
     yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
@@ -191,7 +192,7 @@ def _laid(rank: int, number: int, ranks: int) -> Any:
     return _padded(torch.cat(flat), ranks)
 
 
-def _reductions(kind: Any, group: Any) -> Iterator[Row]:
+def _reductions(kind: Any, group: Any) -> Rows:
     """On a rank: a unit in bf16 adds twice and reduces, then once more. Ends with what it sends."""
     rank, ranks, cpu = dist.get_rank(group), dist.get_world_size(group), torch.device("cpu")
     right = [_laid(rank, number, ranks) for number in range(3)]
@@ -200,7 +201,7 @@ def _reductions(kind: Any, group: Any) -> Iterator[Row]:
     unit = kind(_parameters(), cpu, group, torch.bfloat16)
     unit.finish_reduction()
     changed, kept, view = False, False, False
-    waits, reduced = 0, list[Row]()
+    waits, reduced = 0, list[Any]()
     words = ("", ", added to another", ", after a reduction")
     mistakes: tuple[dict[str, Any], ...] = (
         {},
@@ -241,7 +242,7 @@ def _reductions(kind: Any, group: Any) -> Iterator[Row]:
     yield Sends(traffic.log, calls, "a reduction in fp32")
 
 
-def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Iterator[Row]:
+def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Rows:
     yield Must(what, found, right, others, factors or {})
     kind = getattr(found, "dtype", None)
     yield Never(kind != torch.float32, f"{what} is {kind}, expected fp32")
@@ -389,7 +390,7 @@ def _step(parts: SimpleNamespace, case: Case, group: Any) -> _Found:
     return found | {"stays": memory.timeline[-1] - shards}
 
 
-def _of_a_step(found: _Found, at: Place) -> Iterator[Row | None]:
+def _of_a_step(found: _Found, at: Place) -> Rows:
     yield from found["reductions"]
     if not at.case.in_group:
         yield from _at_most(found["step"], at.ranks, prefetch=False)
@@ -401,9 +402,7 @@ def _of_a_step(found: _Found, at: Place) -> Iterator[Row | None]:
     yield Never(stays >= unit, f"{beside}; the smallest whole unit takes {unit}")
 
 
-def _one_pass(
-    found: _Found, ranks: int, dtype_bytes: int = 4, where: str = ""
-) -> Iterator[Row | None]:
+def _one_pass(found: _Found, ranks: int, dtype_bytes: int = 4, where: str = "") -> Rows:
     """One backward pass: weights, gradients, reductions, and what is sent."""
     for place in found["absent"]:
         yield Never(True, f"{where}when {_moment(place)}, its weights are not there")
@@ -427,7 +426,7 @@ def _one_pass(
 _HALVES = {0.5: "a part of the micro-batches, or halved"}
 
 
-def _at_most(found: _Found, ranks: int, prefetch: bool) -> Iterator[Row]:
+def _at_most(found: _Found, ranks: int, prefetch: bool) -> Rows:
     """While a block computes: the root and this block, with prefetch also the next."""
     trace = _step_of(ranks, prefetch)
     whole = Trace(e for e in trace if isinstance(e.part, tuple) and e.part[0] == WEIGHTS).peak(0)
@@ -444,7 +443,7 @@ def _moment(place: int) -> str:
     return f"block {2 * _LAYERS - 1 - place} computes backward"
 
 
-def _ahead(found: _Found, at: Place) -> Iterator[Row | None]:
+def _ahead(found: _Found, at: Place) -> Rows:
     right, place = Counter[str](), 0  # what has been called until then
     for call, unit in fsdp_calls(_LAYERS):
         right[call] += 1
@@ -465,7 +464,7 @@ def _ahead(found: _Found, at: Place) -> Iterator[Row | None]:
 _UPDATES = ((False, True), (True, True))
 
 
-def _accumulated(found: _Found, at: Place) -> Iterator[Row | None]:
+def _accumulated(found: _Found, at: Place) -> Rows:
     """Two updates of two micro-batches; blocks stay whole until their backward pass."""
     model = _model()
     first = _gradients(slice(None), model)

@@ -30,6 +30,7 @@ from course_lib.checking.races import Race
 _passes = later("course_lib.checking.builds.on_rank.watched")
 _wire = later("course_lib.measure.wire")
 _tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
+
 _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
 

@@ -29,6 +29,7 @@ from course_lib.theory.network.collectives import activation_bytes
 _watched = later("course_lib.checking.builds.on_rank.watched")
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
+
 _BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
 BLOCK_BYTES = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
 _INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it

@@ -1,7 +1,7 @@
 """Build 10.13: the loss of a vocabulary that is cut over ranks."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from course_lib.checking.builds.compare import (
     Must,
     Never,
     Place,
-    Row,
+    Rows,
     Sends,
     compare,
     dist,
@@ -26,6 +26,7 @@ from course_lib.checking.builds.raced import both_passes, device_mesh
 from course_lib.checking.races import Race
 
 _tensor, _wire = later("course_lib.scratch.tensor"), later("course_lib.measure.wire")
+
 _NAME = "vocab_parallel_cross_entropy"
 _BATCH, _TOKENS = 2, 5
 
@@ -87,7 +88,7 @@ def _run(parts: SimpleNamespace, case: _Cut, group: Any, backward: bool = False)
     return losses, own.grad, log, dict(zip(("the logits", "the labels"), same, strict=True))
 
 
-def _rows(found: Any, at: Place, backward: bool = False) -> Iterator[Row]:
+def _rows(found: Any, at: Place, backward: bool = False) -> Rows:
     losses, gradient, log, kept = found
     right, whole = at.case.one_process()
     if backward:

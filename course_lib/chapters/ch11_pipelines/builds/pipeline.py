@@ -33,6 +33,7 @@ _accumulation, _gpt, _stage = (
     later(f"course_lib.scratch.{name}") for name in ("accumulation", "gpt", "pipeline_stage")
 )
 _held, _wire = (later(f"course_lib.measure.{name}") for name in ("gradients", "wire"))
+
 _HIDDEN, _HEADS, _VOCAB, _SEQUENCE = 16, 2, 11, 8
 _TABLES = ("embedding.weight", "head.weight")
 _FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)

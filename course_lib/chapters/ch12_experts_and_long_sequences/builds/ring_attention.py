@@ -32,6 +32,7 @@ from course_lib.trace import Trace
 
 _hops, _wire = later("course_lib.checking.builds.on_rank.watched"), later("course_lib.measure.wire")
 _scratch_wire = later("course_lib.scratch.wire")
+
 _BATCH, _HEADS, _WIDTH, _SEQUENCE = 2, 3, 5, 12
 _TOKEN_BYTES = 4 * 2 * _BATCH * _HEADS * _WIDTH  # its key and its value
 
