@@ -27,7 +27,6 @@ from course_lib.theory.network import zero
 from course_lib.theory.step.batching import Batching
 
 _MIXED = RECIPES["mixed-16"]
-_OFFLOADED = replace(_MIXED, offload="optimizer")
 
 
 @exercise(
@@ -84,9 +83,6 @@ def _fitting(answer: Any) -> None:
     expect_number(answer[2], 400e12 / 50e9, "400 · 10^12 FLOP/s over 50 · 10^9 B/s", rel=1e-3)
 
 
-_CLIP = "clip_part(part, limit, all_reduce)"
-
-
 def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]:
     """What each rank's call returns, all ranks simulated one after the other.
 
@@ -102,7 +98,13 @@ def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]
     for known in range(5):
         handed: list[list[Any]] = [[] for _ in parts]
         results = [
-            call(function, part.clone(), limit, partial(all_reduce, given), signature=_CLIP)
+            call(
+                function,
+                part.clone(),
+                limit,
+                partial(all_reduce, given),
+                signature="clip_part(part, limit, all_reduce)",
+            )
             for part, given in zip(parts, handed, strict=True)
         ]
         counts = {len(given) for given in handed}
@@ -278,7 +280,8 @@ def _volume(answer: Any) -> None:
     hints=("Which 12 of the 16 bytes move?", "Gradients and weights have 2 bytes each."),
 )
 def _offload(answer: Any) -> None:
-    one, eight = (zero.zero_stages(13 * 10**9, ranks, _OFFLOADED).bills[2] for ranks in (1, 8))
+    offloaded = replace(_MIXED, offload="optimizer")
+    one, eight = (zero.zero_stages(13 * 10**9, ranks, offloaded).bills[2] for ranks in (1, 8))
     expect_numbers(
         answer,
         "bytes and two times",

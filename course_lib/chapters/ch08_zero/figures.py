@@ -63,7 +63,6 @@ def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
 
 _COLUMNS, _SLOTS, _HIGH = 8, 48, 120.0  # ranks; parts of one block that can be seen; all blocks
 _KINDS = {"weights": style.WEIGHTS, "gradients": style.GRADIENTS, "optimizer": style.STATES}
-_ON_THE_HOST: Mapping[str, style.Look] = {"on the host": (style.STATES, "x")}
 
 
 def who_stores_what(
@@ -102,7 +101,7 @@ def who_stores_what(
         grid[row], high[row] = its, _HIGH * whole[kind] / sum(whole.values())
     return page(
         title,
-        Cells(grid, high=high, note=note, looks=_ON_THE_HOST),
+        Cells(grid, high=high, note=note, looks={"on the host": (style.STATES, "x")}),
         Bars(rows, looks, limits=limits, size=9, sentence=""),
         key=(),
         sentence=sentence,

@@ -27,13 +27,14 @@ from course_lib.theory.network import collectives, tensor_parallel
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import group_link
 
-_GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
 _H100 = hardware.accelerator("H100-SXM")
 
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     """Calls of one operation in a training step of GPT-2."""
-    traffic = step_traffic(Job(_GPT2, Recipe(recompute=recompute), layout, Cluster(_H100)))
+    traffic = step_traffic(
+        Job(MODELS["gpt2-124m"], Recipe(recompute=recompute), layout, Cluster(_H100))
+    )
     return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
 
 
@@ -85,7 +86,7 @@ def _heads(answer: Any) -> None:
         because = f"{shape.heads} heads, {shape.kv_heads} for keys, ffn {shape.ffn}"
         right[name] = (_largest(name), because)
     expect_entries(answer[0], right, "a dict of degrees", each="a whole number")
-    copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, _largest("llama2-70b"))
+    copies = tensor_parallel.kv_copies(MODELS["llama2-70b"].kv_heads, _largest("llama2-70b"))
     expect_number(answer[1], copies, "8 key-value heads on t GPUs: t / 8 share one")
 
 
@@ -116,9 +117,6 @@ def _passes(answer: Any) -> None:
     )
 
 
-_RTX = hardware.accelerator("RTX4090")
-
-
 def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
     """The largest of 1, 2, 4 and 8 at which communication is at most 40 % of a layer's time."""
     accepted = 1
@@ -146,7 +144,12 @@ def _reach(answer: Any) -> None:
         answer,
         "four whole numbers",
         (_accepted(8192, _H100), "at 8 a third is communication", 0, ""),
-        (_accepted(8192, _RTX), "at 8 half of the time is lost over PCIe", 0, ""),
+        (
+            _accepted(8192, hardware.accelerator("RTX4090")),
+            "at 8 half of the time is lost over PCIe",
+            0,
+            "",
+        ),
         (_accepted(2048, _H100), "at 4 it is half: a small layer leaves little to compute", 0, ""),
         (collectives.layer_tp_reach(2048, _H100.peak_flop_per_s, 450e9), ridge, 0, ""),
     )
@@ -315,9 +318,6 @@ def _logs(answer: Any) -> None:
     expect_entries(answer, right, "a dict of verdicts", each=f"one of {each}")
 
 
-_H800 = hardware.accelerator("H800-SXM")
-
-
 @exercise(
     "10.14",
     kind="predict",
@@ -330,7 +330,8 @@ _H800 = hardware.accelerator("H800-SXM")
 def _slower_link(answer: Any) -> None:
     expect_parts(answer, 3, "a percentage, a time in ms and the name of a chip")
     slow, fast = (
-        tensor_parallel.CutLayer(8192, 8, gpu.peak_flop_per_s, gpu.inside) for gpu in (_H800, _H100)
+        tensor_parallel.CutLayer(8192, 8, gpu.peak_flop_per_s, gpu.inside)
+        for gpu in (hardware.accelerator("H800-SXM"), _H100)
     )
     seconds = overlapped_product.overlapped_seconds(slow)
     hidden = 100 * (slow.seconds - seconds) / slow.communication_s

@@ -272,9 +272,6 @@ def _choose(function: Any) -> None:
     expect_raises(function, (4, 0.0), ValueError, none)
 
 
-_UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
-
-
 @exercise(
     "11.8",
     kind="predict",
@@ -286,9 +283,10 @@ _UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
     ),
 )
 def _slow_end(answer: Any) -> None:
+    uneven = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
     expect_equal(
         answer,
-        [timeline("1f1b", 4, m, times=_UNEVEN).makespan for m in (8, 64)],
+        [timeline("1f1b", 4, m, times=uneven).makespan for m in (8, 64)],
         "13.5 for the first micro-batch, 4.5 for each later one, less a warm-up of 2 · 1.5",
         wants="two times",
         rel=1e-6,
