@@ -60,14 +60,6 @@ _FRAMES = {
 }
 
 
-class _Exchange(Cells):
-    """Arrows between neighbours stand for those of all pairs: the sentence does not name them."""
-
-    @property
-    def sentence(self) -> str:
-        return self.said
-
-
 class _Zero(Story):
     """A column for each rank; states take six times the height of weights, as of bytes."""
 
@@ -133,7 +125,7 @@ class _Zero(Story):
             sums[kind] += part.bytes
         holds = ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sums.items())
         sent = format_bytes(self.sent(step))
-        cells = _Exchange(
+        cells = Cells(
             grid,
             arrows=[
                 ((row, one), (row, other))
@@ -145,11 +137,15 @@ class _Zero(Story):
             bold=[] if what in ("begin", "update") else bold,
             gap=18,
             between=1.5,
-            said=f"each of {self.ranks} ranks holds {holds} and has sent {sent}",
         )
         notes = ["dots: weights of after the update; green: between all ranks, and what has come"]
         key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
-        return page(self.say(step, _TITLES), cells, notes=notes, key=key)
+        # Arrows between neighbours stand for those of all pairs: the sentence does not name them.
+        title = self.say(step, _TITLES)
+        drawing = page(title, cells, notes=notes, key=key)
+        said = f"each of {self.ranks} ranks holds {holds} and has sent {sent}"
+        drawing.sentence = f"{title}: {said}."
+        return drawing
 
     def cell(self, held: Mapping[Any, Held], rank: int, of: tuple[str, int]) -> Cell:
         """What a rank holds of a kind and layer, each slice in its place."""
