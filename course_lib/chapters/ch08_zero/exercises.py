@@ -304,9 +304,7 @@ def _configuration(answer: Any) -> None:
         if key not in answer:
             raise Wrong(f"gave no {key}, expected the configuration to keep its {size}")
         expect_number(answer[key], size, f"the {key} stays")
-    accumulation = 1
-    while Batching(1000, 4, accumulation, gpus_per_node=4).global_batch < 64:
-        accumulation += 1
+    accumulation = 64 // Batching(1000, 4, gpus_per_node=4).global_batch
     # DeepSpeed computes this one where it is left out.
     steps = answer.get("gradient_accumulation_steps", accumulation)
     expect_number(steps, accumulation, "64 = micro-batch 4 · accumulation · 4 ranks")
