@@ -1,6 +1,5 @@
 """Exercises and quiz of chapter 7, from DP to DDP."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from course_lib.chapters.ch07_ddp import builds
@@ -12,6 +11,7 @@ from course_lib.checking import (
     expect_choice,
     expect_entries,
     expect_number,
+    expect_numbers,
     expect_parts,
     run,
 )
@@ -50,55 +50,25 @@ _REMEDIES = (
 )
 def _dies_on_two(answer: Any) -> None:
     expect_parts(answer, 3, "GB on one GPU, GB on each of two, and a remedy")
-    alone, on_each = (_held_gb(gpus) + 12 for gpus in (1, 2))
-    because = "weights, gradients and two numbers of AdamW are 16 bytes a parameter, and 12 GB more"
-    expect_number(answer[0], alone, because, rel=5e-3, unit="GB")
-    because = "DDP's buckets are a second copy of all gradients, 4 bytes a parameter"
-    expect_number(answer[1], on_each, because, rel=5e-3, unit="GB")
+    reasons = {
+        1: "weights, gradients and two numbers of AdamW are 16 bytes a parameter, and 12 GB more",
+        2: "DDP's buckets are a second copy of all gradients, 4 bytes a parameter",
+    }
+    for (gpus, because), given in zip(reasons.items(), answer, strict=False):
+        bill = memory_moments(Job(MODELS["gpt2-1.5b"], RECIPES["fp32-16"], Layout(dp=gpus)))["loss"]
+        held = bill.model_states_bytes + bill.bucket_bytes
+        expect_number(given, held / 1e9 + 12, because, rel=5e-3, unit="GB")
     because = "`.grad` is then a view into the bucket; other limits cut the same bytes differently"
     expect_choice(answer[2], _REMEDIES[1], because, choices=_REMEDIES)
 
 
-def _held_gb(gpus: int) -> float:
-    """GPT-2 1.5B's weights, gradients, optimizer and buckets on each of so many GPUs."""
-    job = Job(MODELS["gpt2-1.5b"], RECIPES["fp32-16"], Layout(dp=gpus))
-    bill = memory_moments(job)["loss"]
-    states = bill.parameters_bytes + bill.gradients_bytes + bill.optimizer_state_bytes
-    return (states + bill.bucket_bytes) / 1e9
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """A line of 7.2's table; times in ms."""
-
-    gpus: int
-    micro_batches: int
-    all_reduces: int
-    first: float
-    backward: float
-    last: float
-    busy: float
-
-    def change(self) -> tuple[str, str]:
-        """What to change first, and why."""
-        if self.micro_batches > 1:
-            return "no_sync", "each micro-batch exchanges; one exchange in an update is enough"
-        if self.first >= self.backward:
-            return "smaller buckets", "nothing is sent before backward has ended"
-        latency = 1000 * self.all_reduces * steps("all-reduce", self.gpus) * HDR.latency_s
-        if latency > self.busy / 2:
-            return "larger buckets", f"the steps of its buckets take {latency:.0f} ms of latency"
-        if self.busy > self.backward:
-            return "more tokens per GPU", "the link needs longer than the whole backward pass"
-        return "nothing", "only the last bucket, with the embedding, comes after backward"
-
-
+_LATENCY_MS = 1000 * 13 * steps("all-reduce", 1024) * HDR.latency_s
 _TRACES = {
-    "A": _Trace(8, 1, 1, 29.9, 29.9, 64.8, 35.0),
-    "B": _Trace(1024, 1, 13, 22.1, 59.7, 317.2, 295.1),
-    "C": _Trace(8, 1, 13, 2.8, 7.5, 39.3, 36.6),
-    "D": _Trace(8, 1, 13, 44.2, 119.4, 132.7, 36.6),
-    "E": _Trace(8, 4, 52, 11.0, 29.9, 47.6, 36.6),
+    "A": ("smaller buckets", "nothing is sent before backward has ended"),
+    "B": ("larger buckets", f"the steps of its buckets take {_LATENCY_MS:.0f} ms of latency"),
+    "C": ("more tokens per GPU", "the link needs longer than the whole backward pass"),
+    "D": ("nothing", "only the last bucket, with the embedding, comes after backward"),
+    "E": ("no_sync", "each micro-batch exchanges; one exchange in an update is enough"),
 }
 
 
@@ -113,9 +83,8 @@ _TRACES = {
     ),
 )
 def _traces(answer: Any) -> None:
-    right = {run: trace.change() for run, trace in _TRACES.items()}
-    each = ", ".join(repr(change) for change, _ in right.values())
-    expect_entries(answer, right, "a dict with a change for each run", each=f"one of {each}")
+    each = ", ".join(repr(change) for change, _ in _TRACES.values())
+    expect_entries(answer, _TRACES, "a dict with a change for each run", each=f"one of {each}")
 
 
 @exercise(
@@ -178,18 +147,15 @@ def _hides(answer: Any) -> None:
     hints=("Add first, then compare: at least the limit.", "Do not lose the last bucket."),
 )
 def _bucketing(function: Any) -> None:
-    calls = [
+    calls: tuple[Any, ...] = (
         ([4] * 16, 25, 1, "the first closes at once, the others at 28"),
         ([1, 1, 1, 1], 2, 2, "exactly the limit closes a bucket"),
         ([10, 1, 1], 5, 3, "a large gradient is not cut"),
         ([1, 1, 1], 100, 100, "the last bucket may hold less"),
         ([2, 2, 2, 1], 3, 1, "only the first bucket has the first limit"),
         ([], 5, 5, "no gradients, no buckets"),
-    ]
-    cases = [
-        ((sizes, cap, first), ddp_buckets(sizes, cap, first), because)
-        for sizes, cap, first, because in calls
-    ]
+    )
+    cases = [(sizes, ddp_buckets(*sizes), because) for *sizes, because in calls]
     expect_calls(function, cases, signature="fill(sizes, cap, first)")
 
 
@@ -204,16 +170,16 @@ def _bucketing(function: Any) -> None:
     ),
 )
 def _how_many(answer: Any) -> None:
-    expect_parts(answer, 3, "three whole numbers")
     buckets = len(ddp_buckets([8 * MIB] * 16))
     once, always = (gradient_syncs(80, 4, no_sync) for no_sync in (True, False))
-    right = (
-        (ddp_all_reduces(once, buckets), "one bucket at first, then 19 exchanges of five"),
-        (ddp_all_reduces(always, buckets), "each of the 80 backward passes exchanges"),
-        (once * (buckets + 1), "five buckets from the first pass on, and the marks, 20 times"),
+    marks = "five buckets from the first pass on, and the marks, 20 times"
+    expect_numbers(
+        answer,
+        "three whole numbers",
+        (ddp_all_reduces(once, buckets), "one bucket at first, then 19 exchanges of five", 0, ""),
+        (ddp_all_reduces(always, buckets), "each of the 80 backward passes exchanges", 0, ""),
+        (once * (buckets + 1), marks, 0, ""),
     )
-    for given, (number, because) in zip(answer, right, strict=True):
-        expect_number(given, number, because)
 
 
 @exercise(
@@ -261,22 +227,21 @@ def _hang(answer: Any) -> None:
     ),
 )
 def _exposed(function: Any) -> None:
-    calls = [
-        ([5, 10, 15], [10, 10, 10], "the link is the bottleneck: 5 + 30 - 15"),
-        ([15], [30], "one bucket hides nothing"),
-        ([5, 10, 15], [1, 1, 1], "only the last one is exposed"),
-        ([1, 2, 10], [5, 5, 1], "the link waits for a bucket that is not full"),
-        ([10, 11], [1, 20], "the last bucket is the large one"),
-    ]
-    cases = [((ready, travel), _end(ready, travel), because) for ready, travel, because in calls]
+    calls = {
+        ((5, 10, 15), (10, 10, 10)): "the link is the bottleneck: 5 + 30 - 15",
+        ((15,), (30,)): "one bucket hides nothing",
+        ((5, 10, 15), (1, 1, 1)): "only the last one is exposed",
+        ((1, 2, 10), (5, 5, 1)): "the link waits for a bucket that is not full",
+        ((10, 11), (1, 20)): "the last bucket is the large one",
+    }
+    cases = []
+    for (ready, travel), because in calls.items():
+        # By the theory: gradients of `travel` bytes, ready when they should be, at 1 byte a second.
+        waits = (now - before for before, now in zip((0, *ready), ready, strict=False))
+        sizes = [Gradient("", size, wait) for size, wait in zip(travel, waits, strict=True)]
+        line = ddp_timeline(sizes, 2, Link("1 B/s", 1.0), cap_bytes=1, first_bytes=1)
+        cases.append(((list(ready), list(travel)), line.exposed_s, because))
     expect_calls(function, cases, signature="exposed(ready, travel)", rel=1e-9)
-
-
-def _end(ready: list[int], travel: list[int]) -> float:
-    """By the theory: gradients of `travel` bytes, ready when they should be, at 1 byte a second."""
-    waits = [now - before for before, now in zip([0, *ready], ready, strict=False)]
-    gradients = [Gradient("", size, wait) for size, wait in zip(travel, waits, strict=True)]
-    return ddp_timeline(gradients, 2, Link("1 B/s", 1.0), cap_bytes=1, first_bytes=1).exposed_s
 
 
 _BOTH_HAVE = {
@@ -311,7 +276,6 @@ def _equal(answer: Any) -> None:
 
 
 BUILDS = (builds.DDP,)
-
 QUIZ = (
     Question(
         "How often do the ranks of DDP exchange gradients?",

@@ -14,9 +14,8 @@ from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.stories import copies as told
 from course_lib.trace import Event
 
+_UNIT = 10_000_000  # bytes: what all sizes here are multiples of
 _LINK = Link("4 GB/s", bytes_per_s=4e9, latency_s=1e-4)
-
-
 # 5 ms of backward for each; the embedding, which is the head as well, is ready at the very end.
 _CHAIN = (
     *(Gradient(f"layer {number}", 10_000_000, 0.005) for number in range(6, 0, -1)),
@@ -76,6 +75,7 @@ class _Buckets(Story):
             one.label: Cell("", self.word(one, step), frame="backward" if one is computing else "")
             for one in reversed(self.gradients)
         }
+        grid = {"buckets": self.containers(step)}
         back, left = len(self.past(step, "arrives")), len(self.past(step, "leaves"))
         said = (
             f"{len(ready)} of {len(self.gradients)} gradients are ready; of "
@@ -85,14 +85,7 @@ class _Buckets(Story):
         return page(
             f"{1000 * now:.3g} ms after the start of the backward pass",
             Cells({"layers": layers}, high=24, said=said, bold=working),
-            Cells(
-                {"buckets": self.containers(step)},
-                high=24,
-                heads=False,
-                below=True,
-                lined=True,
-                said=" ",
-            ),
+            Cells(grid, high=24, heads=False, below=True, lined=True, said=" "),
             self.clock(step),
             key=("own gradients", "mean gradients", "messages", "late"),
         )
@@ -107,7 +100,9 @@ class _Buckets(Story):
                     size = self.line.gradients[gradient.part[1]].size_bytes // _UNIT
                     words += [self.word(gradient, step).get(0, "")] * size
             filled = {slot: word for slot, word in enumerate(words) if word}
-            state = self.state(sent, step, len(filled), len(words))
+            state = "full, waits" if all(words) else "filling" if filled else "empty"
+            if sent in self.past(step, "leaves"):
+                state = "the mean" if sent in self.past(step, "arrives") else "on the link"
             frame = "messages" if state == "on the link" else ""
             name = f"{sent.part + 1}: " if len(words) < 3 else f"bucket {sent.part + 1}: "
             # A column for each 10 MB; the cell lies over all of its own.
@@ -116,30 +111,21 @@ class _Buckets(Story):
             cells |= {f"{place + more}": Cell(slots=0) for more in range(1, len(words))}
         return cells
 
-    def state(self, sent: Event, step: int, ready: int, all_: int) -> str:
-        if sent in self.past(step, "arrives"):
-            return "the mean"
-        if sent in self.past(step, "leaves"):
-            return "on the link"
-        return "full, waits" if ready == all_ else "filling" if ready else "empty"
-
     def clock(self, step: int) -> Lanes:
         """Backward and the link on one scale of time, as far as it has passed."""
         now, end = self.at(step), self.line.backward_s
-        begun = [
-            event for event in self.trace if event.at < now or event in self.past(step, "leaves")
-        ]
         rows: dict[str, list[Event]] = {"backward": [], "link": [], "exposed": []}
-        for event in begun:
+        for event in self.trace:
+            if event.at >= now and event not in self.past(step, "leaves"):
+                continue
             row = "backward" if event.what == "backward" else "link"
             short = event.label.removeprefix("layer ").replace("embedding", "emb.")
-            short = short or f"bucket {event.part + 1}"
-            until = min(event.until, now)
-            rows[row].append(event._replace(end=until, label=short))
+            label = short or f"bucket {event.part + 1}"
+            rows[row].append(event._replace(end=min(event.until, now), label=label))
         if now > end:
             label = f"{1000 * (now - end):.3g} ms"
             rows["exposed"].append(Event(end, 0, "late", end=now, label=label))
-        return Lanes(rows, over=(0.0, self.line.end_s), now=now, told=_ms)
+        return Lanes(rows, over=(0.0, self.line.end_s), now=now)
 
     def rows(self, step: int) -> Rows:
         exposed = f", {1000 * self.line.exposed_s:.1f} ms of it exposed"
@@ -161,9 +147,8 @@ class _Buckets(Story):
             return f"{text}{full}."
         name = f"Bucket {event.part + 1}"
         if what == "leaves":
-            meanwhile = "with nothing left to hide behind"
-            if at_s < self.line.backward_s:
-                meanwhile = "while backward goes on"
+            goes_on = at_s < self.line.backward_s
+            meanwhile = "while backward goes on" if goes_on else "with nothing left to hide behind"
             size = format_bytes(event.bytes, digits=0)
             return f"{name} leaves: an all-reduce of {size}, {meanwhile}."
         end = "The optimizer may begin." if event is self.sent[-1] else ""
@@ -172,10 +157,3 @@ class _Buckets(Story):
     def result(self, step: int) -> object:
         """The priced timeline as well."""
         return self.line, step
-
-
-_UNIT = 10_000_000  # bytes: what all sizes here are multiples of
-
-
-def _ms(time_s: float) -> str:
-    return f"{1000 * time_s:.3g} ms" if time_s else "0"

@@ -1,8 +1,8 @@
 """Build 8.11: ZeRO's stages 1 and 2, and clipping by the global norm."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import (
@@ -10,7 +10,7 @@ from course_lib.checking.builds.compare import (
     Must,
     Never,
     Place,
-    Row,
+    Rows,
     Sends,
     compare,
     dist,
@@ -24,17 +24,13 @@ from course_lib.checking.races import Race
 from course_lib.theory.stories.copies import zero_steps
 from course_lib.trace import Event, Trace
 
-if TYPE_CHECKING:
-    from course_lib.checking.builds.on_rank.small_models import Layered
-
 _flat, _ledger = later("course_lib.scratch.zero"), later("course_lib.scratch.gpt")
 _models = later("course_lib.checking.builds.on_rank.small_models")
-_wire = later("course_lib.measure.wire")
+_wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
 
 _Found: TypeAlias = dict[str, Any]
-_Weights: TypeAlias = "dict[str, torch.Tensor]"
+_Weights: TypeAlias = dict[str, Any]  # by name
 _Use: TypeAlias = tuple[bool | None, bool]  # of the two layers of `Layered`
-
 _THREE = (Case(ranks=3),)
 _REDUCED = 3  # times
 _SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
@@ -91,7 +87,7 @@ def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
     return found | in_bf16 | {"wire": log}
 
 
-def _publish(unit: Any, rank: int) -> "list[torch.Tensor]":
+def _publish(unit: Any, rank: int) -> list[Any]:
     """Add rank + 1 to this rank's part, and give it to all."""
     with torch.no_grad():
         unit.master.add_(rank + 1)
@@ -99,12 +95,12 @@ def _publish(unit: Any, rank: int) -> "list[torch.Tensor]":
     return [parameter.detach().clone() for parameter in unit.parameters]
 
 
-def _numbers(rank: int, number: int) -> "list[torch.Tensor]":
+def _numbers(rank: int, number: int) -> list[Any]:
     generator = torch.Generator().manual_seed(10 * number + rank)
     return [torch.randn(shape, generator=generator) for shape in _SHAPES]
 
 
-def _made(rank: int, number: int) -> "list[torch.Tensor | None]":
+def _made(rank: int, number: int) -> list[Any]:
     """The gradients of a rank.
 
     In the second backward pass rank 1 makes one and rank 2 the other; rank 1 none in its third.
@@ -116,14 +112,13 @@ def _made(rank: int, number: int) -> "list[torch.Tensor | None]":
     ]
 
 
-def _laid(rank: int, number: int, ranks: int) -> "torch.Tensor":
+def _laid(rank: int, number: int, ranks: int) -> Any:
     """They as one padded vector, zeros where there is no gradient."""
-    pairs = zip(_made(rank, number), _SHAPES, strict=True)
-    pieces = [torch.zeros(shape) if one is None else one for one, shape in pairs]
-    return _flat.flatten(pieces, ranks)
+    pieces = zip(_made(rank, number), _SHAPES, strict=True)
+    return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 
 
-def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
+def _a_unit(found: _Found, at: Place) -> Rows:
     place, ranks, *_ = at
     began = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
     yield Must("`own`", found["own"], began[place], others_parts(began, place))
@@ -142,12 +137,8 @@ def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
         what = f"`gradient` after `reduce` number {number + 1}"
         mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
         yield Must(what, reduced, sums[place], others, mean)
-    left = found["left"]
-    yield Never(
-        left,
-        f"after `reduce` {left} parameters still have a `.grad`: whole gradients stay in memory, "
-        "and the next backward pass adds to them",
-    )
+    left = f"after `reduce` {found['left']} parameters still have a `.grad`: whole gradients stay "
+    yield Never(found["left"], f"{left}in memory, and the next backward pass adds to them")
     yield from _published("", place, found["published"], _numbers(0, 9), ranks)
     ones = [torch.ones(7, dtype=torch.bfloat16)]
     yield from _published(", weights in bf16: ", place, found["in bf16"], ones, ranks)
@@ -157,7 +148,7 @@ def _a_unit(found: _Found, at: Place) -> Iterator[Row]:
     yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=place)
 
 
-def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Iterator[Row]:
+def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Rows:
     """Every rank has added its number + 1 to its part."""
     vector = _flat.flatten(began, ranks)
     added = torch.arange(1, ranks + 1, dtype=vector.dtype).repeat_interleave(len(vector) // ranks)
@@ -175,24 +166,24 @@ def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> It
 # Steps 2 to 4: a model
 
 
-def _everything(*_: int) -> _Use:
-    return True, True
-
-
 def _by_turns(rank: int, number: int) -> _Use:
     """In every second micro-batch the ranks differ in what they use: rank 1 leaves a layer out."""
     return (True, True) if number % 2 == 0 else (None if rank == 1 else False, rank % 2 == 0)
 
 
 def _share(
-    model: "nn.Module", rank: int, ranks: int, number: int, use: Callable[..., _Use] = _everything
-) -> "torch.Tensor":
+    model: Any,
+    rank: int,
+    ranks: int,
+    number: int,
+    use: Callable[..., _Use] = lambda *_: (True, True),
+) -> Any:
     """This rank's share of the mean loss over the rows of all ranks."""
-    loss: torch.Tensor = model(_models.rows(rank, number), use(rank, number))
+    loss = model(_models.rows(rank, number), use(rank, number))
     return loss / sum(len(_models.rows(one, number)) for one in range(ranks))
 
 
-def _one_process(model: "nn.Module", ranks: int, numbers: Sequence[int], **how: Any) -> None:
+def _one_process(model: Any, ranks: int, numbers: Sequence[int], **how: Any) -> None:
     """Both passes of one process, with the rows of all ranks."""
     for number in numbers:
         for rank in range(ranks):
@@ -204,9 +195,7 @@ def _adam(parameters: Any) -> Any:
     return torch.optim.AdamW(parameters, lr=0.05, eps=0.1, weight_decay=0.1)
 
 
-def _zero(
-    parts: SimpleNamespace, stage: int, follow: Any = None
-) -> "tuple[int, int, Layered, Any]":
+def _zero(parts: SimpleNamespace, stage: int, follow: Any = None) -> Any:
     """On a rank: its number, the ranks, the model, and the learner's Zero of it.
 
     `follow` is called when a gradient is there, before Zero's own hooks.
@@ -218,11 +207,11 @@ def _zero(
     return dist.get_rank(), dist.get_world_size(), model, zero
 
 
-def _weights_of(model: "nn.Module") -> _Weights:
+def _weights_of(model: Any) -> _Weights:
     return {name: p.detach().clone() for name, p in _models.trained(model).items()}
 
 
-def _end(model: "nn.Module", zero: Any, after: list[_Weights], log: Any) -> _Found:
+def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Found:
     """What a rank has found in a training whose last update has sent `log`."""
     groups = zero.optimizer.param_groups
     return {
@@ -236,14 +225,12 @@ def _end(model: "nn.Module", zero: Any, after: list[_Weights], log: Any) -> _Fou
 
 def _left_in(zero: Any) -> str:
     """Words for a gradient that is still there after `step`, "" for none."""
-    for unit in zero.units.values():
-        if unit.gradient is not None:
-            return "`gradient` of a unit is not None"
-        if unit.master.grad is not None:
-            return "`.grad` of a unit's `master` is not None"
-        if any(parameter.grad is not None for parameter in unit.parameters):
-            return "`.grad` of a parameter is not None"
-    return ""
+    units, left = zero.units.values(), {}
+    left["`gradient` of a unit"] = [unit.gradient for unit in units]
+    left["`.grad` of a unit's `master`"] = [unit.master.grad for unit in units]
+    left["`.grad` of a parameter"] = [p.grad for unit in units for p in unit.parameters]
+    there = (what for what, all_ in left.items() if any(one is not None for one in all_))
+    return next((f"{what} is not None" for what in there), "")
 
 
 def _alone(
@@ -290,7 +277,7 @@ def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
     return _end(model, zero, after, log)
 
 
-def _updated(found: _Found, at: Place) -> Iterator[Row]:
+def _updated(found: _Found, at: Place) -> Rows:
     ranks = at.ranks
     mean, stale = _alone(ranks, scale=1 / ranks), _alone(ranks, keeps=True)
     mistakes = {
@@ -298,18 +285,11 @@ def _updated(found: _Found, at: Place) -> Iterator[Row]:
         "what comes out where gradients of earlier updates are still there": stale,
     }
     yield from _weights(found, at.every[0], _alone(ranks), mistakes)
-    # Adam's two fp32 numbers for each element that a rank owns.
-    states, given = 2 * _all_units(ranks) // ranks, found["given"]
-    yield Never(
-        found["state bytes"] != states,
-        f"the optimizer keeps {found['state bytes']} bytes of states, and Adam's two fp32 numbers "
-        f"for each element that this rank owns are {states}",
-    )
-    yield Never(
-        given > states // 8,
-        f"the optimizer is given {given} numbers, and this rank owns {states // 8}, the `master` "
-        "of each unit",
-    )
+    states, kept, given = 2 * _all_units(ranks) // ranks, found["state bytes"], found["given"]
+    why = f"Adam's two fp32 numbers for each element that this rank owns are {states}"
+    yield Never(kept != states, f"the optimizer keeps {kept} bytes of states, and {why}")
+    why = f"this rank owns {states // 8}, the `master` of each unit"
+    yield Never(given > states // 8, f"the optimizer is given {given} numbers, and {why}")
     why = "each of three units is reduced once and gathered once in an update"
     yield Sends(found["wire"], _update(_unit_sizes(), ranks), why, who=at.rank)
 
@@ -319,16 +299,14 @@ def _weights(
     first: _Found,
     right: Sequence[_Weights],
     mistakes: Mapping[str, Sequence[_Weights]],
-) -> Iterator[Row]:
+) -> Rows:
     """The weights after each update are those of one process; no gradient is left."""
     before = _weights_of(_models.Layered())
     for number, (expected, weights) in enumerate(zip(right, found["weights"], strict=True)):
         for key, weight in weights.items():
-            yield Never(
-                not torch.allclose(weight, first["weights"][number][key], rtol=1e-5, atol=1e-6),
-                f", after update {number + 1}: `{key}` is not what rank 0 has: the updated parts "
-                "have not reached all ranks",
-            )
+            same = torch.allclose(weight, first["weights"][number][key], rtol=1e-5, atol=1e-6)
+            why = f", after update {number + 1}: `{key}` is not what rank 0 has: the updated parts "
+            yield Never(not same, f"{why}have not reached all ranks")
         for key, weight in weights.items():
             others = {thought: updates[number][key] for thought, updates in mistakes.items()}
             others["what it was before the update"] = before[key]
@@ -357,8 +335,8 @@ def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
     return found
 
 
-def _clipped(found: _Found, at: Place) -> Iterator[Row]:
-    place, ranks, *_ = at
+def _clipped(found: _Found, at: Place) -> Rows:
+    place, ranks = at.rank, at.ranks
     _one_process(model := _models.Layered(), ranks, [0])
     units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
     cut = [_flat.flatten(unit, ranks).chunk(ranks) for unit in units]
@@ -380,17 +358,13 @@ def _clipped(found: _Found, at: Place) -> Iterator[Row]:
         what = f", limit {limit:g}, norm {norm:.3g}: this rank's part of the gradient"
         yield Must(what, part, scale * own, others, tolerance=1e-4)
         sent = log.sent()
-        yield Never(
-            sent.get("all-gather", (0, 0))[1] > ranks * _SQUARES,
-            "`clip` gathers gradients, where one number is enough",
-        )
-        yield Never(
-            sent.get("all-reduce", (0, 0))[1] > _SQUARES or sent["reduce-scatter"][1] != size,
-            "`clip` sends more than what `reduce` does and a few numbers: squares of parts add up",
-        )
-    zeros = bool((found["parts"][-1] == 0).all())
+        gathers = sent.get("all-gather", (0, 0))[1] > ranks * _SQUARES
+        yield Never(gathers, "`clip` gathers gradients, where one number is enough")
+        more = sent.get("all-reduce", (0, 0))[1] > _SQUARES or sent["reduce-scatter"][1] != size
+        why = "what `reduce` does and a few numbers: squares of parts add up"
+        yield Never(more, f"`clip` sends more than {why}")
     changes = "`clip` changes a gradient of zeros: its norm, 0, is below every limit"
-    yield Never(not zeros, changes)
+    yield Never(found["parts"][-1].any(), changes)
 
 
 def _tensor(norm: Any) -> Any:
@@ -423,23 +397,17 @@ def _scatters(log: Any) -> int:
     return sum(call.what == "reduce-scatter" for call in log.calls)
 
 
-def _stage_2(found: _Found, at: Place) -> Iterator[Row]:
+def _stage_2(found: _Found, at: Place) -> Rows:
     ranks, units = at.ranks, len(_unit_sizes())
     for number, (before, ended, left) in enumerate(found["passes"]):
         where = f", backward pass {number + 1}: "
-        yield Never(
-            ended != units,
-            f"{where}when backward() returns {ended} of {units} units have been reduced",
-        )
-        yield Never(
-            not before and number % 2 == 0,
-            f"{where}no unit is reduced before the last gradient is there",
-        )
-        yield Never(
-            before < units - 1 and number % 2 == 0,
-            f"{where}before the last gradient is there {units - 1} units are complete, and "
-            f"{before} of them has been reduced",
-        )
+        reduced = f"{where}when backward() returns {ended} of {units} units have been reduced"
+        yield Never(ended != units, reduced)
+        if number % 2 == 0:
+            last = "before the last gradient is there"
+            yield Never(not before, f"{where}no unit is reduced {last}")
+            of_them = f"{units - 1} units are complete, and {before} of them has been reduced"
+            yield Never(before < units - 1, f"{where}{last} {of_them}")
         yield Never(left, f"{where}{left} whole gradients are left when backward() returns")
     right, latest = (_alone(ranks, (2, 2), latest=one, use=_by_turns) for one in (False, True))
     mistakes = {"what the last micro-batch alone gives": latest}
@@ -452,9 +420,6 @@ def _stage_2(found: _Found, at: Place) -> Iterator[Row]:
     yield Must(what, _tensor(found["norm"]), norm, tolerance=1e-3)
     why = "two micro-batches reduce each unit twice, and it is gathered once"
     yield Sends(found["wire"], _update(_unit_sizes(), ranks, 2), why, who=at.rank)
-
-
-_parallel = later("torch.nn.parallel")
 
 
 def _raced_zero(parts: SimpleNamespace) -> Callable[[], object]:

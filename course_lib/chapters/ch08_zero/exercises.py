@@ -1,6 +1,7 @@
 """Exercises and quiz of chapter 8, ZeRO 1, 2, 3."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from course_lib.chapters.ch08_zero import builds, zero_choice
@@ -13,6 +14,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
+    expect_numbers,
     expect_parts,
     expect_type,
 )
@@ -25,7 +27,6 @@ from course_lib.theory.network import zero
 from course_lib.theory.step.batching import Batching
 
 _MIXED = RECIPES["mixed-16"]
-_OFFLOADED = replace(_MIXED, offload="optimizer")
 
 
 @exercise(
@@ -39,17 +40,17 @@ _OFFLOADED = replace(_MIXED, offload="optimizer")
     ),
 )
 def _table_1(answer: Any) -> None:
-    expect_parts(answer, 4, "three numbers in GB and a factor")
     plain, *cut = zero.zero_stages(128 * 10**9, 16, RECIPES["megatron-18"]).bills
     reasons = (
         "6P + 12P/n: weights and fp32 gradients stay whole",
         "2P + 16P/n: only the weights stay whole",
         "18P/n",
     )
-    for given, bill, because in zip(answer, cut, reasons, strict=False):
-        expect_number(given, bill.total_bytes / 1e9, because, rel=1e-3, unit="GB")
+    sizes = [bill.total_bytes / 1e9 for bill in cut]
+    rows = [(gb, because, 1e-3, "GB") for gb, because in zip(sizes, reasons, strict=True)]
     because = "gradients of 4 bytes and weights of 2, instead of gradients twice"
-    expect_number(answer[3], cut[0].sent_bytes / plain.sent_bytes, because, rel=1e-3)
+    factor = (cut[0].sent_bytes / plain.sent_bytes, because, 1e-3, "")
+    expect_numbers(answer, "three numbers in GB and a factor", *rows, factor)
 
 
 @exercise(
@@ -64,32 +65,22 @@ def _table_1(answer: Any) -> None:
 )
 def _fitting(answer: Any) -> None:
     expect_parts(answer, 3, "the GPUs of three stages, a factor and a number of tokens")
-    count, room, given_ranks, steps = 32 * 10**9, 68e9, 64, 8
-    fewest = {stage: zero_choice.fewest_ranks(count, stage, room, _MIXED) for stage in (1, 2, 3)}
-    right: dict[int, tuple[object, str]] = {
-        stage: (ranks or "never", "{} GB stay whole, {} GB are cut".format(*_in_gb(stage, count)))
-        for stage, ranks in fewest.items()
-    }
+    count, given_ranks, right = 32 * 10**9, 64, {}
+    for stage in (3, 2, 1):
+        ranks = zero_choice.fewest_ranks(count, stage, 68e9, _MIXED)
+        whole, cut = (count * each // 10**9 for each in zero_choice.whole_and_cut(stage, _MIXED))
+        right[stage] = (ranks or "never", f"{whole} GB stay whole, {cut} GB are cut")
+        if ranks and ranks <= given_ranks:
+            lowest = stage
     expect_parts(answer[0], 3, "the GPUs of three stages")
     listed = dict(enumerate(answer[0], start=1))
     expect_entries(listed, right, "a number for each stage", each="a number of GPUs or 'never'")
-    stage = next(stage for stage, ranks in fewest.items() if ranks and ranks <= given_ranks)
     sent, plain = (
-        zero.sent_bytes(count, which, given_ranks, _MIXED, accumulation=steps)
-        for which in (stage, 0)
+        zero.sent_bytes(count, stage, given_ranks, _MIXED, accumulation=8) for stage in (lowest, 0)
     )
     because = "stage 3 gathers twice and reduces once for each of 8 micro-batches: 24 halves, not 2"
     expect_number(answer[1], sent / plain, because, rel=1e-3)
     expect_number(answer[2], 400e12 / 50e9, "400 · 10^12 FLOP/s over 50 · 10^9 B/s", rel=1e-3)
-
-
-def _in_gb(stage: int, count: int) -> tuple[int, int]:
-    """GB that each GPU keeps whole, and GB that are cut over all of them."""
-    everywhere, cut = zero_choice.whole_and_cut(stage, _MIXED)
-    return count * everywhere // 10**9, count * cut // 10**9
-
-
-_CLIP = "clip_part(part, limit, all_reduce)"
 
 
 def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]:
@@ -99,28 +90,29 @@ def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]
     round.
     """
     sums: list[Any] = []
-    for _ in range(5):
-        handed: list[list[Any]] = []
 
-        def clip(part: Any, handed: list[list[Any]] = handed) -> Any:
-            given: list[Any] = []
-            handed.append(given)
+    def all_reduce(given: list[Any], value: Any) -> Any:
+        given.append(value)
+        return (sums[len(given) - 1] if len(given) <= len(sums) else value).clone()
 
-            def all_reduce(value: Any) -> Any:
-                place = len(given)
-                given.append(value)
-                return sums[place].clone() if place < len(sums) else value.clone()
-
-            return call(function, part.clone(), limit, all_reduce, signature=_CLIP)
-
-        results = [clip(part) for part in parts]
+    for known in range(5):
+        handed: list[list[Any]] = [[] for _ in parts]
+        results = [
+            call(
+                function,
+                part.clone(),
+                limit,
+                partial(all_reduce, given),
+                signature="clip_part(part, limit, all_reduce)",
+            )
+            for part, given in zip(parts, handed, strict=True)
+        ]
         counts = {len(given) for given in handed}
         if len(counts) > 1:
             raise Wrong(f"ranks called all_reduce {sorted(counts)} times, expected equally often")
-        if counts == {len(sums)}:
+        if counts == {known}:
             return results
-        place = len(sums)
-        sums.append(sum(given[place] for given in handed))
+        sums.append(sum(given[known] for given in handed))
     raise Wrong("called all_reduce more than four times, expected one call of one number")
 
 
@@ -150,14 +142,14 @@ def _clip(function: Any) -> None:
         expect_equal(given, expected, because, wants="a tensor from each rank", rel=1e-4)
 
 
-_JOBS = {  # model, GPUs, GB of activations
-    "gpt2-1.5b on 8 GPUs, 30 GB": ("gpt2-1.5b", 8, 30),
-    "llama2-7b on 8 GPUs, 50 GB": ("llama2-7b", 8, 50),
-    "llama2-7b on 8 GPUs, 58 GB": ("llama2-7b", 8, 58),
-    "llama2-13b on 16 GPUs, 10 GB": ("llama2-13b", 16, 10),
-    "llama1-33b on 32 GPUs, 20 GB": ("llama1-33b", 32, 20),
-    "llama2-70b on 8 GPUs, 10 GB": ("llama2-70b", 8, 10),
-}
+_JOBS = (  # model, GPUs, GB of activations
+    ("gpt2-1.5b", 8, 30),
+    ("llama2-7b", 8, 50),
+    ("llama2-7b", 8, 58),
+    ("llama2-13b", 16, 10),
+    ("llama1-33b", 32, 20),
+    ("llama2-70b", 8, 10),
+)
 
 
 def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str, str]:
@@ -167,9 +159,8 @@ def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str
         job = Job(MODELS[model], _MIXED, Layout(dp=gpus, zero_stage=stage))
         bill = zero.zero_stages(job.shape.parameters().total, gpus, _MIXED).bills[stage]
         moment = memory_moments(job)["backward begins"]
-        gathered = moment.gathered_gradients_bytes + moment.gathered_parameters_bytes
-        beside = moment.bucket_bytes + gathered
-        needs.append((bill.total_bytes + beside) / 1e9 + activations_gb)
+        whole = moment.gathered_gradients_bytes + moment.gathered_parameters_bytes
+        needs.append((bill.total_bytes + moment.bucket_bytes + whole) / 1e9 + activations_gb)
     listed = ", ".join(f"{stage}: {size:.1f} GB" for stage, size in enumerate(needs))
     fitting = [stage for stage, size in enumerate(needs) if size <= 78]
     return (fitting[0] if fitting else "none"), f"the stages need {listed}"
@@ -186,7 +177,9 @@ def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str
     ),
 )
 def _which_stage(answer: Any) -> None:
-    right = {job: _lowest_stage(*numbers) for job, numbers in _JOBS.items()}
+    right = {
+        f"{name} on {gpus} GPUs, {gb} GB": _lowest_stage(name, gpus, gb) for name, gpus, gb in _JOBS
+    }
     expect_entries(answer, right, "a dict with a stage for each job", each="0, 1, 2, 3 or 'none'")
 
 
@@ -231,9 +224,6 @@ def _keys(answer: Any) -> None:
     expect_entries(answer, _KEYS, "a dict with a key for each job", each="a key of the table")
 
 
-_MARKS = "own_marks(sizes, decays, ranks, rank)"
-
-
 @exercise(
     "8.6",
     kind="implement",
@@ -253,20 +243,13 @@ def _own_marks(function: Any) -> None:
         ((5,), (True,), 4, 3): "nothing is left for rank 3: its part is padding",
         ((3, 4), (True, False), 1, 0): "one rank has all",
     }
-    cases = [(_lists(*case), _marks(*case), because) for case, because in calls.items()]
-    expect_calls(function, cases, signature=_MARKS)
-
-
-def _lists(
-    sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: int
-) -> tuple[list[int], list[bool], int, int]:
-    return list(sizes), list(decays), ranks, rank
-
-
-def _marks(sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: int) -> list[int]:
-    part = zero.shard(sum(sizes), ranks, rank)
-    whole = [int(decay) for size, decay in zip(sizes, decays, strict=True) for _ in range(size)]
-    return whole[part.start : part.stop] + part.zeros * [0]
+    cases = []
+    for (sizes, decays, ranks, rank), because in calls.items():
+        part = zero.shard(sum(sizes), ranks, rank)
+        whole = [int(decay) for size, decay in zip(sizes, decays, strict=True) for _ in range(size)]
+        marks = whole[part.start : part.stop] + part.zeros * [0]
+        cases.append(((list(sizes), list(decays), ranks, rank), marks, because))
+    expect_calls(function, cases, signature="own_marks(sizes, decays, ranks, rank)")
 
 
 @exercise(
@@ -279,16 +262,15 @@ def _marks(sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: i
     ),
 )
 def _volume(answer: Any) -> None:
-    expect_parts(answer, 4, "the bytes of stages 0 to 3")
     reasons = (
         "one all-reduce is two halves, whatever the accumulation",
         "one reduce-scatter and one all-gather",
         "a reduce-scatter in each micro-batch, one all-gather",
         "two all-gathers and a reduce-scatter in each micro-batch",
     )
-    for stage, because in enumerate(reasons):
-        expected = zero.sent_bytes(10**6, stage, 4, _MIXED, accumulation=8)
-        expect_number(answer[stage], expected, because, rel=1e-6, unit="B")
+    sent = [zero.sent_bytes(10**6, stage, 4, _MIXED, accumulation=8) for stage in zero.STAGES]
+    rows = [(size, because, 1e-6, "B") for size, because in zip(sent, reasons, strict=True)]
+    expect_numbers(answer, "the bytes of stages 0 to 3", *rows)
 
 
 @exercise(
@@ -298,14 +280,15 @@ def _volume(answer: Any) -> None:
     hints=("Which 12 of the 16 bytes move?", "Gradients and weights have 2 bytes each."),
 )
 def _offload(answer: Any) -> None:
-    expect_parts(answer, 3, "bytes and two times")
-    one, eight = (zero.zero_stages(13 * 10**9, ranks, _OFFLOADED).bills[2] for ranks in (1, 8))
-    because = "master copy and two numbers of AdamW are 12 bytes"
-    expect_number(answer[0], one.host_bytes, because, rel=1e-3, unit="B")
-    because = "2 bytes there and 2 back"
-    expect_number(answer[1], one.bus_seconds(PCIE4), because, rel=5e-3, unit="s")
-    because = "each GPU moves an eighth over its own slot"
-    expect_number(answer[2], eight.bus_seconds(PCIE4), because, rel=5e-3, unit="s")
+    offloaded = replace(_MIXED, offload="optimizer")
+    one, eight = (zero.zero_stages(13 * 10**9, ranks, offloaded).bills[2] for ranks in (1, 8))
+    expect_numbers(
+        answer,
+        "bytes and two times",
+        (one.host_bytes, "master copy and two numbers of AdamW are 12 bytes", 1e-3, "B"),
+        (one.bus_seconds(PCIE4), "2 bytes there and 2 back", 5e-3, "s"),
+        (eight.bus_seconds(PCIE4), "each GPU moves an eighth over its own slot", 5e-3, "s"),
+    )
 
 
 @exercise(
@@ -321,9 +304,7 @@ def _configuration(answer: Any) -> None:
         if key not in answer:
             raise Wrong(f"gave no {key}, expected the configuration to keep its {size}")
         expect_number(answer[key], size, f"the {key} stays")
-    accumulation = 1
-    while Batching(1000, 4, accumulation, gpus_per_node=4).global_batch < 64:
-        accumulation += 1
+    accumulation = 64 // Batching(1000, 4, gpus_per_node=4).global_batch
     # DeepSpeed computes this one where it is left out.
     steps = answer.get("gradient_accumulation_steps", accumulation)
     expect_number(steps, accumulation, "64 = micro-batch 4 · accumulation · 4 ranks")
@@ -335,30 +316,18 @@ def _configuration(answer: Any) -> None:
     expect_equal({"stage": stage}, {"stage": 2}, "stage 2 is the one with whole weights")
 
 
-_RUNS = {  # run: weights, gradients, optimizer; operation: all in MB
-    "A": ((4, 4, 8), {"all-reduce": 4}),
-    "B": ((4, 4, 2), {"all-reduce": 4, "broadcast": 4}),
-    "C": ((4, 1, 2), {"reduce-scatter": 16, "all-gather": 4}),
-    "D": ((4, 4, 8), {"all-reduce": 16}),
-    "E": ((1, 1, 2), {"reduce-scatter": 16, "all-gather": 32}),
-    "F": ((4, 4, 2), {"reduce-scatter": 4, "all-gather": 4}),
+_CUT = "the held bytes show which of the three states are cut"
+_RUNS = {
+    "A": ("DDP", "everything is whole, and the gradients travel once"),
+    "B": (
+        "ZeroRedundancyOptimizer",
+        "the optimizer is cut, but DDP's all-reduce stays and weights are broadcast",
+    ),
+    "C": ("ZeRO 2", _CUT),
+    "D": ("DDP without no_sync", "it all-reduces the gradients of every micro-batch"),
+    "E": ("ZeRO 3", _CUT),
+    "F": ("ZeRO 1", _CUT),
 }
-
-
-def _run_by(held: tuple[int, ...], sent: dict[str, int]) -> tuple[str, str]:
-    """What holds and sends this on 4 ranks, and why."""
-    for bill in zero.zero_stages(10**6, 4, RECIPES["fp32-16"]).bills:
-        parts = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes)
-        if tuple(size * 10**6 for size in held) == parts:
-            break
-    if bill.zero_stage == 0:
-        if sent["all-reduce"] > held[1]:
-            return "DDP without no_sync", "it all-reduces the gradients of every micro-batch"
-        return "DDP", "everything is whole, and the gradients travel once"
-    if "all-reduce" in sent:
-        because = "the optimizer is cut, but DDP's all-reduce stays and weights are broadcast"
-        return "ZeroRedundancyOptimizer", because
-    return f"ZeRO {bill.zero_stage}", "the held bytes show which of the three states are cut"
 
 
 @exercise(
@@ -373,16 +342,14 @@ def _run_by(held: tuple[int, ...], sent: dict[str, int]) -> tuple[str, str]:
 )
 def _which_run(answer: Any) -> None:
     expect_parts(answer, 2, "a dict with a name for each run, and a number of bytes")
-    right = {run: _run_by(*seen) for run, seen in _RUNS.items()}
-    each = ", ".join(repr(name) for name, _ in right.values())
-    expect_entries(answer[0], right, "a dict with a name for each run", each=f"one of {each}")
+    each = ", ".join(repr(name) for name, _ in _RUNS.values())
+    expect_entries(answer[0], _RUNS, "a dict with a name for each run", each=f"one of {each}")
     sent = zero.sent_bytes(10**6, 3, 4, RECIPES["fp32-16"], accumulation=4)
     because = "a reduce-scatter and two all-gathers in each micro-batch, 3/4 of 4 MB each"
     expect_number(answer[1], sent, because, rel=1e-3, unit="B")
 
 
 BUILDS = (builds.ZERO,)
-
 QUIZ = (
     Question(
         "Why does plain data parallelism store the optimizer states on each GPU?",

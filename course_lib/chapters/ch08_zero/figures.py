@@ -6,49 +6,37 @@ from collections.abc import Mapping, Sequence
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.bars import Bar, Bars, Limit
 from course_lib.figures.engines.cells import Cell, Cells, cells
+from course_lib.figures.engines.lines import Axis, Curve, graph
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Drawing, Point, arrow_lines, elide
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, elide
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.zero import StageBill, ZeroStages
 
-_SIDE, _BOTTOM = 180.0, 230.0
+_PLANE = 230.0, WIDTH_PT - 76  # how high and how wide: the scale is the same both ways
 
 
 def clipped(gradient: Point, limit: float, right: Point, wrong: Point) -> Drawing:
-    """Left: `gradient` as it is. Right, enlarged: what is left of it, with the circle of `limit`.
+    """`gradient`, what is left of it in two ways, and the circle of `limit`.
 
     Rank 0 has the first number of each, rank 1 the second.
     """
-    planes = {
-        40.0: {"as it is": (gradient, style.GRADIENTS)},
-        270.0: {"global norm": (right, style.GREEN), "own norms": (wrong, style.WARNING)},
+    curves = {
+        name: Curve([(0.0, 0.0), to], colour, f"({to[0]:.3g}, {to[1]:.3g})", dots=[to])
+        for name, to, colour in (
+            ("the gradient", gradient, style.GRADIENTS),
+            ("clipped by the global norm", right, style.GREEN),
+            ("clipped by own norms", wrong, style.WARNING),
+        )
     }
-    told = [f"{name}: {_told(to)}" for its in planes.values() for name, (to, _) in its.items()]
-    drawing = Drawing(_BOTTOM + 30, f"Clipping to {limit:g}. {'; '.join(told)}.")
-    drawing.title(f"A gradient, and clipped to the norm {limit:g}")
-    for left, its in planes.items():
-        corners = [(left, _BOTTOM - _SIDE), (left, _BOTTOM), (left + _SIDE, _BOTTOM)]
-        drawing.line(corners, style.GREY)
-        drawing.write(left + _SIDE, _BOTTOM + 26, "on rank 0", 9, "right", style.GREY)
-        drawing.write(left - 4, _BOTTOM - _SIDE - 6, "on rank 1", 9, colour=style.GREY)
-        scale = _SIDE / 1.1 / max(max(to) for to, _ in its.values())
-        for name, (to, colour) in its.items():
-            x, y = left + to[0] * scale, _BOTTOM - to[1] * scale
-            drawing.lines(arrow_lines((left, _BOTTOM), (x, y)), colour, 2.5)
-            beside = (x - 14, "right") if to == right else (x + 8, "left")
-            for row, words in enumerate((name, _told(to))):
-                drawing.write(beside[0], y + 2 + 12 * row, words, 9, beside[1])
-    turns = [math.radians(3 * step) for step in range(31)]
-    radius = limit * scale
-    arc = [(left + radius * math.cos(turn), _BOTTOM - radius * math.sin(turn)) for turn in turns]
-    drawing.line(arc, style.INK, dashed=True)
-    drawing.write(left + radius, _BOTTOM + 13, f"{limit:g}", 9, "center")
-    return drawing
-
-
-def _told(to: Point) -> str:
-    return f"({to[0]:.3g}, {to[1]:.3g})"
+    turns = [math.radians(90 - 3 * step) for step in range(31)]
+    circle = [(limit * math.cos(turn), limit * math.sin(turn)) for turn in turns]
+    curves[f"norm {limit:g}"] = Curve(circle, dashed=True)
+    (high, wide), most = _PLANE, 1.1 * max(gradient)
+    ticks = range(math.ceil(most))
+    across = Axis(ticks, label="on rank 0", ends=(0, most * wide / high))
+    up = Axis(ticks, label="on rank 1", ends=(0, most))
+    return graph(curves, f"A gradient, and clipped to {limit:g}", across, up, high=high).drawing
 
 
 # --- halves -------------------------------------------------------------------------------------
@@ -74,12 +62,7 @@ def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
 
 
 _COLUMNS, _SLOTS, _HIGH = 8, 48, 120.0  # ranks; parts of one block that can be seen; all blocks
-
-
 _KINDS = {"weights": style.WEIGHTS, "gradients": style.GRADIENTS, "optimizer": style.STATES}
-
-
-_ON_THE_HOST: Mapping[str, style.Look] = {"on the host": (style.STATES, "x")}
 
 
 def who_stores_what(
@@ -118,7 +101,7 @@ def who_stores_what(
         grid[row], high[row] = its, _HIGH * whole[kind] / sum(whole.values())
     return page(
         title,
-        Cells(grid, high=high, note=note, looks=_ON_THE_HOST),
+        Cells(grid, high=high, note=note, looks={"on the host": (style.STATES, "x")}),
         Bars(rows, looks, limits=limits, size=9, sentence=""),
         key=(),
         sentence=sentence,

@@ -6,12 +6,12 @@ from course_lib.chapters.ch08_zero import figures
 from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.offers import GPU_MEMORY_BYTES
-from course_lib.panels.panel import Rows, View, panel
+from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.units import format_bytes, format_count, format_number
-from course_lib.theory.network.zero import STAGES, StageBill, ZeroStages, zero_stages
+from course_lib.theory.network.zero import STAGES, zero_stages
 
 # The example of ZeRO's figure 1 (arXiv:1910.02054) beside the models that the course knows.
 _PARAMETERS = {"zero-7.5b": 7_500_000_000} | {
@@ -41,21 +41,15 @@ def zero(
     result = zero_stages(_PARAMETERS[model], ranks, recipe)
     title = f"{model} on {counted(ranks, 'GPU')}, {recipe.bytes_per_parameter} bytes per parameter"
     bill = result.bills[stage]
-    return View(
-        bill,
-        _rows(result, bill, gpu),
-        lambda: figures.who_stores_what(result, stage, GPU_MEMORY_BYTES[gpu], title),
-    )
-
-
-def _rows(result: ZeroStages, bill: StageBill, gpu: str) -> Rows:
-    rows = (
+    rows = [
         ("GPU", gpu),
         ("one GPU stores", format_bytes(bill.total_bytes)),
         ("all GPUs store", format_bytes(bill.total_bytes * result.ranks)),
         ("one GPU sends", f"{format_bytes(bill.sent_bytes)} in an update with one micro-batch"),
-    )
-    if not bill.host_bytes:
-        return rows
-    bus = f"{format_bytes(bill.bus_bytes)}, {format_number(bill.bus_seconds())} s by {PCIE4.name}"
-    return (*rows, ("host, for one GPU", format_bytes(bill.host_bytes)), ("over the bus", bus))
+    ]
+    if bill.host_bytes:
+        seconds = format_number(bill.bus_seconds())
+        bus = f"{format_bytes(bill.bus_bytes)}, {seconds} s by {PCIE4.name}"
+        rows += [("host, for one GPU", format_bytes(bill.host_bytes)), ("over the bus", bus)]
+    room = GPU_MEMORY_BYTES[gpu]
+    return View(bill, tuple(rows), lambda: figures.who_stores_what(result, stage, room, title))

@@ -16,8 +16,6 @@ from course_lib.theory.stories import copies as told
 from course_lib.trace import FREE, Held, Holdings
 
 _LAYERS, _LAYER_PARAMETERS = 3, 600_000_000  # a multiple of every number of ranks
-
-
 _HIGH = {"weights": 10.0, "gradients": 10.0, "states": 50.0}
 
 
@@ -42,8 +40,6 @@ _TITLES = {
     "update": "Update",
     "publish": "All-gather of the new weights of {layer}",
 }
-
-
 _CAPTIONS = {
     "begin": "In stage {stage} each rank keeps {kept}. No gradients yet.",
     "gather": "Every rank gets all parts of {layer}: whole weights, for a moment (yellow).",
@@ -55,8 +51,6 @@ _CAPTIONS = {
     "update": "{updates}; the gradients may go.",
     "publish": "Every rank gets the new weights of {layer} from their owners.",
 }
-
-
 # By what happens and to what: the frame of its layer's cells.
 _FRAMES = {
     ("forward", "weights"): "forward",
@@ -64,14 +58,6 @@ _FRAMES = {
     **dict.fromkeys([("gather", "weights"), ("publish", "weights")], "messages"),
     **dict.fromkeys([("all-reduce", "gradients"), ("reduce-scatter", "gradients")], "messages"),
 }
-
-
-class _Exchange(Cells):
-    """Arrows between neighbours stand for those of all pairs: the sentence does not name them."""
-
-    @property
-    def sentence(self) -> str:
-        return self.said
 
 
 class _Zero(Story):
@@ -130,18 +116,16 @@ class _Zero(Story):
                     name: self.cell(held[rank], rank, (kind, its))._replace(frame=frame)
                     for rank, name in enumerate(ranks)
                 }
-        total = format_bytes(self.total(step), digits=1)
-        grid["a rank holds"] = {rank: Cell(total, slots=0, bold=True) for rank in ranks}
+        total = Cell(format_bytes(self.total(step), digits=1), slots=0, bold=True)
+        grid["a rank holds"] = dict.fromkeys(ranks, total)
         bold = [f"{kind} {layer + 1}" for kind in ("weights", "gradients")]
         moving = [row for row, its in grid.items() if its and its[ranks[0]].frame == "messages"]
         sums = dict.fromkeys(("weights", "gathered", "gradients", "states"), 0)
         for (kind, _, _), part in held[0].items():
             sums[kind] += part.bytes
-        said = ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sums.items())
-        said = (
-            f"each of {self.ranks} ranks holds {said} and has sent {format_bytes(self.sent(step))}"
-        )
-        cells = _Exchange(
+        holds = ", ".join(f"{format_bytes(size)} of {kind}" for kind, size in sums.items())
+        sent = format_bytes(self.sent(step))
+        cells = Cells(
             grid,
             arrows=[
                 ((row, one), (row, other))
@@ -153,11 +137,15 @@ class _Zero(Story):
             bold=[] if what in ("begin", "update") else bold,
             gap=18,
             between=1.5,
-            said=said,
         )
         notes = ["dots: weights of after the update; green: between all ranks, and what has come"]
         key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
-        return page(self.say(step, _TITLES), cells, notes=notes, key=key)
+        # Arrows between neighbours stand for those of all pairs: the sentence does not name them.
+        title = self.say(step, _TITLES)
+        drawing = page(title, cells, notes=notes, key=key)
+        said = f"each of {self.ranks} ranks holds {holds} and has sent {sent}"
+        drawing.sentence = f"{title}: {said}."
+        return drawing
 
     def cell(self, held: Mapping[Any, Held], rank: int, of: tuple[str, int]) -> Cell:
         """What a rank holds of a kind and layer, each slice in its place."""
@@ -165,9 +153,8 @@ class _Zero(Story):
         kind, layer = of
         filled = {part: kind for part in own}
         if kind == "gradients":
-            filled = {
-                p: f"{'own' if its.of == (rank,) else 'summed'} {kind}" for p, its in own.items()
-            }
+            whose = {p: "own" if its.of == (rank,) else "summed" for p, its in own.items()}
+            filled = {p: f"{word} {kind}" for p, word in whose.items()}
         if kind == "weights":
             gathered = {part for whole, at, part in held if (whole, at) == ("gathered", layer)}
             filled = dict.fromkeys(gathered, "gathered") | filled

@@ -277,9 +277,7 @@ gradients = {
     "of the layer before": layer_gb,
 }
 worst = {"whole weights": weights, "gradients": gradients}
-looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(
-    gradients, style.GRADIENTS
-)
+looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(gradients, style.GRADIENTS)
 title = "One of eight cards, beside its shards"
 figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
 
@@ -401,9 +399,7 @@ for ranks in (8, 45, 64, 1024):
     parts = (found.states_bytes, found.peak_weights_bytes, found.peak_gradients_bytes)
     bars[f"{ranks} GPUs"] = dict(zip(colours, parts, strict=True))
 limit = ("one card", 24 * units.GB)
-figures.stacked_bars(
-    bars, "The worst moment", units.format_bytes, colours=colours, limit=limit
-)
+figures.stacked_bars(bars, "The worst moment", units.format_bytes, colours=colours, limit=limit)
 
 # %% [markdown]
 # **Predict → measure.** Our four-layer GPT in all four settings: the theory's peak of whole
@@ -498,9 +494,7 @@ curves = {
     "messages": [(0, messages_ms), (4096, messages_ms)],
 }
 title = "From 1,461 tokens on, computing hides the messages"
-figures.lines(
-    curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found}
-)
+figures.lines(curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found})
 
 # %% [markdown]
 # **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. For each weight, the backward pass sends 6 bytes, and does 4 FLOP for each token. So $63/64 \cdot 6/4 \cdot 989.4$ = 1,461 tokens hide the messages.
@@ -639,9 +633,7 @@ curves = {
     for name, held in built.items()
 }
 across = "part of the building, in % of all changes"
-figures.lines(
-    curves, across, "MB in tensors", "A model built whole, and tensor by tensor"
-)
+figures.lines(curves, across, "MB in tensors", "A model built whole, and tensor by tensor")
 
 # %% [markdown]
 # **Explain.** The embedding (128 × 64) and the positions (32 × 64) stay from the beginning to the end. Of all else there is one tensor at a time, and the largest
@@ -1112,9 +1104,7 @@ assert bill.gathered_gradients_bytes == held["each update"]["gradients"]
 looks = {"weights and moments": style.STATES}
 title = "Reduced after each micro-batch, or each update"
 limit = ("one card", 24 * units.GB)
-told = {
-    name: f"{its['gradients'] / 1e9:.1f} GB of gradients" for name, its in held.items()
-}
+told = {name: f"{its['gradients'] / 1e9:.1f} GB of gradients" for name, its in held.items()}
 figures.stacked_bars(held, title, units.format_bytes, told, colours=looks, limit=limit)
 
 # %% [markdown]
@@ -1131,9 +1121,7 @@ still = predict("9.waiting", "All-gathers, if it waits?", yours=None)
 def accumulate(waits):
     """Two micro-batches: what was sent, and bytes that are alive between the two."""
     rank, model = cut_model()
-    mine = [
-        part.chunk(rank.world)[rank.rank].chunk(2) for part in training.batches()[0]
-    ]
+    mine = [part.chunk(rank.world)[rank.rank].chunk(2) for part in training.batches()[0]]
     alive = []
     with measure.wire.log_wire() as wire, measure.peak.log_memory() as log:
         for number, rows in enumerate(zip(*mine, strict=True)):
@@ -1358,9 +1346,7 @@ published = [7, 11, 15, 22, 0, 5, 14]
 
 def predicted(sequence, written_out=False):
     """The columns of the table: Large in four ways, XL in three."""
-    large, xl = (
-        Program(shape, sequence, written_out).table() for shape in (gpt2_large, gpt2_xl)
-    )
+    large, xl = (Program(shape, sequence, written_out).table() for shape in (gpt2_large, gpt2_xl))
     return [*large.values(), xl["DDP"], xl["FULL_SHARD"], xl["offload"]]
 
 
@@ -1809,9 +1795,7 @@ figures.gather_memory(peaks[0], "FSDP, the demo's GPT, fp32, 2 ranks")
 # Both together are what a GPU holds. One whole update of FSDP with 16 samples, sorted by what the memory is for:
 
 # %%
-update = demos.run(
-    "step_memory", ranks=2, version="FSDP", model="4x64x4", batch=16, stream=False
-)
+update = demos.run("step_memory", ranks=2, version="FSDP", model="4x64x4", batch=16, stream=False)
 runs = {"predicted": update.predicted["FSDP"], "measured": update.measured["FSDP"]}
 expect(
     runs["predicted"].peak_bytes,
@@ -1852,9 +1836,7 @@ assert ahead.predicted_s > 0.180
 print(lanes.report())
 
 # %%
-figures.two_lanes(
-    {"predicted, no prefetch": without.predicted, "measured": without.measured}
-)
+figures.two_lanes({"predicted, no prefetch": without.predicted, "measured": without.measured})
 
 # %%
 figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.measured})
@@ -1887,9 +1869,7 @@ half, bound = (
     for ms in (10.0, 20.0)
 )
 for name, lane, by_hand in (("half of the tokens", half, 170), ("all", bound, 100)):
-    expect(
-        by_hand, 1000 * lane.waited_s, within=None, label=f"waited, {name}", unit="ms"
-    )
+    expect(by_hand, 1000 * lane.waited_s, within=None, label=f"waited, {name}", unit="ms")
 
 # %% [markdown]
 # The demos outside the notebook, also by PyTorch's own launcher:

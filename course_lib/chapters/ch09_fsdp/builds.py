@@ -3,10 +3,10 @@
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from course_lib.checking.build import build
@@ -16,7 +16,7 @@ from course_lib.checking.builds.compare import (
     Must,
     Never,
     Place,
-    Row,
+    Rows,
     Sends,
     compare,
     dist,
@@ -33,39 +33,27 @@ from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.memory.unit_life import COMPUTES, WEIGHTS, UnitCosts, fsdp_calls, unit_life
 from course_lib.trace import Trace
 
-if TYPE_CHECKING:
-    from course_lib.scratch.gpt import GPT
-
 _traffic = later("course_lib.checking.builds.on_rank.watched")
 _gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
+_fsdp = later("torch.distributed.fsdp")
 
 _Found = dict[str, Any]
-
 _LAYERS, _HIDDEN, _VOCAB, _CONTEXT = 3, 6, 11, 5
 _ROWS = 12  # samples of all ranks
 _RATE = 0.1  # of the updates of step 4
+_THREE = (Case(ranks=3), Case(ranks=3, in_group=True))
 _BF16 = 0.25  # measured: 0.10, of the largest number in a tensor
-
-
-class _In(Case):
-    """All ranks, or a group of two and one of one."""
-
-    def words(self, _: Sequence[int]) -> str:
-        return "in a group of ranks 0 and 2 and one of rank 1" if self.in_group else ""
-
-
 # Step 1: one unit
-
 _NUMBERS = 19  # of a unit's parameters: neither 2 nor 3 divides it
 _SHAPES: dict[str, tuple[int, ...]] = {"weight": (3, 5), "bias": (3,), "scale": ()}
 
 
-def _parameters() -> "dict[str, nn.Parameter]":
+def _parameters() -> dict[str, Any]:
     pieces = _cut(1 + torch.arange(float(_NUMBERS)) / 7)
     return {name: nn.Parameter(piece.clone()) for name, piece in pieces.items()}
 
 
-def _cut(flat: "torch.Tensor") -> "dict[str, torch.Tensor]":
+def _cut(flat: Any) -> dict[str, Any]:
     pieces = flat[:_NUMBERS].split([15, 3, 1])
     return {
         name: piece.view(shape)
@@ -73,19 +61,16 @@ def _cut(flat: "torch.Tensor") -> "dict[str, torch.Tensor]":
     }
 
 
-def _flat() -> "torch.Tensor":
-    return torch.cat([p.detach().flatten() for p in _parameters().values()])
-
-
-def _padded(flat: "torch.Tensor", ranks: int) -> "torch.Tensor":
+def _padded(flat: Any, ranks: int) -> Any:
     return nn.functional.pad(flat, (0, -len(flat) % ranks))
 
 
-def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
+def _life(parts: SimpleNamespace, group: Any) -> Rows:
     """On a rank: a unit, moment by moment; it ends where what follows would only raise."""
     from course_lib.scratch import wire
 
-    ranks, flat = dist.get_world_size(group), _flat()
+    ranks = dist.get_world_size(group)
+    flat = torch.cat([p.detach().flatten() for p in _parameters().values()])
     whole, place = _padded(flat, ranks), dist.get_rank(group)
     size, pieces = len(whole), whole.chunk(ranks)
     given, kind, cpu = _parameters(), parts.FSDPUnit, torch.device("cpu")
@@ -102,16 +87,11 @@ def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
     trained = isinstance(unit.shard, nn.Parameter) and unit.shard.requires_grad
     yield Never(not trained, "the shard is no nn.Parameter, so no optimizer trains it")
     keeps = unit.shard.untyped_storage().nbytes()
-    yield Never(
-        keeps != right.nbytes,
-        f"the shard keeps {keeps} bytes alive, expected {right.nbytes}: it is a view of something "
-        "larger",
-    )
+    alive_bytes = f"the shard keeps {keeps} bytes alive, expected {right.nbytes}"
+    yield Never(keeps != right.nbytes, f"{alive_bytes}: it is a view of something larger")
     kept = any(one() is not None for one in alive)
     yield Never(kept, "the unit keeps the parameters that it was given, whole")
     yield Never(unit.shard.dtype != torch.float32, "the shard is not in fp32")
-    unused = unit.gradient is None
-    yield Never(not unused, "before the first pass `gradient` is not None")
     yield _of_size(unit, size)
     yield _takes(unit, "before the first gather", 0)
     if not _all_agree(unit.shard.numel() == len(right)):
@@ -150,20 +130,12 @@ def _life(parts: SimpleNamespace, group: Any) -> Iterator[Row]:
     same = all(name in views and view.equal(views[name]) for name, view in again.items())
     yield Never(not same, "views from before free are not filled by the next gather")
     unit.free()
-    delayed: list[_Delayed] = []
-    with patch.object(wire, "start_all_gather", partial(_Delayed, wire.start_all_gather, delayed)):
+    with patch.object(wire, "start_all_gather") as start:  # freed memory then is no crash
         unit.start_gather()
         unit.free()
-    early = any(not one.ended for one in delayed)
+    early = start.called and not start.return_value.method_calls
     yield Never(early, "free takes memory away that an all-gather is still filling")
     yield _takes(unit, "when freed on its way", 0)
-    half = kind(_parameters(), cpu, group, torch.bfloat16)
-    in_bf16 = half.whole.dtype == torch.bfloat16 and half.shard.dtype == torch.float32
-    yield Never(not in_bf16, "with dtype bf16, whole wants bf16 and the shard stays fp32")
-    with _traffic.followed_traffic() as traffic:
-        half.gather()
-    yield from _views(_copied(half.views(half.whole)), flat.bfloat16(), "views in bf16")
-    yield Sends(traffic.log, _gathered(ranks, 2 * size), "it is gathered in bf16")
 
 
 def _of_size(unit: Any, size: int) -> Never:
@@ -176,7 +148,7 @@ def _takes(unit: Any, moment: str, right: int) -> Never:
     return Never(seen != right, f"{moment} whole has {seen} bytes, expected {right}")
 
 
-def _views(found: Any, flat: "torch.Tensor", what: str) -> Iterator[Row]:
+def _views(found: Any, flat: Any, what: str) -> Rows:
     good = isinstance(found, dict) and list(found) == list(_SHAPES)
     names = ", ".join(_SHAPES)
     yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
@@ -186,25 +158,6 @@ def _views(found: Any, flat: "torch.Tensor", what: str) -> Iterator[Row]:
 
 def _gathered(ranks: int, size_bytes: int) -> dict[str, tuple[int, int]]:
     return {"all-gather": (1, size_bytes)} if ranks > 1 else {}
-
-
-class _Delayed:
-    """A gather that is made when somebody waits: freed memory then is no crash."""
-
-    def __init__(
-        self, start: Any, all_of_them: "list[_Delayed]", *given: Any, **named: Any
-    ) -> None:
-        self.start, self.ended = partial(start, *given, **named), False
-        all_of_them.append(self)
-
-    def wait(self, *_: Any) -> None:
-        if not self.ended:
-            self.start().wait()
-        self.ended = True
-
-    def __getattr__(self, name: str) -> Any:
-        self.wait()
-        return lambda: True  # is_completed, for example
 
 
 def _all_agree(good: bool) -> bool:
@@ -227,19 +180,19 @@ def _copied(found: Any) -> Any:
 # Step 2, first half: a unit's gradients
 
 
-def _gradients_of(rank: int, number: int) -> "list[torch.Tensor]":
+def _gradients_of(rank: int, number: int) -> list[Any]:
     """Those of a rank, in bf16."""
     generator = torch.Generator().manual_seed(10 * number + rank)
     return [torch.randn(shape, generator=generator).bfloat16() for shape in _SHAPES.values()]
 
 
-def _laid(rank: int, number: int, ranks: int) -> "torch.Tensor":
+def _laid(rank: int, number: int, ranks: int) -> Any:
     """They as one padded vector in fp32."""
     flat = [gradient.float().flatten() for gradient in _gradients_of(rank, number)]
     return _padded(torch.cat(flat), ranks)
 
 
-def _reductions(kind: Any, group: Any) -> Iterator[Row]:
+def _reductions(kind: Any, group: Any) -> Rows:
     """On a rank: a unit in bf16 adds twice and reduces, then once more. Ends with what it sends."""
     rank, ranks, cpu = dist.get_rank(group), dist.get_world_size(group), torch.device("cpu")
     right = [_laid(rank, number, ranks) for number in range(3)]
@@ -247,12 +200,8 @@ def _reductions(kind: Any, group: Any) -> Iterator[Row]:
     each = [torch.stack([_laid(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
     unit = kind(_parameters(), cpu, group, torch.bfloat16)
     unit.finish_reduction()
-    one = kind({"": nn.Parameter(torch.ones(12))}, cpu, group, torch.float32)
-    alone = torch.ones(12)  # as long as its vector, which needs no padding
-    for gradient in (alone, torch.ones(12)):
-        one.add_gradients([gradient])
-    changed, kept, view = not alone.equal(torch.ones(12)), False, False
-    waits, reduced = 0, list[Row]()
+    changed, kept, view = False, False, False
+    waits, reduced = 0, list[Any]()
     words = ("", ", added to another", ", after a reduction")
     mistakes: tuple[dict[str, Any], ...] = (
         {},
@@ -293,7 +242,7 @@ def _reductions(kind: Any, group: Any) -> Iterator[Row]:
     yield Sends(traffic.log, calls, "a reduction in fp32")
 
 
-def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Iterator[Row]:
+def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Rows:
     yield Must(what, found, right, others, factors or {})
     kind = getattr(found, "dtype", None)
     yield Never(kind != torch.float32, f"{what} is {kind}, expected fp32")
@@ -309,10 +258,9 @@ def _meanings(ranks: int) -> dict[float, str]:
 # Steps 2 to 4: a model
 
 
-def _model() -> "GPT":
+def _model() -> Any:
     torch.manual_seed(0)
-    model: GPT = _gpt.GPT(_LAYERS, _HIDDEN, 2, _VOCAB, _CONTEXT)
-    return model
+    return _gpt.GPT(_LAYERS, _HIDDEN, 2, _VOCAB, _CONTEXT)
 
 
 def _loss(model: Any, rows: slice) -> Any:
@@ -328,7 +276,7 @@ def _rows_of(rank: int, ranks: int, piece: int = 0, pieces: int = 1) -> slice:
     return slice(first, first + each)
 
 
-def _gradients(rows: slice, model: "GPT | None" = None) -> "dict[str, torch.Tensor]":
+def _gradients(rows: slice, model: Any = None) -> dict[str, Any]:
     """Those of one process, for these samples."""
     model = model or _model()
     model.zero_grad()
@@ -370,7 +318,7 @@ def _trained(
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     model = _model()
     fsdp = kind(model, list(model.blocks), prefetch=prefetch, group=group, **options)
-    found: _Found = {"moments": [], "absent": [], "after": [], "early": [], "logs": []}
+    found: _Found = {"moments": [], "absent": [], "ended": [], "early": [], "logs": []}
     now: list[Any] = []
 
     def note(number: int, *_: Any) -> None:
@@ -388,9 +336,8 @@ def _trained(
         )
 
     for number, block in enumerate(model.blocks, start=1):
-        mlp: Any = block.mlp
-        mlp.register_forward_hook(partial(note, number))
-        mlp.register_full_backward_pre_hook(partial(note, number))
+        block.mlp.register_forward_hook(partial(note, number))
+        block.mlp.register_full_backward_pre_hook(partial(note, number))
     for syncs in updates:
         for piece, sync in enumerate(syncs):
             fsdp.sync = sync
@@ -399,14 +346,15 @@ def _trained(
                 loss = _loss(model, _rows_of(rank, ranks, piece, len(syncs)))
                 (loss / len(syncs)).backward()
             found["logs"].append(traffic.log)
-            found["after"].append(
-                {
-                    "whole": sum(_bytes(unit) for unit in fsdp.units),
-                    "reducing": traffic.under_way("reduce-scatter"),
-                    "most": traffic.most["reduce-scatter"],
-                    "kept": sync and any(unit.gradient is not None for unit in fsdp.units),
-                }
-            )
+            most, behind = traffic.most["reduce-scatter"], "after the backward pass some unit"
+            waiting = traffic.under_way("reduce-scatter")
+            kept = sync and any(unit.gradient is not None for unit in fsdp.units)
+            found["ended"] += [
+                Never(any(map(_bytes, fsdp.units)), f"{behind} is still whole"),
+                Never(most > 1, f"{most} reductions are under way at once"),
+                Never(waiting, "backward() returns and nobody has waited for a reduction"),
+                Never(kept, f"{behind}'s `gradient` is not None"),
+            ]
             if not sync:
                 found["early"] += [s.grad is not None for s in fsdp.shards]
                 found.setdefault("kept", _copied(fsdp.units[0].gradient))
@@ -426,24 +374,14 @@ def _trained(
     return found
 
 
-def _step(parts: SimpleNamespace, *_: Any) -> _Found:
-    """On a rank: a unit's reductions, a training step, and what stays after one."""
-    rows = list(_reductions(parts.FSDPUnit, None))
-    step = _trained(parts.FSDP, False) if isinstance(rows[-1], Sends) else None
-    return {"reductions": rows, "step": step}
-
-
-def _of_a_step(found: _Found, at: Place) -> Iterator[Row | None]:
-    yield from found["reductions"]
-    yield from _at_most(found["step"], at.ranks, prefetch=False)
-    yield from _one_pass(found["step"], at.ranks)
-
-
-def _in_a_group(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
-    """On a rank: the same in a group, the step in bf16; and what stays after a step of all."""
+def _step(parts: SimpleNamespace, case: Case, group: Any) -> _Found:
+    """On a rank: a unit's reductions and a step; in a group in bf16, and what stays after it."""
     found: _Found = {"reductions": list(_reductions(parts.FSDPUnit, group))}
-    with _traffic.in_case("in bf16"):
-        found["step"] = _trained(parts.FSDP, False, group=group, dtype=torch.bfloat16)
+    if not isinstance(found["reductions"][-1], Sends):
+        return found
+    if not case.in_group:
+        return found | {"step": _trained(parts.FSDP, False)}
+    found["step"] = _trained(parts.FSDP, False, group=group, dtype=torch.bfloat16)
     model = _model()
     with _peak.log_memory() as memory:
         sharded = parts.FSDP(model, list(model.blocks), prefetch=False)
@@ -452,20 +390,19 @@ def _in_a_group(parts: SimpleNamespace, _: Case, group: Any) -> _Found:
     return found | {"stays": memory.timeline[-1] - shards}
 
 
-def _of_a_group(found: _Found, at: Place) -> Iterator[Row | None]:
+def _of_a_step(found: _Found, at: Place) -> Rows:
     yield from found["reductions"]
+    if not at.case.in_group:
+        yield from _at_most(found["step"], at.ranks, prefetch=False)
+        yield from _one_pass(found["step"], at.ranks)
+        return
     yield from _one_pass(found["step"], at.ranks, dtype_bytes=2, where=", in bf16: ")
     stays, unit = found["stays"], _sizes(3)[0]
-    yield Never(
-        stays >= unit,
-        f"after a training step {stays} bytes stay beside shards and their gradients; the smallest "
-        f"whole unit takes {unit}",
-    )
+    beside = f"after a training step {stays} bytes stay beside shards and their gradients"
+    yield Never(stays >= unit, f"{beside}; the smallest whole unit takes {unit}")
 
 
-def _one_pass(
-    found: _Found, ranks: int, dtype_bytes: int = 4, where: str = ""
-) -> Iterator[Row | None]:
+def _one_pass(found: _Found, ranks: int, dtype_bytes: int = 4, where: str = "") -> Rows:
     """One backward pass: weights, gradients, reductions, and what is sent."""
     for place in found["absent"]:
         yield Never(True, f"{where}when {_moment(place)}, its weights are not there")
@@ -477,13 +414,11 @@ def _one_pass(
     for what, right in _gradients(slice(None)).items():
         words, gradient = f"{where}the gradient of {what}", found["gradients"].get(what)
         yield Must(words, gradient, right, factors=factors, tolerance=tolerance)
-    yield from _ended(found, where)
+    yield from found["ended"]
     for place, moment in enumerate(found["moments"][_LAYERS:] if ranks > 1 else ()):
-        yield Never(
-            moment["reductions"] and not moment["reducing"],
-            f"{where}when {_moment(_LAYERS + place)}, the reduction of the block behind it has "
-            "been waited for already: nothing travels meanwhile",
-        )
+        behind = f"{where}when {_moment(_LAYERS + place)}, the reduction of the block behind it"
+        early = moment["reductions"] and not moment["reducing"]
+        yield Never(early, f"{behind} has been waited for already: nothing travels meanwhile")
     why = "a block is gathered for each of its passes, the root once, and each is reduced once"
     yield _sent(found, ranks, why, where.removesuffix(": "), dtype_bytes=dtype_bytes)
 
@@ -491,30 +426,14 @@ def _one_pass(
 _HALVES = {0.5: "a part of the micro-batches, or halved"}
 
 
-def _ended(found: _Found, where: str = "") -> Iterator[Row]:
-    for after in found["after"]:
-        whole, kept, most = after["whole"], after["kept"], after["most"]
-        behind = f"{where}after the backward pass some unit"
-        yield Never(whole, f"{behind} is still whole")
-        yield Never(most > 1, f"{where}{most} reductions are under way at once")
-        nobody = after["reducing"]
-        yield Never(nobody, f"{where}backward() returns and nobody has waited for a reduction")
-        yield Never(kept, f"{behind}'s `gradient` is not None")
-
-
-def _at_most(found: _Found, ranks: int, prefetch: bool) -> Iterator[Row]:
+def _at_most(found: _Found, ranks: int, prefetch: bool) -> Rows:
     """While a block computes: the root and this block, with prefetch also the next."""
     trace = _step_of(ranks, prefetch)
-    whole = Trace(one for one in trace if isinstance(one.part, tuple) and WEIGHTS in one.part).peak(
-        0
-    )
+    whole = Trace(e for e in trace if isinstance(e.part, tuple) and e.part[0] == WEIGHTS).peak(0)
     for place, moment in enumerate(found["moments"]):
-        size = moment["bytes"]
-        yield Never(
-            size > whole,
-            f"while {_moment(place)}, whole units take {size} bytes, expected {whole} at most: "
-            "something is not freed, or comes too early",
-        )
+        take = f"whole units take {moment['bytes']} bytes, expected {whole} at most"
+        why = f"while {_moment(place)}, {take}: something is not freed, or comes too early"
+        yield Never(moment["bytes"] > whole, why)
 
 
 def _moment(place: int) -> str:
@@ -524,7 +443,7 @@ def _moment(place: int) -> str:
     return f"block {2 * _LAYERS - 1 - place} computes backward"
 
 
-def _ahead(found: _Found, at: Place) -> Iterator[Row | None]:
+def _ahead(found: _Found, at: Place) -> Rows:
     right, place = Counter[str](), 0  # what has been called until then
     for call, unit in fsdp_calls(_LAYERS):
         right[call] += 1
@@ -545,7 +464,7 @@ def _ahead(found: _Found, at: Place) -> Iterator[Row | None]:
 _UPDATES = ((False, True), (True, True))
 
 
-def _accumulated(found: _Found, at: Place) -> Iterator[Row | None]:
+def _accumulated(found: _Found, at: Place) -> Rows:
     """Two updates of two micro-batches; blocks stay whole until their backward pass."""
     model = _model()
     first = _gradients(slice(None), model)
@@ -557,7 +476,7 @@ def _accumulated(found: _Found, at: Place) -> Iterator[Row | None]:
     kept = torch.cat([own[key].flatten() for key in own if not key.startswith("blocks.")]) / 2
     right = _padded(kept, at.ranks)
     yield Must(", sync = False: `gradient` of the root", found["kept"], right)
-    yield from _ended(found)
+    yield from found["ended"]
     gradients = {} if found["missing"] else found["gradients"]
     two = ", two micro-batches: the"
     for what, right in _gradients(slice(None), model).items():
@@ -577,9 +496,6 @@ def _sent(found: _Found, ranks: int, why: str, what: str = "", **how: Any) -> Se
 
 def _methods(kind: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{kind}.{name}" for name in names)
-
-
-_fsdp = later("torch.distributed.fsdp")
 
 
 def _small_gpt(shard: Callable[[Any], object]) -> Callable[[], object]:
@@ -616,7 +532,7 @@ FSDP = build(
             _methods("FSDPUnit", "__init__", "views", "start_gather", "gather", "free"),
             lambda parts, _, group: list(_life(parts, group)),
             lambda rows, _: rows,  # told on the rank
-            (_In(), _In(ranks=3), _In(ranks=3, in_group=True)),
+            (Case(), *_THREE),
         ),
         in_turn(
             "a training step",
@@ -624,8 +540,7 @@ FSDP = build(
             + _methods(
                 "FSDP", "before_forward", "after_forward", "before_backward", "after_backward"
             ),
-            compare("", (), _step, _of_a_step, (_In(ranks=3),)),
-            compare("", (), _in_a_group, _of_a_group, (_In(ranks=3, in_group=True),)),
+            *(compare("", (), _step, _of_a_step, (case,)) for case in _THREE),
         ),
         compare("prefetch", ("FSDP.fetch",), lambda parts, *_: _trained(parts.FSDP, True), _ahead),
         compare(

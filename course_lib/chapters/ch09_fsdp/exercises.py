@@ -15,6 +15,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
+    expect_numbers,
     expect_parts,
     expect_raises,
     expect_type,
@@ -53,9 +54,6 @@ def _collectives(answer: Any) -> None:
     expect_number(answer[2], gathered, f"{because}; 2 bytes a number", rel=1e-3, unit="GB")
 
 
-_FLAT = "flat_shard(shapes, ranks)"
-
-
 @exercise(
     "9.2",
     kind="implement",
@@ -70,9 +68,9 @@ def _flat(function: Any) -> None:
         (([(5,), (5,)], 4), (3, 2), "the unit is padded as a whole, not each tensor"),
         (([(7, 2)], 1), (14, 0), "one rank keeps everything"),
     ]
-    expect_calls(function, cases, signature=_FLAT)
+    expect_calls(function, cases, signature="flat_shard(shapes, ranks)")
     for ranks in (0, -1):
-        expect_raises(function, ([(4,)], ranks), ValueError, "there is no rank", signature=_FLAT)
+        expect_raises(function, ([(4,)], ranks), ValueError, "there is no rank")
 
 
 @exercise(
@@ -85,16 +83,18 @@ def _flat(function: Any) -> None:
     ),
 )
 def _not_fsdp(answer: Any) -> None:
-    expect_parts(answer, 3, "three numbers of parameters")
     shape = MODELS["llama3-405b"]
     layer = local_parameters(shape).layer_dense
-    because = "a rank gathers the whole layer and computes with all of it"
-    expect_number(answer[0], layer, because, rel=1e-3, unit="parameters")
-    expect_number(answer[1], layer / 64, "a 64th of it stays", rel=1e-3, unit="parameters")
     cut = local_parameters(shape, Layout(dp=64, tp=8, zero_stage=3)).layer_dense
-    # An eighth, norms included, would be smaller by 7e-5.
-    because = "tensor parallelism cuts the matrices by 8, not the norms"
-    expect_number(answer[2], cut, because, rel=2e-5, unit="parameters")
+    because = "a rank gathers the whole layer and computes with all of it"
+    expect_numbers(
+        answer,
+        "three numbers of parameters",
+        (layer, because, 1e-3, "parameters"),
+        (layer / 64, "a 64th of it stays", 1e-3, "parameters"),
+        # An eighth, norms included, would be smaller by 7e-5.
+        (cut, "tensor parallelism cuts the matrices by 8, not the norms", 2e-5, "parameters"),
+    )
 
 
 _STRATEGIES: dict[str, dict[str, Any]] = {
@@ -145,32 +145,11 @@ def _simplest(model: str, batch: int, tokens: int, recompute: str) -> str:
     ),
 )
 def _strategy(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
-        training: (_simplest(*case), because) for training, (case, because) in _TRAININGS.items()
-    }
+    right = {name: (_simplest(*case), because) for name, (case, because) in _TRAININGS.items()}
     expect_entries(answer, right, "a dict of strategies", each="a strategy or 'none'")
 
 
 _SEVEN = MODELS["llama2-7b"]
-
-
-def _logs() -> dict[str, tuple[object, str]]:
-    """What a profiler says of each setting, and which it is."""
-    settings = {
-        "no prefetch": (True, False, "the next layer is not there while one computes"),
-        "no reshard": (False, True, "layers stay from forward to backward: gathered once"),
-        "as advised": (True, True, "each layer twice, the root once; two layers and the root"),
-    }
-    found: dict[str, tuple[object, str]] = {}
-    for name, (reshard, prefetch, because) in settings.items():
-        step = gather_timeline(_SEVEN, Recipe(), 8, reshard=reshard, prefetch=prefetch)
-        gathers, scatters = step.all_gathers, step.reduce_scatters
-        size = f"{step.peak_weights_bytes / GB:.2f} GB"
-        found[f"{gathers} all-gathers, {scatters} reduce-scatters, {size}"] = (name, because)
-    size = f"{Recipe().weight_bytes * _SEVEN.parameters().total / GB:.2f} GB"
-    because = "without units of their own all layers belong to the root, one unit for all"
-    found[f"1 all-gather, 1 reduce-scatter, {size}"] = ("layers not wrapped", because)
-    return found
 
 
 @exercise(
@@ -184,7 +163,19 @@ def _logs() -> dict[str, tuple[object, str]]:
     ),
 )
 def _profile(answer: Any) -> None:
-    expect_entries(answer, _logs(), "a dict of settings", each="one of the four settings")
+    settings = {
+        "no prefetch": (True, False, "the next layer is not there while one computes"),
+        "no reshard": (False, True, "layers stay from forward to backward: gathered once"),
+        "as advised": (True, True, "each layer twice, the root once; two layers and the root"),
+    }
+    size = f"{Recipe().weight_bytes * _SEVEN.parameters().total / GB:.2f} GB"
+    because = "without units of their own all layers belong to the root, one unit for all"
+    right = {f"1 all-gather, 1 reduce-scatter, {size}": ("layers not wrapped", because)}
+    for name, (reshard, prefetch, because) in settings.items():
+        step = gather_timeline(_SEVEN, Recipe(), 8, reshard=reshard, prefetch=prefetch)
+        calls = f"{step.all_gathers} all-gathers, {step.reduce_scatters} reduce-scatters"
+        right[f"{calls}, {step.peak_weights_bytes / GB:.2f} GB"] = (name, because)
+    expect_entries(answer, right, "a dict of settings", each="one of the four settings")
 
 
 def _bill(ranks: int, recompute: str = "none", sequence: int = 4096) -> MemoryBreakdown:
@@ -214,9 +205,7 @@ def _more_cards(answer: Any) -> None:
         "full recomputation": (_bill(16, "full"), "activations were 32 GB"),
         "full recomputation, on 8 cards": (_bill(8, "full"), "the shards are twice as large"),
     }
-    right: dict[str, tuple[object, str]] = {
-        change: (bill.total_bytes <= room, because) for change, (bill, because) in bills.items()
-    }
+    right = {name: (bill.total_bytes <= room, because) for name, (bill, because) in bills.items()}
     expect_entries(answer[0], right, "a dict of True and False", each="True or False")
     bill = _bill(16)
     stays = (bill.total_bytes - bill.model_states_bytes) / GB
@@ -273,9 +262,6 @@ def _early(answer: Any) -> None:
     )
 
 
-_TWO = "in_two_units(units)"
-
-
 @exercise(
     "9.9",
     kind="implement",
@@ -297,7 +283,7 @@ def _two_units(function: Any) -> None:
             "tensors 1 and 3 are shared; names are sorted",
         ),
     ]
-    expect_calls(function, cases, signature=_TWO)
+    expect_calls(function, cases, signature="in_two_units(units)")
 
 
 @exercise(
@@ -307,19 +293,18 @@ def _two_units(function: Any) -> None:
     hints=("k layers and the root, 2 bytes each.", "YaFSDP has no unit that stays whole."),
 )
 def _peak(answer: Any) -> None:
-    expect_parts(answer, 4, "four sizes in GB")
-    shape, yafsdp = MODELS["llama2-70b"], Recipe(gathering="yafsdp")
-    steps = (
-        (gather_timeline(shape, Recipe(), 64), "two layers and the root"),
-        (gather_timeline(shape, Recipe(), 64, prefetch=False), "one layer and the root"),
-        (
-            gather_timeline(shape, Recipe(), 64, reshard=False),
-            "all layers and the root: the whole model",
+    shape = MODELS["llama2-70b"]
+    plain, yafsdp = Recipe(), Recipe(gathering="yafsdp")
+    steps = {
+        "two layers and the root": gather_timeline(shape, plain, 64),
+        "one layer and the root": gather_timeline(shape, plain, 64, prefetch=False),
+        "all layers and the root: the whole model": gather_timeline(
+            shape, plain, 64, reshard=False
         ),
-        (gather_timeline(shape, yafsdp, 64), "two buffers of the largest unit, a layer; no root"),
-    )
-    for given, (step, because) in zip(answer, steps, strict=True):
-        expect_number(given, step.peak_weights_bytes / GB, because, rel=5e-3, unit="GB")
+        "two buffers of the largest unit, a layer; no root": gather_timeline(shape, yafsdp, 64),
+    }
+    rows = ((step.peak_weights_bytes / GB, why, 5e-3, "GB") for why, step in steps.items())
+    expect_numbers(answer, "four sizes in GB", *rows)
 
 
 @exercise(
@@ -332,22 +317,25 @@ def _peak(answer: Any) -> None:
     ),
 )
 def _in_use(answer: Any) -> None:
-    expect_parts(answer, 5, "tokens, sequences, GB and two counts")
     recipe = Recipe("fp32", "fp32", master_copy=False, compute="bf16")
-    hidden = fsdp_hiding_tokens(recipe, 32, flop_per_s=156e12, bytes_per_s=4 * 25e9)
-    because = "31/32 of 6 bytes, sent at 100 GB/s, while it does 4 FLOP for each token"
-    expect_number(answer[0], hidden.backward, because, rel=2e-3, unit="tokens")
-    expect_number(answer[1], math.ceil(hidden.backward / 2048), "one sequence is too short")
-    whole = 4 * _SEVEN.parameters().total / GB
-    expect_number(answer[2], whole, "no shards: 4 bytes for each parameter", rel=2e-3, unit="GB")
+    rates = {"flop_per_s": 156e12, "bytes_per_s": 4 * 25e9}
+    hidden = fsdp_hiding_tokens(recipe, 32, **rates).backward
     step = gather_timeline(_SEVEN, recipe, 32)
-    because = "weights are freed after each pass, so each micro-batch gathers them"
-    expect_number(answer[3], 4 * step.all_gathers, because)
-    expect_number(answer[4], step.reduce_scatters, "only the last micro-batch reduces")
+    sent = "31/32 of 6 bytes, sent at 100 GB/s, while it does 4 FLOP for each token"
+    freed = "weights are freed after each pass, so each micro-batch gathers them"
+    whole = 4 * _SEVEN.parameters().total / GB
+    expect_numbers(
+        answer,
+        "tokens, sequences, GB and two counts",
+        (hidden, sent, 2e-3, "tokens"),
+        (math.ceil(hidden / 2048), "one sequence is too short", 0, ""),
+        (whole, "no shards: 4 bytes for each parameter", 2e-3, "GB"),
+        (4 * step.all_gathers, freed, 0, ""),
+        (step.reduce_scatters, "only the last micro-batch reduces", 0, ""),
+    )
 
 
 BUILDS = (builds.FSDP,)
-
 QUIZ = (
     Question(
         "FULL_SHARD on 8 ranks. With how many of a layer's weights does a rank multiply?",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
-from typing import Protocol
+from typing import Any
 
 from course_lib.chapters.ch09_fsdp.gather_timeline import GatherTimeline
 from course_lib.figures import *  # noqa: F403
@@ -24,23 +24,11 @@ _BUFFERS = ("weights, even", "weights, odd", "gradients, even", "gradients, odd"
 _WORDS = ("gathered weights", "gathered weights", "gradients", "gradients")
 
 
-class Moment(Protocol):
-    """What lies where while `layer` computes; None is an empty buffer."""
-
-    @property
-    def phase(self) -> str: ...
-    @property
-    def layer(self) -> int: ...
-    @property
-    def weights(self) -> Sequence[int | None]: ...
-    @property
-    def gradients(self) -> Sequence[int | None]: ...
-
-
-def two_buffers(moments: Sequence[Moment], title: str = "") -> Drawing:
+def two_buffers(moments: Sequence[Any], title: str = "") -> Drawing:
     """A column for each moment: the layer that computes, and the four buffers below it.
 
-    A `phase` is "forward" or "backward".
+    A moment has a `phase`, "forward" or "backward", its `layer`, and what lies in the buffers of
+    `weights` and `gradients`, None in an empty one.
     """
     grid: dict[str, dict[str, Cell]] = {row: {} for row in ("computes", *_BUFFERS)}
     for place, moment in enumerate(moments, 1):
@@ -51,15 +39,10 @@ def two_buffers(moments: Sequence[Moment], title: str = "") -> Drawing:
             if layer is not None:
                 bold = layer == moment.layer
                 grid[buffer][column] = Cell(str(layer), {0: word}, bold=bold)
-    return page(
-        title,
-        Cells(dict(grid), gap=2.0),
-        notes=[
-            "bold: the layer that computes; in other buffers meanwhile: weights of the layer to "
-            "come,",
-            "gradients of the layer before",
-        ],
+    bold = (
+        "bold: the layer that computes; in other buffers meanwhile: weights of the layer to come,"
     )
+    return page(title, Cells(grid, gap=2.0), notes=[bold, "gradients of the layer before"])
 
 
 # --- gathering ----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.states import (
     LocalParameters,
     local_parameters,
@@ -65,19 +64,6 @@ class GatherTimeline:
     def changes(self) -> int:
         """How often the bytes change: each time memory is taken or given back."""
         return len(self.levels())
-
-    def explain(self, unit: str = "GB") -> str:
-        """Base, both peaks, and the collectives, one line each."""
-        sizes = {
-            "shards, always": self.states_bytes,
-            "whole weights, at most": self.peak_weights_bytes,
-            "whole gradients, at most": self.peak_gradients_bytes,
-            "peak": self.peak_bytes,
-        }
-        lines = [f"{name:<26}{format_bytes(size, unit):>12}" for name, size in sizes.items()]
-        return "\n".join(
-            [*lines, f"{self.all_gathers} all-gathers, {self.reduce_scatters} reduce-scatters"]
-        )
 
 
 @checked

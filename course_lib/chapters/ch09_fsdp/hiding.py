@@ -17,11 +17,6 @@ class HidingTokens:
     forward: float
     backward: float
 
-    @property
-    def both(self) -> float:
-        """Tokens that hide the messages of both passes."""
-        return max(self.forward, self.backward)
-
 
 @checked
 def fsdp_hiding_tokens(

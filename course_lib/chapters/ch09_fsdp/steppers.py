@@ -27,11 +27,7 @@ from course_lib.trace import FREE, TAKE, Event, Trace
 
 # 8192 tokens on each of 8 H100 that reach 45 % of their peak, each with a network port of its own.
 _RANKS, _TOKENS, _REACHED = 8, 8192, 0.45
-
-
 _KEY = ("forward", "backward", "all-gather", "reduce-scatter", WEIGHTS, GRADIENTS, "shard")
-
-
 _DOES = {
     "forward": "{} goes forward",
     "backward": "{} goes backward",

@@ -1,7 +1,6 @@
 """Exercises and quiz of chapter 10, tensor parallelism."""
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +13,7 @@ from course_lib.checking import (
     expect_choice,
     expect_entries,
     expect_number,
+    expect_numbers,
     expect_parts,
     expect_raises,
 )
@@ -27,13 +27,14 @@ from course_lib.theory.network import collectives, tensor_parallel
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import group_link
 
-_GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
 _H100 = hardware.accelerator("H100-SXM")
 
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     """Calls of one operation in a training step of GPT-2."""
-    traffic = step_traffic(Job(_GPT2, Recipe(recompute=recompute), layout, Cluster(_H100)))
+    traffic = step_traffic(
+        Job(MODELS["gpt2-124m"], Recipe(recompute=recompute), layout, Cluster(_H100))
+    )
     return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
 
 
@@ -47,15 +48,15 @@ def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     ),
 )
 def _layer(answer: Any) -> None:
-    expect_parts(answer, 3, "two sizes in bytes and a number")
     tensor = collectives.activation_bytes(1, 2048, 12288)
     sent = collectives.tensor_parallel_bytes(1, 2048, 12288, tp=8)
-    expect_number(answer[0], tensor, "b · s · h numbers of 2 bytes", rel=1e-9, unit="B")
-    expect_number(answer[1], sent, "8 b s h (t-1)/t numbers of 2 bytes", rel=1e-9, unit="B")
-    expect_number(answer[2], 4 * 96, "2 forward and 2 backward in each layer")
-
-
-_CUT = ("gpt2-1.5b", "llama1-33b", "llama2-13b", "llama2-70b")
+    expect_numbers(
+        answer,
+        "two sizes in bytes and a number",
+        (tensor, "b · s · h numbers of 2 bytes", 1e-9, "B"),
+        (sent, "8 b s h (t-1)/t numbers of 2 bytes", 1e-9, "B"),
+        (4 * 96, "2 forward and 2 backward in each layer", 0, ""),
+    )
 
 
 def _largest(name: str) -> int:
@@ -79,13 +80,13 @@ def _largest(name: str) -> int:
 )
 def _heads(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of degrees and a number")
-    right: dict[str, tuple[object, str]] = {}
-    for name in _CUT:
+    right = {}
+    for name in ("gpt2-1.5b", "llama1-33b", "llama2-13b", "llama2-70b"):
         shape = MODELS[name]
         because = f"{shape.heads} heads, {shape.kv_heads} for keys, ffn {shape.ffn}"
         right[name] = (_largest(name), because)
     expect_entries(answer[0], right, "a dict of degrees", each="a whole number")
-    copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, _largest("llama2-70b"))
+    copies = tensor_parallel.kv_copies(MODELS["llama2-70b"].kv_heads, _largest("llama2-70b"))
     expect_number(answer[1], copies, "8 key-value heads on t GPUs: t / 8 share one")
 
 
@@ -100,21 +101,20 @@ def _heads(answer: Any) -> None:
     ),
 )
 def _passes(answer: Any) -> None:
-    expect_parts(answer, 4, "three numbers of FLOP per byte and a number of GPUs")
     training = collectives.layer_intensity(8192, 8)
     forward = training * (2 / 6) / (2 / 4)  # a third of the FLOP for half of the bytes
-    reasons = (
-        (forward, "the backward pass has twice the FLOP for the same two all-reduces"),
-        (training * (8 / 6) / (6 / 4), "8 instead of 6 FLOP a weight, six all-reduces, not four"),
-        (collectives.layer_intensity(8192, 8, element_bytes=1), "half of the bytes"),
+    again = training * (8 / 6) / (6 / 4)
+    twice = "the backward pass has twice the FLOP for the same two all-reduces"
+    narrow = collectives.layer_intensity(8192, 8, element_bytes=1)
+    reach = "3 h / (t - 1) against 2199, where training reaches 17"
+    expect_numbers(
+        answer,
+        "three numbers of FLOP per byte and a number of GPUs",
+        (forward, twice, 5e-3, ""),
+        (again, "8 instead of 6 FLOP a weight, six all-reduces, not four", 5e-3, ""),
+        (narrow, "half of the bytes", 5e-3, ""),
+        (int(1 + 7 * forward / 2199), reach, 0, ""),
     )
-    for given, (intensity, because) in zip(answer, reasons, strict=False):
-        expect_number(given, intensity, because, rel=5e-3)
-    reach = int(1 + 7 * forward / 2199)
-    expect_number(answer[3], reach, "3 h / (t - 1) against 2199, where training reaches 17")
-
-
-_RTX = hardware.accelerator("RTX4090")
 
 
 def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
@@ -139,52 +139,39 @@ def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
     ),
 )
 def _reach(answer: Any) -> None:
-    expect_parts(answer, 4, "four whole numbers")
-    right = (
-        (_accepted(8192, _H100), "at 8 a third is communication"),
-        (_accepted(8192, _RTX), "at 8 half of the time is lost over PCIe"),
-        (_accepted(2048, _H100), "at 4 it is half: a small layer leaves little to compute"),
+    ridge = "4.5 · 2048 / (t - 1) against a ridge of 2199, without latency"
+    expect_numbers(
+        answer,
+        "four whole numbers",
+        (_accepted(8192, _H100), "at 8 a third is communication", 0, ""),
         (
-            collectives.layer_tp_reach(2048, _H100.peak_flop_per_s, 450e9),
-            "4.5 · 2048 / (t - 1) against a ridge of 2199, without latency",
+            _accepted(8192, hardware.accelerator("RTX4090")),
+            "at 8 half of the time is lost over PCIe",
+            0,
+            "",
         ),
+        (_accepted(2048, _H100), "at 4 it is half: a small layer leaves little to compute", 0, ""),
+        (collectives.layer_tp_reach(2048, _H100.peak_flop_per_s, 450e9), ridge, 0, ""),
     )
-    for given, (degree, because) in zip(answer, right, strict=True):
-        expect_number(given, degree, because)
 
 
-def _pair(fault: str) -> str:
-    """What the pair of section 10.2, with this mistake, prints on two ranks."""
-    x, columns, rows, bias = (1, 2), ((1, 3), (-2, 4)), ((1, 0), (2, 1)), (1, 1)
-    middle = [sum(a * b for a, b in zip(x, column, strict=True)) for column in columns]
-    parts = [[max(0, m) * w for w in row] for m, row in zip(middle, rows, strict=True)]
-    if fault == "bias before the sum":
-        parts = [_added(part, bias) for part in parts]
-    results = parts if fault == "no g" else [_added(*parts)] * 2
-    if fault != "bias before the sum":
-        results = [_added(result, bias) for result in results]
-    of_result = 2 if fault == "g sums in the backward pass as well" else 1
-    own = [
-        [of_result * sum(row) * w for w in column]
-        for column, row in zip(columns, rows, strict=True)
-    ]
-    gradients = own if fault == "no f" else [_added(*own)] * 2
-    return f"Z {_both(results)}, gradient {_both(gradients)}"
-
-
-def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return [a + b for a, b in zip(one, other, strict=True)]
-
-
-def _both(ranks: Sequence[Sequence[int]]) -> str:
-    return " and ".join(str(tuple(rank)) for rank in ranks)
-
-
-_FAULTS = {
-    "no f": "each rank knows the gradient through its own half only",
-    "bias before the sum": "the bias counts once for each rank",
-    "no g": "each rank has its own part of the sum",
-    "g sums in the backward pass as well": "both ranks know Z's gradient, so a sum doubles it",
+_PRINTED = {  # what the pair of section 10.2 prints on two ranks, with a mistake
+    "Z (20, 7) and (20, 7), gradient (1, 3) and (-6, 12)": (
+        "no f",
+        "each rank knows the gradient through its own half only",
+    ),
+    "Z (21, 8) and (21, 8), gradient (-5, 15) and (-5, 15)": (
+        "bias before the sum",
+        "the bias counts once for each rank",
+    ),
+    "Z (8, 1) and (13, 7), gradient (-5, 15) and (-5, 15)": (
+        "no g",
+        "each rank has its own part of the sum",
+    ),
+    "Z (20, 7) and (20, 7), gradient (-10, 30) and (-10, 30)": (
+        "g sums in the backward pass as well",
+        "both ranks know Z's gradient, so a sum doubles it",
+    ),
 }
 
 
@@ -198,13 +185,7 @@ _FAULTS = {
     ),
 )
 def _read(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
-        _pair(fault): (fault, because) for fault, because in _FAULTS.items()
-    }
-    expect_entries(answer, right, "a dict of mistakes", each="one of the four mistakes")
-
-
-_ROWS = "my_rows(heads, kv_heads, width, tp, rank)"
+    expect_entries(answer, _PRINTED, "a dict of mistakes", each="one of the four mistakes")
 
 
 @exercise(
@@ -230,13 +211,8 @@ def _rows(function: Any) -> None:
     for (*sizes, tp, rank), because in calls.items():
         rows = tensor_parallel.qkv_rows(*sizes, tp=tp, rank=rank)
         cases.append(((*sizes, tp, rank), rows, because))
-    expect_calls(function, cases, signature=_ROWS)
-    expect_raises(
-        function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads", signature=_ROWS
-    )
-
-
-_LENGTH = "gradient_length(cut, whole)"
+    expect_calls(function, cases, signature="my_rows(heads, kv_heads, width, tp, rank)")
+    expect_raises(function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads")
 
 
 @exercise(
@@ -258,7 +234,7 @@ def _length(function: Any) -> None:
             "45 of the parts, and 4 once: 49",
         ),
     ]
-    expect_calls(function, cases, signature=_LENGTH, rel=1e-9)
+    expect_calls(function, cases, signature="gradient_length(cut, whole)", rel=1e-9)
 
 
 @exercise(
@@ -271,21 +247,16 @@ def _length(function: Any) -> None:
     ),
 )
 def _messages(answer: Any) -> None:
-    expect_parts(answer, 3, "three whole numbers")
     plain, cut = Layout(tp=4), Layout(tp=4, sequence_parallel=True, keep_gathered=True)
-    expected = [
-        (_count("all-reduce", plain), "4 a layer, 1 embedding, 1 head, 3 loss"),
-        (
-            _count("all-reduce", plain, "full"),
-            "the forward sums of the layers come twice: 6 a layer",
-        ),
-        (_count("all-gather", cut), "one for each large all-reduce; the loss gathers nothing"),
-    ]
-    for given, (count, because) in zip(answer, expected, strict=True):
-        expect_number(given, count, because)
-
-
-_LOSS = "cut_loss(parts, label)"
+    gathers = "one for each large all-reduce; the loss gathers nothing"
+    again = "the forward sums of the layers come twice: 6 a layer"
+    expect_numbers(
+        answer,
+        "three whole numbers",
+        (_count("all-reduce", plain), "4 a layer, 1 embedding, 1 head, 3 loss", 0, ""),
+        (_count("all-reduce", plain, "full"), again, 0, ""),
+        (_count("all-gather", cut), gathers, 0, ""),
+    )
 
 
 @exercise(
@@ -309,7 +280,7 @@ def _loss(function: Any) -> None:
     ]
     cases = [(args, loss(*args), because) for args, because in calls]
     # fp32 knows scores of 1000 to 6e-5, and the losses here are 1 and larger.
-    expect_calls(function, cases, signature=_LOSS, rel=1e-4)
+    expect_calls(function, cases, signature="cut_loss(parts, label)", rel=1e-4)
 
 
 _F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT = (
@@ -335,7 +306,7 @@ def _logs(answer: Any) -> None:
     layers, ends = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
     plain = 4 * layers + ends
     shares = f"{plain - 3} all-gathers, {plain - 3} reduce-scatters"
-    right: dict[str, tuple[object, str]] = {
+    right = {
         f"{plain + 2 * layers} all-reduces": (_F_TWICE, "it makes two more in each layer"),
         f"{plain} all-reduces": (_RIGHT, "it makes 4 in each layer, and 1 + 1 + 3"),
         f"{plain - layers} all-reduces": (_NO_F, "it makes one less in each layer"),
@@ -345,9 +316,6 @@ def _logs(answer: Any) -> None:
     }
     each = ", ".join(map(repr, (_F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT)))
     expect_entries(answer, right, "a dict of verdicts", each=f"one of {each}")
-
-
-_H800 = hardware.accelerator("H800-SXM")
 
 
 @exercise(
@@ -362,7 +330,8 @@ _H800 = hardware.accelerator("H800-SXM")
 def _slower_link(answer: Any) -> None:
     expect_parts(answer, 3, "a percentage, a time in ms and the name of a chip")
     slow, fast = (
-        tensor_parallel.CutLayer(8192, 8, gpu.peak_flop_per_s, gpu.inside) for gpu in (_H800, _H100)
+        tensor_parallel.CutLayer(8192, 8, gpu.peak_flop_per_s, gpu.inside)
+        for gpu in (hardware.accelerator("H800-SXM"), _H100)
     )
     seconds = overlapped_product.overlapped_seconds(slow)
     hidden = 100 * (slow.seconds - seconds) / slow.communication_s
@@ -375,7 +344,6 @@ def _slower_link(answer: Any) -> None:
 
 
 BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)
-
 QUIZ = (
     Question(
         "A matrix is cut by columns over 4 GPUs. What has each GPU after the product?",

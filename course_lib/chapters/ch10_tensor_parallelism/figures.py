@@ -8,7 +8,7 @@ from course_lib.figures.engines.lines import Curve, graph, powers
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing, counted
-from course_lib.theory.inputs.units import format_number
+from course_lib.theory.inputs.units import format_duration, format_number
 from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import CutLayer
 
@@ -78,11 +78,7 @@ def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
     longer = "computing" if layer.compute_s >= layer.communication_s else "communicating"
     drawing.sentence = (
         f"Hidden {hidden}, tp {layer.tp} on {layer.link.name}: {layer.flop_per_byte:,.0f} FLOP per "
-        f"byte; {longer} takes longer, {_ms(layer.compute_s)} against "
-        f"{_ms(layer.communication_s)}. {drawing.sentence}"
+        f"byte; {longer} takes longer, {format_duration(layer.compute_s)} against "
+        f"{format_duration(layer.communication_s)}. {drawing.sentence}"
     )
     return drawing
-
-
-def _ms(seconds: float) -> str:
-    return f"{format_number(1000 * seconds)} ms"

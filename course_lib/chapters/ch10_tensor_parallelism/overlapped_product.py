@@ -33,11 +33,6 @@ class OverlappedProduct:
         whole("ranks", self.ranks, least=2, most=4096)
 
     @property
-    def apart_s(self) -> float:
-        """Seconds when all is gathered first: compute + communication."""
-        return self.compute_s + self.communication_s
-
-    @property
     def seconds(self) -> float:
         """max(compute, communication + compute / ranks): the last share has to be multiplied."""
         return max(self.compute_s, self.communication_s + self.compute_s / self.ranks)

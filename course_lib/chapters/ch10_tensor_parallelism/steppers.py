@@ -13,12 +13,8 @@ from course_lib.theory.stories import messages as told
 from course_lib.trace import TAKE
 
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
-
-
 # What lies where, from X to Z; a gradient lies in the place of what it is the gradient of.
 _PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
-
-
 _OF = {
     "XA": "X·A",
     "YB": "Y·B",
@@ -29,17 +25,11 @@ _OF = {
     "dX part": "f(X)",
     "dX": "X",
 }
-
-
 _UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
-
-
 _BETWEEN = {
     told.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
     told.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
 }
-
-
 # By what is made: what happens, and what else if the tokens are cut.
 _MADE: dict[str, str | tuple[str, str]] = {
     "X": ("Every rank has all of X", "Each rank has its own tokens of X"),
@@ -67,8 +57,6 @@ _MADE: dict[str, str | tuple[str, str]] = {
         "f adds up the parts, and each rank keeps those of its tokens",
     ),
 }
-
-
 _UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
 
 
@@ -106,14 +94,12 @@ class _CutPair(Story):
                              for place in _PLACES}
             for rank in range(self.ranks)
         }  # fmt: skip
+        words = "nothing is sent"
         if call:
-            sent = sent_bytes(call[0].what, call[0].bytes, self.ranks)
-            words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends "
-            words += format_bytes(sent)
+            sent = format_bytes(sent_bytes(call[0].what, call[0].bytes, self.ranks))
+            words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends {sent}"
         elif name in _UNFINISHED:
             words = f"{self.ranks} unfinished results of full size, to be added up"
-        else:
-            words = "nothing is sent"
         size = f"{now.part.rows:,} × {now.part.columns:,} numbers"
         said = f"{counted(self.ranks, 'rank')}: each makes {name}, {size}; {words}"
         bold = [self.head(_OF.get(name, name), backward)]
@@ -137,7 +123,7 @@ class _CutPair(Story):
         names = [tensor.name for tensor in self.made[: step + 1]]
         inner, middle = (_UNIT * width for width in told.PAIR_WIDTHS[self.kind])
         columns = {"A": inner, "X·A": inner, "Y": middle}.get(place, _UNIT)
-        rows = {"A": _UNIT, "B": middle, "f": 2 * _UNIT, "g": 2 * _UNIT}.get(place, 2 * _UNIT)
+        rows = {"A": _UNIT, "B": middle}.get(place, 2 * _UNIT)
         slots, its = rows * columns, [one for one in names if _OF.get(one, one) == place]
         if place in ("f", "g"):
             active = {"f": ("f(X)", "dX"), "g": ("Z", "g(dZ)")}[place]

@@ -1,6 +1,7 @@
 """Exercises and quiz of chapter 11, pipeline parallelism."""
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from course_lib.chapters.ch11_pipelines.builds import pipeline
@@ -12,6 +13,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
+    expect_numbers,
     expect_parts,
     expect_raises,
     expect_type,
@@ -61,12 +63,6 @@ _WHY_HELD = {
 }
 
 
-def _held(name: str) -> str:
-    """How the exercise names a schedule: what its four stages hold."""
-    ran = timeline(name, 4, 12, _CHUNKS[name])
-    return f"held {', '.join(f'{ran.in_flight(stage):g}' for stage in range(4))}"
-
-
 @exercise(
     "11.2",
     kind="debug",
@@ -79,16 +75,17 @@ def _held(name: str) -> str:
 )
 def _in_flight(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of schedules and a number")
-    right: dict[str, tuple[object, str]] = {
-        _held(name): (name, because) for name, because in _WHY_HELD.items()
-    }
+    right = {}
+    for name, because in _WHY_HELD.items():
+        ran = timeline(name, 4, 12, _CHUNKS[name])
+        held = ", ".join(f"{ran.in_flight(stage):g}" for stage in range(4))
+        right[f"held {held}"] = (name, because)
     expect_entries(answer[0], right, "a dict of schedules", each="the name of a schedule")
     expect_number(answer[1], 2 * 4 - 1, "N is the number of stages, and no schedule above holds it")
 
 
 _FAST, _SLOW = 0.1, 0.13  # seconds of a forward pass; a backward pass takes twice as long
 _FORWARD = (_FAST, _FAST, _FAST, _SLOW)
-_MEAN = sum(_FORWARD) / 4
 
 
 def _update(forward: tuple[float, ...], micro_batches: int) -> float:
@@ -108,14 +105,16 @@ def _update(forward: tuple[float, ...], micro_batches: int) -> float:
 )
 def _not_faster(answer: Any) -> None:
     assert [round(_update(_FORWARD, m), 2) for m in (8, 16)] == [4.02, 7.14]
-    expect_parts(answer, 3, "three times in seconds")
-    right = (
-        (3 * _SLOW, "each more micro-batch costs one pass of the slowest stage: 3.12 s / 8"),
-        (3 * _FAST, "4.02 s are one micro-batch through all stages and 7 times the slowest"),
-        (_update((_MEAN,) * 4, 16), "(m + p - 1) times the mean of the stages"),
+    more = "each more micro-batch costs one pass of the slowest stage: 3.12 s / 8"
+    first = "4.02 s are one micro-batch through all stages and 7 times the slowest"
+    alike = _update((sum(_FORWARD) / 4,) * 4, 16)
+    expect_numbers(
+        answer,
+        "three times in seconds",
+        (3 * _SLOW, more, 5e-3, "s"),
+        (3 * _FAST, first, 5e-3, "s"),
+        (alike, "(m + p - 1) times the mean of the stages", 5e-3, "s"),
     )
-    for given, (seconds, because) in zip(answer, right, strict=True):
-        expect_number(given, seconds, because, rel=5e-3, unit="s")
 
 
 _EIGHT = (8,) * 8
@@ -171,9 +170,7 @@ def _shortest(cluster: str) -> str:
     ),
 )
 def _which(answer: Any) -> None:
-    right: dict[str, tuple[object, str]] = {
-        cluster: (_shortest(cluster), because) for cluster, (*_, because) in _CLUSTERS.items()
-    }
+    right = {name: (_shortest(name), because) for name, (*_, because) in _CLUSTERS.items()}
     expect_entries(answer, right, "a dict of schedules", each="the name of a schedule")
 
 
@@ -216,22 +213,15 @@ def _grows() -> tuple[dict[str, float], dict[str, float]]:
 )
 def _families(answer: Any) -> None:
     expect_parts(answer, 4, "three dicts and a number of micro-batches")
-    right: dict[str, tuple[object, str]] = {
-        name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()
-    }
+    right = {name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()}
     wants = "one of 'data', 'naive model', 'pipeline', 'tensor'"
     expect_entries(answer[0], right, "a dict of families", each=wants)
     for given, grows in zip(answer[1:3], _grows(), strict=True):
-        factors: dict[str, tuple[object, str]] = {
-            name: (factor, f"it sends {_COUNTED[name][-1]}") for name, factor in grows.items()
-        }
+        factors = {name: (each, f"it sends {_COUNTED[name][-1]}") for name, each in grows.items()}
         expect_entries(given, factors, "a dict of factors", each="a factor", rel=0.05)
     fraction = bubble.bubble_fraction(4, _PIPELINED.accumulation)
     assert round(fraction, 3) == 0.158
     expect_number(answer[3], _PIPELINED.accumulation, "3 / (m + 3) is 15.8 %")
-
-
-_ORDER = "one_f_one_b(stage, stages, micro_batches)"
 
 
 @exercise(
@@ -252,22 +242,11 @@ def _order(function: Any) -> None:
         (0, 4, 2): "there are no more forward passes than micro-batches",
         (0, 1, 2): "one stage is the last one",
     }
-    cases = [(sizes, _names(*sizes), because) for sizes, because in reasons.items()]
-    expect_calls(function, cases, signature=_ORDER)
-
-
-def _names(*sizes: int) -> list[str]:
-    return [f"{work.kind}{work.micro_batch}" for work in schedules.one_f_one_b_order(*sizes)]
-
-
-_FEWEST = "fewest_micro_batches(stages, most_bubble)"
-
-
-def _fewest(stages: int, most_bubble: float) -> int:
-    micro_batches = 1
-    while bubble.bubble_fraction(stages, micro_batches) > most_bubble:
-        micro_batches += 1
-    return micro_batches
+    cases = []
+    for sizes, because in reasons.items():
+        order = schedules.one_f_one_b_order(*sizes)
+        cases.append((sizes, [f"{work.kind}{work.micro_batch}" for work in order], because))
+    expect_calls(function, cases, signature="one_f_one_b(stage, stages, micro_batches)")
 
 
 @exercise(
@@ -284,13 +263,13 @@ def _choose(function: Any) -> None:
         (4, 0.8): "one micro-batch is the least",
         (1, 0.01): "one stage has no bubble",
     }
-    cases = [(args, _fewest(*args), because) for args, because in reasons.items()]
-    expect_calls(function, cases, signature=_FEWEST)
+    cases = []
+    for (stages, most), because in reasons.items():
+        fewest = next(m for m in count(1) if bubble.bubble_fraction(stages, m) <= most)
+        cases.append(((stages, most), fewest, because))
+    expect_calls(function, cases, signature="fewest_micro_batches(stages, most_bubble)")
     none = "no number of micro-batches removes the bubble"
-    expect_raises(function, (4, 0.0), ValueError, none, signature=_FEWEST)
-
-
-_UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
+    expect_raises(function, (4, 0.0), ValueError, none)
 
 
 @exercise(
@@ -304,9 +283,10 @@ _UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
     ),
 )
 def _slow_end(answer: Any) -> None:
+    uneven = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
     expect_equal(
         answer,
-        [timeline("1f1b", 4, m, times=_UNEVEN).makespan for m in (8, 64)],
+        [timeline("1f1b", 4, m, times=uneven).makespan for m in (8, 64)],
         "13.5 for the first micro-batch, 4.5 for each later one, less a warm-up of 2 · 1.5",
         wants="two times",
         rel=1e-6,
@@ -373,7 +353,6 @@ def _hang(answer: Any) -> None:
 
 
 BUILDS = (pipeline.PIPELINE,)
-
 QUIZ = (
     Question(
         "4 stages, 12 micro-batches, 1F1B. For what fraction of the whole time is a stage idle?",

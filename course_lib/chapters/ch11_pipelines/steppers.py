@@ -13,14 +13,8 @@ from course_lib.theory.pipelines.simulation import pipeline_trace, timeline
 from course_lib.trace import Event
 
 _CHUNKS = 2  # of the interleaved schedule
-
-
 _NARROW = 1 / 60  # a pass in which no number fits, of the whole width
-
-
 _HELD = "Each stage sends what it has just made, and holds the activations of these micro-batches."
-
-
 _TITLES = {
     "naive": "One after another",
     "gpipe": "GPipe",
@@ -30,11 +24,7 @@ _TITLES = {
     "zbv": "Zero bubble, ZB-V",
     "dualpipe": "DualPipe",
 }
-
-
 _NOTHING = Cell(slots=0)  # under a cell that is wider
-
-
 _RUNS, _HOLDS, _MOST = "runs", "holds", "now, most"
 
 
@@ -62,12 +52,12 @@ class _Schedule(Story):
         self.stages, self.micro_batches = range(stages), micro_batches
         self.visits = self.line.schedule.visits
         self.levels = [self.trace.levels(stage) for stage in self.stages]
-        tasks = self.trace.lanes(_stage_of).values()
-        shortest = min(event.until - event.at for its in tasks for event in its)
+        tasks = self.trace.lanes("stage {0.who}".format)
+        shortest = min(event.until - event.at for its in tasks.values() for event in its)
         numbered = shortest >= _NARROW * self.end
         self.passes = {
-            _stage_of(its[0]): [_shade(event, numbered) for event in its]
-            for its in sorted(tasks, key=lambda its: its[0].who)
+            row: [_shade(event, numbered) for event in tasks[row]]
+            for row in sorted(tasks, key=lambda row: tasks[row][0].who)
         }
 
     def counts(self, stage: int, now: float) -> tuple[float, float]:
@@ -119,9 +109,8 @@ class _Schedule(Story):
             for e in its
             if not _far(e)
         ]
-        several = "es" if self.micro_batches > 1 else ""
-        sizes = f"{len(self.stages)} stages, {self.micro_batches} micro-batch{several}"
-        title = f"{_TITLES[self.line.schedule.name]}: {sizes}"
+        batches = counted(self.micro_batches, "micro-batch")
+        title = f"{_TITLES[self.line.schedule.name]}: {len(self.stages)} stages, {batches}"
         cells = Cells(grid, arrows=arrows, high=16, gap=6, between=13, lined=True, note=_HELD)
         return page(title, lanes, cells, key=())
 
@@ -138,12 +127,13 @@ class _Schedule(Story):
 
     def rows(self, step: int) -> Rows:
         now = self.times[step]
-        held, most = zip(*(self.counts(stage, now) for stage in self.stages), strict=True)
+        counts = zip(*(self.counts(stage, now) for stage in self.stages), strict=True)
+        held, most = (", ".join(f"{count:g}" for count in each) for each in counts)
         busy = {event.who for event in self.trace.running(now)}
         idle = len(self.stages) - len(busy) if now < self.end else 0
         return (
-            ("held now", _each(held)),
-            ("most so far", _each(most)),
+            ("held now", f"{held} micro-batches, from stage 0 on"),
+            ("most so far", f"{most} micro-batches, from stage 0 on"),
             ("waiting now", f"{idle} of {counted(len(self.stages), 'stage')}"),
         )
 
@@ -153,11 +143,9 @@ class _Schedule(Story):
         time = f"After {now:.4g} of {self.end:.4g} units"
         if now == self.end:
             return f"{time}: the last backward pass is over, and nothing is held any more."
-        running: dict[int, list[str]] = {stage: [] for stage in self.stages}
-        for event in self.trace.running(now):
-            running[event.who].append(event.what)
-        doing: dict[str, list[str]] = {}
-        for stage, whats in running.items():
+        running, doing = self.trace.running(now), dict[str, list[str]]()
+        for stage in self.stages:
+            whats = [event.what for event in running if event.who == stage]
             does = "forward and backward together" if len(whats) > 1 else "".join(whats)
             doing.setdefault(does, []).append(str(stage))
         idle = doing.pop("", [])
@@ -178,10 +166,6 @@ def _far(event: Event) -> bool:
     return abs((event.to or 0) - event.who) > 1
 
 
-def _stage_of(event: Event) -> str:
-    return f"stage {event.who}"
-
-
 def _later(word: str, chunk: int) -> str:
     return f"later {word}" if chunk else word
 
@@ -190,10 +174,6 @@ def _shade(event: Event, numbered: bool = True) -> Event:
     """Passes of later chunks are lighter."""
     _, chunk = event.part
     return event._replace(what=_later(event.what, chunk), label=event.label * numbered)
-
-
-def _each(counts: tuple[float, ...]) -> str:
-    return f"{', '.join(f'{count:g}' for count in counts)} micro-batches, from stage 0 on"
 
 
 def _named(stages: list[str]) -> str:

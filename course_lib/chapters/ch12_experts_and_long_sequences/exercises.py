@@ -1,7 +1,6 @@
 """Exercises and quiz of chapter 12, experts and long sequences."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
-    expect_parts,
+    expect_numbers,
     expect_type,
 )
 from course_lib.theory.compute import flops
@@ -30,8 +29,6 @@ from course_lib.theory.network import context, experts, mesh
 
 _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()
-
-
 _SPREAD = Layout(dp=16, ep=8)
 
 
@@ -47,24 +44,20 @@ _SPREAD = Layout(dp=16, ep=8)
     ),
 )
 def _mixtral(answer: Any) -> None:
-    expect_parts(answer, 4, "two counts and two numbers of bytes")
     local = local_parameters(_MIXTRAL, _SPREAD, 0)
     layouts = (_SPREAD, replace(_SPREAD, zero_stage=1))
     plain, sharded = (sharded_states(local, Recipe(), layout).total_bytes for layout in layouts)
-    stored = local.dense + local.experts
-    expect_number(
-        answer[0],
-        stored,
-        "all of the dense part, and an eighth of the experts",
-        rel=5e-3,
-        unit="parameters",
+    stored = "all of the dense part, and an eighth of the experts"
+    copies = "16 ranks are two groups of 8, each with all experts"
+    cut = "12 bytes a parameter are cut: into 16 for the dense part, into 2 for experts"
+    expect_numbers(
+        answer,
+        "two counts and two numbers of bytes",
+        (local.dense + local.experts, stored, 5e-3, "parameters"),
+        (_SPREAD.expert_shard_ranks, copies, 0, ""),
+        (plain, "16 bytes for each stored parameter", 5e-3, "B"),
+        (sharded, cut, 5e-3, "B"),
     )
-    expect_number(
-        answer[1], _SPREAD.expert_shard_ranks, "16 ranks are two groups of 8, each with all experts"
-    )
-    expect_number(answer[2], plain, "16 bytes for each stored parameter", rel=5e-3, unit="B")
-    because = "12 bytes a parameter are cut: into 16 for the dense part, into 2 for experts"
-    expect_number(answer[3], sharded, because, rel=5e-3, unit="B")
 
 
 @exercise(
@@ -77,47 +70,16 @@ def _mixtral(answer: Any) -> None:
     ),
 )
 def _deepseek(answer: Any) -> None:
-    expect_parts(answer, 2, "an MFU and a number of GPUs")
     mfu = flops.six_nd(_DEEPSEEK.active, 1) * 1543 / accelerator("H800-SXM").peak_flop_per_s
-    because = "N of 6N is what a token multiplies with: the active parameters"
-    expect_number(answer[0], mfu, because, rel=5e-3)
+    active = "N of 6N is what a token multiplies with: the active parameters"
+    stored = "all experts must be stored, since other tokens need them"
     gpus = fewest_gpus(16 * _DEEPSEEK.total, 80e9)
-    expect_number(answer[1], gpus, "all experts must be stored, since other tokens need them")
+    rows = ((mfu, active, 5e-3, ""), (gpus, stored, 0, ""))
+    expect_numbers(answer, "an MFU and a number of GPUs", *rows)
 
 
 _MESH = Layout(tp=2, cp=2, dp=4, ep=4)
 _RANK = 6
-
-
-def _with(groups: Sequence[tuple[int, ...]]) -> list[int]:
-    """The group that the rank of exercise 12.3 is in."""
-    return list(next(group for group in groups if _RANK in group))
-
-
-def _shared() -> dict[str, tuple[object, str]]:
-    half = mesh.place(_MESH, _RANK)["tp"]
-    same_half = [rank for rank in range(_MESH.world) if mesh.place(_MESH, rank)["tp"] == half]
-    right: dict[str, tuple[object, str]] = {
-        "tp: the matrices of its attention": (
-            _with(mesh.groups(_MESH, "tp")),
-            "neighbours in number cut the matrices",
-        ),
-        "cp: its sequences": (_with(mesh.groups(_MESH, "cp")), "cp comes next: a stride of 2"),
-        "the sum of the gradients of its attention": (
-            same_half,
-            "over cp and dp together: all that have the same half, with other tokens",
-        ),
-    }
-    for etp in (1, 2):
-        right[f"etp {etp}: the all-to-all of its tokens"] = (
-            _with(mesh.expert_groups(_MESH, "ep", etp)),
-            f"four ranks have all experts between them, a stride of etp = {etp} apart",
-        )
-        right[f"etp {etp}: the sum of its experts' gradients"] = (
-            _with(mesh.expert_groups(_MESH, "edp", etp)),
-            f"every {4 * etp}th rank has the same part of the same experts",
-        )
-    return right
 
 
 @exercise(
@@ -131,7 +93,33 @@ def _shared() -> dict[str, tuple[object, str]]:
     ),
 )
 def _sharing(answer: Any) -> None:
-    expect_entries(answer, _shared(), "a dict of lists", each="a list of ranks in order")
+    half = mesh.place(_MESH, _RANK)["tp"]
+    same_half = tuple(r for r in range(_MESH.world) if mesh.place(_MESH, r)["tp"] == half)
+    groups = {
+        "tp: the matrices of its attention": (
+            mesh.groups(_MESH, "tp"),
+            "neighbours in number cut the matrices",
+        ),
+        "cp: its sequences": (mesh.groups(_MESH, "cp"), "cp comes next: a stride of 2"),
+        "the sum of the gradients of its attention": (
+            (same_half,),
+            "over cp and dp together: all that have the same half, with other tokens",
+        ),
+    }
+    for etp in (1, 2):
+        groups[f"etp {etp}: the all-to-all of its tokens"] = (
+            mesh.expert_groups(_MESH, "ep", etp),
+            f"four ranks have all experts between them, a stride of etp = {etp} apart",
+        )
+        groups[f"etp {etp}: the sum of its experts' gradients"] = (
+            mesh.expert_groups(_MESH, "edp", etp),
+            f"every {4 * etp}th rank has the same part of the same experts",
+        )
+    right = {
+        name: (list(next(group for group in several if _RANK in group)), because)
+        for name, (several, because) in groups.items()
+    }
+    expect_entries(answer, right, "a dict of lists", each="a list of ranks in order")
 
 
 @exercise(
@@ -157,9 +145,6 @@ def _skewed(answer: Any) -> None:
         wants="a fraction and a factor",
         rel=1e-3,
     )
-
-
-_LOSS = "balance_loss(chosen, probabilities)"
 
 
 @exercise(
@@ -189,7 +174,9 @@ def _balance(function: Any) -> None:
         load = torch.bincount(torch.tensor(chosen).flatten(), minlength=probabilities.shape[1])
         expected = experts.balance_loss(load.tolist(), probabilities.mean(0).tolist())
         given = probabilities.clone().requires_grad_()
-        loss = call(function, torch.tensor(chosen), given, signature=_LOSS)
+        loss = call(
+            function, torch.tensor(chosen), given, signature="balance_loss(chosen, probabilities)"
+        )
         expect_type(loss, torch.Tensor, "a tensor")
         expect_number(loss, expected, because, rel=1e-5)
     if not loss.requires_grad:
@@ -253,15 +240,14 @@ def _merge(function: Any) -> None:
         mean = sum(w * value for w, (_, value) in zip(weights, pairs, strict=True)) / sum(weights)
         return mean, top + math.log(sum(weights))
 
-    left, right = [(1.0, 10.0), (2.0, 20.0)], [(4.0, 40.0)]
-    large = [(1000.0, 5.0), (1001.0, 7.0)], [(999.0, 1.0)]
-    small = [(-1000.0, 5.0)], [(-1001.0, 7.0)]
-    cases = [
-        ((block(left), block(right)), block(left + right), "the softmax over all three keys"),
-        ((block(right), block(left)), block(left + right), "the order does not matter"),
-        ((block(large[0]), block(large[1])), block(large[0] + large[1]), "scores of 1000"),
-        ((block(small[0]), block(small[1])), block(small[0] + small[1]), "scores of -1000"),
-    ]
+    two, one = [(1.0, 10.0), (2.0, 20.0)], [(4.0, 40.0)]
+    pairs = {
+        "the softmax over all three keys": (two, one),
+        "the order does not matter": (one, two),
+        "scores of 1000": ([(1000.0, 5.0), (1001.0, 7.0)], [(999.0, 1.0)]),
+        "scores of -1000": ([(-1000.0, 5.0)], [(-1001.0, 7.0)]),
+    }
+    cases = [((block(a), block(b)), block(a + b), because) for because, (a, b) in pairs.items()]
     try:
         expect_calls(function, cases, signature="merge(a, b)", rel=1e-9)
     except OverflowError as error:
@@ -296,22 +282,20 @@ def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
     ),
 )
 def _slices(answer: Any) -> None:
-    expect_parts(answer, 4, "three degrees and a factor")
     wires = {
         (1024, 50e9): "a slice needs 9,894 tokens: in each hop a rank computes half a block",
         (4096, 50e9): "four times the bytes need slices four times as long",
         (1024, 450e9): "nine times the bandwidth needs a ninth of the slice",
     }
-    degrees = [_largest_degree(*wire) for wire in wires]
-    for given, degree, because in zip(answer, degrees, wires.values(), strict=False):
-        expect_number(given, degree, because)
-    ranks = degrees[0]
+    rows = [(_largest_degree(*wire), because, 0.0, "") for wire, because in wires.items()]
+    ranks = int(rows[0][0])
     plain, mixed = (
         max(context.rank_scores(_TOKENS, rank, ranks, zigzag=zigzag) for rank in range(ranks))
         for zigzag in (False, True)
     )
     because = "the last of 8 ranks sees 8 blocks; zig-zag: 17 quarters of a block for everybody"
-    expect_number(answer[3], plain / mixed, because, rel=5e-3)
+    last = (plain / mixed, because, 5e-3, "")
+    expect_numbers(answer, "three degrees and a factor", *rows, last)
 
 
 @exercise(
@@ -326,20 +310,22 @@ def _slices(answer: Any) -> None:
     ),
 )
 def _narrow(answer: Any) -> None:
-    expect_parts(answer, 4, "FLOP per byte, bytes per second, rows, and ep")
     chip = accelerator("H100-SXM")
     per_byte = experts.routed_intensity(768)
-    rows = ridge_rows(2048, 768, chip.ridge_flop_per_byte)
-    expect_number(answer[0], per_byte, "2.25 times the width, three matrices in 16 bits", rel=5e-3)
     wire = chip.peak_flop_per_s / per_byte
-    expect_number(answer[1], wire, "peak / FLOP per byte: more than NVLink", rel=5e-3, unit="B/s")
-    expect_number(answer[2], rows, "R / (1 - R (1/h + 1/f)), with the ridge 295", rel=5e-3)
+    rows = ridge_rows(2048, 768, chip.ridge_flop_per_byte)
     enough = 2 ** math.ceil(math.log2(rows / (4096 * 8 / 128)))
-    expect_number(answer[3], enough, "each GPU of the group brings an expert 256 rows")
+    expect_numbers(
+        answer,
+        "FLOP per byte, bytes per second, rows, and ep",
+        (per_byte, "2.25 times the width, three matrices in 16 bits", 5e-3, ""),
+        (wire, "peak / FLOP per byte: more than NVLink", 5e-3, "B/s"),
+        (rows, "R / (1 - R (1/h + 1/f)), with the ridge 295", 5e-3, ""),
+        (enough, "each GPU of the group brings an expert 256 rows", 0, ""),
+    )
 
 
 BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)
-
 QUIZ = (
     Question(
         "Mixtral has 46.7 B parameters, 12.9 B of them active. What needs memory on the GPUs?",

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from course_lib.figures import *  # noqa: F403
+from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lines import Axis, Curve, Frame, even, graph
+from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, arrow, counted
+from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.experts import ExpertLoad
 
@@ -69,48 +71,25 @@ def _short(value: float) -> str:
 # One token and its router: the probabilities, the chosen experts, and their weights.
 
 
-_TOP, _PITCH, _HEIGHT = 36.0, 40.0, 26.0
-_ROUTER, _EXPERT, _SUM = 96.0, 252.0, 446.0
+_SLOTS = 20  # of the bar of a probability
 
 
 def routing(probabilities: Sequence[float], weights: Sequence[float]) -> Drawing:
     """A token through its router to the chosen experts; `weights[i]` is 0 for one not chosen."""
     count = len(probabilities)
-    drawing = Drawing(_TOP + _PITCH * count + 6, _sentence(probabilities, weights))
-    middle = _TOP + _PITCH * count / 2 - 7
-    for x, text in ((0.0, "token"), (_ROUTER - 2, "router"), (_EXPERT, "experts"), (_SUM, "sum")):
-        drawing.write(x, 14, text, 9, colour=style.GREY)
-    drawing.boxes([(0, middle - 13, 44, 26)], style.ACTIVATIONS)
-    drawing.write(22, middle + 4, "x", align="center", colour=style.ON_FILL)
-    arrow(drawing, (46, middle), (_ROUTER - 6, middle), width=1.5)
-    drawing.boxes([(_ROUTER - 4, _TOP - 6, 92, _PITCH * count)], "none", edge=style.GREY)
     chosen = sorted((i for i in range(count) if weights[i]), key=lambda i: -probabilities[i])
+    grid: dict[str, dict[str, Cell]] = {}
+    said = []
     for expert, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
-        y = _TOP + _PITCH * expert
-        wide = 46 * probability / max(probabilities)
-        look = style.FORWARD if weight else style.IDLE
-        drawing.boxes([(_ROUTER, y + 6, wide, 12)], look, edge=style.GREY)
-        drawing.write(_ROUTER + wide + 4, y + 16, f"{probability:.2f}", 9)
-        box = (_EXPERT, y, 92, _HEIGHT)
-        drawing.boxes([box], style.WEIGHTS if weight else style.WHITE, edge=style.GREY)
-        colour = style.ON_DARK_FILL if weight else style.GREY
-        drawing.write(_EXPERT + 46, y + 17, f"MLP {expert}", 9, "center", colour)
-        if weight:
-            place = f"{chosen.index(expert) + 1}."
-            arrow(drawing, (_ROUTER + 92, y + 13), (_EXPERT - 4, y + 13), width=1.5)
-            drawing.write(_ROUTER + 96, y + 8, f"{place} choice", 9)
-            arrow(drawing, (_EXPERT + 95, y + 13), (_SUM - 4, middle), width=1.5)
-            beside = y + 4 if y + 13 <= middle else y + 31  # off the arrow's slope
-            drawing.write(_EXPERT + 98, beside, f"× {weight:.2f}", 9)
-    drawing.boxes([(_SUM, middle - 13, WIDTH_PT - _SUM - 1, 26)], style.ACTIVATIONS)
-    drawing.write((_SUM + WIDTH_PT) / 2, middle + 4, "y", align="center", colour=style.ON_FILL)
-    return drawing
-
-
-def _sentence(probabilities: Sequence[float], weights: Sequence[float]) -> str:
-    words = [
-        f"expert {expert} has probability {probability:.2f}"
-        + (f" and weight {weight:.2f}" if weight else " and is not used")
-        for expert, (probability, weight) in enumerate(zip(probabilities, weights, strict=True))
-    ]
-    return f"One token: {', '.join(words)}."
+        filled = range(round(_SLOTS * probability / max(probabilities)))
+        place = f"{chosen.index(expert) + 1}. choice" if weight else "not chosen"
+        look = "forward" if weight else "idle"
+        grid[f"expert {expert}\n{probability:.2f}"] = {
+            "probability": Cell("", dict.fromkeys(filled, look), _SLOTS),
+            "router": Cell(place, slots=0),
+            "expert": Cell(f"MLP {expert}", {0: "weights"} if weight else {}),
+            "result": Cell(f"× {weight:.2f}" if weight else "", slots=0, bold=True),
+        }
+        used = f"weight {weight:.2f}" if weight else "is not used"
+        said.append(f"expert {expert} has probability {probability:.2f} and {used}")
+    return page("", Cells(grid, high=26, said=f"one token: {', '.join(said)}"), key=())

@@ -1,6 +1,6 @@
 """Stories of chapter 12 to walk through, step by step."""
 
-from itertools import accumulate
+from itertools import accumulate, product
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
@@ -11,23 +11,13 @@ from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.stories import messages as told
-from course_lib.trace import COPY, Event
+from course_lib.trace import COPY, Event, Trace
 
 _MANY, _EXPERTS, _TOP_K = 64, 8, 2
-
-
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
-
-
 _FACTORS = {"1": 1.0, "1.25": 1.25, "1.5": 1.5, "2": 2.0, "no limit": 0.0}
-
-
 _LEVELS = 50  # of a queue
-
-
 _HOME = "what stays at home"
-
-
 _STAGES = {
     "chosen": "every token has chosen its experts",
     "accepted": "each expert accepts up to its capacity",
@@ -58,6 +48,9 @@ class _ExpertExchange(Story):
         )
         self.ranks, self.trace = ranks, told.expert_steps(self.table)
         self.computing, own = 2 + ranks, self.table.experts_of_a_rank
+        there, back = ([(way, turn) for turn in range(ranks)] for way in ("dispatch", "combine"))
+        # What happens in each step, and the turn of an all-to-all.
+        self.stages = [("chosen", 0), ("accepted", 0), *there, ("compute", 0), *back, ("summed", 0)]
         self.owner = [expert // own for expert in range(_EXPERTS)]
         self.starts = {
             event.part: event.at for event in self.trace if event.what in (COPY, told.STAY)
@@ -134,30 +127,18 @@ class _ExpertExchange(Story):
         if step < self.computing:
             return Cell(f"rank {rank}", {}, _LEVELS, wide=own)
         works = round(_LEVELS * rows / max(self.table.received))
-        filled = dict.fromkeys(range(works), "work") | dict.fromkeys(range(works, _LEVELS), "waits")
+        filled = {level: "work" if level < works else "waits" for level in range(_LEVELS)}
         text = f"rank {rank}: {rows} rows" if own > 1 else f"{rows} rows"
         return Cell(text, filled, _LEVELS, wide=own)
 
-    def stage(self, step: int) -> tuple[str, int]:
-        """What happens, and the turn of an all-to-all."""
-        if step < 2:
-            return ("chosen", "accepted")[step], 0
-        if step < self.computing:
-            return "dispatch", step - 2
-        if step == self.computing:
-            return "compute", 0
-        turn = step - self.computing - 1
-        return ("combine", turn) if turn < self.ranks else ("summed", 0)
-
     def title(self, step: int) -> str:
-        name, turn = self.stage(step)
+        name, turn = self.stages[step]
         if name in _STAGES:
             return _STAGES[name]
-        on = name == "dispatch"
-        way, far = ("to", "places on") if on else ("back from", "places before")
-        where = f"{way} the rank {turn} {far}"
-        if turn < 2:
-            where = f"{way} {'the next rank' if on else 'the rank before'}" if turn else _HOME
+        way, one, far = "back from", "the rank before", "places before"
+        if name == "dispatch":
+            way, one, far = "to", "the next rank", "places on"
+        where = f"{way} {one if turn == 1 else f'the rank {turn} {far}'}" if turn else _HOME
         return f"{name}, turn {turn + 1} of {self.ranks}: {where}"
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
@@ -170,7 +151,7 @@ class _ExpertExchange(Story):
         )
 
     def caption(self, step: int) -> str:
-        (name, turn), dropped = self.stage(step), self.table.dropped
+        (name, turn), dropped = self.stages[step], self.table.dropped
         if name in ("dispatch", "combine"):
             # In turn k rows go to the rank k places on, and results come from k places before.
             partner = (turn if name == "dispatch" else -turn) % self.ranks
@@ -182,11 +163,10 @@ class _ExpertExchange(Story):
                 way = f"rank {partner} gives rank 0 its {rows} results back"
             return f"{name.capitalize()}: {way}."
         received = self.table.received
-        busiest = f"all wait for rank {received.index(max(received))}"
-        wait = busiest if max(received) > min(received) else "nobody waits"
-        lost = "nothing is dropped"
-        if dropped:
-            lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
+        alike = max(received) == min(received)
+        wait = "nobody waits" if alike else f"all wait for rank {received.index(max(received))}"
+        exceed = f"{dropped} choices exceed capacity and are dropped, last ranks first"
+        lost = exceed if dropped else "nothing is dropped"
         return {
             "chosen": f"Each of {self.ranks} ranks has {_MANY} tokens, and each token has chosen "
             f"{_TOP_K} experts.",
@@ -222,7 +202,8 @@ class _RingAttention(Story):
         self.trace = told.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
         self.work = [event for event in self.trace if event.what == "work"]
         self.owner = {event.part[0]: event.who for event in self.work}  # of a chunk
-        self.block = (_EACH * ranks // len(self.owner)) ** 2  # scores
+        self.side = _EACH * ranks // len(self.owner)  # tokens
+        self.block = self.side**2  # scores
 
     def works(self, step: int) -> list[int]:
         """Blocks of each rank in a step between two hops."""
@@ -245,10 +226,6 @@ class _RingAttention(Story):
         key = ("work", "done", "expected", "waits", "messages")
         blocks = self.mask(moment), self.keys(moment), self.lanes(moment)
         return page(title, *blocks, notes=[side], key=key)
-
-    @property
-    def side(self) -> int:
-        return _EACH * self.ranks // len(self.owner)
 
     def mask(self, moment: int) -> Cells:
         """Who computes which block now; on the diagonal the mask hides half of it."""
@@ -289,20 +266,16 @@ class _RingAttention(Story):
         """The work and the waiting of each rank so far."""
         begun = (moment + 1) // 2
         starts = list(accumulate(self.lasting, initial=0))
-        rows: dict[str, list[Event]] = {}
-        for rank in range(self.ranks):
-            rows[f"rank {rank}"] = its = []
-            for step in range(begun):
-                done = starts[step] + self.works(step)[rank]
-                its.append(Event(starts[step], rank, "work", end=done))
-                its.append(Event(done, rank, "waits", end=starts[step + 1]))
-        rows = {name: [one for one in its if one.until > one.at] for name, its in rows.items()}
+        spans = []
+        for step, rank in product(range(begun), range(self.ranks)):
+            done = starts[step] + self.works(step)[rank]
+            spans.append(Event(starts[step], rank, "work", end=done))
+            spans.append(Event(done, rank, "waits", end=starts[step + 1]))
+        none = {f"rank {rank}": tuple[Event, ...]() for rank in range(self.ranks)}
+        rows = none | Trace(spans).lanes("rank {0.who}".format)
         # Slices in order last longest: both orders share one scale.
-        longest = self.ranks * _EACH**2 / self.block
-        return Lanes(rows, over=(0, longest), high=14, told=self.scores)
-
-    def scores(self, blocks: float) -> str:
-        return f"{blocks * self.block:,.0f} scores"
+        over = (0, self.ranks * _EACH**2 / self.block)
+        return Lanes(rows, over=over, high=14, told=lambda n: f"{n * self.block:,.0f} scores")
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
         each = [sum(its) for its in zip(*map(self.works, range(self.ranks)), strict=True)]
@@ -322,9 +295,8 @@ class _RingAttention(Story):
         blocks = self.works(step)
         idle = blocks.count(0)
         if idle:
-            have = "may use none of its keys, and waits"
-            if idle > 1:
-                have = "may use none of the keys they hold, and wait"
-            return f"Step {step + 1}: {idle} of {self.ranks} ranks {have}."
+            one, several = "of its keys, and waits", "of the keys they hold, and wait"
+            none = f"may use none {one if idle == 1 else several}"
+            return f"Step {step + 1}: {idle} of {self.ranks} ranks {none}."
         each = f"{blocks[0]} block{'s' if blocks[0] > 1 else ''}"
         return f"Step {step + 1}: every rank works on {each} of its queries."

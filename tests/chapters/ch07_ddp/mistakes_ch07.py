@@ -53,80 +53,48 @@ def _adds_the_mean(weight, gradients, learning_rate):
     return [weight + change] * len(gradients[0])
 
 
-def _more_than(sizes, cap, first):
-    buckets, held = [], 0
-    for size in sizes:
-        held += size
-        if held > (cap if buckets else first):
-            buckets.append(held)
-            held = 0
-    return [*buckets, held] if held else buckets
+def _fill(full=lambda held, limit: held >= limit, rest=True, one_limit=False):
+    def fill(sizes, cap, first):
+        buckets, held = [], 0
+        for size in sizes:
+            held += size
+            if full(held, cap if buckets or one_limit else first):
+                buckets.append(held)
+                held = 0
+        return [*buckets, held] if held and rest else buckets
+
+    return fill
 
 
-def _loses_the_last(sizes, cap, first):
-    buckets, held = [], 0
-    for size in sizes:
-        held += size
-        if held >= (cap if buckets else first):
-            buckets.append(held)
-            held = 0
-    return buckets
+def _branches(forward):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.always, self.sometimes = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x, both):
+            x = self.always(x)
+            y = self.sometimes(x)
+            return y if both else forward(x, y)
+
+    return Branches
 
 
-def _one_limit(sizes, cap, first):
-    return [*_loses_the_last(sizes, cap, cap)] or ([sum(sizes)] if sizes else [])
-
-
-class _Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.always, self.sometimes = nn.Linear(3, 3), nn.Linear(3, 3)
-
-
-class _AsGiven(_Branches):
+class _AsGiven(_branches(None)):
     def forward(self, x, both):
         x = self.always(x)
         return self.sometimes(x) if both else x
-
-
-class _LearnsFromTheUnused(_Branches):
-    def forward(self, x, both):
-        x = self.always(x)
-        branch = self.sometimes(x)
-        return branch if both else x + branch - branch.detach()
-
-
-class _AlwaysBoth(_Branches):
-    def forward(self, x, both):
-        return self.sometimes(self.always(x))
-
-
-class _Detached(_Branches):
-    def forward(self, x, both):
-        x = self.always(x)
-        y = self.sometimes(x)
-        return y if both else x + 0 * y.detach()
 
 
 def _no_queue(ready, travel):
     return max(a + b for a, b in zip(ready, travel, strict=True)) - ready[-1]
 
 
-def _no_overlap(ready, travel):
-    return sum(travel)
-
-
-def _never_waits(ready, travel):
-    return ready[0] + sum(travel) - ready[-1]
-
-
 MISTAKES = [
     ("7.1", "no second copy", (36.92, 36.92, _VIEW)),
     ("7.1", "smaller buckets are less memory", (36.92, 43.15, "bucket_cap_mb=1")),
-    ("7.1", "replicas share the load", (36.92, 43.15, "more GPUs")),
     ("7.1", "the states only", (24.92, 31.15, _VIEW)),
     ("7.2", "always larger buckets", dict.fromkeys(_CHANGE, "larger buckets")),
-    ("7.2", "swaps A and B", _CHANGE | {"A": "larger buckets", "B": "smaller buckets"}),
     ("7.2", "every tail is a fault", _CHANGE | {"C": "nothing", "D": "more tokens per GPU"}),
     ("7.3", "sums", _train(sum)),
     ("7.3", "every second step", _train(lambda found: sum(found) / len(found), every=2)),
@@ -143,28 +111,24 @@ MISTAKES = [
         (31780, _hides("256 GPUs, a model twice as large")),
     ),
     ("7.4", "as many GPUs as samples", (31780, dict.fromkeys(_HIDES, True))),
-    ("7.5", "more than the limit", _more_than),
-    ("7.5", "loses the last bucket", _loses_the_last),
-    ("7.5", "one limit for all", _one_limit),
+    ("7.5", "more than the limit", _fill(lambda held, limit: held > limit)),
+    ("7.5", "loses the last bucket", _fill(rest=False)),
+    ("7.5", "one limit for all", _fill(one_limit=True)),
     ("7.6", "five buckets from the first pass on", (100, 400, 120)),
-    ("7.6", "forgets the marks", (96, 396, 100)),
     ("7.6", "finds unused ones, and rebuilds", (96, 396, 1 + 19 * 5 + 20)),
     ("7.6", "no_sync is the default", (96, 96, 120)),
-    ("7.6", "a bucket is at most its limit", (1 + 19 * 6, 1 + 79 * 6, 140)),
     ("7.6", "25 MiB for the first one too", (1 + 19 * 4, 1 + 79 * 4, 100)),
-    ("7.7", "zero, but not its gradient", _LearnsFromTheUnused),
+    ("7.7", "zero, but not its gradient", _branches(lambda x, y: x + y - y.detach())),
     ("7.7", "as given", _AsGiven),
-    ("7.7", "always both", _AlwaysBoth),
-    ("7.7", "out of the graph", _Detached),
+    ("7.7", "always both", _branches(lambda _, y: y)),
+    ("7.7", "out of the graph", _branches(lambda x, y: x + 0 * y.detach())),
     ("7.8", "the link carries all at once", _no_queue),
-    ("7.8", "no overlap", _no_overlap),
-    ("7.8", "the link never waits", _never_waits),
+    ("7.8", "no overlap", lambda _, travel: sum(travel)),
+    ("7.8", "the link never waits", lambda ready, travel: ready[0] + sum(travel) - ready[-1]),
     ("7.9", "DDP makes all equal", (dict.fromkeys(_EQUAL, True), _LEFT_OUT)),
-    ("7.9", "losses are averaged", (_EQUAL | {"the loss": True}, _LEFT_OUT)),
     ("7.9", "buffers are rank 0's at any time", (_EQUAL | {_MEAN: True}, _LEFT_OUT)),
     ("7.9", "each has moments of its own", (_EQUAL | {_MOMENTS: False}, _LEFT_OUT)),
     ("7.9", "rank 1's buffers are lost", (_EQUAL, _MEAN)),
-    ("7.9", "the optimizer's states are lost", (_EQUAL, _MOMENTS)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).

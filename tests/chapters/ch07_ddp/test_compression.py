@@ -10,24 +10,16 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.chapters.ch07_ddp.compression import low_rank_elements, powersgd_bytes
+from course_lib.chapters.ch07_ddp.compression import powersgd_bytes
 
 
-def test_a_matrix_by_hand():
+def test_matrices_by_hand():
     # 4 · (1024 + 4096) of 4,194,304 numbers: a part in 204.8.
-    assert low_rank_elements(1024, 4096, 4) == 20_480
     assert powersgd_bytes([(1024, 4096), (4096,)], rank=4) == 4 * (20_480 + 4096)
-
-
-def test_a_rank_larger_than_the_matrix_is_that_of_the_matrix():
-    assert low_rank_elements(3, 100, 8) == 3 * 103
-
-
-def test_a_number_is_a_vector_of_one():
+    # A rank larger than the matrix is that of the matrix.
+    assert powersgd_bytes([(3, 1000)], rank=8, least_saving=0) == 4 * 3 * 1003
+    # A number is a vector of one.
     assert powersgd_bytes([()], rank=1) == powersgd_bytes([(1,)], rank=1) == 4
-
-
-def test_what_would_save_too_little_travels_whole():
     # Rank 1 of 4 × 4 is 8 of 16 numbers: not less than half.
     assert powersgd_bytes([(4, 4)], rank=1) == 4 * 16
     assert powersgd_bytes([(4, 4)], rank=1, least_saving=1.0) == 4 * 8
@@ -61,19 +53,12 @@ def test_torch_gives_as_much_to_all_reduce():
 
 
 REFUSED = [
-    (lambda: low_rank_elements(0, 4, 1), "rows must be at least 1"),
-    (lambda: low_rank_elements(4, 0, 1), "columns must be at least 1"),
-    (lambda: low_rank_elements(4, 4, 0), "rank must be at least 1"),
+    (lambda: powersgd_bytes([(4, 4)], 0), "rank must be at least 1"),
     (lambda: powersgd_bytes([(4, 0)], 1), r"shapes\[0\] must be at least 1"),
     (lambda: powersgd_bytes([(4, 4)], 1, -1.0), "least_saving must be at least 0"),
     (lambda: powersgd_bytes([(4, 4)], 1, element_bytes=0), "element_bytes must be at least 1"),
 ]
 PROBES = by_name(
-    Probe(
-        low_rank_elements,
-        {"rows": 8, "columns": 16, "rank": 2},
-        {"rows": 12, "columns": 20, "rank": 3},
-    ),
     Probe(
         powersgd_bytes,
         {"shapes": [(8, 16)], "rank": 2},

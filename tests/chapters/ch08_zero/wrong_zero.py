@@ -1,174 +1,87 @@
-"""ZeRO as the check must refuse it: (what was thought, answer, words of the refusal)."""
-
-import torch
-import torch.distributed as dist
-from torch import nn
+"""ZeRO as the check must refuse it, as patches of the course's own, and other right ones."""
 
 from course_lib.scratch import wire
-from course_lib.scratch.ddp import after_backward
-from course_lib.scratch.zero import flatten, units_of, views
-from tests.checking.builds.patches import versions
+from course_lib.scratch.zero import Unit, Zero, clip
+from tests.checking.builds.patches import patched, versions
 
 
-class Unit:
-    """Right: it adds the gradients of micro-batches up in place, and gathers by messages' views."""
-
-    def __init__(self, parameters, ranks, place=None):
-        self.parameters, self.ranks = list(parameters), ranks
-        self.whole = flatten(self.parameters, self.ranks)
-        for parameter, view in views(self.whole, self.parameters):
-            parameter.data = view
-        self.own = self.part()
-        self.master = nn.Parameter(self.own.float())
-        self.gradient = None
-
-    def part(self):
-        size, rank = len(self.whole) // self.ranks, dist.get_rank()
-        return self.whole[rank * size : (rank + 1) * size]
-
-    def reduce(self):
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        vector = flatten(gradients, self.ranks)
-        part = wire.reduce_scatter(vector)
-        if self.gradient is None:
-            self.gradient = torch.zeros_like(part)
-        self.gradient += part
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    def publish(self):
-        with torch.no_grad():
-            self.own.copy_(self.master)
-            self.whole.copy_(wire.all_gather(self.own))
-
-
-class Zero:
-    """Right: it asks each unit how many gradients are missing."""
-
-    unit = Unit
-
-    def __init__(self, model, layers, optimizer, stage=1):
-        self.ranks = dist.get_world_size()
-        units = units_of(model, layers)
-        self.units = {module: self.unit(parameters, self.ranks) for module, parameters in units}
-        self.order = [self.units[m] for m in sorted(reversed(self.units), key=lambda m: m is model)]
-        self.optimizer = optimizer([unit.master for unit in self.units.values()])
-        self.next, self.stage = None, stage
-        if stage == 2:
-            for unit in self.order:
-                for parameter in unit.parameters:
-                    parameter.register_post_accumulate_grad_hook(self._arrived)
-
-    def _arrived(self, _):
-        if self.next is None:
-            self.next = 0
-            after_backward(self._finish)
-        while self.next < len(self.order):
-            if any(p.grad is None for p in self.order[self.next].parameters):
-                return
-            self.order[self.next].reduce()
-            self.next += 1
-
-    def _finish(self):
-        for unit in self.order[self.next :]:
-            unit.reduce()
-        self.next = None
-
-    def reduce(self):
-        if self.stage == 1:
-            for unit in self.units.values():
-                if unit.gradient is None:
-                    unit.reduce()
-
-    def step(self):
-        self.reduce()
-        for unit in self.units.values():
-            unit.master.grad = unit.gradient.float()
-        self.optimizer.step()
-        for unit in self.units.values():
-            unit.gradient = unit.master.grad = None
-            unit.publish()
-
-
-def total_clip(zero, limit):
-    """Right: a square for each unit, all of them summed over ranks at once."""
+def norms_of_ranks(zero, limit):
+    """Right in another form: one number from each rank, gathered; returns a number."""
     zero.reduce()
-    parts = [unit.gradient for unit in zero.units.values()]
-    squares = torch.stack([part.double().square().sum() for part in parts])
-    dist.all_reduce(squares)
-    norm = squares.sum().sqrt()
+    parts = [unit.gradient for unit in zero.order]
+    own = sum(float(part.square().sum()) for part in parts) ** 0.5
+    norm = wire.all_gather(parts[0].new_tensor([own])).norm()
     for part in parts:
         part *= min(1.0, limit / max(float(norm), 1e-6))
     return float(norm)
 
 
-def norms_of_ranks(zero, limit):
-    """One number from each rank, gathered."""
-    zero.reduce()
-    own = torch.cat([unit.gradient for unit in zero.order]).norm()
-    norm = wire.all_gather(own.reshape(1)).norm()
-    for unit in zero.order:
-        unit.gradient *= (limit / norm).clamp(max=1)
-    return norm
-
-
-def _answer(unit=Unit, zero=Zero, clip=total_clip):
-    unit.__name__, zero.__name__, clip.__name__ = "Unit", "Zero", "clip"
-    return [unit, zero, clip]
-
-
-RIGHT = [
-    ("adds up in place", _answer()),
-    ("gathers a norm from each rank", _answer(clip=norms_of_ranks)),
-]
+norms_of_ranks.__name__ = "clip"
+_IN_PLACE = patched(
+    Unit,
+    "self.whole.chunk(self.ranks)[dist.get_rank() % self.ranks]",
+    "self.whole.view(self.ranks, -1)[dist.get_rank()]",
+    "self.gradient + part",
+    "self.gradient.add_(part)",
+    "wire.start_all_gather(self.whole, self.own).wait()",
+    "self.whole.copy_(wire.all_gather(self.own))",
+)
+_COUNTING = patched(
+    Zero,
+    "self.waiting = list(self.order)",
+    "self.waiting, self.begun = [], 0",
+    "while self.waiting and self.waiting[0].is_complete():\n    self.waiting.pop(0).reduce()",
+    "while self.begun < len(self.order) and self.order[self.begun].is_complete():\n"
+    "    self.order[self.begun].reduce()\n"
+    "    self.begun += 1",
+    "self.reduce_waiting()",
+    "for unit in self.order[self.begun :]:\n    unit.reduce()",
+)
+_COUNTING.unit = _IN_PLACE
+RIGHT = [("in place, counting, norms gathered", [_IN_PLACE, _COUNTING, norms_of_ranks])]
 _UNITS = r"""
     zeros behind all others
-    - vector = flatten(gradients, self.ranks)
-    + none = [p.grad is None for p in self.parameters]
-    + behind = sorted(range(len(none)), key=lambda place: none[place])
-    + vector = flatten([gradients[place] for place in behind], self.ranks)
+    - flatten(gradients, self.ranks)
+    + flatten(sorted(gradients, key=lambda one: not one.any()), self.ranks)
     ? 1 `gradient` after `reduce` number 2
     parts of unequal length
-    - self.whole = flatten(self.parameters, self.ranks)
-    + self.whole = torch.cat([tensor.detach().flatten() for tensor in self.parameters])
-    - return self.whole[rank * size : (rank + 1) * size]
-    + return self.whole.tensor_split(self.ranks)[rank]
+    - flatten(self.parameters, ranks)
+    + torch.cat([tensor.detach().flatten() for tensor in self.parameters])
+    - self.whole.chunk(self.ranks)[dist.get_rank() % self.ranks]
+    + self.whole.tensor_split(self.ranks)[dist.get_rank()]
     ? 1 rank 1.*`own` has shape \(2,\), expected \(3,\)
     another part's gradient
-    - part = wire.reduce_scatter(vector)
-    + part = wire.all_reduce(vector).chunk(self.ranks)[(dist.get_rank() + 1) % self.ranks].clone()
+    - collective(flatten(gradients, self.ranks))
+    + wire.all_reduce(flatten(gradients, self.ranks)).chunk(self.ranks)[1].clone()
     ? 1 is the part of rank 1
     the mean
-    - part = wire.reduce_scatter(vector)
-    + part = wire.reduce_scatter(vector) / self.ranks
+    + collective(flatten(gradients, self.ranks)) / self.ranks
     ? 1 1/3 of what is expected: the mean over ranks
     nothing is summed
-    - part = wire.reduce_scatter(vector)
-    + part = vector.chunk(self.ranks)[dist.get_rank()].clone()
+    + flatten(gradients, self.ranks).chunk(self.ranks)[dist.get_rank()].clone()
     ? 1 what this rank itself has
     an all-reduce
-    - part = wire.reduce_scatter(vector)
-    + part = wire.all_reduce(vector).chunk(self.ranks)[dist.get_rank()].clone()
+    + wire.all_reduce(flatten(gradients, self.ranks)).chunk(self.ranks)[dist.get_rank()].clone()
     ? 1 rank 0 makes more all-reduce calls
     the latest only
-    - if self.gradient is None:
-    + if True:
+    - part if self.gradient is None else self.gradient + part
+    + part
     ? 1 number 2 is that of the latest
     gradients stay
     - parameter.grad = None
-    + parameter.kept = True
+    + pass
     ? 1 2 parameters still have a `.grad`
     nobody gathers
-    - self.whole.copy_(wire.all_gather(self.own))
+    - wire.start_all_gather(self.whole, self.own).wait()
+    + pass
     ? 1 updated in the part of rank 0 only
     the master is not copied
-    - self.own.copy_(self.master)
-    - self.whole.copy_(wire.all_gather(self.own))
-    + self.whole.copy_(wire.all_gather(self.own.clone()))
+    - self.round()
+    + pass
     ? 1 bf16.*what it was before the update
     a part is a copy
-    - return self.whole[rank * size : (rank + 1) * size]
-    + return self.whole[rank * size : (rank + 1) * size].clone()
+    - [dist.get_rank() % self.ranks]
+    + [dist.get_rank() % self.ranks].clone()
     ? 1 `part` gives a copy
     skips None
     - gradients = [
@@ -176,163 +89,100 @@ _UNITS = r"""
     +     return
     + gradients = [
     ? 1 (received another number|nothing moves|on 3 ranks)
-    a buffer in fp32
-    - part = wire.reduce_scatter(vector)
-    + part = torch.empty(len(vector) // self.ranks)
-    + wire.start_reduce_scatter(part, vector).wait()
-    ? 1 raised RuntimeError
 """
 _ZEROS = """
-    zeros stay
-    - unit.gradient = unit.master.grad = None
-    + unit.gradient, unit.master.grad = torch.zeros_like(unit.own), None
-    ? 2 after update 2 differs|`gradient` of a unit is not None
     the master keeps
-    - unit.gradient = unit.master.grad = None
-    + unit.gradient = None
+    - self.optimizer.zero_grad()
+    + pass
     ? 2 `.grad` of a unit's `master`
     reduces each time
     - if unit.gradient is None:
     + if True:
     ? 2 more reduce-scatter calls
-    stage 2 in any case
-    - self.next, self.stage = None, stage
-    + self.next, self.stage = None, (stage := 2)
-    ? 2 more reduce-scatter calls
-    skips whole units
-    - for unit in self.order[self.next :]:
-    -     unit.reduce()
-    + for unit in self.order[self.next :]:
-    +     if any(p.grad is not None for p in unit.parameters):
-    +         unit.reduce()
-    - if self.stage == 1:
+    never dropped
     + if True:
-    ? 4 nothing moves|of 3 units have been reduced|bytes
-    one behind
-    - while self.next < len(self.order):
-    -     if any(p.grad is None for p in self.order[self.next].parameters):
-    + while self.next + 1 < len(self.order):
-    +     two = self.order[self.next : self.next + 2]
-    +     if any(p.grad is None for unit in two for p in unit.parameters):
-    ? 4 2 units are complete, and 1 of them
+    - unit.gradient = None
+    + pass
+    ? 2 gradients of earlier updates
     whole states
-    - optimizer([unit.master for unit in self.units.values()])
-    + optimizer([nn.Parameter(unit.whole) for unit in self.units.values()])
-    - for unit in self.units.values():
-    -     unit.master.grad = unit.gradient.float()
+    - [u.master for u in self.units.values()]
+    + [nn.Parameter(u.whole) for u in self.units.values()]
+    - self.optimizer.step()
     + wholes = self.optimizer.param_groups[0]["params"]
     + for unit, whole in zip(self.units.values(), wholes, strict=True):
-    +     rank, size = dist.get_rank(), len(unit.own)
     +     whole.grad = torch.zeros_like(whole)
-    +     whole.grad[rank * size : (rank + 1) * size] = unit.gradient
+    +     whole.grad.chunk(self.ranks)[dist.get_rank()].copy_(unit.master.grad)
+    +     unit.master.grad = None
+    + self.optimizer.step()
     ? 2 the optimizer keeps
     whole parameters too
-    - optimizer([unit.master for unit in self.units.values()])
-    + optimizer([p for unit in self.units.values() for p in [unit.master, *unit.parameters]])
+    + [p for u in self.units.values() for p in (u.master, *u.parameters)]
     ? 2 the optimizer is given
     not published
     - unit.publish()
+    + pass
     ? 2 have not reached all ranks
-    never dropped
-    - if unit.gradient is None:
-    + if True:
-    - unit.gradient = unit.master.grad = None
-    ? 2 gradients of earlier updates
     the mean in step
-    - unit.gradient.float()
-    + unit.gradient.float() / self.ranks
+    - unit.reduced().float()
+    + unit.reduced().float() / self.ranks
     ? 2 what the mean of the ranks' gradients
-    the optimizer is not told
-    - unit.master.grad = unit.gradient.float()
-    ? 2 what it was before the update
     stage 1 by name
-    - if self.next is None:
-    -     self.next = 0
-    -     after_backward(self._finish)
-    + self.next = 0
-    + return
-    - if self.stage == 1:
-    + if True:
+    - stage >= 2
+    + stage > 2
     ? 4 0 of 3 units have been reduced
-    after backward
-    - while self.next < len(self.order):
-    + while False:
-    ? 4 no unit is reduced before the last
-    what is complete
-    - if self.next is None:
-    + for unit in self.order:
-    +     if all(p.grad is not None for p in unit.parameters):
+    skips whole units
+    - self.reduce_waiting()
+    + for unit in self.waiting:
+    +     if any(p.grad is not None for p in unit.parameters):
     +         unit.reduce()
-    + return
-    + if self.next is None:
-    - if self.stage == 1:
-    + if True:
-    ? 4 received another number of bytes|nothing moves
-    one by one
-    - def _arrived(self, _):
-    + def _arrived(self, parameter):
-    +     next(u for u in self.order if any(p is parameter for p in u.parameters)).reduce()
-    +     return
-    ? 4 received another number of bytes|nothing moves
+    ? 4 nothing moves|of 3 units have been reduced|bytes
+    one behind
+    - self.waiting and self.waiting[0].is_complete()
+    + len(self.waiting) > 1 and all(unit.is_complete() for unit in self.waiting[:2])
+    ? 4 2 units are complete, and 1 of them
+    after backward
+    + False
+    ? 4 no unit is reduced before the last
     the last micro-batch
-    - self.next = 0
-    + self.next = 0
-    + for unit in self.units.values():
+    - self.waiting = list(self.order)
+    + self.waiting = list(self.order)
+    + for unit in self.order:
     +     unit.gradient = None
     ? 4 what the last micro-batch alone
 """
 _CLIPS = """
+    own norm
+    - norm(zero)
+    + own_norm(zero)
+    ? 3 that of this rank's part alone
+    no root
+    + norm(zero).square()
+    ? 3 is its square
+    gathers
+    + torch.cat([wire.all_gather(unit.gradient) for unit in zero.order]).norm()
+    ? 3 `clip` gathers gradients, where
     sums gradients
-    - squares = torch.stack([part.double().square().sum() for part in parts])
-    - dist.all_reduce(squares)
-    - norm = squares.sum().sqrt()
-    + whole = [torch.zeros_like(unit.whole) for unit in zero.units.values()]
-    + for vector, part in zip(whole, parts, strict=True):
-    +     vector.chunk(zero.ranks)[dist.get_rank()].copy_(part)
-    + norm = torch.stack([wire.all_reduce(one).square().sum() for one in whole]).sum().sqrt()
+    + norm(zero)
+    + wire.all_reduce(torch.cat([unit.gradient for unit in zero.order]))
     ? 3 `clip` sends more than
-    by half
-    - part *= min(1.0, limit / max(float(norm), 1e-6))
-    + part *= min(1.0, limit / max(float(norm), 1e-6)) * (0.5 if norm > limit else 1.0)
-    ? 3 is 0.5 times what is expected
     reduces again
     - zero.reduce()
-    + for unit in zero.units.values() if zero.stage == 2 else ():
+    + for unit in zero.units.values():
     +     unit.reduce()
-    + zero.reduce()
     ? 4 more reduce-scatter calls
-    own norm
-    - dist.all_reduce(squares)
-    ? 3 that of this rank's part alone
-    gathers
-    - squares = torch.stack([part.double().square().sum() for part in parts])
-    - dist.all_reduce(squares)
-    + squares = torch.cat([wire.all_gather(part) for part in parts]).square()
-    ? 3 `clip` gathers gradients, where
-    unit by unit
-    - for part in parts:
-    -     part *= min(1.0, limit / max(float(norm), 1e-6))
-    + for part, square in zip(parts, squares, strict=True):
-    +     part *= min(1.0, limit / max(float(square.sqrt()), 1e-6))
-    ? 3 limit 0.05.*differs in
-    no root
-    - norm = squares.sum().sqrt()
-    + norm = squares.sum()
-    ? 3 is its square
     only looks
-    - part *= min(1.0, limit / max(float(norm), 1e-6))
+    - unit.reduced().mul_((limit / (found + 1e-6)).clamp(max=1.0))
+    + pass
     ? 3 is not clipped
     lengthens
-    - min(1.0, limit / max(float(norm), 1e-6))
-    + limit / norm
+    + unit.reduced().mul_(limit / (found + 1e-6))
     ? 3 limit 5,.*lengthened to the limit
     norm 0
-    - min(1.0, limit / max(float(norm), 1e-6))
-    + norm.clamp(max=limit) / norm
+    + unit.reduced().mul_(found.clamp(max=limit) / found)
     ? 3 changes a gradient of zeros
 """
 WRONG = [
-    *versions(Unit, _answer, _UNITS),
-    *versions(Zero, lambda zero: _answer(zero=zero), _ZEROS),
-    *versions(total_clip, lambda clip: _answer(clip=clip), _CLIPS),
+    *versions(Unit, lambda unit: [unit, Zero, clip], _UNITS),
+    *versions(Zero, lambda zero: [Unit, zero, clip], _ZEROS),
+    *versions(clip, lambda clipped: [Unit, Zero, clipped], _CLIPS),
 ]

@@ -22,7 +22,6 @@ from course_lib.theory.memory.states import local_parameters, sharding_buffers
 from course_lib.theory.memory.unit_life import GRADIENTS, WEIGHTS
 
 TINY = TransformerShape(2, 64, 4, 256, 128, 32)
-LAYER, ENDS = 49_984, 128 * 64 + 32 * 64 + 2 * 64
 PLAIN, WIDE = Recipe(), Recipe(gradients="fp32")
 
 
@@ -32,11 +31,6 @@ def weights_in_units(shape, **options):
     levels = gather_timeline(shape, PLAIN, 2, **options).levels((WEIGHTS,))
     sizes = [size // 2 - local.ends_dense for _, size in levels]
     return [size // local.layer_dense for size in sizes]
-
-
-def test_the_sizes_are_those_of_the_tiny_model():
-    local = local_parameters(TINY)
-    assert (local.layer_dense, local.ends_dense) == (LAYER, ENDS)
 
 
 def test_two_layers_by_hand():
@@ -143,33 +137,20 @@ def test_yafsdp_holds_the_same_all_the_time():
 
 
 def test_collectives():
-    counts = [
-        (found.all_gathers, found.reduce_scatters)
-        for found in (
-            gather_timeline(TINY, PLAIN, 2),
-            gather_timeline(TINY, PLAIN, 2, prefetch=False),
-            gather_timeline(TINY, PLAIN, 2, reshard=False),
-            gather_timeline(TINY, Recipe(gathering="yafsdp"), 2),
-        )
-    ]
+    options = ({}, {"prefetch": False}, {"reshard": False}, {"gathering": "yafsdp"})
+    counts = []
+    for given in options:
+        recipe = Recipe(gathering=given.pop("gathering", "fsdp"))
+        found = gather_timeline(TINY, recipe, 2, **given)
+        counts.append((found.all_gathers, found.reduce_scatters))
     assert counts == [(5, 3), (5, 3), (3, 3), (10, 6)]  # as the demos count them
 
 
-def test_explain_names_the_peak():
-    text = gather_timeline(MODELS["llama2-7b"], PLAIN, 8).explain()
-    assert "65 all-gathers, 33 reduce-scatters" in text
-    assert "15.88 GB" in text
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="ranks"):
-        gather_timeline(TINY, PLAIN, 1)
-    with pytest.raises(ValueError, match="take a dense model"):
-        gather_timeline(MODELS["mixtral-8x7b"], PLAIN, 8)
-    with pytest.raises(ValueError, match="reshard"):
-        gather_timeline(TINY, PLAIN, 2, reshard="no")
-
-
+REFUSED = [
+    (lambda: gather_timeline(TINY, PLAIN, 1), "ranks"),
+    (lambda: gather_timeline(MODELS["mixtral-8x7b"], PLAIN, 8), "take a dense model"),
+    (lambda: gather_timeline(TINY, PLAIN, 2, reshard="no"), "reshard"),
+]
 TIMELINES = [gather_timeline(replace(DENSE, layers=layers), PLAIN, 2) for layers in (3, 4)]
 PROBES = {
     "gather_timeline": Probe(
@@ -184,6 +165,5 @@ PROBES = {
         },
     ),
     "GatherTimeline.levels": Probe(TIMELINES[0].levels, {}, {"kinds": (GRADIENTS,)}),
-    "GatherTimeline.explain": Probe(TIMELINES[0].explain, {}, {"unit": "GiB"}),
 }
 RECORDS = {"GatherTimeline": TIMELINES}

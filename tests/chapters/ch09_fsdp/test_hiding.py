@@ -7,7 +7,6 @@ from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
 from course_lib.theory.inputs.hardware import Cluster, Link
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.network.bucket_timeline import hiding_tokens
 from course_lib.theory.network.traffic import group_link
 from course_lib.theory.network.zero import unit_costs
 
@@ -26,7 +25,7 @@ def test_h100_need_2475_tokens_over_nodes(gpus, tokens):
     # the factor (n-1)/n.
     rate = group_link(Cluster(H100, nodes=128), "all-gather", gpus).bytes_per_s
     found = fsdp_hiding_tokens(Recipe(), gpus, flop_per_s=990e12, bytes_per_s=rate)
-    assert found.both * gpus / (gpus - 1) == pytest.approx(tokens)
+    assert found.backward * gpus / (gpus - 1) == pytest.approx(tokens)
 
 
 @pytest.mark.parametrize("recipe", [Recipe(), FSDP2])
@@ -48,33 +47,21 @@ def test_a_layer_then_computes_as_long_as_it_sends(recipe, model):
 def test_fp32_reductions_need_half_as_many_tokens_again():
     rates = {"flop_per_s": 4e14, "bytes_per_s": 5e10}
     narrow, wide = (fsdp_hiding_tokens(recipe, 64, **rates) for recipe in (Recipe(), FSDP2))
-    assert wide.forward == narrow.forward == narrow.both
-    assert wide.both == wide.backward == pytest.approx(1.5 * narrow.backward)
+    assert wide.forward == narrow.forward == narrow.backward
+    assert wide.backward == pytest.approx(1.5 * narrow.backward)
     repeated = fsdp_hiding_tokens(Recipe(recompute="full"), 64, **rates)
     assert repeated.backward == pytest.approx(narrow.backward * 2 / 3)
-    assert repeated.both == repeated.forward
 
 
-@pytest.mark.parametrize("recipe, element_bytes", [(Recipe(), 2), (FSDP2, 3)])
-def test_backward_needs_as_many_as_an_all_reduce_of_the_mean_bytes(recipe, element_bytes):
-    """A gather and a reduction are the two halves of DDP's all-reduce."""
-    found = fsdp_hiding_tokens(recipe, 64, flop_per_s=4e14, bytes_per_s=5e10)
-    ddp = hiding_tokens(4e14, 5e10, 64, element_bytes)
-    assert found.backward == pytest.approx(ddp)
-
-
+RATES = {"flop_per_s": 1, "bytes_per_s": 1}
 REFUSED = [
-    (
-        lambda: fsdp_hiding_tokens(Recipe(), 1, flop_per_s=1, bytes_per_s=1),
-        "ranks must be at least 2",
-    ),
-    (
-        lambda: fsdp_hiding_tokens(Recipe(), 2, flop_per_s=0, bytes_per_s=1),
-        "flop_per_s must be above 0",
-    ),
-    (
-        lambda: fsdp_hiding_tokens(Recipe(), 2, flop_per_s=1, bytes_per_s=0),
-        "bytes_per_s must be above 0",
+    (lambda: fsdp_hiding_tokens(Recipe(), 1, **RATES), "ranks must be at least 2"),
+    *(
+        (
+            lambda rate=rate: fsdp_hiding_tokens(Recipe(), 2, **RATES | {rate: 0}),
+            f"{rate} must be above 0",
+        )
+        for rate in RATES
     ),
 ]
 PROBES = by_name(

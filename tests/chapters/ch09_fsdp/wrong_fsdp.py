@@ -1,272 +1,138 @@
-"""FSDPs that the check must refuse: (what was thought, answer, words of the refusal)."""
+"""FSDPs that the check must refuse, as patches of the course's own, and another right one."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
-
-from course_lib.scratch import fsdp, wire
+from course_lib.scratch.fsdp import FSDP, FSDPUnit
 from tests.checking.builds.patches import patched, versions
 
 
-class FSDPUnit:
-    """Right, in another form than the course's."""
-
-    def __init__(self, parameters, device, group=None, dtype=torch.float32):
-        self.group, self.rank = group, dist.get_rank(group)
-        self.ranks = dist.get_world_size(group)
-        self.shapes = {name: p.shape for name, p in parameters.items()}
-        flat = torch.cat([p.detach().flatten() for p in parameters.values()])
-        self.size = len(flat) + -len(flat) % self.ranks
-        padded = nn.functional.pad(flat, (0, self.size - len(flat)))
-        own = padded.view(self.ranks, -1)[self.rank].clone()
-        self.shard = nn.Parameter(own.to(device))
-        self.whole = torch.empty(self.size, dtype=dtype, device=device)
-        self.whole.untyped_storage().resize_(0)
-        self.gradient = self.gathering = self.reduction = None
-
-    def views(self, whole):
-        found, start = {}, 0
-        for name, shape in self.shapes.items():
-            found[name] = whole[start : start + shape.numel()].view(shape)
-            start += shape.numel()
-        return found
-
-    def start_gather(self):
-        if self.whole.untyped_storage().nbytes():
-            return
-        self.whole.untyped_storage().resize_(self.whole.nbytes)
-        own = self.shard.detach().to(self.whole.dtype)
-        self.gathering = wire.start_all_gather(self.whole, own, self.group)
-
-    def gather(self):
-        self.start_gather()
-        if self.gathering is not None:
-            self.gathering.wait()
-        self.gathering = None
-
-    def free(self):
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
-        self.whole.untyped_storage().resize_(0)
-
-    def add_gradients(self, gradients):
-        flat = torch.cat([g.flatten().float() for g in gradients])
-        flat = nn.functional.pad(flat, (0, self.size - len(flat)))
-        self.gradient = flat if self.gradient is None else self.gradient + flat
-
-    def start_reduction(self):
-        part = torch.empty_like(self.shard).detach()
-        self.sent = self.gradient / self.ranks
-        self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
-        self.gradient = None
-
-    def finish_reduction(self):
-        if self.reduction is None:
-            return
-        part, work = self.reduction
-        work.wait()
-        self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
-        self.reduction = self.sent = None
-
-
-class Lists(FSDPUnit):
-    """Right: torch's own calls, a list of parts, and the mean taken at the end."""
-
-    def start_gather(self):
-        if not self.whole.untyped_storage().nbytes():
-            self.whole.untyped_storage().resize_(self.whole.nbytes)
-            parts = list(self.whole.chunk(self.ranks))
-            own = self.shard.detach().to(self.whole.dtype)
-            self.gathering = dist.all_gather(parts, own, group=self.group, async_op=True)
-
-    def start_reduction(self):
-        part = torch.empty_like(self.shard).detach()
-        pieces = [piece.contiguous() for piece in self.gradient.chunk(self.ranks)]
-        work = dist.reduce_scatter(part, pieces, group=self.group, async_op=True)
-        self.reduction, self.gradient = (part, work), None
-
-    def finish_reduction(self):
-        if self.reduction:
-            self.reduction[1].wait()
-            part = self.reduction[0] / self.ranks
-            if self.shard.grad is not None:
-                part += self.shard.grad
-            self.shard.grad, self.reduction = part, None
-
-
-def _rounded(work, unit, wide):
-    """Waits for fp32, and rounds it."""
-
-    class Rounded:
-        def wait(self):
-            work.wait()
-            unit.whole.copy_(wide)
-
-    return Rounded()
-
-
 def _with_unit(unit):
-    unit.__name__ = "FSDPUnit"
-    whole = patched(fsdp.FSDP)
+    whole = patched(FSDP)
     whole.unit = unit
     return [unit, whole]
 
 
-RIGHT = [("another form", _with_unit(FSDPUnit)), ("torch's own calls", _with_unit(Lists))]
+_LISTS = patched(
+    FSDPUnit,
+    "self.gathering = self.flat.start_gather(self.whole)",
+    "parts = list(self.whole.chunk(self.flat.ranks))\n"
+    "own = self.shard.detach().to(self.whole.dtype)\n"
+    "self.gathering = dist.all_gather(parts, own, self.group, async_op=True)",
+    "self.reduction = Reduction(self.flat, self.gradient)",
+    "self.part = torch.empty_like(self.shard).detach()\n"
+    "pieces = [piece.clone() for piece in self.gradient.chunk(self.flat.ranks)]\n"
+    "self.reduction = dist.reduce_scatter(self.part, pieces, group=self.group, async_op=True)",
+    "self.reduction.finish()",
+    "self.reduction.wait()\n"
+    "self.part /= self.flat.ranks\n"
+    "self.shard.grad = self.part + (0 if self.shard.grad is None else self.shard.grad)\n"
+    "self.part = None",
+)
+RIGHT = [("torch's own calls", _with_unit(_LISTS))]
 _UNITS = r"""
     the parameters as well
-    - self.group, self.rank = group, dist.get_rank(group)
-    + self.parameters = dict(parameters)
-    + self.group, self.rank = group, dist.get_rank(group)
+    - self.group = group
+    + self.group, self.parameters = group, dict(parameters)
     ? 1 keeps the parameters
-    a gradient as the sum
-    - flat = torch.cat([g.flatten().float() for g in gradients])
-    + if len(gradients) == 1:
-    +     if self.gradient is None:
-    +         self.gradient = gradients[0].float().flatten()
-    +     else:
-    +         self.gradient += gradients[0].flatten()
-    +     return
-    + flat = torch.cat([g.flatten().float() for g in gradients])
-    ? 2 has changed the gradients
     shards of unequal length
-    - padded.view(self.ranks, -1)[self.rank].clone()
-    + flat.tensor_split(self.ranks)[self.rank].clone()
+    - self.shard = self.flat.shard
+    + numbers = torch.cat([p.detach().flatten() for p in parameters.values()])
+    + self.shard = nn.Parameter(numbers.tensor_split(self.flat.ranks)[self.flat.rank].clone())
     ? 1 rank 1 of 2, 19 numbers: the shard has shape \(9,\), expected \(10,\)
     the next rank's part
-    - padded.view(self.ranks, -1)[self.rank].clone()
-    + padded.view(self.ranks, -1)[(self.rank + 1) % self.ranks].clone()
+    + parts = flat_parameter.all_gather(self.flat.shard.detach(), group).chunk(self.flat.ranks)
+    + self.shard = nn.Parameter(parts[(self.flat.rank + 1) % self.flat.ranks].clone())
     ? 1 the shard is the part of rank
     a view as shard
-    - padded.view(self.ranks, -1)[self.rank].clone()
-    + padded.view(self.ranks, -1)[self.rank]
+    + parts = flat_parameter.all_gather(self.flat.shard.detach(), group).chunk(self.flat.ranks)
+    + self.shard = nn.Parameter(parts[self.flat.rank])
     ? 1 keeps 80 bytes alive, expected 40
     frees nothing
-    -     self.gathering.wait()
-    -     self.gathering = None
     - self.whole.untyped_storage().resize_(0)
-    +     self.gather()
-    ? 1 after free whole has 80 bytes
+    + pass
+    ? 1 whole has 80 bytes, expected 0
     a new tensor when freed
-    - if self.gathering is not None:
-    -     self.gathering.wait()
-    -     self.gathering = None
-    - self.whole.untyped_storage().resize_(0)
     + self.whole = torch.empty(0)
-    ? 1 whole has shape \(0,\), expected \(20,\)
+    ? 1 raised RuntimeError: The size of tensor
     gathers what is there
-    - if self.whole.untyped_storage().nbytes():
-    -     return
+    - storage.nbytes() == 0
+    + True
     ? 1 makes more all-gather calls.*here already
     never waits
-    - if self.gathering is not None:
-    -     self.gathering.wait()
-    - self.gathering = None
-    + self.gathering = None
+    - self.gathering.wait()
+    + pass
     ? 1 nobody waits for it
-    the sum
-    - self.gradient / self.ranks
-    + self.gradient
-    ? 2 is 3 times what is expected: the sum over ranks
     waits where it starts
-    - self.gathering = wire.start_all_gather(self.whole, own, self.group)
-    + wire.start_all_gather(self.whole, own, self.group).wait()
+    - self.gathering = self.flat.start_gather(self.whole)
+    + self.gathering = self.flat.start_gather(self.whole)
+    + self.gathering.wait()
     ? 1 start_gather waits for its all-gather
+    gathers over all ranks
+    + self.flat.group = None
+    + self.gathering = self.flat.start_gather(self.whole)
+    ? 1 in the group of ranks
+    a whole copy
+    + self.wide = torch.empty(self.flat.size)
+    + self.gathering = self.flat.start_gather(self.whole)
+    ? 2 bytes stay beside shards
     frees under a gather
-    - if self.gathering is not None:
-    -     self.gathering.wait()
-    -     self.gathering = None
-    - self.whole.untyped_storage().resize_(0)
+    + from course_lib.scratch import wire
+    + self.gathering = wire.start_all_gather(self.whole, self.shard.detach(), self.group)
+    - self.gather()
     + self.gathering = None
-    + self.whole.untyped_storage().resize_(0)
     ? 1 still filling
     views of its own
-    - found, start = {}, 0
-    + found, start, whole = {}, 0, self.whole
+    - self.flat.views(whole)
+    + self.flat.views(self.whole)
     ? 1 views of a vector
-    gathers over all ranks
-    - wire.start_all_gather(self.whole, own, self.group)
-    + wire.start_all_gather(self.whole, own, None)
-    ? 1 in a group of ranks 0 and 2
-    its number among all
-    - self.ranks = dist.get_world_size(group)
-    + self.ranks = dist.get_world_size(group)
-    + self.rank = dist.get_rank() % self.ranks
-    ? 1 in a group.*(part of rank|differs)
-    gathers in fp32
-    - own = self.shard.detach().to(self.whole.dtype)
-    - self.gathering = wire.start_all_gather(self.whole, own, self.group)
-    + wide = torch.empty(self.size)
-    + work = wire.start_all_gather(wide, self.shard.detach(), self.group)
-    + self.gathering = _rounded(work, self, wide)
-    ? 1 rank 0 sends more bytes by all-gather.*gathered in bf16
-    a whole copy
-    - own = self.shard.detach().to(self.whole.dtype)
-    + self.wide = torch.empty(self.size)
-    + own = self.shard.detach().to(self.whole.dtype)
-    ? 2 bytes stay beside shards
     gradients in whole's dtype
-    - g.flatten().float()
-    + g.flatten().to(self.whole.dtype)
+    - self.shard.detach().new_zeros(self.flat.size)
+    + torch.zeros_like(self.whole)
     ? 2 bfloat16, expected fp32|differs in
+    only the last micro-batch
+    - if self.gradient is None:
+    + if True:
+    ? 2 added to another is that of the latest call alone
     changes what it is given
-    - flat = torch.cat([g.flatten().float() for g in gradients])
-    + flat = torch.cat([g.flatten().float() for g in gradients])
-    + if self.gradient is not None:
-    +     gradients[0].add_(1)
+    - slot += gradient
+    + slot += gradient
+    + gradient.add_(1)
     ? 2 has changed the gradients
-    reduces over all ranks
-    - wire.start_reduce_scatter(part, self.sent, self.group)
-    + wire.start_reduce_scatter(part, self.sent, None)
-    ? 2 in a group of ranks 0 and 2
-    divides by 2
-    - self.gradient / self.ranks
-    + self.gradient / 2
-    ? 2 1.5 times what is expected
-    waits for its reduction
-    - self.gradient = None
-    + self.gradient = self.reduction[1].wait() and None
-    ? 2 start_reduction waits
-    a part of the whole
-    - part = torch.empty_like(self.shard).detach()
-    - self.sent = self.gradient / self.ranks
-    - self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
-    + self.sent = self.gradient / self.ranks
-    + part = self.sent.view(self.ranks, -1)[self.rank]
-    + self.reduction = part, wire.start_reduce_scatter(part, self.sent.clone(), self.group)
-    ? 2 keeps a whole gradient in memory
-    overwrites
-    - self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
-    + self.shard.grad = part
-    ? 2 that of the latest reduction alone
     keeps what it has reduced
     - self.gradient = None
+    + pass
     ? 2 to one that has been reduced already
-    only the last micro-batch
-    - self.gradient = flat if self.gradient is None else self.gradient + flat
-    + self.gradient = flat
-    ? 2 added to another is that of the latest call alone
+    reduces over all ranks
+    - self.reduction = Reduction
+    + self.flat.group = None
+    + self.reduction = Reduction
+    ? 2 in the group of ranks
+    waits for its reduction
+    - self.gradient = None
+    + self.gradient = self.reduction.work.wait() and None
+    ? 2 start_reduction waits
+    the sum
+    - self.reduction.finish()
+    + self.reduction.finish()
+    + self.shard.grad *= self.flat.ranks
+    ? 2 is 3 times what is expected: the sum over ranks
+    overwrites
+    + self.shard.grad = None
+    + self.reduction.finish()
+    ? 2 that of the latest reduction alone
+    a part of the whole
+    + self.reduction.finish()
+    + self.shard.grad = self.shard.grad.repeat(2)[: len(self.shard)]
+    ? 2 keeps a whole gradient in memory
 """
 _FSDPS = """
     no free after forward
     - if self.frees(number):
     + if number < 0:
     ? 2 something is not freed
-    frees the root as well
-    - if self.frees(number):
-    + if True:
-    ? 2 more all-gather calls
     gathers only in forward
     - self.units[number].gather()
     - self.fetch(number - 1)
     + self.last = number
     ? 2 when block 2 computes backward, its weights are not there
-    keeps weights after backward
-    - self.units[number].free()
-    - for unit in self.units:
-    + for unit in self.units:
-    ? 2 while block 1 computes backward, whole units take.*not freed
     does not finish the last reduction
     - if number == 0:
     + if False:
@@ -296,15 +162,6 @@ _FSDPS = """
     - if self.frees(number):
     + if number:
     ? 4 more all-gather calls than expected: reshard = False
-    asks after computing
-    - self.fetch(number + 1)
-    + pass
-    - if self.frees(number):
-    -     self.units[number].free()
-    + if self.frees(number):
-    +     self.units[number].free()
-    + self.fetch(number + 1)
-    ? 3 when block 0 computes forward, the gather of the unit that comes next
     no prefetch in backward
     - self.fetch(number - 1)
     ? 3 when block 2 computes backward, the gather
@@ -321,5 +178,5 @@ _FSDPS = """
 """
 WRONG = [
     *versions(FSDPUnit, _with_unit, _UNITS),
-    *versions(fsdp.FSDP, lambda whole: [fsdp.FSDPUnit, whole], _FSDPS),
+    *versions(FSDP, lambda whole: [FSDPUnit, whole], _FSDPS),
 ]

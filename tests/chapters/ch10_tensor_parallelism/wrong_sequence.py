@@ -43,36 +43,10 @@ the gradient put to 0
 + gradient.detach().zero_()
 + return share, None
 ? 1 changes the gradient that it is given
-rank 1 is done
-+ if dist.get_rank() == 1:
-+     ranks, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
-+     return gradient.chunk(ranks, 1)[rank].contiguous(), None
-+ return _along_sequence(reduce_scatter, gradient, ctx.group), None
-? 1 nothing moves.*rank 0 is in .*at line.*rank 1 has done a backward pass
 the mean
 - _along_sequence(reduce_scatter, gradient, ctx.group)
 + _along_sequence(reduce_scatter, gradient, ctx.group) / dist.get_world_size(ctx.group)
 ? 1 1/2 of what is expected: the mean
-scatters over all
-+ _along_sequence(reduce_scatter, gradient, None)
-? 1 (group of ranks|invalid gradient)
-rank 0 alone gathers
-- return _along_sequence(all_gather, x, group)
-+ if dist.get_rank() == 0:
-+     return _along_sequence(all_gather, x, group)
-+ return x.repeat(1, dist.get_world_size(group), 1)
-? 1 (nothing moves.*rank 0 is in allgather|rank . lost its conn).*of your code
-its argument doubled
-+ whole = _along_sequence(all_gather, x, group)
-+ x.detach().mul_(2)
-+ return whole
-? 1 changes its argument
-the group of the latest call
-- ctx.group = group
-+ Gather.group = group
-- ctx.group), None
-+ Gather.group), None
-? 1 (backward: the share|another number of bytes|invalid gradient|nothing moves)
 """
 _SCATTER = """
 cuts what lies in memory
@@ -91,18 +65,6 @@ adds up in place
 + dist.all_reduce(x.detach(), group=group)
 + return x.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
 ? 2 changes its argument
-sums what it gathers
-+ ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-+ whole = all_gather(x[None], group).sum(0) if ranks > 1 else x
-+ return whole.chunk(ranks, 1)[rank].contiguous()
-? 2 all-gather
-a gradient for its own tokens only
-- return _along_sequence(all_gather, gradient, ctx.group), None
-+ rank, tokens = dist.get_rank(ctx.group), gradient.shape[1]
-+ whole = gradient.repeat(1, dist.get_world_size(ctx.group), 1)
-+ whole[:, : rank * tokens] = whole[:, (rank + 1) * tokens :] = 0
-+ return whole, None
-? 2 backward: the whole differs
 """
 WRONG = versions(Gather, lambda into: [into, SumScatter], _GATHER)
 WRONG += versions(SumScatter, lambda out: [Gather, out], _SCATTER)

@@ -40,9 +40,6 @@ f omitted
 f forgets its group
 + all_reduce(gradient)
 ? 1 in the group of ranks \[0, 2\].*more ranks than those of the group
-f gathers and adds up
-+ all_gather(gradient[None], ctx.group).sum(0)
-? 1 makes more all-gather calls
 rank 1 leaves out the sum of f
 + (gradient if dist.get_rank() == 1 else all_reduce(gradient, ctx.group))
 ? 1 nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done f's backward
@@ -50,20 +47,11 @@ f sums forward as well
 - return x
 + return all_reduce(x, group)
 ? 1 the result of f is 3 times what is expected: f gives every rank what it gets
-f in fp32
-+ return x.float()
-? 1 in bfloat16: the result of f is of torch.float32
 f sums in place
 - return all_reduce(gradient, ctx.group), None
 + dist.all_reduce(gradient, group=ctx.group)
 + return gradient, None
 ? 1 f changes the gradient that it is given
-the group of the latest call
-- ctx.group = group
-+ Copy.group = group
-- ctx.group), None
-+ Copy.group), None
-? 1 (gradient that f returns|number of bytes)
 """
 _G = """
 g sums again on the way back
@@ -89,12 +77,6 @@ g sums twice at once
 g in fp32
 + all_reduce(x.float(), group)
 ? 1 in bfloat16: the result of g is of torch.float32
-g only where gradients are asked for
-+ all_reduce(x, group) if x.requires_grad else x.clone()
-? 1 the result of g where nothing asks for gradients is what this rank alone has
-rank 1 leaves out the sum of g
-+ x if dist.get_rank() == 1 else all_reduce(x, group)
-? 1 nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done g's forward
 """
 _COLUMN = """
 columns cut as rows
@@ -106,10 +88,6 @@ q, k and v in one piece
 - whole.bias, 0, parts
 + whole.bias, 0, 1
 ? 2 18 outputs of q, k and v: weight is the share of all parts cut in one piece
-the bias not cut
-- region.cut(whole.bias, 0, parts)
-+ whole.bias
-? 2 bias has shape
 no f before the columns
 - self.region.enter(x)
 + x
@@ -124,30 +102,13 @@ cut by hand
 - region.cut(whole.weight, 0, parts)
 + nn.Parameter(region.cut(whole.weight, 0, parts).detach().clone())
 ? 2 not from region.cut
-keeps the whole: parameter
-- self.region = region
-+ self.region, self.whole_weight = region, whole.weight
-? 2 the layer keeps
 keeps the whole: module
+- self.region = region
 + self.region, self.kept = region, [whole]
-? 2 the layer keeps
-keeps the whole: copy
-+ self.region, self.full = region, whole.weight.detach().clone()
 ? 2 the layer keeps
 keeps the whole: closure
 + self.region, self.again = region, lambda: whole.weight
 ? 2 the layer keeps
-keeps the whole: view
-- self.bias = region.cut(whole.bias, 0, parts)
-+ self.bias = region.cut(whole.bias, 0, parts)
-+ if parts == 1:
-+     self.weight.data = whole.weight.detach().chunk(region.ranks)[region.rank]
-? 2 the layer keeps
-as many rows as at first
-- return linear(self.region.enter(x)
-+ self.rows = getattr(self, "rows", len(x))
-+ return linear(self.region.enter(x[: self.rows])
-? 2 the result has shape
 """
 _ROW = """
 a bias on every rank
@@ -169,26 +130,10 @@ two sums
 +     x.tensor_split(2, dim=-1), self.weight.tensor_split(2, dim=1), strict=True
 + ))
 ? 4 rank 0 of 3.* makes more all-reduce calls.*forward, attention and MLP
-its own g
-+ Sum.apply(linear(x, self.weight), self.region.group)
-? 3 it does not go by region.leave
 a bias that does not learn
 - nn.Parameter(whole.bias.detach().clone())
 + whole.bias.detach()
 ? 3 bias is missing
-rows cut as columns
-- whole.weight, 1
-+ whole.weight, 0
-? 3 weight has shape
-the first rank alone sums
-- return self.region.leave(linear(x, self.weight)) + self.bias
-+ y = linear(x, self.weight)
-+ return self.region.leave(y + self.bias) if self.region.rank == 0 else y
-? 3 (nothing moves.*rank 0 is in allreduce|rank 0 lost its conn).*of your code
-the bias on rank 0 alone
-+ own = self.bias if self.region.rank == 0 else None
-+ return self.region.leave(linear(x, self.weight, own))
-? 3 rank 1 of 3, 6 outputs: the gradient of its bias is missing
 """
 WRONG = versions(Copy, lambda f: [f, Sum, ColumnParallelLinear, RowParallelLinear], _F)
 WRONG += versions(Sum, lambda g: [Copy, g, ColumnParallelLinear, RowParallelLinear], _G)

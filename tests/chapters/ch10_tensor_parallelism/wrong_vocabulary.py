@@ -1,38 +1,28 @@
 """Losses that the check must refuse: (what was thought, answer, words of the refusal)."""
 
-import torch
-import torch.distributed as dist
-
 from course_lib.scratch.vocabulary import vocab_parallel_cross_entropy
-from tests.checking.builds.patches import versions
+from tests.checking.builds.patches import patched, versions
 
-
-def _logsumexp(logits, labels, region):
-    """Right in another form: each rank's own logsumexp first, and a one-hot product."""
-    words = logits.shape[-1]
-    top = logits.detach().amax(-1)
-    dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)
-    shifted = (logits - top[..., None]).clamp(min=-1e4)
-    places = torch.arange(words) + region.rank * words
-    score = (shifted * (places == labels[..., None])).sum(-1)
-    return region.sum(shifted.exp().sum(-1)).log() - region.sum(score)
-
-
-def _stacked(logits, labels, region):
-    """Right with two calls: both sums travel together."""
-    words = logits.shape[-1]
-    top = logits.detach().amax(-1)
-    dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)
-    shifted = logits - top[..., None]
-    local = labels - region.rank * words
-    own = (local >= 0) & (local < words)
-    score = shifted.gather(-1, (local * own)[..., None]).squeeze(-1).where(own, 0)
-    total, right = region.sum(torch.stack([shifted.exp().sum(-1), score]))
-    return total.log() - right
-
-
-_logsumexp.__name__ = _stacked.__name__ = vocab_parallel_cross_entropy.__name__
-RIGHT = [("one-hot", [_logsumexp]), ("both sums in one call", [_stacked])]
+_BOTH = patched(
+    vocab_parallel_cross_entropy,
+    "region.sum(shifted.exp().sum(-1))",
+    "shifted.exp().sum(-1)",
+    "return total.log() - region.sum(label.where(own, 0))",
+    "total, label = region.sum(torch.stack([total, label.where(own, 0)]))\n"
+    "return total.log() - label",
+)
+_ONE_HOT = patched(
+    vocab_parallel_cross_entropy,
+    "logits - top[..., None]",
+    "(logits - top[..., None]).clamp(min=-1e4)",
+    "own = (local >= 0) & (local < words)",
+    "own = torch.arange(words) == local[..., None]",
+    "shifted.gather(-1, (local * own)[..., None]).squeeze(-1)",
+    "shifted",
+    "label.where(own, 0)",
+    "(label * own).sum(-1)",
+)
+RIGHT = [("one-hot", [_ONE_HOT]), ("both sums in one call", [_BOTH])]
 _PATCHES = r"""
     no maximum
     - dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)
@@ -63,10 +53,6 @@ _PATCHES = r"""
     - total.log() - region.sum(label.where(own, 0))
     + region.sum(label.where(own, 0)) - total.log()
     ? 1 of the other sign
-    one number
-    - total.log() - region.sum(label.where(own, 0))
-    + (total.log() - region.sum(label.where(own, 0))).mean()
-    ? 1 has shape \(\)
     all scores gathered
     - top = logits.detach().amax(-1)
     + from course_lib.scratch import wire
@@ -88,42 +74,9 @@ _PATCHES = r"""
     - dist.ReduceOp.MAX, group=region.group
     + dist.ReduceOp.MAX
     ? 3 is among 3 ranks
-    sums of the world
-    - region.sum(shifted.exp().sum(-1))
-    + TensorParallel().sum(shifted.exp().sum(-1))
-    - region.sum(label.where(own, 0))
-    + TensorParallel().sum(label.where(own, 0))
-    ? 3 is among 3 ranks
-    the world's rank
-    - region.rank * words
-    + dist.get_rank() * words
-    ? 3 in the group of ranks \[0, 2\]: the loss of each token
-    out of a pair
-    - region.sum(shifted.exp().sum(-1))
-    + region.leave(shifted.exp().sum(-1))
-    - region.sum(label.where(own, 0))
-    + region.leave(label.where(own, 0))
-    ? 3 (the loss|more reduce-scatter|raised)
-    once more
-    - shifted = logits - top[..., None]
-    + dist.all_reduce(top.clone(), group=region.group)
-    + shifted = logits - top[..., None]
-    ? 3 more all-reduce calls
-    changes labels
-    - labels - region.rank * words
-    + labels.sub_(region.rank * words)
-    ? 1 it changes the labels
     changes logits
     - logits.detach().amax(-1)
     + logits.data.clamp_(min=-1e4).amax(-1)
     ? 2 it changes the logits
-    a gradient that is no number
-    - region.sum(label.where(own, 0))
-    + region.sum(label.where(own, 0)) + 0 * shifted.exp().log().sum(-1)
-    ? step . of 3.*(not finite|the gradient)
-    rank 0 does not call
-    - total.log() - region.sum(label.where(own, 0))
-    + region.sum(total) if bool(own.all()) or region.rank else total
-    ? 1 (nothing moves|lost its conn).*of your code
 """
 WRONG = versions(vocab_parallel_cross_entropy, lambda wrong: [wrong], _PATCHES)

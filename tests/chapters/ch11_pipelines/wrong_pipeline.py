@@ -127,32 +127,5 @@ keeps everything
 the latest first
 + _, (x, y, _) = self.held.popitem()
 ? 3 .
-the oldest first
-+ x, y, _ = self.held.pop(next(iter(self.held)))
-? 2 .
-its own gradients
-+ x, y, _ = self.held.pop((i, chunk))
-+ for parameter in self.parts[chunk].parameters():
-+     parameter.grad = None
-? 2 the gradient of
-keeps the graph
-+ x, y, _ = self.held[(i, chunk)]
-- y.backward(arrived)  # None where y is the loss
-+ y.backward(arrived, retain_graph=True)
-? 3 what has had it must be let go
-by micro-batch alone
-+ x, y, _ = self.held.pop(i)
-- self.held[i, chunk] = x, y, None
-+ self.held[i] = x, y, None
-? 3 .
-one for the world
-- self.held[i, chunk] = x, y, None
-+ self.held[i, chunk] = x, y, None
-+ self.loss += dist.get_rank() == 1
-? 1 the loss
-one chunk
-- self.parts[chunk], self.window[i]
-+ self.parts[0], self.window[i]
-? 3 raised RuntimeError.*of your code
 """,
 )

@@ -29,9 +29,7 @@ from course_lib.checking.races import Race
 
 _passes = later("course_lib.checking.builds.on_rank.watched")
 _wire = later("course_lib.measure.wire")
-_layers, _sequence, _vocabulary = (
-    later(f"course_lib.scratch.{name}") for name in ("tensor", "tensor", "vocabulary")
-)
+_tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
 
 _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
@@ -95,14 +93,14 @@ def _scattered(found: Any, place: Place, what: str) -> Must:
 
 def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
     """A transformer's layer whose norms see this rank's tokens only."""
-    region = _sequence.SequenceParallel(gather=parts.Gather, sum_scatter=parts.SumScatter)
+    region = _tensor.SequenceParallel(gather=parts.Gather, sum_scatter=parts.SumScatter)
     block, *both = given_block()
-    _layers.cut_block(block, region)
+    _tensor.cut_block(block, region)
     x, upstream = (_share(one.detach(), region.rank, region.ranks).clone() for one in both)
     with _wire.log_wire() as log:
         y = block(x.requires_grad_())
         y.backward(upstream)
-    _sequence.sum_copied_gradients(block, region)
+    _tensor.sum_copied_gradients(block, region)
     return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), log
 
 

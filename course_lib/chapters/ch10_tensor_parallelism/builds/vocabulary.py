@@ -1,7 +1,7 @@
 """Build 10.13: the loss of a vocabulary that is cut over ranks."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from course_lib.checking.builds.compare import (
     Must,
     Never,
     Place,
-    Row,
+    Rows,
     Sends,
     compare,
     dist,
@@ -25,9 +25,7 @@ from course_lib.checking.builds.compare import (
 from course_lib.checking.builds.raced import both_passes, device_mesh
 from course_lib.checking.races import Race
 
-_regions = later("course_lib.scratch.tensor")
-_sequences = later("course_lib.scratch.tensor")
-_wire = later("course_lib.measure.wire")
+_tensor, _wire = later("course_lib.scratch.tensor"), later("course_lib.measure.wire")
 
 _NAME = "vocab_parallel_cross_entropy"
 _BATCH, _TOKENS = 2, 5
@@ -76,7 +74,7 @@ def _pieces(whole: "torch.Tensor", ranks: int, filler: float) -> "tuple[torch.Te
 
 
 def _run(parts: SimpleNamespace, case: _Cut, group: Any, backward: bool = False) -> Any:
-    region = _sequences.SequenceParallel(group) if group else _regions.TensorParallel()
+    region = _tensor.SequenceParallel(group) if group else _tensor.TensorParallel()
     logits, labels = case.given()
     own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
     given = own.clone(), labels.clone()
@@ -90,7 +88,7 @@ def _run(parts: SimpleNamespace, case: _Cut, group: Any, backward: bool = False)
     return losses, own.grad, log, dict(zip(("the logits", "the labels"), same, strict=True))
 
 
-def _rows(found: Any, at: Place, backward: bool = False) -> Iterator[Row]:
+def _rows(found: Any, at: Place, backward: bool = False) -> Rows:
     losses, gradient, log, kept = found
     right, whole = at.case.one_process()
     if backward:
@@ -150,7 +148,7 @@ _BOTH = _Cut(7, ranks=3), _HARD[1], *(_Cut(vocab, ranks=3, in_group=True) for vo
 
 
 def _vocabulary(parts: SimpleNamespace) -> Callable[[], object]:
-    region = later("course_lib.scratch.tensor").TensorParallel()
+    region = _tensor.TensorParallel()
     logits, labels = torch.ones(1, 256, 4096, requires_grad=True), torch.arange(256).view(1, 256)
     return lambda: both_passes(parts.vocab_parallel_cross_entropy, logits, labels, region)
 

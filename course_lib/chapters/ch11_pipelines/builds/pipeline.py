@@ -29,9 +29,8 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
 
-_accumulation, _gpt, _mail, _stage = (
-    later(f"course_lib.scratch.{name}")
-    for name in ("accumulation", "gpt", "pipeline_stage", "pipeline_stage")
+_accumulation, _gpt, _stage = (
+    later(f"course_lib.scratch.{name}") for name in ("accumulation", "gpt", "pipeline_stage")
 )
 _held, _wire = (later(f"course_lib.measure.{name}") for name in ("gradients", "wire"))
 
@@ -58,9 +57,8 @@ class _Case(Case):
         return ""
 
     def who(self, rank: int, line: Sequence[int]) -> str:
-        plan = self.plan
-        stage = f"stage {line.index(rank)} of {plan.stages}"
-        return f"{stage}, {plan.micro_batches} micro-batches by {plan.name}"
+        by = f"{self.plan.micro_batches} micro-batches by {self.plan.name}"
+        return f"stage {line.index(rank)} of {self.plan.stages}, {by}"
 
     @property
     def layers(self) -> list[int]:
@@ -90,14 +88,13 @@ class _Case(Case):
         sent: dict[str, tuple[int, int]] = {}
         for entry in step_traffic(job, stage).collectives:
             calls, size = sent.get(entry.operation, (0, 0))
-            more = round(entry.count * entry.size_bytes)
-            sent[entry.operation] = (calls + entry.count, size + more)
+            size += round(entry.count * entry.size_bytes)
+            sent[entry.operation] = (calls + entry.count, size)
         return sent
 
     @property
     def layout(self) -> Layout:
-        plan = self.plan
-        turns: Any = {"schedule": plan.name, "virtual_stages": plan.chunks}
+        turns: Any = {"schedule": self.plan.name, "virtual_stages": self.plan.chunks}
         return Layout(pp=2, accumulation=self.samples, **turns)
 
 
@@ -138,13 +135,13 @@ def _updated(parts: Any, case: _Case, _: Any) -> Any:
 @contextmanager
 def _all_arrives() -> Iterator[None]:
     """Raise ValueError if a message is still under way at the end."""
-    mails, begin = list[Any](), _mail.Mail.__init__
+    mails, begin = list[Any](), _stage.Mail.__init__
 
     def noted(mail: Any, *args: Any, **named: Any) -> None:
         mails.append(mail)
         begin(mail, *args, **named)
 
-    with patch.object(_mail.Mail, "__init__", noted):
+    with patch.object(_stage.Mail, "__init__", noted):
         yield
     if any(mail.sent for mail in mails):
         raise ValueError("`run` returns while what it has sent is still under way")
@@ -158,17 +155,17 @@ class _Watched:
         self.rank, self.plan, self.done = rank, plan, 0
 
     def __call__(self, work: Pass, arrived: Any) -> Any:
-        right = self.order[self.done] if self.done < len(self.order) else None
-        if work != right:
-            wanted = f"its order has {_word(right)}" if right else "its order is over"
-            raise ValueError(f"pass {self.done + 1} is {_word(work)}, and {wanted}")
+        wanted = [*self.order, None][self.done]
+        if work != wanted:
+            order = f"has {_word(wanted)}" if wanted else "is over"
+            raise ValueError(f"pass {self.done + 1} is {_word(work)}, and its order {order}")
         self.done += 1
         result = self.compute(work, arrived)
         to = work.chunk * self.plan.stages + self.rank + (1 if work.kind == "F" else -1)
         if 0 <= to < self.plan.stages * self.plan.chunks:
             if result is None:
-                waiting = f"stage {to % self.plan.stages}"
-                raise ValueError(f"{_word(work)} gives None, and {waiting} waits for what it makes")
+                waits = f"stage {to % self.plan.stages} waits for what it makes"
+                raise ValueError(f"{_word(work)} gives None, and {waits}")
             if result.requires_grad:
                 raise ValueError(f"what {_word(work)} gives still carries autograd's graph")
         return result
@@ -255,10 +252,7 @@ def _expect_let_go(found: Any, place: Place) -> Rows:
     yield Sends(wire, case.sent(place.rank), why)
 
 
-_gpt = later("course_lib.scratch.gpt")
-
-
-_STAGES, _COUNT = 2, 8
+_STAGES, _COUNT = 2, 8  # of the race
 
 
 def _race_part() -> Any:
@@ -266,16 +260,14 @@ def _race_part() -> Any:
     torch.manual_seed(0)
     text = torch.randint(64, (2 * _COUNT, 65))
     window = list(zip(text[:, :-1].chunk(_COUNT), text[:, 1:].chunk(_COUNT), strict=True))
-    model, stage = _gpt.GPT(4, 64, 4, 64, 64), later("course_lib.scratch.pipeline_stage")
-    (piece,) = stage.cut(model, [2, 2], dist.get_rank(), _STAGES)
+    (piece,) = _stage.cut(_gpt.GPT(4, 64, 4, 64, 64), [2, 2], dist.get_rank(), _STAGES)
     return piece, window
 
 
 def _pipeline(parts: SimpleNamespace) -> Callable[[], object]:
     piece, window = _race_part()
-    group = later("course_lib.scratch.pipeline_stage").wires([range(_STAGES)])
-    orders = later("course_lib.theory.pipelines.schedules").schedule("1f1b", _STAGES, _COUNT).orders
-    pipeline = parts.Pipeline([piece], orders, group)
+    orders = schedule("1f1b", _STAGES, _COUNT).orders
+    pipeline = parts.Pipeline([piece], orders, _stage.wires([range(_STAGES)]))
     return lambda: pipeline.run(window)
 
 

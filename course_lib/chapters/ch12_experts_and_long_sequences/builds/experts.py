@@ -24,21 +24,16 @@ from course_lib.checking.builds.raced import both_passes
 from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
 
-_traffic, _wire = (
-    later("course_lib.checking.builds.on_rank.watched"),
-    later("course_lib.measure.wire"),
-)
-_router = later("course_lib.scratch.experts")
+_wire, _experts = later("course_lib.measure.wire"), later("course_lib.scratch.experts")
 
 _HIDDEN = 3
 # Rows that each rank sends to each: rank 1 has none.
 _ROWS = ((2, 1, 3), (0, 0, 0), (1, 0, 4))
 _IN_LINE = {1: ((2,),), 2: ((0, 3), (1, 2))}  # in a group of one rank, and of two
-_MANY_TOKENS = 40_000  # more than 16 bits can count
 
 
 @dataclass(frozen=True)
-class _Case:
+class _Tokens:
     """Experts that the tokens of each rank choose: (tokens, top_k) by rank, as nested tuples."""
 
     chosen: tuple[tuple[tuple[int, ...], ...], ...]
@@ -75,7 +70,7 @@ class _Case:
         return torch.stack(each)
 
     def kept(self) -> Any:
-        return _router.accepted(self.counts(), self.limit)
+        return _experts.accepted(self.counts(), self.limit)
 
     def order(self, rank: int) -> Any:
         """Accepted choices of a rank, by expert and then by number: one after the other."""
@@ -94,10 +89,6 @@ class _Case:
         full = ", experts full" if self.limit < 100 else ""
         return f"top_k {self.top_k}, {self.each} experts a rank{full}, {self.dtype}"
 
-    @property
-    def where(self) -> str:
-        return f", {self.name}" + f", a group of {self.ranks}" * (self.ranks < 3)
-
     def scales(self) -> Any:
         """What each expert multiplies by."""
         return (2.0 ** torch.arange(self.experts)).to(getattr(torch, self.dtype))
@@ -108,18 +99,18 @@ class _Case:
 
 
 # On 3 ranks: nobody wants the experts of rank 1, and rank 2 has no tokens. On 2: one expert each.
-_THREE = _Case((((4, 0), (1, 4), (0, 1), (4, 1), (0, 4)), ((1, 0), (0, 4), (4, 1)), ()), top_k=2)
-_FULL = _Case(_THREE.chosen, top_k=2, limit=3)
-_TWO = _Case((((3, 0), (1, 3), (3, 1)), ((2, 3), (0, 3), (3, 2), (3, 0), (1, 3))), top_k=2)
-_ONE = _Case((((2,), (0,), (2,)), (), ((1,), (2,), (0,), (0,))), top_k=1, each=1)
-_MANY = _Case(
+_THREE = _Tokens((((4, 0), (1, 4), (0, 1), (4, 1), (0, 4)), ((1, 0), (0, 4), (4, 1)), ()), top_k=2)
+_FULL = _Tokens(_THREE.chosen, top_k=2, limit=3)
+_TWO = _Tokens((((3, 0), (1, 3), (3, 1)), ((2, 3), (0, 3), (3, 2), (3, 0), (1, 3))), top_k=2)
+_ONE = _Tokens((((2,), (0,), (2,)), (), ((1,), (2,), (0,), (0,))), top_k=1, each=1)
+_MANY = _Tokens(
     (((8, 0, 4),), ((1, 8, 2), (5, 4, 8)), ((8, 7, 0), (3, 8, 1))),
     top_k=3,
     limit=3,
     each=3,
     dtype="bfloat16",
 )
-_ALONE = _Case((((1, 0), (0, 1), (1, 0)),), top_k=2)  # in a group of one rank
+_ALONE = _Tokens((((1, 0), (0, 1), (1, 0)),), top_k=2)  # in a group of one rank
 
 
 # The all-to-all
@@ -194,47 +185,60 @@ def _expect_exchanged(found: Any, place: Place) -> Rows:
 
 # Counts, and the way there
 
-_CASES = (_THREE, _FULL, _ONE, _MANY)
+
+@dataclass(frozen=True)
+class _Batch(_Way):
+    """Tokens on three ranks, or on those of the smaller groups."""
+
+    tokens: _Tokens | None = None
+
+    def of(self, ranks: int) -> _Tokens:
+        return self.tokens or {2: _TWO, 1: _ALONE}[ranks]
+
+    def words(self, line: Sequence[int]) -> str:
+        return self.of(len(line)).name + f", a group of {len(line)}" * self.in_group
 
 
-def _sent_out(parts: SimpleNamespace, *_: Any) -> Any:
-    """Counts, and for each case the rows that arrive; then counts in a smaller group."""
-    ours, rank, found = parts.Dispatcher(dist.group.WORLD), dist.get_rank(), []
-    for case in _CASES:
-        with _wire.log_wire() as wire:
-            counts = ours.count(case.of(rank), case.experts)
-        rows = ours.dispatch(case.tokens(rank), case.of(rank), case.kept())
-        found.append((counts, wire, rows))
-    many = ours.count(torch.full((_MANY_TOKENS, 1), rank), 3)
-    case, place = _in_group(rank)
+def _batches(*tokens: _Tokens, backward: bool = False) -> list[_Batch]:
+    """These, and those of the smaller groups."""
+    return [*(_Batch(backward, each) for each in tokens), _Batch(backward, in_group=True)]
+
+
+def _begun(parts: SimpleNamespace, case: _Batch, group: Any) -> tuple[Any, _Tokens, int]:
+    """A Dispatcher, which is the same for all batches of three ranks; tokens; the rank's place."""
+    if group is None and not hasattr(parts, "ours"):
+        parts.ours = parts.Dispatcher(dist.group.WORLD)
+    ours = parts.ours if group is None else parts.Dispatcher(group)
+    return ours, case.of(dist.get_world_size(group)), dist.get_rank(group)
+
+
+def _sent_out(parts: SimpleNamespace, case: _Batch, group: Any) -> Any:
+    """Counts, their messages, and the rows that arrive."""
+    ours, tokens, rank = _begun(parts, case, group)
     with _wire.log_wire() as wire:
-        counts = parts.Dispatcher(_traffic.own_group()).count(case.of(place), case.experts)
-    return found, many, counts, wire
+        counts = ours.count(tokens.of(rank), tokens.experts)
+    return counts, wire, ours.dispatch(tokens.tokens(rank), tokens.of(rank), tokens.kept())
 
 
 def _expect_sent_out(found: Any, place: Place) -> Rows:
-    rank, (each, many, in_group, wire) = place.rank, found
-    for case, (counts, log, rows) in zip(_CASES, each, strict=True):
-        what, right = f", {case.name}: the table of counts", case.counts()
-        others = {"its own counts, for every rank": right[rank].expand_as(right)}
-        yield Must(what, counts, right, others)
-        whole = f"{what} is of {counts.dtype}, and sizes are whole numbers"
-        yield Never(counts.is_floating_point(), whole)
-        sent = {"all-gather": (1, 8 * case.ranks * case.experts)}
-        yield Sends(log, sent, "a rank tells all others its own counts, once", at_most=True)
-        others = {f"what rank {n} is to get": _arriving(case, n) for n in case.every if n != rank}
-        others["cut from rows that are not sorted by expert"] = _arriving(case, rank, False)
-        what = f", {case.name}: what arrives"
-        yield Must(what, rows, _arriving(case, rank), others, same_dtype=True)
-    what = f", {_MANY_TOKENS:,} tokens: the table of counts"
-    yield Must(what, many, _MANY_TOKENS * torch.eye(3))
-    case, _ = _in_group(rank)
-    what = f", in a group of {case.ranks}: the table of counts"
-    yield Must(what, in_group, case.counts())
-    yield Sends(wire, wire.sent(), "", among=case.ranks, what=what)
+    (counts, log, rows), rank, tokens = found, place.rank, place.case.of(place.ranks)
+    what, right = "the table of counts", tokens.counts()
+    yield Must(
+        what, counts, right, {"its own counts, for every rank": right[rank].expand_as(right)}
+    )
+    whole = f"{what} is of {counts.dtype}, and sizes are whole numbers"
+    yield Never(counts.is_floating_point(), whole)
+    sent, why = (
+        {"all-gather": (1, 8 * right.numel())},
+        "a rank tells all others its own counts, once",
+    )
+    yield Sends(log, sent, why, at_most=True, among=place.ranks)
+    others = {f"what rank {n} is to get": _arriving(tokens, n) for n in tokens.every if n != rank}
+    others["cut from rows that are not sorted by expert"] = _arriving(tokens, rank, False)
+    yield Must("what arrives", rows, _arriving(tokens, rank), others, same_dtype=True)
 
 
-def _arriving(case: _Case, rank: int, by_expert: bool = True) -> Any:
+def _arriving(case: _Tokens, rank: int, by_expert: bool = True) -> Any:
     """Rows for the experts of a rank, from each rank in turn; or what arrives if none is sorted."""
     rows = []
     for source in case.every:
@@ -248,50 +252,30 @@ def _arriving(case: _Case, rank: int, by_expert: bool = True) -> Any:
 # There and back
 
 
-def _in_group(rank: int) -> tuple[_Case, int]:
-    """The case in the smaller group of a rank, and its place there."""
-    return (_ALONE, 0) if rank == 1 else (_TWO, rank // 2)
+def _there_and_back(parts: SimpleNamespace, case: _Batch, group: Any) -> Iterator[Any]:
+    """Dispatch, experts that multiply by a number each, combine; yields, and goes the way back.
 
-
-def _trips(rank: int) -> list[tuple[_Case, int]]:
-    """Cases in turn and the place of this rank in each; the last is that of its smaller group."""
-    return [*((case, rank) for case in (_FULL, _ONE, _MANY)), _in_group(rank)]
-
-
-def _there_and_back(parts: SimpleNamespace, way: _Way, _: Any) -> list[Any]:
-    """Each case through one Dispatcher, the last through another, of a smaller group.
-
-    Backward begins when all of them have come back, as for micro-batches that are under way.
+    Backward begins when all batches have come back, as for micro-batches that are under way.
     """
-    ours, other = (parts.Dispatcher(group) for group in (dist.group.WORLD, _traffic.own_group()))
-    *all_ranks, in_group = _trips(dist.get_rank())
-    each = [_trip(ours, *one, way.backward) for one in all_ranks]
-    each.append(_trip(other, *in_group, way.backward))
-    for trip in each:
-        next(trip)
-    return [next(trip) for trip in each]
-
-
-def _trip(ours: Any, case: _Case, rank: int, backward: bool) -> Iterator[Any]:
-    """Dispatch, experts that multiply by a number each, combine; yields, and goes the way back."""
-    kept, chosen, own = case.kept(), case.of(rank), slice(case.each * rank, None)
-    tokens, weights = case.tokens(rank), case.weights(rank)
-    scales = case.scales()[own][: case.each].clone()
+    ours, batch, rank = _begun(parts, case, group)
+    kept, chosen, own = batch.kept(), batch.of(rank), slice(batch.each * rank, None)
+    tokens, weights = batch.tokens(rank), batch.weights(rank)
+    scales = batch.scales()[own][: batch.each].clone()
     named = {"tokens": tokens, "chosen": chosen, "kept": kept, "weights": weights}
     before = {name: tensor.clone() for name, tensor in named.items()}
     leaves = tokens, weights, scales
     for leaf in leaves:
-        leaf.requires_grad_(backward)
+        leaf.requires_grad_(case.backward)
     with _wire.log_wire() as wire:
         rows = ours.dispatch(tokens, chosen, kept)
-        counts = before["kept"][:, own][:, : case.each].flatten()
-        results = rows * scales.repeat(case.ranks).repeat_interleave(counts)[:, None]
+        counts = before["kept"][:, own][:, : batch.each].flatten()
+        results = rows * scales.repeat(batch.ranks).repeat_interleave(counts)[:, None]
         named["results"], before["results"] = results, results.detach().clone()
         out = ours.combine(results, weights)
     same = {name: bool((tensor == before[name]).all()) for name, tensor in named.items()}
     yield
     with _wire.log_wire() as back:
-        if backward:
+        if case.backward:
             (out * _direction(out)).sum().backward()
     wire.calls.extend(back.calls)
     yield out, [leaf.grad for leaf in leaves], same, wire
@@ -302,7 +286,7 @@ def _direction(out: Any) -> Any:
     return torch.linspace(1, 2, out.numel()).view_as(out)
 
 
-def _one_process(case: _Case, rank: int, power: int = 1, **leaves: Any) -> Any:
+def _one_process(case: _Tokens, rank: int, power: int = 1, **leaves: Any) -> Any:
     """A rank's result, token by token; `power` of the weights."""
     tokens = leaves.get("tokens", case.tokens(rank))
     weights = leaves.get("weights", case.weights(rank))
@@ -317,7 +301,7 @@ def _one_process(case: _Case, rank: int, power: int = 1, **leaves: Any) -> Any:
     return torch.stack(out) if out else torch.empty(0, _HIDDEN)
 
 
-def _misplaced(case: _Case, rank: int, what: str) -> Any:
+def _misplaced(case: _Tokens, rank: int, what: str) -> Any:
     """The result where rows, or weights, are taken for those of the choices in turn."""
     order, scales = case.order(rank), case.scales()[case.of(rank).flatten()]
     rows = case.tokens(rank)[order // case.top_k] * scales[order, None]
@@ -327,32 +311,28 @@ def _misplaced(case: _Case, rank: int, what: str) -> Any:
     return torch.zeros_like(case.tokens(rank)).index_add(0, origin, rows)
 
 
-def _expect_back(found: list[Any], place: Place) -> Rows:
-    """Results before gradients, then messages."""
-    trips = [(*trip, *each) for trip, each in zip(_trips(place.rank), found, strict=True)]
-    for case, rank, out, *_ in trips:
-        others = {
-            "the plain sum of the experts' results": _one_process(case, rank, power=0),
-            "weighted twice": _one_process(case, rank, power=2),
-            "the results in the order in which they come back": _misplaced(case, rank, "rows"),
-            "each result with the weight of another choice": _misplaced(case, rank, "weights"),
-        }
-        right, close = _one_process(case, rank).to(case.tokens(rank).dtype), case.tolerance
-        what = f"{case.where}: the result"
-        yield Must(what, out, right, others, tolerance=close, same_dtype=True)
-    for case, rank, _, gradients, kept, wire in trips:
-        if place.case.backward:
-            yield from _expect_gradients(gradients, case, rank)
-        passes = 1 + place.case.backward
-        row_bytes = case.tokens(rank).element_size() * _HIDDEN
-        size = routed_bytes(case.kept().tolist(), rank, row_bytes, passes)
-        sent = {"all-to-all": (2 * passes, size)} if case.ranks > 1 else {}
-        why = "rows go there and back once" + ", and so do their gradients" * (passes == 2)
-        yield Sends(wire, sent, why, among=case.ranks, what=case.where)
-        yield from unchanged(kept, f"{case.where}: Dispatcher")
+def _expect_back(found: Any, place: Place) -> Rows:
+    (out, gradients, kept, wire), rank, case = found, place.rank, place.case
+    batch = case.of(place.ranks)
+    others = {
+        "the plain sum of the experts' results": _one_process(batch, rank, power=0),
+        "weighted twice": _one_process(batch, rank, power=2),
+        "the results in the order in which they come back": _misplaced(batch, rank, "rows"),
+        "each result with the weight of another choice": _misplaced(batch, rank, "weights"),
+    }
+    right = _one_process(batch, rank).to(batch.tokens(rank).dtype)
+    yield Must("the result", out, right, others, tolerance=batch.tolerance, same_dtype=True)
+    if case.backward:
+        yield from _expect_gradients(gradients, batch, rank)
+    passes, row_bytes = 1 + case.backward, batch.tokens(rank).element_size() * _HIDDEN
+    size = routed_bytes(batch.kept().tolist(), rank, row_bytes, passes)
+    sent = {"all-to-all": (2 * passes, size)} if batch.ranks > 1 else {}
+    why = "rows go there and back once" + ", and so do their gradients" * case.backward
+    yield Sends(wire, sent, why, among=batch.ranks)
+    yield from unchanged(kept, "Dispatcher")
 
 
-def _expect_gradients(found: Any, case: _Case, rank: int) -> Rows:
+def _expect_gradients(found: Any, case: _Tokens, rank: int) -> Rows:
     leaves = [(case.tokens(r), case.weights(r)) for r in case.every]
     scales, total = case.scales().requires_grad_(), torch.zeros(())
     for each, (tokens, weights) in enumerate(leaves):
@@ -363,7 +343,7 @@ def _expect_gradients(found: Any, case: _Case, rank: int) -> Rows:
     *rights, every = torch.autograd.grad(total, inputs, materialize_grads=True)
     rights.append(every[case.each * rank :][: case.each])
     for name, own, right in zip(("tokens", "weights", "experts"), found, rights, strict=True):
-        what = f"{case.where}: the gradient of the {name}"
+        what = f"the gradient of the {name}"
         missing = own is None and bool(right.any())
         yield Never(missing, f"{what} is None: it has not come back")
         if own is not None:
@@ -373,7 +353,7 @@ def _expect_gradients(found: Any, case: _Case, rank: int) -> Rows:
 _ALL_TO_ALL, _TRIPS = (_exchanged, _expect_exchanged), (_there_and_back, _expect_back)
 
 
-def _experts(parts: SimpleNamespace) -> Callable[[], object]:
+def _raced(parts: SimpleNamespace) -> Callable[[], object]:
     ours = parts.Dispatcher(dist.group.WORLD)
     torch.manual_seed(dist.get_rank())
     tokens = torch.randn(2048, 256, requires_grad=True)
@@ -389,13 +369,12 @@ def _experts(parts: SimpleNamespace) -> Callable[[], object]:
 def _on_torchs_all_to_all() -> Callable[[], object]:
     """The course's Dispatcher on torch's own all-to-all."""
     collectives = later("torch.distributed._functional_collectives")
-    dispatcher = later("course_lib.scratch.experts").Dispatcher
 
     def all_to_all(self: Any, rows: Any, sent: Any, received: Any) -> Any:
         return collectives.all_to_all_single_autograd(rows, received, sent, self.group)
 
-    on_torch = type("OnTorch", (dispatcher,), {"all_to_all": all_to_all})
-    return _experts(SimpleNamespace(Dispatcher=on_torch))
+    on_torch = type("OnTorch", (_experts.Dispatcher,), {"all_to_all": all_to_all})
+    return _raced(SimpleNamespace(Dispatcher=on_torch))
 
 
 EXPERTS = build(
@@ -418,17 +397,17 @@ EXPERTS = build(
             ("Dispatcher.count", "Dispatcher.dispatch"),
             _sent_out,
             _expect_sent_out,
-            [Case(ranks=3)],
+            _batches(_THREE, _FULL, _ONE, _MANY),
         ),
-        compare("combine", ("Dispatcher.combine",), *_TRIPS, [_Way()]),
+        compare("combine", ("Dispatcher.combine",), *_TRIPS, _batches(_FULL, _ONE, _MANY)),
         in_turn(
             "the gradients",
             ("AllToAll.backward",),
             compare("", (), *_ALL_TO_ALL, _exchanges(backward=True)),
-            compare("", (), *_TRIPS, [_Way(backward=True)]),
+            compare("", (), *_TRIPS, _batches(_FULL, _ONE, _MANY, backward=True)),
         ),
     ),
     race=Race(
-        "2048 tokens to 2 of 4 experts and back, with gradients", _experts, _on_torchs_all_to_all
+        "2048 tokens to 2 of 4 experts and back, with gradients", _raced, _on_torchs_all_to_all
     ),
 )
