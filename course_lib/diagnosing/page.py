@@ -8,7 +8,8 @@ FOLDER/nccl_trace_rank_0, …        torch's own dumps, which are read as well
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -51,7 +52,7 @@ class Line:
         return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
 
 
-def own_line(stack: "tuple[Line, ...]") -> Line | None:
+def own_line(stack: Sequence[Line]) -> Line | None:
     """The innermost line of the program itself; `stack` has the innermost line last."""
     return next((line for line in reversed(stack) if line.own), None)
 
@@ -90,6 +91,20 @@ class Stack:
 
     samples: int
     lines: tuple[Line, ...]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is inside torch.distributed."""
+        return any(line.torch for line in self.lines)
+
+
+def most_seen(stacks: Iterable[Stack]) -> Line | None:
+    """The program's own line at which most samples were taken."""
+    seen: Counter[Line] = Counter()
+    for stack in stacks:
+        if line := own_line(stack.lines):
+            seen[line] += stack.samples
+    return max(seen, key=lambda line: seen[line], default=None)
 
 
 @dataclass(frozen=True)

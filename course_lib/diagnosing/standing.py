@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from course_lib.diagnosing.finding import the
 from course_lib.diagnosing.page import Call, Line, Page, own_line
 
 # What a rank says whose peer is gone, or did not come: look at the peer first.
@@ -67,11 +68,6 @@ class Evidence:
     records: tuple[Record, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def pages(self) -> int:
-        """How many ranks left a page."""
-        return sum(record.page is not None for record in self.records)
-
 
 _LOST = re.compile(r"closed by peer|reset by peer")
 STILL_S = 1.0  # pages are 0.25 s apart; a rank that was just about to move is not stuck
@@ -94,6 +90,21 @@ class Standing:
     line: Line | None = None
     text: str = ""
     still_s: float = 0.0
+
+    @property
+    def does(self) -> str:
+        """The same in words that follow "rank 1"."""
+        return {
+            "ended": "ended by itself",
+            "returned": "has finished",
+            "joining": "waits to begin",
+            "waiting": f"is in {the(self.call)}" if self.call else "was aborted",
+            "message": f"is in {self.text} with rank {self.peer}",
+            "locked": f"waits for a lock that rank {self.peer} holds",
+            "unseen": "waits for something that is not recorded",
+            "own": "is in its own code",
+            "silent": "left no page",
+        }[self.state]
 
 
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
@@ -127,24 +138,19 @@ def _standing(record: Record, holders: Mapping[int, int], gone_s: float) -> Stan
         followed = (end is None and record.outside) or FOLLOWED.search(said)
         state = "waiting" if call else "unseen" if followed else "ended"
         return Standing(rank, state, call=call, line=line)
-    call = pending(page)
-    still_s = page.still_s
-    if call:
+    here = Standing(rank, "unseen", line=line, still_s=page.still_s)
+    if call := pending(page):
         if line and not call.where:
             call = replace(call, path=(line,))
-        return Standing(rank, "waiting", call=call, line=call.where, still_s=still_s)
+        return replace(here, state="waiting", call=call, line=call.where)
     if page.message:
-        return Standing(
-            rank, "message", peer=page.peer, line=line, text=page.message, still_s=still_s
-        )
+        return replace(here, state="message", peer=page.peer, text=page.message)
     if page.locked_by in holders:
-        peer = holders[page.locked_by]
-        return Standing(rank, "locked", peer=peer, line=line, still_s=still_s)
-    if _in_torch(page):
-        return Standing(rank, "unseen", line=line, text=_torch_name(page), still_s=still_s)
-    if not page.stack:
-        return Standing(rank, "unseen", line=line, still_s=still_s)
-    return Standing(rank, "own", line=line, text=usual_line(page, line), still_s=still_s)
+        return replace(here, state="locked", peer=holders[page.locked_by])
+    inside = [each for each in page.stack[_outside(page.stack) :] if each.torch]
+    if inside or not page.stack:
+        return replace(here, text=_torch_name(page))
+    return replace(here, state="own", text=usual_line(page, line))
 
 
 def _ended_by_itself(record: Record) -> bool:
@@ -202,25 +208,19 @@ def crashed_call(record: Record) -> Call | None:
     return Call("", 0, inside[0].function, inside[0].function, path=own)
 
 
-def _in_torch(page: Page) -> bool:
-    """Whether torch.distributed is further in than the program's own line."""
-    for line in reversed(page.stack):
-        if line.own:
-            return False
-        if line.torch:
-            return True
-    return False
+def _outside(stack: Sequence[Line]) -> int:
+    """How many lines of a stack are not further in than the program's own."""
+    return max((place for place, line in enumerate(stack, 1) if line.own), default=0)
 
 
 def _torch_name(page: Page) -> str:
     """The function of torch.distributed that the program called; "" for the wait for one."""
-    name = ""
-    for line in reversed(page.stack):
-        if line.own:
-            break
-        if line.torch and line.function not in ("wrapper", "wait"):
-            name = line.function
-    return name
+    names = (
+        line.function
+        for line in page.stack[_outside(page.stack) :]
+        if line.torch and line.function not in ("wrapper", "wait")
+    )
+    return next(names, "")
 
 
 def usual_line(page: Page, line: Line | None) -> str:
@@ -233,9 +233,6 @@ def usual_line(page: Page, line: Line | None) -> str:
     return f"{inner.function} of {name}"
 
 
-Waits = Mapping[int, tuple[int, ...]]
-
-
 def members(evidence: Evidence, group: str) -> tuple[int, ...]:
     """The ranks of a process group; all of the launch where no page says it."""
     for record in evidence.records:
@@ -244,13 +241,7 @@ def members(evidence: Evidence, group: str) -> tuple[int, ...]:
     return tuple(record.rank for record in evidence.records)
 
 
-def last_number(record: Record, group: str) -> int:
-    """The number of the last collective that the rank has called in the group; 0 before."""
-    calls = record.page.calls if record.page else ()
-    return max((call.number for call in calls if call.group == group), default=0)
-
-
-def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> Waits:
+def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> dict[int, tuple[int, ...]]:
     """For each rank, the ranks that have not arrived where it waits."""
     return {each.rank: _missing(evidence, stand, each) for each in stand}
 
@@ -259,35 +250,31 @@ def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> t
     if mine.state in ("message", "locked"):
         return (mine.peer,) if 0 <= mine.peer < len(stand) else ()
     if mine.state == "unseen" and mine.text:
-        same = {each.rank for each in stand if each.state == "unseen" and each.text == mine.text}
-        return tuple(each.rank for each in stand if each.rank not in same)
-    if mine.state == "waiting" and mine.call and mine.call.number:
-        call = mine.call
-        return tuple(
-            rank
-            for rank in members(evidence, call.group)
-            if last_number(evidence.records[rank], call.group) < call.number
-            and not evidence.records[rank].crash
-        )
-    return ()
+        return tuple(e.rank for e in stand if (e.state, e.text) != (mine.state, mine.text))
+    call = mine.call
+    if mine.state != "waiting" or not call or not call.number:
+        return ()
+    missing = []
+    for rank in members(evidence, call.group):
+        record = evidence.records[rank]
+        calls = record.page.calls if record.page else ()
+        arrived = any(c.group == call.group and c.number >= call.number for c in calls)
+        if not arrived and not record.crash:
+            missing.append(rank)
+    return tuple(missing)
 
 
-def in_circle(waits: Waits) -> list[int]:
+def in_circle(waits: Mapping[int, Sequence[int]]) -> list[int]:
     """The ranks that wait for themselves, directly or through others."""
     return [rank for rank in waits if rank in _reached(waits, rank)]
 
 
-def _reached(waits: Waits, start: int) -> set[int]:
+def _reached(waits: Mapping[int, Sequence[int]], start: int) -> set[int]:
     found: set[int] = set()
-    open_: list[int] = list(waits.get(start, ()))
+    open_ = list(waits[start])
     while open_:
         rank = open_.pop()
         if rank not in found:
             found.add(rank)
-            open_ += waits.get(rank, ())
+            open_ += waits[rank]
     return found
-
-
-def reached(waits: Waits) -> list[int]:
-    """All ranks for which somebody waits."""
-    return sorted({rank for ranks in waits.values() for rank in ranks})

@@ -30,7 +30,7 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path) -> None:
     found = diagnosis.finding
     assert (found.cause, found.ranks) == ("stuck", (2,)), diagnosis.report()
     assert found.lines[2].text == "time.sleep(1)"
-    assert "while ranks 0 and 1 wait in all_reduce number 3 at kinds.py" in found.sentence
+    assert "while ranks 0 and 1 waited in all_reduce number 3 at kinds.py" in found.sentence
     pages = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     assert pages[2]["state"] == "running"  # the others may have lost a peer to the time limit
     assert len({page["launch"] for page in pages}) == 1
@@ -112,7 +112,7 @@ def test_ranks_started_by_anybody_leave_pages_too(tmp_path: Path) -> None:
     found = diagnosing.diagnose(tmp_path / "record").finding
     assert (found.cause, found.ranks) == ("never came", (1,))
     assert (
-        found.sentence == "Rank 1 never came: rank 0 of 2 waits to begin, and rank 1 left no page"
+        found.sentence == "Rank 1 never came: rank 0 of 2 waited to begin, and rank 1 left no page"
     )
 
 
