@@ -6,8 +6,6 @@ from course_lib.clinic.gpus import (
     MEANINGS,
     GpuProcess,
     amd_smi,
-    dcgm,
-    dcgm_signs,
     dmon,
     dmon_signs,
     hy_smi,
@@ -135,22 +133,11 @@ def test_inactive_nvlinks():
     assert nvlink_signs(links[:3]) == []
 
 
-def test_dcgm_joins_a_cell_that_goes_on_below():
-    tests = dcgm(output("dcgmi_diag").text)
-    assert [test.result for test in tests] == ["Pass", "Fail", "Warning"]
-    assert "13.3 seconds started" in tests[2].words and tests[2].words.endswith("components.")
-    assert len(dcgm_signs(tests)) == 2
-    passed = dcgm(output("dcgmi_diag_pass").text)
-    assert [test.test for test in passed] == ["Denylist", "NVML Library"]
-    assert dcgm_signs(passed) == []
-
-
 @pytest.mark.parametrize(
     ("parser", "text"),
     [
         (query, "GPU 0\n    ECC Errors\n        DRAM=5\n"),
         (nvlink, "GPU 0: x\n   Link 0: fast\n"),
-        (dcgm, "| a | b | c |\n"),
     ],
 )
 def test_a_broken_line_is_shown(parser, text):

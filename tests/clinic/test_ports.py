@@ -12,7 +12,6 @@ from course_lib.clinic.ports import (
     ibstatus,
     ibv_devices,
     ibv_devinfo,
-    mlnx_perf,
     port_signs,
     rate_signs,
     rates,
@@ -134,11 +133,6 @@ def test_a_device_without_counters():
     assert "has no such counters" in counter_signs(none)[0].wrong
 
 
-def test_mlnx_perf():
-    found = mlnx_perf(output("mlnx_perf").text)
-    assert found["rx_vport_rdma_unicast_bytes"] == 6_184_235_008 and len(found) == 2
-
-
 PATH = "/sys/class/infiniband/a/ports/1/counters/port_xmit_data:5"
 
 
@@ -153,7 +147,6 @@ PATH = "/sys/class/infiniband/a/ports/1/counters/port_xmit_data:5"
         (lambda: rates(AFTER, BEFORE, 1), "port_xmit_data went back by 15250000000"),
         (lambda: rates(BEFORE, AFTER, 0), "seconds must be above 0"),
         (lambda: rates(*[PortCounters("a", 1, {})] * 2, 1), "port_xmit_data is missing"),
-        (lambda: mlnx_perf("rx_bytes: many Bps"), "is expected: look at that line"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call, words):

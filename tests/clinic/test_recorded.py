@@ -16,7 +16,6 @@ PARSERS = {
     "nvidia-smi_q": gpus.query,
     "amd-smi": gpus.amd_smi,
     "hy-smi": gpus.hy_smi,
-    "dcgmi": gpus.dcgm,
     "dmesg": gpus.xids,
     "ibstatus": ports.ibstatus,
     "ibstat": ports.ibstat,
@@ -24,7 +23,6 @@ PARSERS = {
     "ibv_devices": ports.ibv_devices,
     "rdma_link": ports.rdma_link,
     "counters": ports.counters,
-    "mlnx_perf": ports.mlnx_perf,
     "nccl": logs.nccl_log,
     "watchdog": logs.timeouts,
     "all_": nccl_table.nccl_table,
@@ -34,6 +32,9 @@ PARSERS = {
 }
 # Read by people only: a refusal, a table whose cells have spaces, stacks.
 UNREAD = {
+    "dcgmi_diag",
+    "dcgmi_diag_pass",
+    "mlnx_perf",
     "nvidia-smi_r",
     "rocm-smi",
     "py-spy_dump",
