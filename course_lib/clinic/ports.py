@@ -40,8 +40,8 @@ class Port:
         return f"{self.device} port {self.port}"
 
 
-# By command: what begins a device; what begins a port of it; and for each field of a Port its label,
-# a pattern whose group is the value, and what is made of it.
+# By command: what begins a device; what begins a port of it; and for each field of a Port its
+# label, a pattern whose group is the value, and what is made of it.
 _Fields = dict[str, tuple[str, str, Callable[[str], object]]]
 _ANY = r"(.+)"
 _FORMATS: dict[str, tuple[str, str, _Fields]] = {
