@@ -172,16 +172,10 @@ def never_came(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
 
 
 def circle(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
-    """Ranks that send or receive in a circle, each waiting for the next, or for a lock."""
+    """Ranks that send or receive in a circle, each waiting for the next."""
     ring = in_circle(waits_for(evidence, stand))
-    locked = [rank for rank in ring if stand[rank].state == "locked"]
-    messages = [rank for rank in ring if stand[rank].state == "message"]
-    if locked:
-        return _held(stand, locked)
-    if not messages:
+    if not any(stand[rank].state == "message" for rank in ring):
         return None
-    if tagged := _tags(evidence, stand, messages):
-        return tagged
     parts = "; ".join(f"rank {rank} {stand[rank].does}{at(stand[rank].line)}" for rank in ring)
     remedy = (
         "Break the circle: let one rank send first, or start all with isend and irecv"
@@ -190,38 +184,6 @@ def circle(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     lines = {rank: stand[rank].line for rank in ring}
     sentence = f"{named(ring).capitalize()} wait for each other in a circle: {parts}"
     return found("circle", sentence, remedy, (), lines)
-
-
-def _held(stand: Sequence[Standing], locked: list[int]) -> Finding:
-    """A rank that holds a lock, and waits for those who wait for the lock."""
-    holder = stand[stand[locked[0]].peer]
-    waits = [rank for rank in locked if stand[rank].peer == holder.rank]
-    what = f"waited in {the(holder.call)}" if holder.call else "waited for them"
-    sentence = (
-        f"{accused([holder.rank])} held the lock for which {named(waits)} waited"
-        f"{at(stand[waits[0]].line)}, and {what}{at(holder.line)}"
-    )
-    remedy = "Release a lock before the next collective: who waits for it cannot come there."
-    lines = {rank: stand[rank].line for rank in (holder.rank, *waits)}
-    return found("lock", sentence, remedy, (holder.rank,), lines)
-
-
-def _tags(evidence: Evidence, stand: Sequence[Standing], ranks: list[int]) -> Finding | None:
-    """A send and a receive that would meet, if they had one tag."""
-    for one in ranks:
-        other = stand[one].peer
-        if other not in ranks or stand[other].peer != one:
-            continue
-        tags = [page.tag for rank in (one, other) if (page := evidence.records[rank].page)]
-        if (stand[one].text, stand[other].text) == ("send", "recv") and len(set(tags)) == 2:
-            sentence = (
-                f"{opening((), [one], [one, other])} sent to rank {other} with tag {tags[0]}"
-                f"{at(stand[one].line)}, which received from rank {one} with tag {tags[1]}"
-                f"{at(stand[other].line)}"
-            )
-            lines = {rank: stand[rank].line for rank in (one, other)}
-            return found("tag", sentence, "Give the send and its receive one tag.", (), lines)
-    return None
 
 
 def absent(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
@@ -272,15 +234,12 @@ def _in_its_own_code(
         )
         return found("loader", sentence, remedy, (first,), {first: line})
     inside = f", in {each.text}" if each.text else ""
-    thread = f" after a thread of it raised {_first_line(page.error)}" if page.error else ""
     same = [
         rank
         for rank in own
         if rank == first or (stand[rank].line == each.line and stand[rank].still_s >= STILL_S)
     ]
-    sentence = (
-        f"{accused(same)} stayed{at(line)}{inside} {seconds}{thread}{_others(stand, [first])}"
-    )
+    sentence = f"{accused(same)} stayed{at(line)}{inside} {seconds}{_others(stand, [first])}"
     remedy = f"Look at what keeps {named(same)} there, before the collective."
     return found("stuck", sentence, remedy, same, {first: line})
 

@@ -114,11 +114,9 @@ class Page:
     state: "joining", "running", "returned" or "failed"; launch: the same for all ranks that started
     together; still_s: for how long it has called no collective, sent or received nothing, and ended
     no step; stack: where its main thread is, the innermost line last; since: samples of it in that
-    time, all: in its life; message, peer, tag: "recv", the rank it receives from just now and the
-    tag, or "send"; "" and -1 for none; groups: the ranks of each process group; error, reason: what
-    it raised, or one of its threads while it runs, and that in a sentence; pid, locked_by: of its
-    process, and of the one that holds the file's lock for which it waits; 0 for none; hears:
-    SIGTERM would leave a trace.
+    time, all: in its life; message, peer: "recv" and the rank it receives from just now, or "send";
+    "" and -1 for none; groups: the ranks of each process group; error, reason: what it raised, and
+    that in a sentence; hears: SIGTERM would leave a trace.
     """
 
     rank: int
@@ -133,9 +131,6 @@ class Page:
     reason: str = ""
     peer: int = -1
     message: str = ""
-    tag: int = 0
-    pid: int = 0
-    locked_by: int = 0
     hears: bool = False
     stack: tuple[Line, ...] = ()
     since: tuple[Stack, ...] = ()

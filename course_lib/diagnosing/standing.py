@@ -78,9 +78,8 @@ class Standing:
     """What one rank does.
 
     state: "ended" (raised or was killed by itself), "returned", "joining", "waiting" (in the
-    collective `call`), "message" (sends to or receives from `peer`), "locked" (waits for a lock
-    that `peer` holds), "unseen" (waits for something that no record shows), "own" (in its own code)
-    or "silent" (no page).
+    collective `call`), "message" (sends to or receives from `peer`), "unseen" (waits for something
+    that no record shows), "own" (in its own code) or "silent" (no page).
     """
 
     rank: int
@@ -100,7 +99,6 @@ class Standing:
             "joining": "waits to begin",
             "waiting": f"is in {the(self.call)}" if self.call else "was aborted",
             "message": f"is in {self.text} with rank {self.peer}",
-            "locked": f"waits for a lock that rank {self.peer} holds",
             "unseen": "waits for something that is not recorded",
             "own": "is in its own code",
             "silent": "left no page",
@@ -109,15 +107,14 @@ class Standing:
 
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
     """Of every rank, in their order."""
-    holders = {r.page.pid: r.rank for r in evidence.records if r.page and r.page.pid}
     told = any(record.told for record in evidence.records)
     lost_s = [r.page.at_s for r in evidence.records if r.page and _LOST.search(r.page.error)]
     # By then somebody was gone: it lost a peer, or a launcher began to end the others.
     gone_s = math.inf if told else max(lost_s, default=-math.inf)
-    return tuple(_standing(record, holders, gone_s) for record in evidence.records)
+    return tuple(_standing(record, gone_s) for record in evidence.records)
 
 
-def _standing(record: Record, holders: Mapping[int, int], gone_s: float) -> Standing:
+def _standing(record: Record, gone_s: float) -> Standing:
     page, end, rank = record.page, record.end, record.rank
     line = own_line(record.stack)
     left = end is not None and end.exit_code == 0 and not end.returned  # by os._exit(0)
@@ -145,8 +142,6 @@ def _standing(record: Record, holders: Mapping[int, int], gone_s: float) -> Stan
         return replace(here, state="waiting", call=call, line=call.where)
     if page.message:
         return replace(here, state="message", peer=page.peer, text=page.message)
-    if page.locked_by in holders:
-        return replace(here, state="locked", peer=holders[page.locked_by])
     inside = [each for each in page.stack[_outside(page.stack) :] if each.torch]
     if inside or not page.stack:
         return replace(here, text=_torch_name(page))
@@ -247,7 +242,7 @@ def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> dict[int, tuple[
 
 
 def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> tuple[int, ...]:
-    if mine.state in ("message", "locked"):
+    if mine.state == "message":
         return (mine.peer,) if 0 <= mine.peer < len(stand) else ()
     if mine.state == "unseen" and mine.text:
         return tuple(e.rank for e in stand if (e.state, e.text) != (mine.state, mine.text))

@@ -15,7 +15,6 @@ import hashlib
 import json
 import linecache
 import os
-import re
 import signal
 import sys
 import threading
@@ -39,8 +38,6 @@ _STACKS = 12  # kept of the most frequent
 _DEPTH = 30  # lines of a stack
 _ERROR_CHARACTERS = 4000
 _ENDING = (signal.SIGTERM, signal.SIGINT)  # by which a launcher tells its ranks to end
-_LOCKS = Path("/proc/locks")  # Linux: who holds a lock, and who waits for it
-_BLOCKED = re.compile(r"(?P<lock>\d+): -> \S+ +\S+ +\S+ +(?P<pid>\d+) ")
 
 # File, line and function of each frame, the innermost first.
 _Key = tuple[tuple[str, int, str], ...]
@@ -88,54 +85,55 @@ def returned() -> None:
     """The last page of a rank that has done its part; it may join a group again."""
     global _recorder
     if _recorder and _recorder.state == "running":
-        _recorder.close("returned")
+        with contextlib.suppress(Exception):
+            _recorder.close("returned")
         _recorder = None
 
 
 def _follow_the_end() -> None:
     """Note every way in which Python ends a process, and leave it as it was otherwise."""
-    old = (sys.excepthook, threading.excepthook, sys.exit, os._exit)
-    if hasattr(old[0], "__wrapped__"):
+    hook, leave_python, leave_at_once = sys.excepthook, sys.exit, os._exit
+    if hasattr(hook, "__wrapped__"):
         return
 
-    @wraps(old[0])
+    @wraps(hook)
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, KeyboardInterrupt) and _recorder:
             _recorder.freeze()  # somebody ended it: the page says where it was before
         failed(error)
-        old[0](kind, error, trace)
+        hook(kind, error, trace)
 
-    @wraps(old[1])
-    def thread_raised(failure: Any) -> None:
-        if _recorder and failure.exc_value is not None:
-            named = "".join(traceback.format_exception_only(failure.exc_value)).strip()
-            _recorder.thread_error = named[:_ERROR_CHARACTERS]
-        old[1](failure)
-
-    @wraps(old[2])
+    @wraps(leave_python)
     def leave(code: Any = None) -> NoReturn:
         if _recorder and threading.current_thread() is threading.main_thread():
             called = f"called sys.exit({code!r})"[:200]
             _recorder.leaving = (called, _key(sys._getframe(1)), time.time_ns())
-        old[2](code)
+        leave_python(code)
 
-    @wraps(old[3])
+    @wraps(leave_at_once)
     def leave_now(status: int) -> NoReturn:
         if _recorder:
-            called = f"os._exit({status})"
-            ended = {"reason": f"called {called}", "error": called if status else ""}
-            _recorder.close("failed" if status else "returned", _key(sys._getframe(1)), **ended)
-        old[3](status)
+            state, called = "failed" if status else "returned", f"os._exit({status})"
+            reason, error = f"called {called}", called if status else ""
+            with contextlib.suppress(Exception):
+                _recorder.close(state, _key(sys._getframe(1)), reason=reason, error=error)
+        leave_at_once(status)
 
-    sys.excepthook, threading.excepthook, sys.exit = raised, thread_raised, leave
-    os._exit = leave_now
+    sys.excepthook, sys.exit, os._exit = raised, leave, leave_now
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_in_child)
 
 
 def _at_exit() -> None:
+    """The last page of a process that comes to its end, maybe by the sys.exit it called last.
+
+    Somebody may have caught that: what it called afterwards says so, and it is no failure.
+    """
     if _recorder:
-        _recorder.leave()
+        words, key, at_ns = _recorder.leaving
+        called = words if words and flight.last_ns() < at_ns else ""
+        with contextlib.suppress(Exception):
+            _recorder.close("returned", key if called else (), reason=called)
 
 
 def _in_child() -> None:
@@ -161,7 +159,6 @@ class _Recorder(threading.Thread):
     def __init__(self, folder: Path, rank: int, world: int) -> None:
         super().__init__(name="course_recorder", daemon=True)
         self.state, self.step = "joining", (0, 0)
-        self.thread_error = ""
         # What it called to leave, from where, and when, on the clock of `time.time_ns()`.
         self.leaving: tuple[str, _Key, int] = ("", (), 0)
         self._folder, self._rank, self._world = folder, rank, world
@@ -231,44 +228,27 @@ class _Recorder(threading.Thread):
             self._over.set()
             self._written = True
 
-    def close(self, state: str, key: _Key = (), **more: str) -> None:
+    def close(
+        self, state: str, key: _Key = (), frame: FrameType | None = None, **more: str
+    ) -> None:
         """Write the last page: nothing that happens later changes it."""
-        with self._writing, contextlib.suppress(Exception):
+        with self._writing:
             if not self._written and not self._told_to_end():
                 self._over.set()
                 self.state = state
-                self._write(None, key=key, **more)
+                self._write(frame, key=key, **more)
                 self._written = True
-
-    def leave(self) -> None:
-        """The last page of a process that comes to its end, maybe by the sys.exit it called last.
-
-        Somebody may have caught that: what it called afterwards says so, and it is no failure.
-        """
-        words, key, at_ns = self.leaving
-        called = words if words and flight.last_ns() < at_ns else ""
-        self.close("returned", key if called else (), reason=called)
 
     def fail(self, error: BaseException) -> None:
         """Write where the exception was raised, and what it says."""
-        walked = [
-            (frame.f_code.co_filename, number, frame.f_code.co_name)
-            for frame, number in traceback.walk_tb(error.__traceback__)
-        ]
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        walked = list(traceback.walk_tb(error.__traceback__))[::-1]
+        key = [(f.f_code.co_filename, number, f.f_code.co_name) for f, number in walked]
         named = "".join(traceback.format_exception_only(error)).strip()
-        with self._writing:
-            if self._written or self._told_to_end():
-                return
-            self._over.set()
-            self.state = "failed"
-            self._write(
-                frames[-1] if frames else None,
-                key=tuple(walked[::-1]),
-                error=named[:_ERROR_CHARACTERS],
-                reason=explain(error)[:_ERROR_CHARACTERS],
-            )
-            self._written = True
+        words = {"error": named, "reason": explain(error)}
+        self.close(
+            "failed", tuple(key), walked[0][0] if walked else None,
+            **{name: text[:_ERROR_CHARACTERS] for name, text in words.items()},
+        )  # fmt: skip
 
     def _look(self) -> None:
         if frame := sys._current_frames().get(self._main):
@@ -287,8 +267,7 @@ class _Recorder(threading.Thread):
             self._moved_s = called_s if called_s != self._called_s else now_s
             self._called_s, self._step = called_s, self.step
             self._since.clear()
-        message, peer, tag = flight.message(frame)
-        more.setdefault("error", self.thread_error)
+        message, peer = flight.message(frame)
         page = Page(
             rank=self._rank,
             world=self._world,
@@ -300,9 +279,6 @@ class _Recorder(threading.Thread):
             steps=self.step[1],
             message=message,
             peer=peer,
-            tag=tag,
-            pid=os.getpid(),
-            locked_by=_locked_by(os.getpid()),
             hears=self._told >= 0 and signal.getsignal(signal.SIGTERM) == self._heard,
             stack=_lines(key if key is not None else _key(frame)),
             since=_stacks(self._since),
@@ -350,16 +326,3 @@ def _lines(key: _Key) -> tuple[Line, ...]:
 
 def _stacks(counted: Counter[_Key]) -> tuple[Stack, ...]:
     return tuple(Stack(count, _lines(key)) for key, count in counted.most_common(_STACKS))
-
-
-def _locked_by(pid: int) -> int:
-    """The process that holds the lock of a file for which `pid` waits; 0 for none."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        text = _LOCKS.read_text()
-        for blocked in _BLOCKED.finditer(text):
-            if int(blocked["pid"]) == pid:
-                holder = next(
-                    li for li in text.splitlines() if li.startswith(f"{blocked['lock']}: ")
-                )
-                return int(holder.split()[4])
-    return 0

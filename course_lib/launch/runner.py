@@ -14,12 +14,8 @@ from typing import Any
 
 from course_lib.launch import server
 from course_lib.launch.errors import RankFailed, Stop, disk_full, held, said
-from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack
-from course_lib.launch.limits import (
-    check_arguments,
-    check_memory,
-    threads_per_rank,
-)
+from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack, unpack
+from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
 from course_lib.launch.output import ProgressLine
 from course_lib.launch.recorder import launch_name, write_json
 from course_lib.launch.running import LAST_PART, RunningRank, first_cause
@@ -62,13 +58,12 @@ def write_ends(record: Path, folder: Folder, ranks: list[RunningRank], timeout_s
 
 def _end(rank: RunningRank, folder: Folder) -> dict[str, Any]:
     """Its exit code is None where the launch was over before this rank was."""
-    stack = folder.stack(rank.rank)
     return {
         "rank": rank.rank,
         "exit_code": rank.exit_code,
         "returned": rank.returned,
         "reason": rank.failure().reason if rank.failed else "",
-        "stack": stack.read_text(errors="replace") if stack.exists() else "",
+        "stack": folder.text(rank.rank, "stack"),
     }
 
 
@@ -108,7 +103,7 @@ def run(
             deadline_s = time.monotonic() + timeout_s
             _pack_call(function, args, folder)
             environment = _environment(check_collectives, record)
-            folder.write_job(_job(ranks, timeout_s, deadline_s, environment))
+            pack(_job(ranks, timeout_s, deadline_s, environment), folder.job)
             look_from_s = deadline_s - LAST_PART * timeout_s
             running = [
                 RunningRank(folder, rank, stream, line.make_room, look_from_s)
@@ -260,7 +255,7 @@ def _results(folder: Folder, ranks: list[RunningRank], timeout_s: float) -> list
 
 def _result(folder: Folder, rank: int) -> Any:
     try:
-        return folder.read_result(rank)
+        return unpack(folder.of(rank, "result"))
     except Exception as error:
         raise RankFailed(
             rank,

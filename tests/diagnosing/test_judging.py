@@ -72,8 +72,6 @@ STEP = [call(1, 10), call(2, 11, "all_gather")]
 USUAL = waiting(*STEP, call(3, 10))
 ODD = waiting(*STEP, call(3, 20, "broadcast"))
 DONE = Page(0, 3, state="returned", calls=tuple(STEP))
-TALK = {"still_s": 3.0, "stack": (line(30),), "calls": tuple(STEP)}
-LOCKED = {"still_s": 3.0, "stack": (line(20, "fcntl.flock(file, LOCK_EX)"),), "locked_by": 70}
 LATE = "RuntimeError: rank 0 of 3 waited 2 s for the others"
 EARLY = [Page(0, 3, state="failed", error=LATE), Page(1, 3, state="joining", still_s=2.0)]
 SAID = "op.preamble.length <= op.nbytes. Received data size doesn't match expected size."
@@ -162,18 +160,6 @@ CASES = {
         [waiting(*STEP, call(3, 10, root=0, operator=each)) for each in ("", "MAX", "")],
         "root", (1,), "all_reduce of MAX at train.py:10 (in step) while ranks 0 and 2 called",
     ),
-    "two tags": (
-        [
-            Page(0, 3, message="send", peer=1, tag=2, **TALK),
-            Page(1, 3, message="recv", peer=0, tag=7, **TALK),
-            USUAL,
-        ],
-        "tag", (), "rank 0 sent to rank 1 with tag 2",
-    ),
-    "a lock": (
-        [replace(USUAL, pid=70), Page(1, 3, pid=71, **LOCKED), Page(2, 3, pid=72, **LOCKED)],
-        "lock", (0,), "it held the lock for which ranks 1 and 2 waited at train.py:20",
-    ),
     "who has left by os._exit": (
         [
             USUAL,
@@ -181,10 +167,6 @@ CASES = {
             USUAL,
         ],
         "finished early", (1,), "it finished (called os._exit(0) at train.py:50",
-    ),
-    "an error of a thread": (
-        [USUAL, sleeping(*STEP, error="OSError: disk is gone"), USUAL],
-        "stuck", (1,), "after a thread of it raised OSError: disk is gone",
     ),
     "a barrier that no record shows is not the call before it": (
         [

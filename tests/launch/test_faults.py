@@ -1,9 +1,7 @@
 """Every fault ends in one sentence with the rank and the cause, in time, and leaves nothing."""
 
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -174,39 +172,9 @@ def test_a_corrupt_checkpoint(tmp_path: Path) -> None:
     assert caught.value.rank == 1
 
 
-@pytest.mark.parametrize("ranks", [0, 65])
-def test_an_impossible_number_of_ranks(ranks: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"ranks must be between 1 and 64 on one machine, got {ranks}"
-    ):
-        demos.run("ddp", ranks=ranks)
-
-
 def test_a_world_that_a_layout_does_not_fit() -> None:
     with pytest.raises(launch.RankFailed, match="save_ranks 5 is more than the 2 ranks started"):
         demos.run("checkpoint", ranks=2, save_ranks=5, stream=False)
-
-
-def test_a_world_size_that_never_comes_together() -> None:
-    """Two ranks by the environment, one that comes: it says so within its limit."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "RANK": "0",
-            "WORLD_SIZE": "2",
-            "COURSE_STORE": f"{folder}/store",
-            "COURSE_TIMEOUT_S": "1",
-        }
-        code = "from course_lib import launch; launch.program(lambda _: None, None)"
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
-    assert done.returncode == 1
-    assert "RuntimeError: rank 0 of 2 waited 1 s for the others" in done.stderr
 
 
 def test_a_program_alone_is_rank_0() -> None:

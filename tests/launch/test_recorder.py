@@ -175,7 +175,7 @@ def test_it_is_said_where_nothing_is_recorded() -> None:
 
 @pytest.mark.torch_internals
 def test_what_torch_does_not_record_is_noted() -> None:
-    """Roots, operators, and the peer and tag of a receive that is waited for."""
+    """Roots, operators, and the peer of a receive that is waited for."""
 
     def inside() -> list[object]:
         import torch
@@ -198,8 +198,8 @@ def test_what_torch_does_not_record_is_noted() -> None:
         return [*known, *((e["root"], e["operator"], e["frames"][0]["name"]) for e in entries)]
 
     assert launch.run(inside)[0] == [
-        ("recv", 1, 5),
-        ("", -1, 0),
+        ("recv", 1),
+        ("", -1),
         (1, "", "broadcast"),
         (0, "MAX", "all_reduce"),
     ]
