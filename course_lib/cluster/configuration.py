@@ -6,7 +6,6 @@ import secrets
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.home import home
@@ -29,12 +28,6 @@ def obstacle() -> str | None:
     return None
 
 
-def refuse_without_slurm() -> None:
-    """Raises Problem where there can be no cluster."""
-    if reason := obstacle():
-        raise Problem(reason)
-
-
 def program(name: str) -> str | None:
     """The full path of a program, administrators' folders included; None if there is none."""
     return shutil.which(name, path=search_path())
@@ -46,58 +39,24 @@ MARK = "COURSE_CLUSTER"  # in the environment of each daemon: the folder that it
 _MOST = 70
 
 
-@dataclass(frozen=True)
 class Folder:
     """The paths in it. Raises Problem for a path that is too long for Unix sockets."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        if len(os.fsencode(self.path)) > _MOST:
+    def __init__(self, path: Path) -> None:
+        if len(os.fsencode(path)) > _MOST:
             raise Problem(
-                f"{self.path} is too long a path for the sockets of a cluster: set COURSE_HOME to "
+                f"{path} is too long a path for the sockets of a cluster: set COURSE_HOME to "
                 f"a folder of at most {_MOST - len('/cluster')} letters"
             )
-
-    @property
-    def configuration(self) -> Path:
-        """What SLURM_CONF names."""
-        return self.path / "slurm.conf"
-
-    @property
-    def keeper(self) -> Path:
-        """Holds the id of the process that keeps the daemons."""
-        return self.path / "keeper.pid"
-
-    @property
-    def key(self) -> Path:
-        """By which the daemons and their user recognise each other."""
-        return self.path / "munge.key"
-
-    @property
-    def socket(self) -> Path:
-        """Where munged listens."""
-        return self.path / "munge.socket"
-
-    @property
-    def log(self) -> Path:
-        """What each daemon says, a file each."""
-        return self.path / "log"
-
-    @property
-    def state(self) -> Path:
-        """Where slurmctld remembers the jobs."""
-        return self.path / "state"
-
-    @property
-    def spool(self) -> Path:
-        """Where slurmd keeps the scripts of running jobs."""
-        return self.path / "spool"
-
-    @property
-    def slow(self) -> Path:
-        """Holds the Mbit/s between the nodes, where they are limited."""
-        return self.path / "mbit"
+        self.path = path
+        self.configuration = path / "slurm.conf"  # what SLURM_CONF names
+        self.keeper = path / "keeper.pid"  # the id of the process that keeps the daemons
+        self.key = path / "munge.key"  # by which daemons and their user recognise each other
+        self.socket = path / "munge.socket"  # where munged listens
+        self.log = path / "log"  # what each daemon says, a file each
+        self.state = path / "state"  # where slurmctld remembers the jobs
+        self.spool = path / "spool"  # where slurmd keeps the scripts of running jobs
+        self.slow = path / "mbit"  # the Mbit/s between the nodes, where they are limited
 
     @property
     def mbit(self) -> float | None:

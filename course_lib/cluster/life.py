@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib.cluster import configuration
-from course_lib.cluster.configuration import MARK, Folder, learners, refuse_without_slurm
+from course_lib.cluster.configuration import MARK, Folder, learners
 from course_lib.cluster.processes import environment, left_in, private_network
 from course_lib.cluster.slurm import KEEPER, Slurm
 from course_lib.launch import two_nodes
@@ -31,9 +31,7 @@ def up(slow: float | None = None) -> Slurm:
     `slow`: so many Mbit/s between the nodes, in networks of their own. Raises Problem where there
     can be none, and when it does not come up; nothing is left then.
     """
-    refuse_without_slurm()
-    if slow is not None:
-        _check_link(slow)
+    _check(slow)
     folder = learners()
     with _alone(folder):
         slurm = Slurm(folder)
@@ -72,9 +70,7 @@ def running(slow: float | None = None) -> Iterator[Slurm]:
 
     Also when this process is killed. `slow`, and the Problems raised, are those of `up`.
     """
-    refuse_without_slurm()
-    if slow is not None:
-        _check_link(slow)
+    _check(slow)
     # Not in TMPDIR, which may be too long a path for sockets.
     folder = Folder(Path(f"/tmp/course_cluster_{secrets.token_hex(4)}"))
     keeper = _start(folder, slow, follow=True)
@@ -102,8 +98,13 @@ def _alone(folder: Folder) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_link(mbit: float) -> None:
-    link_limit(mbit)
+def _check(slow: float | None) -> None:
+    """Raises Problem where there can be no cluster, or no link of so many Mbit/s."""
+    if reason := configuration.obstacle():
+        raise Problem(reason)
+    if slow is None:
+        return
+    link_limit(slow)
     if reason := two_nodes.obstacle():
         raise Problem(f"a slow link is not possible on this machine: {reason}")
 
