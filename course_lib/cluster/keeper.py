@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from course_lib.cluster.configuration import NODES, Folder, program
-from course_lib.cluster.processes import lay, listen_for, start
-from course_lib.launch.descendants import adopt_orphans, end_all
+from course_lib.cluster.processes import lay, start
+from course_lib.launch.descendants import adopt_orphans, end_all, listen_for
 
 _POLL_S = 0.01
 

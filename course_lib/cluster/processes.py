@@ -6,27 +6,12 @@ system allows namespaces of users, in which users keep their own names.
 """
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
 from course_lib.cluster.configuration import MARK, Folder
 from course_lib.launch.descendants import end_with_parent
-from course_lib.launch.two_nodes import ADDRESSES, LINK, link_limit, search_path
-
-# The cable is made on this side; its other end goes to the network of process $1.
-_CABLE = """
-set -e
-ip link set lo up
-ip link add $LINK type veth peer name $LINK netns $1
-"""
-_END = """
-set -e
-ip link set lo up
-ip address add $ADDRESS/24 dev $LINK
-tc qdisc add dev $LINK root tbf $LIMIT
-ip link set $LINK up
-"""
+from course_lib.launch.two_nodes import LINK, SET_UP, end_of_link, link_limit, search_path
 
 
 def private_network() -> list[str]:
@@ -46,16 +31,12 @@ def lay(holder: int, mbit: float) -> None:
 
     Raises subprocess.CalledProcessError with the words of `ip` or `tc`.
     """
-    _shell([], _CABLE, {"LINK": LINK}, str(holder))
+    ends = f"name {LINK} type veth peer name {LINK} netns {holder}"
+    subprocess.run(["ip", "link", "add", *ends.split()], check=True)
     there = ["nsenter", f"--target={holder}", "--net"]
-    for address, where in zip(ADDRESSES, ([], there), strict=True):
-        end = {"LINK": LINK, "ADDRESS": address, "LIMIT": link_limit(mbit)}
-        _shell(where, _END, end)
-
-
-def _shell(where: list[str], script: str, variables: dict[str, str], *arguments: str) -> None:
-    command = [*where, "sh", "-c", script, "sh", *arguments]
-    subprocess.run(command, env=os.environ | variables, check=True)
+    for node, where in enumerate(([], there)):
+        variables = os.environ | end_of_link(node, link_limit(mbit))
+        subprocess.run([*where, "sh", "-c", SET_UP], env=variables, check=True)
 
 
 # Of a Slurm around this one, say the cluster on which a learner works.
@@ -80,16 +61,6 @@ def start(folder: Folder, name: str, command: list[str]) -> "subprocess.Popen[by
             stderr=log,
             preexec_fn=lambda: end_with_parent(parent),
         )
-
-
-def listen_for(*numbers: signal.Signals) -> int:
-    """A descriptor from which the numbers of arriving signals can be read, a byte each."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    for number in numbers:
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    return reading
 
 
 def left_in(folder: Folder) -> list[int]:

@@ -56,11 +56,6 @@ def test_an_exception_without_words_is_named() -> None:
         launch.run(raise_it, ranks=1)
 
 
-def test_a_refused_thread_has_its_remedy() -> None:
-    for text in ("can't start new thread", "[Errno 11] Resource temporarily unavailable"):
-        assert "raise this user's limit of processes (ulimit -u)" in explain(RuntimeError(text))
-
-
 FULL = """
 import torch
 from course_lib import launch
