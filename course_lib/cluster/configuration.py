@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from course_lib.home import home
-from course_lib.launch.two_nodes import ADDRESSES, search_path
+from course_lib.launch.two_nodes import search_path
 from course_lib.problem import Problem
 
 INSTALL = "apt-get install --no-install-recommends slurm-wlm munge"
@@ -56,12 +56,6 @@ class Folder:
         self.log = path / "log"  # what each daemon says, a file each
         self.state = path / "state"  # where slurmctld remembers the jobs
         self.spool = path / "spool"  # where slurmd keeps the scripts of running jobs
-        self.slow = path / "mbit"  # the Mbit/s between the nodes, where they are limited
-
-    @property
-    def mbit(self) -> float | None:
-        """The limit; None where both nodes share the machine's loopback."""
-        return float(self.slow.read_text()) if self.slow.exists() else None
 
     def make(self) -> None:
         """Create it, empty, for its owner alone. Raises Problem where that is not allowed."""
@@ -100,11 +94,10 @@ def write(folder: Folder) -> None:
 def text(folder: Folder, *ports: int) -> str:
     """slurm.conf for these ports: slurmctld's, and one of each node."""
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
-    addresses = ADDRESSES if folder.mbit else [_LOOPBACK] * len(NODES)
     controller, *of_nodes = ports
     options = {
         "ClusterName": "course",
-        "SlurmctldHost": f"{host}({addresses[0]})",
+        "SlurmctldHost": f"{host}({_LOOPBACK})",
         "SlurmctldPort": controller,
         # The user who starts the cluster is its administrator.
         "SlurmUser": user,
@@ -112,7 +105,7 @@ def text(folder: Folder, *ports: int) -> str:
         "AuthType": "auth/munge",
         "CredType": "cred/munge",
         "AuthInfo": f"socket={folder.socket}",
-        **_where_to_listen(folder),
+        **_where_to_listen(),
         "SlurmctldPidFile": folder.path / "slurmctld.pid",
         "SlurmctldLogFile": folder.log / "slurmctld.log",
         "StateSaveLocation": folder.state,
@@ -139,8 +132,8 @@ def text(folder: Folder, *ports: int) -> str:
         "KillWait": 2,
     }
     lines = [f"{name}={value}" for name, value in options.items()]
-    for node, address, port in zip(NODES, addresses, of_nodes, strict=True):
-        where = f"NodeHostname={host} NodeAddr={address} Port={port}"
+    for node, port in zip(NODES, of_nodes, strict=True):
+        where = f"NodeHostname={host} NodeAddr={_LOOPBACK} Port={port}"
         lines.append(f"NodeName={node} {where} CPUs={CPUS} RealMemory=4000 State=UNKNOWN")
     lines.append(f"PartitionName=debug Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE")
     # To Slurm they are machines in a cloud that are off and could be switched on.
@@ -156,13 +149,12 @@ def text(folder: Folder, *ports: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _where_to_listen(folder: Folder) -> dict[str, str]:
+def _where_to_listen() -> dict[str, str]:
     """What the host's name points to, if that is this machine alone; else Slurm's default.
 
-    That is every network: in that of slow nodes there is nobody else, and in others the key
-    protects the daemons.
+    That is every network, where the key protects the daemons.
     """
-    if folder.mbit or not on_loopback():
+    if not on_loopback():
         return {}
     return {"CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny"}
 

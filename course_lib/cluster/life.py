@@ -13,11 +13,9 @@ from pathlib import Path
 
 from course_lib.cluster import configuration
 from course_lib.cluster.configuration import MARK, Folder, learners
-from course_lib.cluster.processes import environment, left_in, private_network
+from course_lib.cluster.processes import environment, left_in
 from course_lib.cluster.slurm import KEEPER, Slurm
-from course_lib.launch import two_nodes
 from course_lib.launch.descendants import kill
-from course_lib.launch.two_nodes import link_limit
 from course_lib.problem import Problem
 
 _START_S = 60.0  # on an idle machine 2 s
@@ -25,21 +23,19 @@ _END_S = 20.0
 _POLL_S = 0.1
 
 
-def up(slow: float | None = None) -> Slurm:
+def up() -> Slurm:
     """The learner's cluster with both nodes ready; starts what is missing, cleans what is left.
 
-    `slow`: so many Mbit/s between the nodes, in networks of their own. Raises Problem where there
-    can be none, and when it does not come up; nothing is left then.
+    Raises Problem where there can be none, and when it does not come up; nothing is left then.
     """
-    _check(slow)
+    if reason := configuration.obstacle():
+        raise Problem(reason)
     folder = learners()
     with _alone(folder):
         slurm = Slurm(folder)
         if slurm.keeper() is None:
             _clean(folder)
-            _start(folder, slow, follow=False)
-        elif folder.mbit != slow:
-            raise Problem("the cluster is up with another network: `course cluster down` first")
+            _start(folder, follow=False)
         else:
             slurm.start_nodes()
             _wait_until_ready(slurm)
@@ -65,15 +61,16 @@ def down() -> bool:
 
 
 @contextlib.contextmanager
-def running(slow: float | None = None) -> Iterator[Slurm]:
+def running() -> Iterator[Slurm]:
     """A cluster of one's own beside the learner's: up inside, gone afterwards.
 
-    Also when this process is killed. `slow`, and the Problems raised, are those of `up`.
+    Also when this process is killed. Raises the Problems of `up`.
     """
-    _check(slow)
+    if reason := configuration.obstacle():
+        raise Problem(reason)
     # Not in TMPDIR, which may be too long a path for sockets.
     folder = Folder(Path(f"/tmp/course_cluster_{secrets.token_hex(4)}"))
-    keeper = _start(folder, slow, follow=True)
+    keeper = _start(folder, follow=True)
     try:
         yield Slurm(folder)
     finally:
@@ -98,30 +95,16 @@ def _alone(folder: Folder) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check(slow: float | None) -> None:
-    """Raises Problem where there can be no cluster, or no link of so many Mbit/s."""
-    if reason := configuration.obstacle():
-        raise Problem(reason)
-    if slow is None:
-        return
-    link_limit(slow)
-    if reason := two_nodes.obstacle():
-        raise Problem(f"a slow link is not possible on this machine: {reason}")
-
-
-def _start(folder: Folder, slow: float | None, follow: bool) -> "subprocess.Popen[bytes]":
+def _start(folder: Folder, follow: bool) -> "subprocess.Popen[bytes]":
     """Start the keeper, and return it when both nodes are ready; else nothing is left."""
     folder.make()
     try:
-        if slow is not None:
-            folder.slow.write_text(str(slow))
         configuration.write(folder)
-        network = private_network() if slow is not None else []
         mode = "follow" if follow else "stay"
         with open(folder.log / "keeper", "wb") as log:
             # In a session of its own: neither Ctrl-C nor the end of a terminal is meant for it.
             keeper = subprocess.Popen(
-                [*network, sys.executable, "-m", KEEPER, str(folder.path), mode],
+                [sys.executable, "-m", KEEPER, str(folder.path), mode],
                 env=environment(folder) | {MARK: str(folder.path)},
                 stdin=subprocess.PIPE if follow else subprocess.DEVNULL,
                 stdout=log,

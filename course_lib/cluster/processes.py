@@ -1,9 +1,4 @@
-"""A slow link between the nodes: a network for each, and a limited cable between the two.
-
-n1, slurmctld and munged share the network of their keeper, which has one of its own; n2 has
-another. Slurm's own words cross the cable as well. Works as root, and for everybody where the
-system allows namespaces of users, in which users keep their own names.
-"""
+"""The processes of a cluster: how they start, and which ones belong to it."""
 
 import os
 import subprocess
@@ -11,33 +6,7 @@ from pathlib import Path
 
 from course_lib.cluster.configuration import MARK, Folder
 from course_lib.launch.descendants import end_with_parent
-from course_lib.launch.two_nodes import LINK, SET_UP, end_of_link, link_limit, search_path
-
-
-def private_network() -> list[str]:
-    """The command that gives a program a network of its own, and the right to set it up."""
-    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    return ["unshare", *user, "--net"]
-
-
-def inside(pid: int) -> list[str]:
-    """The command that runs another one in the network of that keeper."""
-    user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-    return ["nsenter", f"--target={pid}", *user, "--net"]
-
-
-def lay(holder: int, mbit: float) -> None:
-    """Lay the cable from this network to that of the process `holder`, which is another.
-
-    Raises subprocess.CalledProcessError with the words of `ip` or `tc`.
-    """
-    ends = f"name {LINK} type veth peer name {LINK} netns {holder}"
-    subprocess.run(["ip", "link", "add", *ends.split()], check=True)
-    there = ["nsenter", f"--target={holder}", "--net"]
-    for node, where in enumerate(([], there)):
-        variables = os.environ | end_of_link(node, link_limit(mbit))
-        subprocess.run([*where, "sh", "-c", SET_UP], env=variables, check=True)
-
+from course_lib.launch.two_nodes import search_path
 
 # Of a Slurm around this one, say the cluster on which a learner works.
 _OF_SLURM = ("SLURM", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "MUNGE_")

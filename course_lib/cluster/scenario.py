@@ -29,14 +29,12 @@ def batch_script(
     every: int = 5,
     pause_s: float = 0.0,
     *,
-    interface: str = "lo",
     python: str = sys.executable,
 ) -> str:
     """What `sbatch` takes: torchrun on two nodes, and a job that resumes from `folder`.
 
     `steps` updates with a checkpoint after each `every`; `pause_s` of rest after each update leave
-    time to watch. `interface`: the network between the nodes, wire0 where it is a slow one;
-    `python`: what both nodes call it.
+    time to watch. `python`: what both nodes call it.
     """
     python, where = shlex.quote(python), shlex.quote(str(folder))
     return f"""#!/bin/bash
@@ -56,7 +54,7 @@ START=${{SLURM_RESTART_COUNT:-0}}
 # can reach. Nodes with a network of their own meet on the first of them:
 #   HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
 #   --rdzv-endpoint=$HEAD:29400
-export COURSE_STORE=$FOLDER/store.$START GLOO_SOCKET_IFNAME={interface}
+export COURSE_STORE=$FOLDER/store.$START GLOO_SOCKET_IFNAME=lo
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1
 
 srun {python} -m torch.distributed.run \\
@@ -161,11 +159,11 @@ def requeue(
     def on(slurm: Slurm) -> Requeued:
         with tempfile.TemporaryDirectory(prefix="course_requeue_") as path:
             peaceful, lossy = Path(path, "peaceful"), Path(path, "lossy")
-            script = batch_script(peaceful, steps, every, interface=slurm.interface)
+            script = batch_script(peaceful, steps, every)
             with _Job.submitted(slurm, peaceful, script) as job:
                 job.wait_for("COMPLETED")
                 losses_undisturbed = job.losses()
-            script = batch_script(lossy, steps, every, pause_s, interface=slurm.interface)
+            script = batch_script(lossy, steps, every, pause_s)
             with _Job.submitted(slurm, lossy, script, tell) as job:
                 _lose(job, node, kill_after)
                 _recover(job, node)

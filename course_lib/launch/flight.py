@@ -195,9 +195,9 @@ def place() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-def groups() -> dict[str, list[int]]:
+def groups() -> dict[str, tuple[int, ...]]:
     """The ranks of each process group, by the name that the entries give it."""
     from torch.distributed import distributed_c10d as c10d
 
     members = c10d._world.pg_group_ranks
-    return {str(name): list(members.get(group, ())) for group, name in c10d._pg_names.items()}
+    return {str(name): tuple(members.get(group, ())) for group, name in c10d._pg_names.items()}

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from course_lib.diagnosing.page import Call, Line, Page, Stack, call_of
+from course_lib.diagnosing.page import Line, Page, Stack, call_of
 from course_lib.launch import flight
 from course_lib.launch.errors import explain
 from course_lib.launch.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
@@ -259,7 +259,10 @@ class _Recorder(threading.Thread):
     def _write(self, frame: FrameType | None, key: _Key | None = None, **more: str) -> None:
         if self._rank < 0 or (self.state == "running" and self._told_to_end()):
             return
-        calls = self._calls()
+        # Asking before the first collective would be too early for torch.
+        joining = self.state == "joining"
+        entries = [] if joining else [e for e in flight.entries() if not e.get("is_p2p")]
+        calls = tuple(call_of(entry, linecache.getline) for entry in entries)
         now_s = time.time()
         called_s = max(calls[-1].at_s if calls else 0.0, flight.messaged_s())
         if (called_s, self.step) != (self._called_s, self._step):
@@ -283,22 +286,11 @@ class _Recorder(threading.Thread):
             stack=_lines(key if key is not None else _key(frame)),
             since=_stacks(self._since),
             all=_stacks(self._all),
-            groups=self._groups(),
+            groups={} if joining else flight.groups(),
             calls=calls,
             **more,
         )
         write_json(self._folder / f"rank{self._rank}.json", page.as_json())
-
-    def _calls(self) -> tuple[Call, ...]:
-        if self.state == "joining":
-            return ()  # asking earlier than the first collective would be too early for torch
-        entries = [e for e in flight.entries() if not e.get("is_p2p")]
-        return tuple(call_of(entry, linecache.getline) for entry in entries)
-
-    def _groups(self) -> dict[str, tuple[int, ...]]:
-        if self.state == "joining":
-            return {}
-        return {name: tuple(ranks) for name, ranks in flight.groups().items()}
 
 
 def write_json(path: Path, data: object) -> None:

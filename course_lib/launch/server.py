@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,34 +206,21 @@ _END_S = 8.0  # a little longer than a keeper takes at most
 _LOOK_S = 0.03
 
 
-class RankProcesses(ABC):
-    """`exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it.
+class KeptRanks:
+    """Ranks in the hands of a keeper. Raises OSError, with a remedy, if the system refuses them.
 
+    `exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it.
     `pids` by rank: 0 until it is known.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, folder: Folder, ranks: int, stop: Stop) -> None:
         self.exit_codes: list[int | None] = [None] * ranks
         self.pids = [0] * ranks
-
-    @abstractmethod
-    def wait(self) -> None:
-        """Return after 0.03 s, or as soon as a rank has ended."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the ranks and all that they started; safe to repeat."""
-
-
-class KeptRanks(RankProcesses):
-    """Ranks in the hands of a keeper. Raises OSError, with a remedy, if the system refuses them."""
-
-    def __init__(self, folder: Folder, ranks: int, stop: Stop) -> None:
-        super().__init__(ranks)
         self._said, self._keeper, self._alone = b"", 0, False
         self._control = keeper_for(folder.path, ranks, stop)
 
     def wait(self) -> None:
+        """Return after 0.03 s, or as soon as a rank has ended."""
         if self._alone:
             return
         if select.select([self._control], [], [], _LOOK_S)[0]:
@@ -243,6 +229,7 @@ class KeptRanks(RankProcesses):
             raise OSError(refused("the ranks", None))
 
     def end(self) -> None:
+        """End the ranks and all that they started; safe to repeat."""
         with contextlib.suppress(OSError):
             self._control.sendall(END)
         until_s = time.monotonic() + _END_S
@@ -278,11 +265,11 @@ class KeptRanks(RankProcesses):
             self.exit_codes[message["rank"]] = message["code"]
 
 
-class FreshRanks(RankProcesses):
-    """Ranks as new processes of this one, where there is no fork: each imports torch for itself."""
+class FreshRanks:
+    """Ranks as new processes, where there is no fork: each imports torch for itself."""
 
     def __init__(self, folder: Folder, ranks: int) -> None:
-        super().__init__(ranks)
+        self.exit_codes: list[int | None] = [None] * ranks
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
             program = (
@@ -290,7 +277,8 @@ class FreshRanks(RankProcesses):
             )
             # Each ends when this pipe does, and this pipe when this process does.
             self._processes.append(subprocess.Popen(fresh_python(program), stdin=subprocess.PIPE))
-            self.pids[rank] = self._processes[rank].pid
+
+        self.pids = [process.pid for process in self._processes]
 
     def wait(self) -> None:
         time.sleep(_LOOK_S)
@@ -301,6 +289,9 @@ class FreshRanks(RankProcesses):
             process.kill()
         for process in self._processes:
             process.communicate()
+
+
+RankProcesses = KeptRanks | FreshRanks
 
 
 def started(folder: Folder, ranks: int, stop: Stop) -> RankProcesses:

@@ -30,26 +30,15 @@ _GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
 LINK = "wire0"  # what each node calls its end
-# What a node does to set up its end of the link.
-SET_UP = """
-set -e
-ip link set lo up
-ip address add $NODE_ADDRESS/24 dev $NODE_LINK
-tc qdisc add dev $NODE_LINK root tbf $NODE_LIMIT
-ip link set $NODE_LINK up
-"""
-
-
-def end_of_link(node: int, limit: str) -> dict[str, str]:
-    """The variables that SET_UP reads; `limit`: arguments of `tc qdisc … tbf`."""
-    return {"NODE_ADDRESS": ADDRESSES[node], "NODE_LINK": LINK, "NODE_LIMIT": limit}
-
-
 # A node sets up its end of the link when it is told to, and becomes torchrun.
-_NODE = f"""
+_NODE = """
+set -e
 echo ready
 read go
-{SET_UP}
+ip link set lo up
+ip address add "$NODE_ADDRESS/24" dev "$NODE_LINK"
+tc qdisc add dev "$NODE_LINK" root tbf $NODE_LIMIT
+ip link set "$NODE_LINK" up
 exec "$@" >"$NODE_OUT" 2>"$NODE_ERR"
 """
 
@@ -87,7 +76,10 @@ def _end_with_parent(folder: Path) -> None:
 
 def _start(node: int, command: Sequence[str], limit: str, folder: Path) -> subprocess.Popen[str]:
     own_network = ["unshare", "--net"] if node else []  # node 0 stays in this one
-    own = end_of_link(node, limit) | {
+    own = {
+        "NODE_ADDRESS": ADDRESSES[node],
+        "NODE_LINK": LINK,
+        "NODE_LIMIT": limit,  # arguments of `tc qdisc … tbf`
         "NODE_OUT": str(folder / f"out{node}"),
         "NODE_ERR": str(folder / f"err{node}"),
         "TMPDIR": str(folder),  # torchrun leaves folders behind
