@@ -13,12 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from course_lib.cluster.configuration import NODES
 from course_lib.cluster.life import running, status
 from course_lib.cluster.processes import steps_in
 from course_lib.cluster.slurm import Slurm
 from course_lib.problem import Problem
-from course_lib.validation import choice, number, whole
 
 JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable"
 
@@ -150,11 +148,6 @@ def requeue(
     update let the node die in time; `tell` is called with each event as it happens. Raises Problem
     where there is no Slurm, and when the job does not recover.
     """
-    whole("steps", steps, least=3, most=10_000)
-    whole("every", every, most=steps)
-    whole("kill_after", kill_after, most=steps - 1)
-    choice("node", node, NODES)
-    number("pause_s", pause_s, least=0, most=60)
 
     def on(slurm: Slurm) -> Requeued:
         with tempfile.TemporaryDirectory(prefix="course_requeue_") as path:

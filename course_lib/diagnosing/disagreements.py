@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from course_lib.diagnosing.finding import Finding, accused, at, found, named, opening, size, the
+from course_lib.diagnosing.finding import Finding, at, found, named, opening, size, the
 from course_lib.diagnosing.page import Call, Line
 from course_lib.diagnosing.standing import (
     Evidence,
@@ -276,27 +276,12 @@ def sizes_said(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
         return None
     lines = {rank: stand[rank].line for rank in ranks}
     where = at(next(filter(None, lines.values()), None))
-    received = f"received another number of bytes than expected{where}"
-    if _others_agree(evidence, stand, ranks):
-        sentence = f"{accused(ranks)} {received}, where all the others pass the same size"
-        return found("size", sentence, SHAPE, ranks, lines)
-    sentence = f"{named(ranks).capitalize()} {received}, and nothing shows whose call is wrong"
+    sentence = (
+        f"{named(ranks).capitalize()} received another number of bytes than expected{where}, and"
+        " nothing shows whose call is wrong"
+    )
     remedy = f"Start it with check_collectives=True, or without async_op, to see who: {SAME}."
     return found("size", sentence, remedy, (), lines)
-
-
-def _others_agree(evidence: Evidence, stand: Sequence[Standing], ranks: list[int]) -> bool:
-    """Whether one rank was aborted in the gather in which all others pass the same size."""
-    mine = crashed_call(evidence.records[ranks[0]])
-    others = [each.call for each in stand if each.rank not in ranks and each.call]
-    return (
-        len(ranks) == 1
-        and mine is not None
-        and len(others) == len(stand) - 1 > 1
-        and len({(call.group, call.number, call.sizes, call.dtypes) for call in others}) == 1
-        and all(call.number and _site(call) == _site(mine) for call in others)
-        and mine.operation == others[0].name == "all_gather"
-    )
 
 
 def other_group(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:

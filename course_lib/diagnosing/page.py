@@ -147,16 +147,11 @@ _PATH = 6  # own lines kept of a call
 _C10D = "/torch/distributed/distributed_c10d.py"
 
 
-def no_source(_file: str, _line: int) -> str:
-    """For records of another machine: what is written in a line is not known here."""
-    return ""
-
-
-def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = no_source) -> Call:
+def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = lambda *_: "") -> Call:
     """One entry as a Call. Raises KeyError, TypeError or ValueError for anything else.
 
-    `source` gives the text of a line. Keys: torch.distributed.flight_recorder, version 2.10; the
-    root and the operator are the course's own.
+    `source` gives the text of a line, which is not known for records of another machine. Keys:
+    torch.distributed.flight_recorder, version 2.10; the root and the operator are the course's own.
     """
     frames = tuple(
         Line(str(frame["filename"]), int(frame["line"]), str(frame["name"]))

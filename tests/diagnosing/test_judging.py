@@ -105,10 +105,6 @@ def in_groups(page, groups, **more):
     return replace(page, groups=groups, **more)
 
 
-def gathers(*sizes):
-    return [waiting(*STEP, call(3, 9, "all_gather", sizes=(size,))) for size in sizes]
-
-
 def returned_after(operation):
     """Three ranks that have called it for 4, 4 and 5 elements."""
     calls = [call(1, 10, operation, sizes=((size,),)) for size in (4, 4, 5)]
@@ -219,15 +215,6 @@ CASES = {
     ),
     "who was aborted by Python is": (
         [aborted(0, 7), *[waiting(*STEP, call(3, 7))] * 2], "killed", (0,), "a fatal error",
-    ),
-    "aborted in a gather in which all others agree": (
-        [*gathers((4,), (4,)), aborted(2, 9, "all_gather", outside=True)], "size", (2,), "",
-    ),
-    "in which they do not": (
-        [*gathers((4,), (5,)), aborted(2, 9, "all_gather", outside=True)], "size", (), "",
-    ),
-    "in which there is one other": (
-        [*gathers((4,)), aborted(1, 9, "all_gather", outside=True)], "size", (), "",
     ),
     "NCCL's watchdog aborts who waits": (
         [
