@@ -60,13 +60,12 @@ def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     dead = [e for e in dead if evidence.records[e.rank].fatal != "Aborted"] or dead
     if not dead:
         return None
-    pages = [record.page for record in evidence.records]
-    first = min(dead, key=lambda each: page.at_s if (page := pages[each.rank]) else 0.0)
+    first = min(dead, key=lambda each: evidence.records[each.rank].page.at_s)
     same = [each.rank for each in dead if _alike(each) == _alike(first)]
     record = evidence.records[first.rank]
     line = _worker_line(record) or first.line
     # The page of a rank that was killed may be a quarter of a second old.
-    killed = not (record.page and record.page.state in ("failed", "returned"))
+    killed = record.page.state not in ("failed", "returned")
     place = f", last seen{at(line)}" if killed and line else at(line)
     cause, what, remedy = _raised(record) or _killed(record)
     sentence = f"{accused(same)} {what}{place}{_others(stand, same)}"
@@ -80,8 +79,7 @@ def _alike(each: Standing) -> object:
 
 def _raised(record: Record) -> tuple[str, str, str] | None:
     """The cause, what happened, and the remedy, from what a rank raised or printed."""
-    page = record.page
-    error, reason = (page.error, page.reason) if page else ("", "")
+    error, reason = record.page.error, record.page.reason
     known, _, advice = reason.partition(": ")
     for cause, pattern, what, remedy in _RAISED:
         if match := re.search(pattern, error or record.log):
@@ -89,7 +87,7 @@ def _raised(record: Record) -> tuple[str, str, str] | None:
             return cause, known if known.startswith(what) else what, remedy
     if not error:
         return None
-    if page and any(line.loader for line in page.stack):
+    if any(line.loader for line in record.page.stack):
         return "loader", f"{_WORKER} and raised {_first_line(error)}", _WORKER_REMEDY
     if reason and not reason.startswith("raised"):
         return "error", known, f"{advice[:1].upper()}{advice[1:]}." if advice else ""
@@ -121,8 +119,8 @@ def _killed(record: Record) -> tuple[str, str, str]:
         )  # fmt: skip
     if code < 0:
         return "killed", f"died of signal {-code}", _PRINTED
-    reason = record.page.reason if record.page else ""
-    return "left", reason or f"ended with exit code {code}", f"{_PRINTED[:-1]}, and for a sys.exit."
+    what = record.page.reason or f"ended with exit code {code}"
+    return "left", what, f"{_PRINTED[:-1]}, and for a sys.exit."
 
 
 def _first_line(error: str) -> str:
@@ -132,7 +130,7 @@ def _first_line(error: str) -> str:
 
 def _worker_line(record: Record) -> Line | None:
     """Where a worker of the DataLoader raised, from the traceback in the error's text."""
-    error = record.page.error if record.page else ""
+    error = record.page.error
     if "Original Traceback" not in error:
         return None
     matches = _WORKER_LINE.finditer(error)
@@ -202,12 +200,12 @@ def absent(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
 def _only_a_dump(record: Record) -> bool:
     """Whether nothing but its collectives is known, all of them over."""
     page = record.page
-    return page is not None and page.launch == DUMP and not page.message and not pending(page)
+    return page.launch == DUMP and not page.message and not pending(page)
 
 
 def _late(evidence: Evidence, stand: Sequence[Standing], late: list[int]) -> Finding:
-    page = evidence.records[late[0]].page
-    call = page.calls[-1] if page and page.calls else None
+    calls = evidence.records[late[0]].page.calls
+    call = calls[-1] if calls else None
     was = f"; its last was {the(call)}{at(call.where)}" if call and len(late) == 1 else ""
     sentence = f"{accused(late)} did not come to the next collective{was}{_others(stand, late)}"
     remedy = "A dump holds no stacks: look with `py-spy dump --pid PID` where it is while it hangs."
@@ -219,7 +217,7 @@ def _in_its_own_code(
 ) -> Finding | None:
     first = max(own, key=lambda rank: stand[rank].still_s)
     each, page = stand[first], evidence.records[first].page
-    if page is None or each.still_s < STILL_S:
+    if each.still_s < STILL_S:
         return None
     line = most_seen(page.since) or each.line
     seconds = f"for {each.still_s:.1f} s"
@@ -249,7 +247,7 @@ def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]
     ranks = list(calls)
     records = [evidence.records[rank] for rank in ranks]
     # Of who lost a peer, or was told to end, the others were already gone.
-    lost = any(record.told or (record.page and record.page.state == "failed") for record in records)
+    lost = any(record.told or record.page.state == "failed" for record in records)
     if not ranks or not (lost or max(stand[rank].still_s for rank in ranks) >= STILL_S):
         return None
     call = calls[ranks[0]]

@@ -118,15 +118,15 @@ def _time(meeting: Meeting) -> float:
 
 
 def _all_calls(evidence: Evidence) -> list[Call]:
-    return [call for record in evidence.records if record.page for call in record.page.calls]
+    return [call for record in evidence.records for call in record.page.calls]
 
 
 def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meeting | None:
     past: dict[int, dict[int, Call]] = {}
     by_number: dict[int, dict[int, Call]] = {}
     for rank in members(evidence, group):
-        page = evidence.records[rank].page
-        past[rank] = {c.number: c for c in (page.calls if page else ()) if c.group == group}
+        calls = evidence.records[rank].page.calls
+        past[rank] = {call.number: call for call in calls if call.group == group}
         for number, call in past[rank].items():
             by_number.setdefault(number, {})[rank] = call
     if not by_number:

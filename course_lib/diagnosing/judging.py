@@ -7,7 +7,7 @@ from statistics import median
 from course_lib.diagnosing.absences import absent, circle, ended, never_came
 from course_lib.diagnosing.disagreements import disagreement, other_group, sizes_said
 from course_lib.diagnosing.finding import HOW_TO_RECORD, Finding, accused, at, found, named, the
-from course_lib.diagnosing.page import Page, most_seen
+from course_lib.diagnosing.page import NO_PAGE, Page, most_seen
 from course_lib.diagnosing.standing import STILL_S, Evidence, Standing, standings
 
 _LEAST_CALLS = 6
@@ -23,8 +23,8 @@ def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     Clocks of several machines differ, so that times alone accuse nobody: the others must have been
     seen waiting as well.
     """
-    pages = [record.page for record in evidence.records if record.page]
-    if len(pages) < 2 or len(pages) < len(stand):
+    pages = [record.page for record in evidence.records]
+    if len(pages) < 2 or NO_PAGE in pages:
         return None
     arrivals = _arrivals(pages)
     if len(arrivals) < _LEAST_CALLS:
@@ -101,7 +101,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
-    if not any(record.page for record in evidence.records):
+    if all(record.page == NO_PAGE for record in evidence.records):
         return Finding("unknown", "Don't know: no rank left a page here", HOW_TO_RECORD)
     if stand and all(each.state == "returned" for each in stand):
         return Finding("nothing", "Nothing wrong found: every rank has finished")

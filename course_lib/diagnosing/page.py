@@ -10,7 +10,7 @@ FOLDER/nccl_trace_rank_0, …        torch's own dumps, which are read as well
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 _NOT_OWN = re.compile(
@@ -111,7 +111,7 @@ def most_seen(stacks: Iterable[Stack]) -> Line | None:
 class Page:
     """What one rank knows of itself.
 
-    state: "joining", "running", "returned" or "failed"; launch: the same for all ranks that started
+    state: "joining", "running", "returned", "failed" or "absent"; launch: the same for all ranks that started
     together; still_s: for how long it has called no collective, sent or received nothing, and ended
     no step; stack: where its main thread is, the innermost line last; since: samples of it in that
     time, all: in its life; message, peer: "recv" and the rank it receives from just now, or "send";
@@ -138,10 +138,8 @@ class Page:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: tuple[Call, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """As plain lists, dicts, numbers and words."""
-        return asdict(self)
 
+NO_PAGE = Page(-1, 0, state="absent")
 
 _PATH = 6  # own lines kept of a call
 _C10D = "/torch/distributed/distributed_c10d.py"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 
-from course_lib.diagnosing.page import Line, Page, call_of
+from course_lib.diagnosing.page import NO_PAGE, Line, Page, call_of
 from course_lib.diagnosing.standing import End, Evidence, Record
 
 DUMP = "dump"  # what a page of a dump has in the place of its launch
@@ -128,7 +128,7 @@ def read(folder: Path) -> Evidence:
         log = _text(folder / f"rank{rank}.log")
         records.append(
             Record(
-                rank, pages.get(rank), ends.get(rank), log, crash, fatal[1] if fatal else "",
+                rank, pages.get(rank, NO_PAGE), ends.get(rank), log, crash, fatal[1] if fatal else "",
                 aborted_outside(dump), bool(terms.get(rank)), behind_s.get(rank, 0.0),
             )
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from course_lib.diagnosing.finding import the
-from course_lib.diagnosing.page import Call, Line, Page, own_line
+from course_lib.diagnosing.page import NO_PAGE, Call, Line, Page, own_line
 
 # What a rank says whose peer is gone, or did not come: look at the peer first.
 FOLLOWED = re.compile(
@@ -40,7 +40,7 @@ class Record:
     """
 
     rank: int
-    page: Page | None = None
+    page: Page = NO_PAGE
     end: End | None = None
     log: str = ""
     crash: tuple[Line, ...] = ()
@@ -52,13 +52,12 @@ class Record:
     @property
     def error(self) -> str:
         """What it raised, or printed last."""
-        raised = self.page.error if self.page else ""
-        return raised or (self.end.reason if self.end else "")
+        return self.page.error or (self.end.reason if self.end else "")
 
     @property
     def stack(self) -> tuple[Line, ...]:
         """Where its main thread was last, the innermost line last."""
-        return self.crash or (self.page.stack if self.page else ())
+        return self.crash or self.page.stack
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Standing:
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
     """Of every rank, in their order."""
     told = any(record.told for record in evidence.records)
-    lost_s = [r.page.at_s for r in evidence.records if r.page and _LOST.search(r.page.error)]
+    lost_s = [r.page.at_s for r in evidence.records if _LOST.search(r.page.error)]
     # By then somebody was gone: it lost a peer, or a launcher began to end the others.
     gone_s = math.inf if told else max(lost_s, default=-math.inf)
     return tuple(_standing(record, gone_s) for record in evidence.records)
@@ -118,11 +117,11 @@ def _standing(record: Record, gone_s: float) -> Standing:
     page, end, rank = record.page, record.end, record.rank
     line = own_line(record.stack)
     left = end is not None and end.exit_code == 0 and not end.returned  # by os._exit(0)
-    if not left and ((page and page.state == "returned") or (end and end.returned)):
-        return Standing(rank, "returned", line=line, text=page.reason if page else "")
+    if not left and (page.state == "returned" or (end and end.returned)):
+        return Standing(rank, "returned", line=line, text=page.reason)
     if _ended_by_itself(record) or _vanished(record, gone_s):
         return Standing(rank, "ended", line=line, text=record.error)
-    if page is None:
+    if page.state == "absent":
         return Standing(rank, "silent", text=record.error)
     if not record.crash and (
         page.state == "joining" or (page.state == "failed" and not page.groups)
@@ -151,7 +150,7 @@ def _standing(record: Record, gone_s: float) -> Standing:
 def _ended_by_itself(record: Record) -> bool:
     """Whether it raised or was killed, and not because of a peer or of the time limit."""
     page, end = record.page, record.end
-    if page and page.state == "failed":
+    if page.state == "failed":
         # A worker of the DataLoader is a peer, too, but not another rank.
         return any(line.loader for line in page.stack) or not FOLLOWED.search(page.error)
     if end is None or end.time_up:
@@ -165,10 +164,9 @@ def _ended_by_itself(record: Record) -> bool:
 def _vanished(record: Record, gone_s: float) -> bool:
     """Whether it is gone without a word: nobody told it to end, and its page is older than that."""
     page = record.page
-    runs = page is not None and page.state in ("running", "joining")
-    if not (page and runs and page.hears and page.at_s < gone_s):
-        return False
-    return not (record.told or record.end or record.crash)
+    runs = page.state in ("running", "joining")
+    known = record.told or record.end or record.crash
+    return runs and page.hears and page.at_s < gone_s and not known
 
 
 def pending(page: Page) -> Call | None:
@@ -231,7 +229,7 @@ def usual_line(page: Page, line: Line | None) -> str:
 def members(evidence: Evidence, group: str) -> tuple[int, ...]:
     """The ranks of a process group; all of the launch where no page says it."""
     for record in evidence.records:
-        if record.page and (ranks := record.page.groups.get(group)):
+        if ranks := record.page.groups.get(group):
             return tuple(rank for rank in ranks if 0 <= rank < len(evidence.records))
     return tuple(record.rank for record in evidence.records)
 
@@ -252,7 +250,7 @@ def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> t
     missing = []
     for rank in members(evidence, call.group):
         record = evidence.records[rank]
-        calls = record.page.calls if record.page else ()
+        calls = record.page.calls
         arrived = any(c.group == call.group and c.number >= call.number for c in calls)
         if not arrived and not record.crash:
             missing.append(rank)

@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections import Counter
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -290,7 +291,7 @@ class _Recorder(threading.Thread):
             calls=calls,
             **more,
         )
-        write_json(self._folder / f"rank{self._rank}.json", page.as_json())
+        write_json(self._folder / f"rank{self._rank}.json", asdict(page))
 
 
 def write_json(path: Path, data: object) -> None:

@@ -1,6 +1,7 @@
 """Folders as they are found: half of the files, half of a file, or files of somebody hostile."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_a_folder_without_files_and_none(tmp_path):
 
 
 def test_a_page_comes_back_as_it_was():
-    page = json.loads(json.dumps(page_of(PAGE).as_json()))
+    page = json.loads(json.dumps(asdict(page_of(PAGE))))
     for known, back in zip([PAGE, *PAGE["calls"]], [page, *page["calls"]], strict=True):
         assert {name: back[name] for name in known if name != "calls"} == {
             name: value for name, value in known.items() if name != "calls"

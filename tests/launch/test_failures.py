@@ -84,7 +84,7 @@ CASES = {
         "hung",
         ("raise _Lost", "time.sleep(60)"),
         (0, 1),
-        limit_s=3,
+        limit_s=6,
     ),
     "waits for one that has returned": Case(
         faults.one_too_many,

@@ -16,55 +16,58 @@ ABORTED = Failure(1, 3.0, "was killed by SIGABRT", aborted=True)
 HUNG = Failure(1, 6.0, "", "sleep", hung=True)
 
 
-@pytest.mark.parametrize("others", [[LOST], [ABORTED], [HUNG], [LOST, ABORTED, HUNG]])
-def test_a_failure_of_its_own_is_the_cause(others: list[Failure]) -> None:
-    error = first_cause([*others, RAISED], [], 9.0)
-    assert (error.rank, error.reason, error.traceback) == (2, RAISED.reason, "its traceback")
+LATER = Failure(0, 5.1, "raised KeyError: 1")
+WAITS = Failure(0, 6.0, "", "all_reduce", hung=True, computed_s=0.01)
+COMPUTES = Failure(1, 6.0, "", "multiply", hung=True, computed_s=0.9)
 
 
-def test_of_two_failures_the_earlier_is_the_cause() -> None:
-    later = Failure(0, 5.1, "raised KeyError: 1")
-    assert first_cause([later, RAISED], [], 9.0).rank == 2
-
-
-def test_at_the_time_limit_a_rank_that_just_lost_its_peer_is_shown_with_it() -> None:
-    error = first_cause([LOST, HUNG], [3], 9.0)
-    assert error.rank == 0
-    assert error.reason == (
-        "hung: it gave no result within 9 s, nor did rank 1; rank 3 had returned already"
-    )
-    assert error.traceback == "rank 0 was here:\nbarrier\nrank 1 was here:\nsleep"
-
-
-def test_at_the_time_limit_a_rank_that_still_computed_is_named_first() -> None:
-    waits = Failure(0, 6.0, "", "all_reduce", hung=True, computed_s=0.01)
-    computes = Failure(1, 6.0, "", "multiply", hung=True, computed_s=0.9)
-    error = first_cause([waits, computes], [], 12.0)
-    assert (error.rank, error.traceback[:14]) == (1, "rank 0 was her")
-    assert error.reason == (
-        "was still computing: it gave no result within 12 s, nor did rank 0. Its processor time"
-        " grew by 0.9 s in the last 3 s. If no loop in it is endless, too many programs may share"
-        " this machine: close some, or pass a larger timeout_s"
-    )
-    assert first_cause([waits], [], 12.0).reason == "hung: it gave no result within 12 s"
+def computed(line: str, computed_s: float) -> Failure:
+    """A rank that was at this line when its second was up."""
+    return Failure(0, 1.0, "", f'  File "cell.py", line 3\n{line}\n', True, True, computed_s)
 
 
 @pytest.mark.parametrize(
-    ("line", "computed_s", "verdict"),
+    ("failures", "returned", "limit_s", "rank", "reason"),
     [
-        ("    time.sleep(60)", 0.02, "hung"),  # the noise of its start
-        ("    total += matrix @ matrix", 0.02, "was still computing"),
-        ("    total += matrix @ matrix", 0.01, "hung"),
-        ("    while not sleep(0):", 0.06, "was still computing"),
+        # A failure of its own is the cause; of two the earlier one.
+        ([LOST, RAISED], [], 9.0, 2, RAISED.reason),
+        ([LOST, ABORTED, HUNG, RAISED], [], 9.0, 2, RAISED.reason),
+        ([LATER, RAISED], [], 9.0, 2, RAISED.reason),
+        ([LOST, ABORTED], [], 9.0, 1, "was killed by SIGABRT"),
+        (
+            [LOST, HUNG], [3], 9.0, 0,
+            "hung: it gave no result within 9 s, nor did rank 1; rank 3 had returned already",
+        ),
+        (
+            [WAITS, COMPUTES], [], 12.0, 1,
+            "was still computing: it gave no result within 12 s, nor did rank 0. Its processor time"
+            " grew by 0.9 s in the last 3 s. If no loop in it is endless, too many programs may"
+            " share this machine: close some, or pass a larger timeout_s",
+        ),
+        ([WAITS], [], 12.0, 0, "hung: it gave no result within 12 s"),
+        (
+            [LOST], [1], 9.0, 0,
+            "lost its connection to rank 1, which had returned already: every rank must call the"
+            " same collectives, in the same order",
+        ),
+        # Little processor time is judged by the line; the first is the noise of its start.
+        ([computed("    time.sleep(60)", 0.02)], [], 1.0, 0, "hung: "),
+        ([computed("    total += matrix @ matrix", 0.02)], [], 1.0, 0, "was still computing: "),
+        ([computed("    total += matrix @ matrix", 0.01)], [], 1.0, 0, "hung: "),
+        ([computed("    while not sleep(0):", 0.06)], [], 1.0, 0, "was still computing: "),
     ],
-)
-def test_little_processor_time_is_judged_by_the_line(line: str, computed_s: float, verdict: str):
-    one = Failure(0, 1.0, "", f'  File "cell.py", line 3\n{line}\n', True, True, computed_s)
-    assert first_cause([one], [], 1.0).reason.startswith(f"{verdict}: ")
+)  # fmt: skip
+def test_which_failure_is_the_cause(
+    failures: list[Failure], returned: list[int], limit_s: float, rank: int, reason: str
+) -> None:
+    error = first_cause(failures, returned, limit_s)
+    assert error.rank == rank
+    assert error.reason == reason or (reason.endswith(": ") and error.reason.startswith(reason))
 
 
-def test_a_peer_that_had_returned_is_named() -> None:
-    assert "lost its connection to rank 1, which had" in first_cause([LOST], [1], 9.0).reason
+def test_at_the_time_limit_the_stacks_of_all_are_shown() -> None:
+    error = first_cause([LOST, HUNG], [3], 9.0)
+    assert error.traceback == "rank 0 was here:\nbarrier\nrank 1 was here:\nsleep"
 
 
 def test_exit_codes_in_words() -> None:
