@@ -24,7 +24,7 @@ def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     seen waiting as well.
     """
     pages = [record.page for record in evidence.records]
-    if len(pages) < 2 or NO_PAGE in pages:
+    if len(stand) < 2 or NO_PAGE in pages:
         return None
     arrivals = _arrivals(pages)
     if len(arrivals) < _LEAST_CALLS:

@@ -111,12 +111,12 @@ def most_seen(stacks: Iterable[Stack]) -> Line | None:
 class Page:
     """What one rank knows of itself.
 
-    state: "joining", "running", "returned", "failed" or "absent"; launch: the same for all ranks that started
-    together; still_s: for how long it has called no collective, sent or received nothing, and ended
-    no step; stack: where its main thread is, the innermost line last; since: samples of it in that
-    time, all: in its life; message, peer: "recv" and the rank it receives from just now, or "send";
-    "" and -1 for none; groups: the ranks of each process group; error, reason: what it raised, and
-    that in a sentence; hears: SIGTERM would leave a trace.
+    state: "joining", "running", "returned", "failed" or "absent"; launch: the same for all ranks
+    that started together; still_s: for how long it has called no collective, sent or received
+    nothing, and ended no step; stack: where its main thread is, the innermost line last; since:
+    samples of it in that time, all: in its life; message, peer: "recv" and the rank it receives
+    from just now, or "send"; "" and -1 for none; groups: the ranks of each process group; error,
+    reason: what it raised, and that in a sentence; hears: SIGTERM would leave a trace.
     """
 
     rank: int

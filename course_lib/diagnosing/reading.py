@@ -128,8 +128,9 @@ def read(folder: Path) -> Evidence:
         log = _text(folder / f"rank{rank}.log")
         records.append(
             Record(
-                rank, pages.get(rank, NO_PAGE), ends.get(rank), log, crash, fatal[1] if fatal else "",
-                aborted_outside(dump), bool(terms.get(rank)), behind_s.get(rank, 0.0),
+                rank, pages.get(rank, NO_PAGE), ends.get(rank), log, crash,
+                fatal[1] if fatal else "", aborted_outside(dump), bool(terms.get(rank)),
+                behind_s.get(rank, 0.0),
             )
         )  # fmt: skip
     return Evidence(tuple(records), tuple(notes))
