@@ -103,10 +103,10 @@ def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
     pids = {gpu: {p.pid for p in processes if p.gpu == gpu and p.pid is not None} for gpu in gpus}
     for gpu in sorted(gpus):
         if len(pids[gpu]) > 1:
-            told = ", ".join(map(str, sorted(pid for pid in pids[gpu] if pid)))
-            do = f"ask `ps -o user,cmd -p {told.replace(' ', '')}` whose they are"
+            listed = ", ".join(map(str, sorted(pid for pid in pids[gpu] if pid)))
+            do = f"ask `ps -o user,cmd -p {listed.replace(' ', '')}` whose they are"
             signs.append(
-                Sign(f"GPU {gpu} is shared by {len(pids[gpu])} processes ({told})", do, _UNSAID)
+                Sign(f"GPU {gpu} is shared by {len(pids[gpu])} processes ({listed})", do, _UNSAID)
             )
         elif not pids[gpu] and any(pids.values()):
             do = "see whether the job was started with too few ranks, or one has died"
@@ -114,9 +114,9 @@ def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
     waiting = [p for p in processes if _waits(p.sm_percent, p.memory_percent)]
     still = [p for p in processes if p.pid is not None and not p.sm_percent]
     if waiting and still:
-        told = ", ".join(f"GPU {p.gpu} (process {p.pid})" for p in still)
+        idle = ", ".join(f"GPU {p.gpu} (process {p.pid})" for p in still)
         others = ", ".join(str(p.gpu) for p in waiting)
-        wrong = f"{told} does nothing while GPU {others} run kernels that move no memory"
+        wrong = f"{idle} does nothing while GPU {others} run kernels that move no memory"
         do = f"look where it stands: `py-spy dump --pid {still[0].pid}`; the others may wait for it"
         signs.append(Sign(wrong, do, _UNSAID))
     return signs
@@ -339,12 +339,14 @@ class Topology:
 
     def _joined(self, ways: Sequence[str]) -> list[tuple[str, ...]]:
         """Groups of devices that chains of these paths join, by their first device."""
-        found: list[tuple[str, ...]] = []
+        groups: list[tuple[str, ...]] = []
         for device in self.devices:
-            near = [its for its in found if any(self.ways[device, one] in ways for one in its)]
-            found = [its for its in found if its not in near]
-            found.append((*chain(*near), device))
-        return sorted(found, key=lambda its: self.devices.index(its[0]))
+            near = [
+                group for group in groups if any(self.ways[device, one] in ways for one in group)
+            ]
+            groups = [group for group in groups if group not in near]
+            groups.append((*chain(*near), device))
+        return sorted(groups, key=lambda group: self.devices.index(group[0]))
 
 
 def topology(text: str) -> Topology:

@@ -155,8 +155,8 @@ def port_signs(ports: Sequence[Port]) -> list[Sign]:
     for port in ports:
         if port.state != "Active":
             do = _STATES.get(port.physical or "", "see `ibstat` for its physical state")
-            told = f" ({port.physical})" if port.physical else ""
-            signs.append(Sign(f"{port.name} is {port.state}{told}", do, _UNSAID))
+            physical = f" ({port.physical})" if port.physical else ""
+            signs.append(Sign(f"{port.name} is {port.state}{physical}", do, _UNSAID))
             continue
         alike = [p for p in ports if p.state == "Active" and p.link_layer == port.link_layer]
         best = max(p.gbit_per_s or 0 for p in alike)

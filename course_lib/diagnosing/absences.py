@@ -66,9 +66,9 @@ def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     line = _worker_line(record) or first.line
     # The page of a rank that was killed may be a quarter of a second old.
     killed = record.page.state not in ("failed", "returned")
-    place = f", last seen{at(line)}" if killed and line else at(line)
+    where = f", last seen{at(line)}" if killed and line else at(line)
     cause, what, remedy = _raised(record) or _killed(record)
-    sentence = f"{accused(same)} {what}{place}{_others(stand, same)}"
+    sentence = f"{accused(same)} {what}{where}{_others(stand, same)}"
     return found(cause, sentence, remedy, same, {first.rank: line})
 
 

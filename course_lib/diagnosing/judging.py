@@ -136,6 +136,6 @@ def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
 
 def _line(each: Standing) -> str:
     """What one rank does, on one line."""
-    place = "" if each.state == "returned" else at(each.line)
+    where = "" if each.state == "returned" else at(each.line)
     since = f", for {each.still_s:.1f} s" if each.still_s >= STILL_S else ""
-    return f"  rank {each.rank} {each.does}{place}{since}"
+    return f"  rank {each.rank} {each.does}{where}{since}"

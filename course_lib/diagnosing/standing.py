@@ -106,10 +106,10 @@ class Standing:
 
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
     """Of every rank, in their order."""
-    told = any(record.told for record in evidence.records)
+    asked = any(record.told for record in evidence.records)
     lost_s = [r.page.at_s for r in evidence.records if _LOST.search(r.page.error)]
     # By then somebody was gone: it lost a peer, or a launcher began to end the others.
-    gone_s = math.inf if told else max(lost_s, default=-math.inf)
+    gone_s = math.inf if asked else max(lost_s, default=-math.inf)
     return tuple(_standing(record, gone_s) for record in evidence.records)
 
 
@@ -203,7 +203,7 @@ def crashed_call(record: Record) -> Call | None:
 
 def _outside(stack: Sequence[Line]) -> int:
     """How many lines of a stack are not further in than the program's own."""
-    return max((place for place, line in enumerate(stack, 1) if line.own), default=0)
+    return max((number for number, line in enumerate(stack, 1) if line.own), default=0)
 
 
 def _torch_name(page: Page) -> str:

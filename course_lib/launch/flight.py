@@ -71,18 +71,12 @@ def _collective(original: Callable[..., Any]) -> Callable[..., Any]:
         options = next((one for one in args if type(one).__name__.endswith("Options")), None)
         reduce = getattr(options, "reduceOp", None)
         operator = str(getattr(reduce, "op", "SUM")).rpartition(".")[2]
-        root = int(getattr(options, "rootRank", 0))
-        _details.append(
-            (
-                start_ns,
-                time.time_ns(),
-                {
-                    "root": root,
-                    "operator": "" if operator == "SUM" else operator,
-                    "frames": _frames(sys._getframe(1)),
-                },
-            )
-        )
+        details = {
+            "root": int(getattr(options, "rootRank", 0)),
+            "operator": "" if operator == "SUM" else operator,
+            "frames": _frames(sys._getframe(1)),
+        }
+        _details.append((start_ns, time.time_ns(), details))
         return work
 
     return called

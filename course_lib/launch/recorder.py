@@ -100,7 +100,7 @@ def _follow_the_end() -> None:
     @wraps(hook)
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, KeyboardInterrupt) and _recorder:
-            _recorder.freeze()  # somebody ended it: the page says where it was before
+            _recorder.written = True  # somebody ended it: the page says where it was before
         failed(error)
         hook(kind, error, trace)
 
@@ -166,7 +166,7 @@ class _Recorder(threading.Thread):
         self._main = threading.main_thread().ident or 0
         self._launch = launch_name()
         self._writing = threading.RLock()  # a signal's handler may leave while the page is written
-        self._over, self._written = threading.Event(), False  # no look comes, and no page, any more
+        self._over, self.written = threading.Event(), False  # no look comes, and no page, any more
         self._since: Counter[_Key] = Counter()
         self._all: Counter[_Key] = Counter()
         self._called_s, self._step = 0.0, self.step
@@ -210,7 +210,7 @@ class _Recorder(threading.Thread):
             if self._met() or looks % _LOOKS_A_PAGE == 0 or rests_s > took_s / _PAGE_SHARE:
                 start_s = time.thread_time()
                 with self._writing, contextlib.suppress(Exception):  # it must break nothing
-                    if not self._over.is_set():
+                    if not self.written:
                         self._write(sys._current_frames().get(self._main))
                 written_s, took_s = time.monotonic(), time.thread_time() - start_s
             self._look()
@@ -223,22 +223,16 @@ class _Recorder(threading.Thread):
             self.state = state
             self._write(sys._current_frames().get(self._main))
 
-    def freeze(self) -> None:
-        """Leave the last page as it is."""
-        with self._writing:
-            self._over.set()
-            self._written = True
-
     def close(
         self, state: str, key: _Key = (), frame: FrameType | None = None, **more: str
     ) -> None:
         """Write the last page: nothing that happens later changes it."""
         with self._writing:
-            if not self._written and not self._told_to_end():
+            if not self.written and not self._told_to_end():
                 self._over.set()
                 self.state = state
                 self._write(frame, key=key, **more)
-                self._written = True
+                self.written = True
 
     def fail(self, error: BaseException) -> None:
         """Write where the exception was raised, and what it says."""

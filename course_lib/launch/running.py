@@ -149,21 +149,16 @@ class RunningRank:
 
     def update(self, exit_code: int | None, pid: int) -> None:
         """Read what the rank has done since the last call, and show what it printed."""
-        if pid and not self.ended and time.monotonic() > self._look_from_s:
-            self._look_at(pid)
+        look = pid and not self.ended and time.monotonic() > self._look_from_s
+        if look and (used_s := processor_s(pid)) is not None:
+            self._used_before_s = used_s if self._used_before_s is None else self._used_before_s
+            self._computed_s = used_s - self._used_before_s
         if self.exit_code is None:  # before the report: a rank that ended has made its report
             self.exit_code = exit_code
             self._ended_s = time.monotonic()
         if self.report is None:
             self.report = self._folder.read_report(self.rank)
         self.output.show_new_lines()
-
-    def _look_at(self, pid: int) -> None:
-        used_s = processor_s(pid)
-        if used_s is not None:
-            if self._used_before_s is None:
-                self._used_before_s = used_s
-            self._computed_s = used_s - self._used_before_s
 
     @property
     def steps(self) -> Steps:
