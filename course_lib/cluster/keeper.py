@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from course_lib.cluster.configuration import NODES, Folder, program
-from course_lib.cluster.processes import start
+from course_lib.cluster.processes import last_line, start
 from course_lib.launch.descendants import adopt_orphans, end_all, listen_for
 
 _POLL_S = 0.01
@@ -80,12 +80,9 @@ class _Keeper:
             for name, process in self._running.items():
                 code = process.poll()
                 if code is not None and not (name in NODES and code == -signal.SIGKILL):
-                    print(f"{name} {_ended(code)}: {self._last_words(name)}", flush=True)
+                    said = last_line(self._folder.log / name, "it said nothing")
+                    print(f"{name} {_ended(code)}: {said}", flush=True)
                     return True
-
-    def _last_words(self, name: str) -> str:
-        words = (self._folder.log / name).read_text(errors="replace").strip().splitlines()
-        return words[-1] if words else "it said nothing"
 
 
 def _ended(code: int) -> str:

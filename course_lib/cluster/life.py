@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course_lib.cluster import configuration
 from course_lib.cluster.configuration import MARK, Folder, learners
-from course_lib.cluster.processes import environment, left_in
+from course_lib.cluster.processes import environment, last_line, left_in
 from course_lib.cluster.slurm import KEEPER, Slurm
 from course_lib.launch.descendants import kill
 from course_lib.problem import Problem
@@ -135,9 +135,7 @@ def _wait_until_ready(slurm: Slurm, keeper: "subprocess.Popen[bytes] | None" = N
 
 def _last_words(folder: Folder) -> str:
     """Which daemon ended, and why: the keeper's last line."""
-    log = folder.log / "keeper"
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    said = lines[-1] if lines else "its keeper said nothing"
+    said = last_line(folder.log / "keeper", "its keeper said nothing")
     if "Address already in use" in said:
         return f"another program took its port meanwhile: try again ({said})"
     return said

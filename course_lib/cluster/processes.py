@@ -32,6 +32,12 @@ def start(folder: Folder, name: str, command: list[str]) -> "subprocess.Popen[by
         )
 
 
+def last_line(path: Path, otherwise: str) -> str:
+    """The last line of a file; `otherwise` where there is none."""
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else otherwise
+
+
 def left_in(folder: Folder) -> list[int]:
     """The ids of processes that belong to this folder's cluster, its jobs included.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.cluster.life import running, status
-from course_lib.cluster.processes import steps_in
+from course_lib.cluster.processes import last_line, steps_in
 from course_lib.cluster.slurm import Slurm
 from course_lib.problem import Problem
 
@@ -297,11 +297,6 @@ class _Job:
         while not condition():
             state = self.fields().get("JobState", "unknown to Slurm")
             if state in _ENDED or time.monotonic() > until_s:
-                said = self._output()
+                said = last_line(self.folder / "output", "nothing")
                 raise Problem(f"the job is {state} before {what}; its output ends with: {said}")
             time.sleep(_POLL_S)
-
-    def _output(self) -> str:
-        path = self.folder / "output"
-        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return lines[-1] if lines else "nothing"

@@ -71,9 +71,14 @@ def wait_until_warm(
         with _lock:
             server = _running()
             _wait_for_imports(server, stop, meanwhile)
-            _ask_to_import(server, set(modules) - server.imported)
-            with contextlib.suppress(ServerFailed):  # then there will be a new one
-                _wait_for_imports(server, stop, meanwhile)
+            if missing := set(modules) - server.imported:
+                server.imported |= missing
+                server.ready = False
+                # One that has ended meanwhile is replaced by a new one.
+                with contextlib.suppress(OSError):
+                    server.connection.sendall(json.dumps({"modules": sorted(missing)}).encode())
+                with contextlib.suppress(ServerFailed):
+                    _wait_for_imports(server, stop, meanwhile)
 
 
 def keeper_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
@@ -104,23 +109,19 @@ def _asked(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.sock
     return ours
 
 
-def _ask_to_import(server: _Server, modules: set[str]) -> None:
-    if modules:
-        server.imported |= modules
-        server.ready = False
-        with contextlib.suppress(OSError):  # who waits for its answer learns that it has ended
-            server.connection.sendall(json.dumps({"modules": sorted(modules)}).encode())
-
-
 def _wait_for_imports(
     server: _Server, stop: Stop, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
     if not server.ready:
         server.ready = _answer(server, _IMPORT_S, stop, meanwhile) == READY
         if not server.ready:
-            said = _last_words(server)
+            assert server.process.stderr is not None
+            words = server.process.stderr.read().decode(errors="replace").strip().splitlines()
             _forget()
-            raise ServerFailed(f"the process that starts ranks ended while it imported torch{said}")
+            raise ServerFailed(
+                "the process that starts ranks ended while it imported torch"
+                + (f" ({words[-1]})" if words else "")
+            )
 
 
 def _answer(
@@ -137,12 +138,6 @@ def _answer(
         return server.connection.recv(64)
     except ConnectionError:
         return b""
-
-
-def _last_words(server: _Server) -> str:
-    assert server.process.stderr is not None
-    lines = server.process.stderr.read().decode(errors="replace").strip().splitlines()
-    return f" ({lines[-1]})" if lines else ""
 
 
 def _running() -> _Server:
