@@ -3,11 +3,15 @@
 The folder is readable by its owner alone, so nothing is unpickled that somebody else wrote.
 """
 
+import contextlib
 import os
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
 TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
@@ -16,12 +20,35 @@ FOLDER_VARIABLE = "COURSE_RECORD"  # set by launch.run, or by hand for torchrun:
 ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun
 
 
+_LARGE_BYTES = 64 * 1024  # below, nothing is gained
+
+
 def pack(value: Any, path: Path) -> None:
     """Write `value` to a file. Raises OSError where there is no room, else what pickling does."""
     from course_lib.pickled_code import Pickler
 
+    class Packer(Pickler):
+        """Writes a large tensor as its own bytes, without the copies that torch makes."""
+
+        def reducer_override(self, value: Any) -> Any:
+            import torch
+
+            if type(value) is torch.Tensor and not value.requires_grad and not vars(value):
+                # What has no bytes of its own (sparse, conjugate) is left to torch.
+                with contextlib.suppress(RuntimeError, TypeError):
+                    raw: Any = value.view(-1).view(torch.uint8).numpy()
+                    if raw.nbytes >= _LARGE_BYTES:
+                        return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
+            return super().reducer_override(value)
+
     with open(path, "wb") as file:
-        Pickler(file, protocol=5).dump(value)
+        Packer(file, protocol=5).dump(value)
+
+
+def _tensor(raw: bytearray, dtype: "torch.dtype", shape: tuple[int, ...]) -> "torch.Tensor":
+    import torch
+
+    return torch.frombuffer(raw, dtype=dtype).view(shape)
 
 
 def unpack(path: Path) -> Any:

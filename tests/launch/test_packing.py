@@ -21,6 +21,41 @@ def there_and_back(value: Any, folder: Path) -> Any:
     return job.unpack(folder / "value")
 
 
+WHOLE = torch.arange(120_000).view(300, 400)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        WHOLE,
+        WHOLE.to(torch.bfloat16),
+        WHOLE % 2 == 0,
+        WHOLE.to(torch.complex64),
+        WHOLE[10:290],
+        WHOLE.T,
+        WHOLE.float().requires_grad_(),
+        torch.nn.Parameter(WHOLE.float()),
+        torch.empty(0, 5),
+        torch.tensor(3.5),
+        WHOLE.to(torch.complex64).conj(),
+        torch.imag(WHOLE.to(torch.complex64).conj()),
+        torch.eye(300).to_sparse(),
+    ],
+)
+def test_tensors_of_every_kind_come_back_equal(tensor: torch.Tensor, tmp_path: Path) -> None:
+    back, again = there_and_back((tensor, tensor), tmp_path)
+    assert back is again and back.dtype == tensor.dtype
+    assert torch.equal(back.to_dense(), tensor.to_dense())
+    assert (type(back), back.requires_grad) == (type(tensor), tensor.requires_grad)
+    if not (back.requires_grad or back.is_conj() or back.is_sparse):
+        back.reshape(-1)[:1] = 1  # it can be written to
+
+
+def test_a_part_of_a_tensor_takes_only_its_own_bytes(tmp_path: Path) -> None:
+    job.pack(torch.zeros(10_000_000)[:100_000], tmp_path / "value")
+    assert (tmp_path / "value").stat().st_size < 410_000
+
+
 class Unwilling:
     """Can be sent, and cannot be rebuilt where it was not made."""
 
