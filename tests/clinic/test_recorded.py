@@ -63,12 +63,6 @@ def test_every_output_has_a_source_and_is_short(name):
     assert one.provenance.startswith("recorded: " if one.recorded else "built, not recorded, from ")
 
 
-def test_most_were_recorded_and_what_was_built_says_so():
-    built = [name for name in recorded.names() if not recorded.output(name).recorded]
-    assert len(built) <= len(recorded.names()) / 5
-    assert {"ibstat_slow", "mlnx_perf", "nvidia-smi_pmon_hang"} <= set(built)
-
-
 @pytest.mark.parametrize("name", sorted(set(recorded.names()) - UNREAD - set(REFUSALS)))
 def test_every_output_is_read(name):
     # `ibv_devices` without a device reads as nothing, which is its meaning.
