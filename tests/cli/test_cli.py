@@ -304,7 +304,7 @@ def test_diagnose_says_a_sentence_and_has_a_code(tmp_path, capsys):
     assert "Don't know: no rank left a page here. Record" in capsys.readouterr().out
     (tmp_path / "rank0.json").write_text(json.dumps(page))
     assert cli.main(["diagnose", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("Nothing wrong found: the one rank has finished")
+    assert capsys.readouterr().out.startswith("Nothing wrong found: every rank has finished")
     (tmp_path / "rank0.json").write_text(
         json.dumps(page | {"state": "failed", "error": "ValueError: empty"})
     )
