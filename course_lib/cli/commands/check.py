@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.cli.answer import Answer, add_json_option, refusals
+from course_lib.cli.options import Answer, add_json_option
 from course_lib.problem import Problem
 
 if TYPE_CHECKING:
@@ -42,14 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument("--csv", action="store_true", help=about)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer | int:
     """One line for each exercise, and totals; 0 when all passed, 2 when a file was not graded."""
     from course_lib.checking.submissions.notebook import notebooks_at
     from course_lib.checking.submissions.sandbox import Limits
     from course_lib.launch.descendants import adopt_orphans
 
-    with refusals():
-        limits = Limits(arguments.limit_s, arguments.memory_gb)
+    limits = Limits(arguments.limit_s, arguments.memory_gb)
     paths = notebooks_at(arguments.notebook)
     alone = len(arguments.notebook) == 1 and paths == arguments.notebook
     adopt_orphans()
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _one(next(graded), arguments)
     if arguments.json:
         done = list(graded)
-        return Answer("", [_data(each) for each in done], _code(done)).say(True)
+        return Answer("", [_data(each) for each in done], _code(done))
     return _several(graded, arguments.csv)
 
 
@@ -73,11 +72,11 @@ def _graded(path: Path, limits: "Limits") -> "Graded":
         return grade.Graded(path, problem=str(killed))
 
 
-def _one(graded: "Graded", arguments: argparse.Namespace) -> int:
+def _one(graded: "Graded", arguments: argparse.Namespace) -> Answer:
     if graded.problem:
         raise Problem(graded.problem)
     text = _table([graded]) if arguments.csv else _text(graded)
-    return Answer(text, _data(graded), _code([graded])).say(arguments.json)
+    return Answer(text, _data(graded), _code([graded]))
 
 
 def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
