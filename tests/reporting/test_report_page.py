@@ -7,9 +7,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.reporting.exporting import to_html
 from course_lib.reporting.page import notebook
 from course_lib.reporting.texts import Texts
+from course_lib.reporting.writing import to_html
 from tests.reporting.facts_made import EMPTY, FULL
 
 OWN = (
