@@ -45,23 +45,6 @@ def words(layout: Layout) -> str:
     return " ".join(f"{name}={value}" for name, value in given.items()) or "one GPU"
 
 
-def refuse(engine: str, job: Job, reasons: Mapping[str, bool]) -> None:
-    """Raise ValueError with the first reason that holds, which says what the engine does.
-
-    No engine here gathers weights as YaFSDP does, and none sums gradients after a group.
-    """
-    layout, recipe = job.layout, job.recipe
-    common = {
-        "it does not gather as YaFSDP does": recipe.gathering == "yafsdp",
-        "it exchanges gradients once or every time": layout.reduces == "group",
-    }
-    for reason, holds in {**reasons, **common}.items():
-        if holds:
-            raise ValueError(
-                f"{engine} cannot run {words(layout)}: {reason}; take another layout or engine"
-            )
-
-
 def as_its_stage_does(layout: Layout) -> bool:
     """Whether gradients are exchanged when the ZeRO stage does it by itself."""
     return layout.reduces == replace(layout, reduce=None).reduces

@@ -15,16 +15,14 @@ from course_lib.emitting.head import (
     keeps_fp32,
     precision,
     predicted,
-    refuse,
     rendezvous,
     script,
 )
 from course_lib.theory.inputs.job import Job, as_framework_does
 from course_lib.theory.inputs.models import Constants, stretching, untold
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 
-VERSION = "torchtitan 0.3.0"
+NAME, VERSION = "torchtitan", "torchtitan 0.3.0"
 FILE, SCRIPT = "titan_plan.py", "torchtitan.sh"
 # Names of torch.distributed.pipelining; any other order of passes is not one of these.
 _SCHEDULES = {
@@ -44,8 +42,7 @@ _NEEDS = {
 
 
 def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
-    """`titan_plan.py` and `torchtitan.sh`. Raises ValueError for what torchtitan cannot run."""
-    _check(job)
+    """`titan_plan.py` and `torchtitan.sh`."""
     run = {
         "hf_assets_path": '"$TOKENIZER"',
         "dump_folder": '"$CHECKPOINTS"',
@@ -88,44 +85,10 @@ def _as_kept(job: Job) -> Job:
     return replace(own, recipe=replace(own.recipe, loss=loss), layout=layout)
 
 
-def _check(job: Job) -> None:
-    layout, recipe, cp = job.layout, job.recipe, job.layout.cp
+def reasons(job: Job) -> dict[str, bool]:
+    """Why it cannot run the job."""
+    shape, layout, recipe, cp = job.shape, job.layout, job.recipe, job.layout.cp
     cut = (2 * cp if cp > 1 else 1) * (layout.tp if layout.sequence_parallel else 1)
-    refuse("torchtitan", job, _of_the_model(job.shape))
-    refuse(
-        "torchtitan",
-        job,
-        {
-            "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
-                layout.zero_stage in (1, 2)
-            ),
-            "it shards over the cp ranks as well, which is stage 3": (
-                layout.zero_stage == 0 and cp > 1
-            ),
-            "a shard group holds whole groups of cp ranks": layout.shard_ranks % cp > 0,
-            "without a pipeline it exchanges gradients as its stage does": (
-                layout.pp == 1 and not as_its_stage_does(layout)
-            ),
-            f"it has no schedule {layout.schedule!r}": layout.schedule not in _SCHEDULES,
-            "its groups are of pp micro-batches": layout.group not in (None, layout.pp),
-            f"its cp and tp cut the {job.sequence:,} tokens into {cut} equal parts": job.sequence
-            % cut
-            > 0,
-            "it computes in bf16 or fp32": precision(job) not in _DTYPES,
-            "its AdamW keeps moments in the precision of the weights": (
-                recipe.optimizer != ("adamw" if keeps_fp32(job) else "adamw-bf16")
-            ),
-            f"it does not recompute {recipe.recompute!r}": recipe.recompute not in _RECOMPUTE,
-            "it recomputes in all layers or in none": recipe.recompute_layers is not None,
-            "it ties no embeddings across a pipeline": layout.pp > 1 and job.shape.tied_embeddings,
-            "it moves weights to the host as well": recipe.offload != "none",
-            "FlexAttention never keeps the scores": recipe.attention != "flash",
-        },
-    )
-
-
-def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
-    """What its Llama does not have."""
     return {
         "its mixtures of experts have sizes of their own": shape.experts > 0,
         "its Llama has a swiglu MLP and RMSNorms, two in a layer": (
@@ -139,6 +102,30 @@ def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
         "its Llama's heads together are as wide as the model": (
             shape.head_width * shape.heads != shape.hidden
         ),
+        "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
+            layout.zero_stage in (1, 2)
+        ),
+        "it shards over the cp ranks as well, which is stage 3": (
+            layout.zero_stage == 0 and cp > 1
+        ),
+        "a shard group holds whole groups of cp ranks": layout.shard_ranks % cp > 0,
+        "without a pipeline it exchanges gradients as its stage does": (
+            layout.pp == 1 and not as_its_stage_does(layout)
+        ),
+        f"it has no schedule {layout.schedule!r}": layout.schedule not in _SCHEDULES,
+        "its groups are of pp micro-batches": layout.group not in (None, layout.pp),
+        f"its cp and tp cut the {job.sequence:,} tokens into {cut} equal parts": (
+            job.sequence % cut > 0
+        ),
+        "it computes in bf16 or fp32": precision(job) not in _DTYPES,
+        "its AdamW keeps moments in the precision of the weights": (
+            recipe.optimizer != ("adamw" if keeps_fp32(job) else "adamw-bf16")
+        ),
+        f"it does not recompute {recipe.recompute!r}": recipe.recompute not in _RECOMPUTE,
+        "it recomputes in all layers or in none": recipe.recompute_layers is not None,
+        "it ties no embeddings across a pipeline": layout.pp > 1 and shape.tied_embeddings,
+        "it moves weights to the host as well": recipe.offload != "none",
+        "FlexAttention never keeps the scores": recipe.attention != "flash",
     }
 
 

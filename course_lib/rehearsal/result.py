@@ -82,13 +82,9 @@ class Rehearsal:
         return next(line for line in self.lines if line.what == what)
 
     def verify(self) -> Self:
-        """Return itself; raises AssertionError for the first quantity with an unexplained rest."""
-        for line in self.lines:
-            calls, size_bytes = line.unexplained
-            if calls or size_bytes:
-                raise AssertionError(
-                    f"{line.what}: {size_bytes:,} bytes and {calls:,} calls are not explained"
-                )
+        """Return itself; raises AssertionError where a byte or a call is not explained."""
+        if not self.explained:
+            raise AssertionError(self.report())
         return self
 
     @property
