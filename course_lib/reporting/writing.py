@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.lab.chromium import INSTALL_CHROMIUM, browser_path
-from course_lib.mine.shelf import free_name
+from course_lib.mine import free_name
 from course_lib.problem import Problem
 from course_lib.reporting import texts
 from course_lib.reporting.checks import Check, checks
