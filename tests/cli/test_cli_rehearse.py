@@ -97,10 +97,6 @@ def test_a_gpu_is_large_enough_or_not(call, sequences, verdict):
     assert found["fit"]["fits"] == (verdict == "fit")
 
 
-def test_a_gpu_that_there_is_not_is_one_sentence(call):
-    assert "did you mean 'H100-SXM'" in call("--gpu", "H100", code=2).err
-
-
 def test_how_far_it_is_goes_to_stderr_now_and_then(call, monkeypatch, capsys):
     assert call("--json").err == "cutting 1 layers, one after the other\n"
     clock = iter([0.0, 0.0, 4.0, 8.0, 12.0, 16.0])
@@ -120,6 +116,7 @@ def test_a_byte_without_a_name_exits_with_1(call, monkeypatch):
 
 
 def test_what_cannot_be_rehearsed_is_one_sentence(call):
+    assert "did you mean 'H100-SXM'" in call("--gpu", "H100", code=2).err
     problem = call("--experts", "4", "--top-k", "1", code=2).err
     assert problem.startswith("course rehearse: experts 4 cannot be rehearsed, since what sends ")
     assert problem.endswith("`course memory`\n") and problem.count("\n") == 1
