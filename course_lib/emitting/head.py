@@ -14,23 +14,18 @@ from course_lib.theory.step.step_time import step_time
 def head(job: Job, model: str, engine: str, more: Sequence[str] = ()) -> str:
     """Comment lines: the plan, its predictions, the version of the engine, and `more`."""
     layout, cluster = job.layout, job.cluster
+    stage, bill = worst_stage(job)
+    where = f"pipeline rank {stage}, the fullest" if layout.pp > 1 else "each GPU"
+    size = format_bytes(bill.total_bytes, digits=1)
     lines = [
         f"{model} on {cluster.nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}, "
         f"{layout.global_batch:,} sequences of {job.sequence:,} tokens in an update",
         words(layout),
-        f"predicted: {predicted(job)}",
+        f"predicted: {size} on {where}; {step_time(job).total_s:.4g} s a step",
         f"written for {engine}",
         *more,
     ]
     return commented(lines)
-
-
-def predicted(job: Job) -> str:
-    """The memory of the fullest GPU and the time of a step."""
-    stage, bill = worst_stage(job)
-    where = f"pipeline rank {stage}, the fullest" if job.layout.pp > 1 else "each GPU"
-    size = format_bytes(bill.total_bytes, digits=1)
-    return f"{size} on {where}; {step_time(job).total_s:.4g} s a step"
 
 
 def commented(lines: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ Sources: config/configs.py, trainer.py, models/llama3, distributed/pipeline_para
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from course_lib.emitting.head import (
@@ -14,13 +13,11 @@ from course_lib.emitting.head import (
     head,
     keeps_fp32,
     precision,
-    predicted,
     rendezvous,
     script,
 )
-from course_lib.theory.inputs.job import Job, as_framework_does
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import Constants, stretching, untold
-from course_lib.theory.memory.peak import worst_stage
 
 NAME, VERSION = "torchtitan", "torchtitan 0.3.0"
 FILE, SCRIPT = "titan_plan.py", "torchtitan.sh"
@@ -68,21 +65,6 @@ def _notes(job: Job, constants: Constants) -> Iterator[str]:
         yield "weights and gradients are fp32 shards here, not 16-bit ones with an fp32 copy"
     if job.layout.pp > 1 and job.layout.reduces != "update":
         yield "pipelines of torch exchange gradients once in an update, not as planned"
-    if keeps_fp32(job):
-        own = _as_kept(job)
-        more = worst_stage(own)[1].total_bytes > job.cluster.accelerator.memory_bytes
-        yield f"predicted with what torchtitan keeps: {predicted(own)}" + (
-            "; more than this GPU has" if more else ""
-        )
-
-
-def _as_kept(job: Job) -> Job:
-    """The job with torchtitan's precisions, its loss, and what its pipelines keep."""
-    plain = replace(job, recipe=replace(job.recipe, gradient_buffer=False))
-    own = as_framework_does(plain, "torchtitan")
-    loss = "chunked" if job.recipe.loss == "chunked" else own.recipe.loss
-    layout = replace(own.layout, reshard=job.layout.reshard)
-    return replace(own, recipe=replace(own.recipe, loss=loss), layout=layout)
 
 
 def reasons(job: Job) -> dict[str, bool]:

@@ -6,7 +6,7 @@ messages: rotary positions and dropout.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -249,13 +249,7 @@ class Observed:
     sent: dict[str, Total]
 
 
-# Called with the number of layers that are cut, and of all: by far the longest part.
-Tell = Callable[[int, int], None]
-
-
-def one_update(
-    job: Job, tensors: AbstractContextManager[Any], tell: Tell = lambda _done, _layers: None
-) -> Observed:
+def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
     """Train for one update inside the process group; tensors are made and used in `tensors`."""
     layout, optimizer_name = job.layout, job.recipe.optimizer
     # Ranks as the theory places them: tp innermost, then the shards, then their copies.
@@ -267,7 +261,7 @@ def one_update(
     }
     with tensors:
         model = _model(job)
-    _cut(model, job, mesh, tell)
+    _cut(model, job, mesh)
     with tensors, log_wire() as log:
         # One parameter after the other: a list of tensors on different meshes is refused.
         parameters = list(model.parameters())
@@ -302,7 +296,7 @@ def _model(job: Job) -> Transformer:
         torch.set_default_dtype(standard)
 
 
-def _cut(model: Transformer, job: Job, mesh: DeviceMesh, tell: Tell) -> None:
+def _cut(model: Transformer, job: Job, mesh: DeviceMesh) -> None:
     """Cut the matrices over tp; shard what is left, each layer for itself, and all the rest."""
     layout, recipe = job.layout, job.recipe
     if layout.tp > 1:
@@ -314,8 +308,7 @@ def _cut(model: Transformer, job: Job, mesh: DeviceMesh, tell: Tell) -> None:
         param_dtype=DTYPES[recipe.compute or recipe.parameters],
         reduce_dtype=DTYPES[recipe.gradients],
     )
-    for done, block in enumerate(model.blocks):
-        tell(done, len(model.blocks))
+    for block in model.blocks:
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=layout.reshard)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False)
 

@@ -12,7 +12,7 @@ from ipykernel.kernelspec import get_kernel_dict
 
 from course_lib.building import build, compare, notebooks
 from course_lib.building.chapters import ROOMS
-from course_lib.building.folders import FOLDERS, expected
+from course_lib.building.folders import FOLDERS
 from course_lib.building.notebooks import FOLD, solved, unsolved, with_papers
 from course_lib.problem import Problem
 
@@ -405,29 +405,3 @@ def test_a_file_that_build_did_not_write_is_left_alone(root, text):
     path.write_text(text)
     build(root)
     assert path.read_text() == text
-
-
-# --- this repository --------------------------------------------------------------------------
-
-
-def _git(*arguments):
-    try:
-        run = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, timeout=30)
-    except FileNotFoundError:
-        pytest.skip("git is not installed")
-    return run.stdout if run.returncode == 0 else b""
-
-
-def test_the_committed_notebooks_are_what_the_committed_chapters_give(tmp_path):
-    """Blobs, not files: a learner's own work in the tree must not fail the tests."""
-    names = _git("ls-files", str(ROOMS), *FOLDERS).decode().splitlines()
-    if not any(name.endswith(".ipynb") for name in names):
-        pytest.skip("no notebooks are committed here, or this is no git repository")
-    for name in names:
-        target = tmp_path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_git("show", f":{name}"))
-    committed = {path: data for path, data in snapshot(tmp_path).items() if path.is_file()}
-    texts = {path: text.encode() for path, text in expected(tmp_path).items()}
-    wrong = [p.name for p in committed.keys() | texts.keys() if committed.get(p) != texts.get(p)]
-    assert not wrong, f"run `course build` and commit: {sorted(wrong)}"

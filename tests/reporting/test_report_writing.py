@@ -64,24 +64,25 @@ def test_a_layout_that_cannot_be_is_refused_and_none_waits(capsys):
         keep_plan({}, None)
 
 
-def test_without_a_browser_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(writing, "browser_path", lambda: None)
-    monkeypatch.setattr(writing, "find_spec", lambda _: None)
-    made = report()
-    assert made.pdf is None and "install Chromium or Google Chrome" in made.note
-    assert made.html.exists() and "note: there is no PDF" in str(made)
-
-
-def test_a_browser_that_fails_or_hangs_leaves_the_html(monkeypatch):
-    monkeypatch.setattr(writing, "browser_path", lambda: "false")
-    assert "did not print the report" in report().note
-    monkeypatch.setattr(writing, "browser_path", lambda: "sleep")
-    monkeypatch.setattr(subprocess, "run", _too_long)
-    assert "timed out" in report().note
-
-
-def _too_long(command, **_):
+def too_long(command, **_):
     raise subprocess.TimeoutExpired(command, 60)
+
+
+@pytest.mark.parametrize(
+    ("browser", "run", "words"),
+    [
+        (None, subprocess.run, "there is no PDF: install Chromium or Google Chrome"),
+        ("false", subprocess.run, "did not print the report"),
+        ("sleep", too_long, "timed out"),
+    ],
+)
+def test_without_a_browser_that_prints_the_html_is_left(browser, run, words, monkeypatch):
+    monkeypatch.setattr(writing, "browser_path", lambda: browser)
+    monkeypatch.setattr(writing, "find_spec", lambda _: None)
+    monkeypatch.setattr(subprocess, "run", run)
+    made = report()
+    assert made.pdf is None and made.html.exists()
+    assert words in made.note and f"note: {made.note}" in str(made)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):

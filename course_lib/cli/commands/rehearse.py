@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
@@ -65,7 +64,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     length = inputs.sequence(arguments, model.shape)
     job = Job(model.shape, _recipe(arguments), _layout(arguments), sequence=length)
     chip = inputs.gpu(arguments) if arguments.gpu else None
-    result = rehearse(job, arguments.rank or 0, _Progress())
+    if job.layout.world >= 1000:  # torch makes a tensor for each shard of each tensor
+        print(f"cutting {model.shape.layers} layers, which takes minutes", file=sys.stderr)
+    result = rehearse(job, arguments.rank or 0)
     text = f"{model.name}, sequences of {length:,} tokens\n{model.notes}{result.report()}"
     data = {**inputs.data(model, job), "rank": result.rank, **result.data()}
     well = result.explained
@@ -73,25 +74,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         sentence, data["fit"] = _fit(result, chip)
         text, well = f"{text}\n{sentence}", well and data["fit"]["fits"]
     return Answer(text, data, code=0 if well else 1)
-
-
-class _Progress:
-    """Says on stderr how far it is, not more often than every few seconds."""
-
-    EVERY_S = 5.0
-
-    def __init__(self) -> None:
-        self.start_s = self.said_s = time.monotonic()
-
-    def __call__(self, done: int, layers: int) -> None:
-        now_s = time.monotonic()
-        if done == 0:
-            self.start_s = self.said_s = now_s
-            print(f"cutting {layers} layers, one after the other", file=sys.stderr)
-        if now_s - self.said_s >= self.EVERY_S:
-            left_s = (now_s - self.start_s) / done * (layers - done)
-            print(f"{done} of {layers} layers, {left_s:.0f} s to go", file=sys.stderr)
-            self.said_s = now_s
 
 
 def _fit(result: "Rehearsal", chip: "Accelerator") -> tuple[str, dict[str, Any]]:
