@@ -5,18 +5,20 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 
 from course_lib import cli, emitting
+from course_lib.cli import inputs
 from course_lib.theory import planner
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware, layout, models
 from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory import peak
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
@@ -355,59 +357,49 @@ def test_a_folder_with_a_configuration_stands_for_the_model(data, text, tmp_path
 
 # --- all options ------------------------------------------------------------------------------
 
-RUN = "flops llama3-8b --tokens 15T --gpus 1k"
-STEP = "step mixtral-8x7b --sequence 4096 --dp 8 --tp 4 --pp 8 --zero-stage 1"
-# A command, a key of its answer, and options that each change it, "|" between them.
-SHARED = {
-    ("memory mixtral-8x7b --layers 4", "leaves"): "--layers 3|--hidden 8192|--heads 64"
-    "|--kv-heads 16|--head-dim 64|--ffn 8192|--vocab 64000|--context 8192|--experts 16|--top-k 1"
-    "|--shared-experts 1|--dense-layers 1|--layer-norms 4|--mlp gelu|--norm layernorm"
-    "|--attention-biases qkv|--qk-norm head|--biases yes|--learned-positions yes"
-    "|--tied-embeddings yes|--recipe megatron-18|--optimizer sgd|--attention standard"
-    "|--parameters fp32|--gradients fp32|--master-copy no|--gradient-buffer yes|--compute fp32"
-    "|--framework torchtitan|--dropout yes|--sequence 2048",
-    ("memory mixtral-8x7b --dense-layers 1", "leaves"): "--expert-ffn 4096",
-    ("memory mixtral-8x7b --shared-experts 1", "shape"): "--shared-gate yes",
-    # Of a small model: in the bills of large ones other moments of an update need more.
-    ("memory gpt2-124m", "leaves"): "--gradient-life backward|--loss eager",
-    ("memory gpt2-124m --sequence 16", "leaves"): "--update foreach",
-    ("memory gpt2-124m --norm rmsnorm --framework thunder", "leaves"): "--compiled yes",
-}
-LAYOUT = (
-    "--micro-batch 2|--accumulation 2|--dp 4|--tp 2|--pp 4|--cp 2|--ep 4|--zero-stage 3"
-    "|--sequence-parallel|--schedule interleaved --virtual-stages 2|--shard-group 4"
-    "|--zero-stage 3 --accumulation 16 --reshard no|--zero-stage 3 --reduce update"
-    "|--stage-layers 8,5,4,3,3,3,3,3|--recompute full"
-)
 CLUSTER = (
-    "|--gpu A100-SXM-80GB|--gpus-per-node 4|--inside-gb-per-s 300|--inside-latency-us 3000"
+    "--gpu A100-SXM-80GB|--gpus-per-node 4|--inside-gb-per-s 300|--inside-latency-us 3000"
     "|--between-gb-per-s 12.5|--between-latency-us 900|--framework megatron-deepspeed"
 )
-OWN = {
-    (STEP.replace("step", "memory"), "leaves"): f"{LAYOUT}|--stage 3",
-    (STEP, "leaves"): f"{LAYOUT}{CLUSTER}|--nodes 1 --gpus-per-node 256",
+# A command, a key of its answer, and options that each change it, "|" between them.
+CHANGES = {
+    # One option of each kind for the model, its training and its layout: the others are fields.
+    ("memory mixtral-8x7b --layers 4 --dp 4", "leaves"): "--layers 3|--mlp gelu|--biases yes"
+    "|--recipe megatron-18|--optimizer sgd|--parameters fp32|--gradients fp32|--dropout yes"
+    "|--framework torchtitan|--sequence 2048|--recompute full|--zero-stage 3|--tp 2"
+    "|--sequence-parallel --tp 2",
+    ("memory gpt2-124m --norm rmsnorm --framework thunder", "leaves"): "--compiled yes",
+    ("memory llama3-8b --zero-stage 3 --dp 8 --pp 8", "leaves"): "--reduce update|--reshard no"
+    "|--stage-layers 8,5,4,3,3,3,3,3|--stage 3",
+    ("step mixtral-8x7b --sequence 4096 --dp 8 --tp 4 --pp 8", "leaves"): f"--tp 2|{CLUSTER}"
+    "|--nodes 1 --gpus-per-node 256|--recompute full",
     ("flops llama3-8b", "leaves"): "--sequences 2|--recompute full|--attention flash",
-    (RUN, "training"): "--mask causal|--tokens 1T|--gpus 2k|--gpu A100-SXM-80GB|--mfu 0.3"
-    "|--gpu-hour-usd 4|--sequence 4096",
+    ("flops llama3-8b --tokens 15T --gpus 1k", "training"): "--mask causal|--tokens 1T|--gpus 2k"
+    "|--gpu A100-SXM-80GB|--mfu 0.3|--gpu-hour-usd 4|--sequence 4096",
     (PLAN, "best"): "--nodes 4|--batch 128|--margin 0.7|--top 3|--recompute full"
-    f"|--recipe megatron-18{CLUSTER}",
+    f"|--recipe megatron-18|{CLUSTER}",
 }
-CHANGES = [
-    (line, key, change)
-    for (line, key), changes in {**SHARED, **OWN}.items()
-    for change in changes.split("|")
-]
 
 
-@pytest.mark.parametrize(("line", "key", "change"), CHANGES)
+def test_the_options_of_a_model_its_training_and_its_layout_are_fields():
+    kinds = {TransformerShape: inputs._SHAPE, Recipe: inputs._RECIPE, layout.Layout: inputs._LAYOUT}
+    for kind, options in kinds.items():
+        assert set(options) <= {field.name for field in fields(kind)}
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "change"),
+    [(*asked, change) for asked, changes in CHANGES.items() for change in changes.split("|")],
+)
 def test_each_option_changes_the_answer(data, line, key, change):
     assert data(f"{line} {change}")[key] != data(line)[key]
 
 
 def test_every_option_is_tried():
     form_of_an_answer = "--unit --derive --meter --rejected --emit --layout --to -h --help --json"
-    tried = {*form_of_an_answer.split()}
-    tried |= set(re.findall(r"--[\w-]+", " ".join(change for *_, change in CHANGES)))
+    fields_of_inputs = {*inputs._SHAPE, *inputs._RECIPE, *inputs._LAYOUT}
+    tried = {*form_of_an_answer.split(), *(f"--{it.replace('_', '-')}" for it in fields_of_inputs)}
+    tried |= set(re.findall(r"--[\w-]+", " ".join(CHANGES.values())))
     parsers = cli._parser()._subparsers._group_actions[0].choices
     for command in ("memory", "step", "flops", "plan"):
         options = {name for it in parsers[command]._actions for name in it.option_strings}
