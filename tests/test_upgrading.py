@@ -163,16 +163,6 @@ def test_two_upgrades_bring_everything_and_lose_nothing(upstream, clone):
     assert "new      exercises/15.ipynb" in said
 
 
-def test_what_the_course_left_alone_is_left_alone(upstream, clone):
-    learn(clone)
-    before = contents(clone)
-    commit(upstream, {"exercises/04.ipynb": notebook("four")})
-    upgrade(clone)
-    after = contents(clone)
-    assert after.pop("exercises/04.ipynb") != before.pop("exercises/04.ipynb")
-    assert after == before
-
-
 @pytest.mark.parametrize(
     "name", ["exercises/14.ipynb", "extra", "dist/14.ipynb", "plans/deep/note", "library.py"]
 )

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -277,8 +277,9 @@ def _layout(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def words(layout: "Layout") -> str:
     """The number of GPUs, and the fields of a layout that are not at their default."""
-    values = [(entry, getattr(layout, entry.name)) for entry in fields(layout)]
-    chosen = [f"{entry.name}={value}" for entry, value in values if value != entry.default]
+    from course_lib.theory.inputs.layout import ALONE
+
+    chosen = [f"{k}={v}" for k, v in vars(layout).items() if v != getattr(ALONE, k)]
     gpus = f"{layout.world:,} GPU{'s' * (layout.world > 1)}"
     return f"{gpus} ({' '.join(chosen)})" if chosen else gpus
 

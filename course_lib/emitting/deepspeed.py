@@ -119,7 +119,15 @@ def _settings(job: Job) -> dict[str, Any]:
         zero[name] = 500_000_000
     zero.pop("stage3_param_persistence_threshold", None)
     if layout.zero_stage == 3:
-        zero |= _gathered(job)
+        # As many weights at a time as the plan's memory has room for: DeepSpeed's own limits are
+        # numbers that fit some model. Those of a layer are dropped after each pass.
+        local, ahead = local_parameters(job.shape), recipe.gathered_units - 1
+        layer = local.layer_dense + local.layer_experts
+        zero |= {
+            "stage3_max_live_parameters": (1 + ahead) * layer + local.ends_dense,
+            "stage3_prefetch_bucket_size": ahead * layer,
+            "stage3_max_reuse_distance": 0,
+        }
     if recipe.optimizer == "adamw-8bit":
         settings["zero_allow_untested_optimizer"] = True
     if precision(job) != "fp32":
@@ -127,16 +135,3 @@ def _settings(job: Job) -> dict[str, Any]:
         sums = "fp32" if recipe.accumulated_bytes == PRECISION_BYTES["fp32"] else precision(job)
         settings["data_types"] = {"grad_accum_dtype": sums}
     return settings
-
-
-def _gathered(job: Job) -> dict[str, int]:
-    """As many weights at a time as the plan's memory has room for: DeepSpeed's own limits are
-    numbers that fit some model. Those of a layer are dropped after each pass.
-    """
-    local = local_parameters(job.shape)
-    layer, ahead = local.layer_dense + local.layer_experts, job.recipe.gathered_units - 1
-    return {
-        "stage3_max_live_parameters": (1 + ahead) * layer + local.ends_dense,
-        "stage3_prefetch_bucket_size": ahead * layer,
-        "stage3_max_reuse_distance": 0,
-    }

@@ -112,7 +112,7 @@ def reasons(job: Job) -> dict[str, bool]:
 
 
 def _code(job: Job, constants: Constants) -> str:
-    shape, recipe = job.shape, job.recipe
+    shape, recipe, (training, parallelism) = job.shape, job.recipe, _settings(job)
     loss = "CrossEntropyLoss.Config(global_vocab_size=VOCAB)"
     if recipe.loss == "chunked":
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={recipe.loss_chunks})"
@@ -170,10 +170,10 @@ def planned() -> Trainer.Config:
             last_save_model_only=False,
         ),
         training=TrainingConfig(
-{_arguments(_training(job))}
+{_arguments(training)}
         ),
         parallelism=ParallelismConfig(
-{_arguments(_parallelism(job))}
+{_arguments(parallelism)}
             module_fqns_per_model_part=CHUNKS if len(CHUNKS) > 1 else None,
         ),
         activation_checkpoint={_RECOMPUTE[recipe.recompute]},
@@ -242,24 +242,20 @@ def _arguments(settings: dict[str, Any]) -> str:
     return "\n".join(f"            {name}={value!r}," for name, value in settings.items())
 
 
-def _training(job: Job) -> dict[str, Any]:
+def _settings(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of the training, and those of its parallelism."""
     layout = job.layout
-    # A pipeline takes all micro-batches of an update at once; otherwise they come one by one.
-    at_once = layout.accumulation if layout.pp > 1 else 1
-    return {
-        "local_batch_size": layout.micro_batch * at_once,
+    sharded, pipelined = layout.zero_stage == 3, layout.pp > 1
+    training = {
+        # A pipeline takes all micro-batches of an update at once; otherwise they come one by one.
+        "local_batch_size": layout.micro_batch * (layout.accumulation if pipelined else 1),
         "global_batch_size": layout.global_batch,
         "seq_len": job.sequence,
         "dtype": "float32" if keeps_fp32(job) else "bfloat16",
         "mixed_precision_param": _DTYPES[precision(job)],
         "disable_cuda_graphs": True,
     }
-
-
-def _parallelism(job: Job) -> dict[str, Any]:
-    layout = job.layout
-    sharded = layout.zero_stage == 3
-    settings: dict[str, Any] = {
+    parallelism = {
         "data_parallel_replicate_degree": layout.shard_groups if sharded else layout.dp,
         "data_parallel_shard_degree": layout.shard_ranks // layout.cp if sharded else 1,
         "fsdp_reshard_after_forward": "always" if layout.reshard else "never",
@@ -268,12 +264,10 @@ def _parallelism(job: Job) -> dict[str, Any]:
         "context_parallel_degree": layout.cp,
         "pipeline_parallel_degree": layout.pp,
     }
-    if layout.pp > 1:
-        settings |= {
-            "pipeline_parallel_schedule": _SCHEDULES[layout.schedule],
-            "pipeline_parallel_microbatch_size": layout.micro_batch,
-        }
-    return settings
+    if pipelined:
+        parallelism["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
+        parallelism["pipeline_parallel_microbatch_size"] = layout.micro_batch
+    return training, parallelism
 
 
 def _chunks(job: Job) -> str:

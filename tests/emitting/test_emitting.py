@@ -15,7 +15,7 @@ from course_lib.demos import three_d
 from course_lib.emitting import ENGINES, course, folder, head
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import CONSTANTS, MODELS, of_configuration
+from course_lib.theory.inputs.models import CONSTANTS
 from course_lib.theory.inputs.recipe import MIXED_16, RECIPES
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.step.step_time import step_time
@@ -227,11 +227,6 @@ def test_every_size_of_the_model_is_in_the_file_or_refused(engine, plan, change)
 # --- what a model computes beyond its sizes ----------------------------------------------------
 
 
-def test_the_constants_of_every_preset_are_known():
-    assert set(CONSTANTS) == set(MODELS)
-    assert all({"rms_norm_eps", "layer_norm_epsilon"} & set(its) for its in CONSTANTS.values())
-
-
 def megatrons(constants, shape=None):
     """The flags of a model, without the notes at the head."""
     job = JOBS["8b hybrid zero-1" if shape is None else "mixtral"]
@@ -275,17 +270,6 @@ def test_what_a_file_leaves_out_is_said_at_its_head(constants, words):
         text, *_ = emitting.files(target, job, "", constants).values()
         assert f"# {words}" in text
     assert words not in megatrons(CONSTANTS["llama3-8b"])
-
-
-def test_a_configuration_names_its_constants_in_old_and_new_words():
-    old = {"rope_theta": 5e5, "rope_scaling": CONSTANTS["llama3.1-8b"]["rope_scaling"]}
-    new = {"rope_parameters": {"rope_theta": 5e5, **old["rope_scaling"]}}
-    for values in (old, new):
-        its = of_configuration({"rms_norm_eps": 1e-5, "eos_token_id": 2, **values})
-        assert (its["rope_theta"], its["rope_scaling"]["factor"]) == (5e5, 8.0)
-        assert set(its) == {"rms_norm_eps", "rope_theta", "rope_scaling"}
-    plain = {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}
-    assert of_configuration(plain) == {"rope_theta": 1e4}
 
 
 # --- what must be given -----------------------------------------------------------------------

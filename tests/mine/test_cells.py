@@ -99,10 +99,6 @@ def test_parts_of_several_cells_stand_one_after_the_other(cell):
     assert alone["Two"]().two() == 2
 
 
-def test_the_courses_own_code_has_no_cell():
-    assert text_of([collectives.ring_all_gather, collectives.ring_reduce_scatter]) == ""
-
-
 def test_lines_are_those_with_code():
     text = '"""A file."""\n\n# a comment\ndef f():\n    """Says it."""\n    return 1  # one\n\n'
     text += "X = 2\n"

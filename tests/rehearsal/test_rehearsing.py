@@ -12,41 +12,11 @@ from jobs import FSDP, GPT, LLAMA, job, random_job
 
 from course_lib import launch
 from course_lib.rehearsal import rehearse
-from course_lib.rehearsal.expected import Piece, pieces
-from course_lib.rehearsal.program import Observed, Transformer, check, fake_world, one_update
+from course_lib.rehearsal.program import Observed, check, fake_world, one_update
 from course_lib.rehearsal.result import compared
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.memory.states import local_parameters
 from course_lib.trace import Total
-
-
-@pytest.mark.parametrize("shape", [GPT, LLAMA])
-def test_they_are_those_of_the_model(shape):
-    with torch.device("meta"):
-        model = Transformer(shape)
-    sizes = sorted(p.numel() for p in model.parameters())
-    assert sorted(t.numbers for t in pieces(job(shape), 0) for _ in range(t.count)) == sizes
-    assert sum(sizes) == shape.parameters().total
-
-
-@pytest.mark.parametrize("shape", [GPT, LLAMA])
-def test_those_of_the_first_tp_rank_are_the_theorys(shape):
-    cut = job(shape, tp=4)
-    local = local_parameters(shape, cut.layout)
-    assert sum(t.count * t.numbers for t in pieces(cut, 0)) == local.dense
-    ends = [t.numbers for t in pieces(cut, 0) if t.unit == "ends"]
-    assert sum(ends) == local.ends_dense
-
-
-def test_rows_are_cut_as_torch_cuts_them():
-    for rows in range(1, 12):
-        for shards in range(1, 6):
-            piece = Piece("weight", rows, columns=3)
-            parts = [len(part) for part in torch.arange(rows).chunk(shards)]
-            parts += [0] * (shards - len(parts))
-            assert [piece.own_rows(shard, shards) for shard in range(shards)] == parts
-            assert piece.padding(shards) == 3 * (shards * parts[0] - rows)
 
 
 @pytest.mark.parametrize(
@@ -126,18 +96,6 @@ def test_where_all_divides_the_theory_needs_no_correction_but_counters():
     assert {what: [d.size_bytes for d in found] for what, found in named.items()} == {
         "moments": [4 * (4 + 3 + 2 + 3)]
     }
-
-
-def test_the_last_rank_has_less_of_the_moments_and_as_much_padding():
-    first, last = (rehearse(job(dp=7), rank).verify() for rank in (0, 6))
-    for what in ("weights", "gradients"):
-        assert first.line(what).rehearsed == last.line(what).rehearsed
-        assert first.line(what).rehearsed.size_bytes > first.line(what).theory.size_bytes
-    # 16 rows in 7 shards: six shards have 3, 3, 3, 3, 3 and 1, and the last has none; 8, 20 and 21
-    # rows leave it nothing, 2 and 3.
-    moments = 2 * 4 * (2 * 2 * 16 + 2 * 3 * 16)
-    assert last.line("moments").rehearsed.size_bytes == moments + 4 * 12
-    assert first.line("moments").rehearsed.size_bytes > last.line("moments").rehearsed.size_bytes
 
 
 # --- what is printed, and what is left --------------------------------------------------------

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Answer | int:
         return _one(next(graded), arguments)
     if arguments.json:
         done = list(graded)
-        return Answer("", [_data(each) for each in done], _code(done))
+        return Answer("", [_data(each) for each in done], max(map(_code, done)))
     return _several(graded, arguments.csv)
 
 
@@ -75,8 +75,8 @@ def _graded(path: Path, limits: "Limits") -> "Graded":
 def _one(graded: "Graded", arguments: argparse.Namespace) -> Answer:
     if graded.problem:
         raise Problem(graded.problem)
-    text = _table([graded]) if arguments.csv else _text(graded)
-    return Answer(text, _data(graded), _code([graded]))
+    text = _table(graded) if arguments.csv else _text(graded)
+    return Answer(text, _data(graded), _code(graded))
 
 
 def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
@@ -85,19 +85,17 @@ def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
     for each in graded:
         done.append(each)
         if as_csv:
-            print(_table([each], head=len(done) == 1), flush=True)
+            print(_table(each, head=len(done) == 1), flush=True)
         else:
             print(f"{each.path}\n{_text(each)}\n", flush=True)
     if not as_csv:
-        whole = sum(_code([each]) == 0 for each in done)
+        whole = sum(_code(each) == 0 for each in done)
         print(f"{whole} of {len(done)} notebooks passed all exercises")
-    return _code(done)
+    return max(map(_code, done))
 
 
-def _code(graded: "list[Graded]") -> int:
-    if any(each.problem for each in graded):
-        return 2
-    return int(any(each.passed < each.total for each in graded))
+def _code(graded: "Graded") -> int:
+    return 2 if graded.problem else int(graded.passed < graded.total)
 
 
 def _total(graded: "Graded") -> str:
@@ -114,17 +112,16 @@ def _data(graded: "Graded") -> dict[str, Any]:
     return {**data, "problem": graded.problem, "exercises": exercises}
 
 
-def _table(graded: "list[Graded]", head: bool = True) -> str:
+def _table(graded: "Graded", head: bool = True) -> str:
     """CSV; the line of a file's total has "total" for an exercise and pass, fail or problem."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if head:
         writer.writerow(["file", "exercise", "status", "reason"])
-    for each in graded:
-        rows = [(row.id, row.status, row.reason) for row in each.rows]
-        status = ("pass", "fail", "problem")[_code([each])]
-        for row in [*rows, ("total", status, _total(each))]:
-            writer.writerow(map(_as_text, (str(each.path), *row)))
+    status = ("pass", "fail", "problem")[_code(graded)]
+    rows = [(row.id, row.status, row.reason) for row in graded.rows]
+    for row in [*rows, ("total", status, _total(graded))]:
+        writer.writerow(map(_as_text, (str(graded.path), *row)))
     return text.getvalue().rstrip("\n")
 
 
