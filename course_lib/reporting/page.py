@@ -222,7 +222,8 @@ def _table(
         for column, text in enumerate(cells):
             state = text.partition(" ")[2] if text[:1] in ("✓", "✗", "○") else ""
             name = f"state {state}" if state else "number" * (column in numbers)
-            made.append(f'<{kind} class="{name}">{html.escape(" ".join(text.split()))}</{kind}>')
+            attribute = f' class="{name}"' if name else ""
+            made.append(f"<{kind}{attribute}>{html.escape(' '.join(text.split()))}</{kind}>")
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
