@@ -5,16 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
-from course_lib.cli.options import (
-    Answer,
-    Options,
-    add,
-    add_json_option,
-    count,
-    given,
-    number,
-    plain,
-)
+from course_lib.cli import options as read
+from course_lib.cli.options import Answer, Options, add, add_json_option, given
 
 if TYPE_CHECKING:
     from course_lib.theory.compute.flops import FlopBreakdown
@@ -30,17 +22,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_recompute(parser)
     attention = "standard (default) or flash, which computes the scores again in backward"
     mask = "full (default) or causal, which counts half of attention's scores"
-    add(parser, {"attention": (plain, attention), "mask": (plain, mask)})
+    add(parser, {"attention": (read.plain, attention), "mask": (read.plain, mask)})
     inputs.add_gpu(parser)
     tokens = "of a whole training run, such as 15T: adds days, GPU-hours and money"
     mfu = f"model FLOPs over the GPUs' peak (default: {MFU})"
     usd = f"price of one GPU for an hour (default: {GPU_HOUR_USD:g})"
     options: Options = {
-        "sequences": (count, "sequences of one step (default: 1)"),
-        "tokens": (count, tokens),
-        "gpus": (count, "GPUs of the training run"),
-        "mfu": (partial(number, above=0), mfu),
-        "gpu_hour_usd": (number, usd),
+        "sequences": (read.count, "sequences of one step (default: 1)"),
+        "tokens": (read.count, tokens),
+        "gpus": (read.count, "GPUs of the training run"),
+        "mfu": (partial(read.number, above=0), mfu),
+        "gpu_hour_usd": (read.number, usd),
     }
     add(parser, options)
     add_json_option(parser)

@@ -6,16 +6,8 @@ from functools import partial
 from typing import Any
 
 from course_lib.cli import inputs
-from course_lib.cli.options import (
-    Answer,
-    Options,
-    add,
-    add_json_option,
-    choice,
-    digits,
-    plain,
-    spelled,
-)
+from course_lib.cli import options as read
+from course_lib.cli.options import Answer, Options, add, add_json_option
 
 ABOUT = "what is in the memory of a training GPU"
 
@@ -33,8 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     options: Options = {
         "stage": (_stage, "pipeline rank, or worst (default)"),
-        "unit": (partial(choice, allowed=("GB", "GiB")), unit),
-        "meter": (plain, meter),
+        "unit": (partial(read.choice, allowed=("GB", "GiB")), unit),
+        "meter": (read.plain, meter),
     }
     add(parser, options)
     parser.add_argument("--derive", action="store_true", help="show how the numbers come about")
@@ -45,7 +37,7 @@ def _stage(name: str, text: str) -> int | None:
     """A pipeline rank, or None for the worst one."""
     if text == "worst":
         return None
-    return digits(name, text, "a pipeline rank", "write worst, or a number from 0")
+    return read.digits(name, text, "a pipeline rank", "write worst, or a number from 0")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -78,7 +70,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     }
     if arguments.meter is not None:
         own = FRAMEWORKS[framework].buffers_bytes if framework else 0
-        meter = spelled(arguments.meter, METERS)
+        meter = read.spelled(arguments.meter, METERS)
         shown = metered_bytes(bill, meter, layout, buffers_bytes=own)
         table += f"\nmeter {meter}: {format_bytes(shown, unit)} at the peak"
         totals["metered_bytes"] = shown

@@ -9,17 +9,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
-from course_lib.cli.options import (
-    Answer,
-    Options,
-    add,
-    add_json_option,
-    count,
-    given,
-    number,
-    plain,
-    spelled,
-)
+from course_lib.cli import options as read
+from course_lib.cli.options import Answer, Options, add, add_json_option, given
 
 if TYPE_CHECKING:
     from course_lib.theory.inputs.job import Job
@@ -41,26 +32,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     top = "how many layouts, first the fastest of each tp, pp and ep (default: 10)"
     rejected = "how many that do not fit, the closest first (default: 5)"
     options: Options = {
-        "recompute": (plain, "none, selective or full (default: all are tried)"),
-        "margin": (number, "part of each GPU's memory that stays free (default: 0.05)"),
+        "recompute": (read.plain, "none, selective or full (default: all are tried)"),
+        "margin": (read.number, "part of each GPU's memory that stays free (default: 0.05)"),
         "batch": (
-            partial(count, most=MOST_SEQUENCES),
+            partial(read.count, most=MOST_SEQUENCES),
             "global batch: sequences of one update",
         ),
-        "top": (partial(count, least=1, most=MOST_TOP), top),
-        "rejected": (partial(count, most=MOST_REJECTED), rejected),
+        "top": (partial(read.count, least=1, most=MOST_TOP), top),
+        "rejected": (partial(read.count, most=MOST_REJECTED), rejected),
     }
     add(parser, options)
     group = parser.add_argument_group("the files of one layout, for the engine that runs it")
     engines = "slurm, trainjob, torchtitan, megatron, deepspeed or accelerate"
     to = "write them into this folder; without it they are printed instead of the table"
     options = {
-        "emit": (plain, engines),
+        "emit": (read.plain, engines),
         "layout": (
-            partial(count, least=1, most=MOST_TOP),
+            partial(read.count, least=1, most=MOST_TOP),
             "which of the fastest layouts (default: 1)",
         ),
-        "to": (plain, to),
+        "to": (read.plain, to),
     }
     add(group, options)
     add_json_option(parser)
@@ -125,7 +116,7 @@ def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) 
         return {}
     from course_lib import emitting
 
-    target = spelled(arguments.emit, emitting.TARGETS)
+    target = read.spelled(arguments.emit, emitting.TARGETS)
     number = arguments.layout or 1
     if number > found.fitting:
         raise ValueError(

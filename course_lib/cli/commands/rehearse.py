@@ -5,16 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
-from course_lib.cli.options import (
-    Answer,
-    Options,
-    add,
-    add_json_option,
-    count,
-    given,
-    plain,
-    yes_or_no,
-)
+from course_lib.cli import options as read
+from course_lib.cli.options import Answer, Options, add, add_json_option, given
 
 if TYPE_CHECKING:
     from course_lib.rehearsal import Rehearsal
@@ -24,34 +16,40 @@ if TYPE_CHECKING:
 
 ABOUT = "run FSDP2 and tensor parallelism on one rank of many, and compare it with the theory"
 _LAYOUT: Options = {
-    "dp": (count, "data parallel ranks, which share the weights (FSDP2)"),
-    "tp": (count, "tensor parallel ranks"),
-    "shard_group": (count, "ranks over which weights are sharded (default: dp; fewer are HSDP)"),
-    "micro_batch": (count, "sequences of one forward pass (default: 1)"),
-    "accumulation": (count, "micro-batches of one update (default: 1)"),
-    "reduce": (plain, "micro-batch (default) or update: when gradients are reduced"),
-    "reshard": (yes_or_no, "free a layer's weights behind each pass"),
+    "dp": (read.count, "data parallel ranks, which share the weights (FSDP2)"),
+    "tp": (read.count, "tensor parallel ranks"),
+    "shard_group": (
+        read.count,
+        "ranks over which weights are sharded (default: dp; fewer are HSDP)",
+    ),
+    "micro_batch": (read.count, "sequences of one forward pass (default: 1)"),
+    "accumulation": (read.count, "micro-batches of one update (default: 1)"),
+    "reduce": (read.plain, "micro-batch (default) or update: when gradients are reduced"),
+    "reshard": (read.yes_or_no, "free a layer's weights behind each pass"),
 }
 _RECIPE: Options = {
-    "parameters": (plain, "fp32 (default) or bf16: precision of the shards"),
+    "parameters": (read.plain, "fp32 (default) or bf16: precision of the shards"),
     "gradients": (
-        plain,
+        read.plain,
         "fp32 or bf16: precision in which they are reduced (default: as the shards)",
     ),
     "compute": (
-        plain,
+        read.plain,
         "bf16 (default) or fp32: precision of the passes and of gathered weights",
     ),
-    "optimizer": (plain, "adamw (default), adamw-bf16, momentum or sgd"),
+    "optimizer": (read.plain, "adamw (default), adamw-bf16, momentum or sgd"),
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """A model, how it is trained, how it is spread, and which rank is rehearsed."""
     inputs.add_model(parser)
-    add(parser, {"rank": (count, "which rank, tp innermost (default: 0)"), **_LAYOUT, **_RECIPE})
+    add(
+        parser,
+        {"rank": (read.count, "which rank, tp innermost (default: 0)"), **_LAYOUT, **_RECIPE},
+    )
     parser.add_argument("--sequence-parallel", action="store_true", help="tp cuts norms as well")
-    add(parser, {"gpu": (plain, "say whether the rank fits into this GPU, such as H100-SXM")})
+    add(parser, {"gpu": (read.plain, "say whether the rank fits into this GPU, such as H100-SXM")})
     add_json_option(parser)
 
 
