@@ -51,18 +51,20 @@ def test_the_page_links_to_the_chapters():
     assert cell.source.count("\n| ") == len(TERMS) + 1
 
 
+HEAD = "chapter\tterm\t中文\tmeaning\t又作\n"
+
+
 @pytest.mark.parametrize(
-    "line", ["1\tterm\t术语", "one\tterm\t术语\tMeaning.", "1\t\t术语\tMeaning."]
+    ("text", "words"),
+    [
+        (f"{HEAD}1\tterm\t术语\n", "glossary.tsv:2: write chapter, term"),
+        (f"{HEAD}one\tterm\t术语\tMeaning.\n", "glossary.tsv:2: write chapter, term"),
+        (f"{HEAD}1\t\t术语\tMeaning.\n", "glossary.tsv:2: write chapter, term"),
+        ("term\n", "glossary.tsv:1: the columns must be"),
+    ],
 )
-def test_a_bad_row_is_named(tmp_path, line):
+def test_a_bad_row_is_named(tmp_path, text, words):
     (tmp_path / TABLE).parent.mkdir(parents=True)
-    (tmp_path / TABLE).write_text(f"chapter\tterm\t中文\tmeaning\t又作\n{line}\n", encoding="utf-8")
-    with pytest.raises(Problem, match=r"glossary.tsv:2: write chapter, term"):
-        read_terms(tmp_path)
-
-
-def test_a_bad_head_is_named(tmp_path):
-    (tmp_path / TABLE).parent.mkdir(parents=True)
-    (tmp_path / TABLE).write_text("term\n", encoding="utf-8")
-    with pytest.raises(Problem, match="columns must be"):
+    (tmp_path / TABLE).write_text(text, encoding="utf-8")
+    with pytest.raises(Problem, match=words):
         read_terms(tmp_path)

@@ -80,7 +80,7 @@ from course_lib.clinic.gpus import topology
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.mine.shelf import PARTS
+from course_lib.mine import PARTS
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from dataclasses import asdict
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.options import Answer, add_json_option
 from course_lib.problem import Problem
 
 ABOUT = "a Slurm of two nodes on this machine: up, status, down, and the loss of a node"
@@ -23,9 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """Do it and say what there is now; status is 1 where the cluster is down."""
-    return ACTIONS[arguments.action](arguments).say(arguments.json)
+    return ACTIONS[arguments.action](arguments)
 
 
 def _up(_: argparse.Namespace) -> Answer:
