@@ -69,8 +69,7 @@ def stored_by_version(
 ) -> Drawing:
     """A bar for each version of a run, by kind, and the bytes that a rank sent in one update.
 
-    `stored[version]` are bytes by kind of `weights`, `gradients` and `optimizer`. Raises ValueError
-    when there is no version.
+    `stored[version]` are bytes by kind of `weights`, `gradients` and `optimizer`.
     """
     totals = {
         name: f"{format_bytes(sum(kinds.values()), unit)} stored, "

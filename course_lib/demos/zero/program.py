@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from course_lib import launch
-from course_lib.demos.shared.comparison import Version, compared, follow
+from course_lib.demos.shared.comparison import Comparison, Version
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import FP32, Stored, calls, ddp_calls
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.sharding import Sharding
-from course_lib.demos.shared.training import OneProcess, one_process
 from course_lib.demos.zero.versions import LibraryZero, ScratchZero
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network.collectives import sent_bytes, zero_volume
@@ -58,15 +57,12 @@ def main(options: Options) -> Result:
             f"batch {options.batch} leaves a micro-batch empty: take at least ranks {rank.world} × "
             f"accumulation {options.accumulation} = {least}"
         )
-    reference = one_process(training, rank.device)
-    weights = BYTES * training.shape().parameters().total
-    versions: list[Version] = []
+    comparison, weights = Comparison(training), BYTES * training.shape().parameters().total
     notes: list[str] = []
     facts: list[Fact] = []
 
-    def add(version: Version) -> float:
+    def volume_of(version: Version) -> float:
         volume = sent_volume(version.sent, rank.world)
-        versions.append(version)
         notes.append(f"{version.name}: each rank sends {volume / weights:.2f} × the weights' bytes")
         return volume
 
@@ -81,7 +77,7 @@ def main(options: Options) -> Result:
             parts=options.parts,
         )
         stored = offloaded(sharding) if options.offload else sharding.stored()
-        volume = add(follow(trainee, training, reference, sharding.told(), stored))
+        volume = volume_of(comparison.follow(trainee, sharding.told(), stored))
         if options.accumulation == 1:
             facts.append(Fact(f"{trainee.name}: sent volume", volume, predicted_volume(sharding)))
         if options.offload:
@@ -90,8 +86,8 @@ def main(options: Options) -> Result:
             facts.append(Fact(f"{trainee.name}: bytes back", back, moved(sharding)))
             notes.append(f"{trainee.name}: {there:,} B to the host and back, as predicted")
     if 1 in options.stages():
-        add(_library(options, rank, reference))
-    return compared("ZeRO", rank, options.model, reference, versions, notes=notes, facts=facts)
+        volume_of(_library(options, comparison))
+    return comparison.result("ZeRO", notes=notes, facts=facts)
 
 
 def offloaded(sharding: Sharding) -> Stored:
@@ -132,9 +128,9 @@ def sent_volume(sent: Mapping[str, Total], ranks: int) -> float:
     )
 
 
-def _library(options: Options, rank: launch.Rank, reference: OneProcess) -> Version:
+def _library(options: Options, comparison: Comparison) -> Version:
     """torch's stage 1: DDP all-reduces whole gradients, then each rank broadcasts its part."""
-    training = options.training()
+    training, rank = options.training(), comparison.rank
     trainee = LibraryZero(training, options.accumulation, rank)
     sizes = [p.numel() for p in trainee.model.parameters()]
     whole = BYTES * sum(sizes)
@@ -143,7 +139,7 @@ def _library(options: Options, rank: launch.Rank, reference: OneProcess) -> Vers
     told = ddp_calls([BYTES * size for size in sizes], rank.world)
     if rank.world > 1:
         told = Trace([*told, *calls("broadcast", rank.world, whole)])
-    return follow(trainee, training, reference, told, stored)
+    return comparison.follow(trainee, told, stored)
 
 
 def redundancy_optimizer_parts(sizes: Sequence[int], ranks: int) -> list[int]:

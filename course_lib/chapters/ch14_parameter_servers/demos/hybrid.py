@@ -35,13 +35,12 @@ from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.chapters.ch14_parameter_servers.tables import TableOptions, TableRun, ngrams
 from course_lib.demos.shared.batch import Batch, rows_of
-from course_lib.demos.shared.comparison import Version, compared, tensor_gap
+from course_lib.demos.shared.comparison import Comparison, Version, tensor_gap
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.prediction import Sent
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.training import one_process
 from course_lib.launch.job import STORE_VARIABLE
 from course_lib.launch.two_nodes import LINK
 from course_lib.measure.wire import log_wire
@@ -287,21 +286,19 @@ def main(options: Options) -> Result:
             f"take {len(ROLES)}"
         )
     training = options.training()
-    reference = one_process(training)
+    comparison = Comparison(training)
     start(ROLES[rank.rank])
     with _rpc(rank):  # the others wait at its end, and the master's calls reach them
         found = _direct(training) if rank.rank == MASTER else None
     trained, table, events = from_rank(MASTER, found)
     weights = {f"dense.{name}": value for name, value in trained[0].dense.items()}
     weights["table.weight"] = table
-    gap = tensor_gap(weights, reference.weights)
+    gap = tensor_gap(weights, comparison.one_process.weights)
     exchange, link = _exchange(training), trained[0].link
-    return compared(
+    comparison.versions.append(_version(trained, training))
+    return comparison.result(
         "hybrid of RPC and DDP",
-        rank,
-        f"{options.model}, rows of {options.hidden}",
-        reference,
-        [_version(trained, training)],
+        model=f"{options.model}, rows of {options.hidden}",
         notes=_notes(gap, table, exchange, link, events),
         facts=[Fact("the model after the last update", gap, tolerance=WEIGHT_TOLERANCE)],
         kind=Hybrid,

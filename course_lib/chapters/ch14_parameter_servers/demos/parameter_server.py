@@ -28,7 +28,7 @@ from course_lib.chapters.ch14_parameter_servers.tables import (
     ngrams,
 )
 from course_lib.demos.shared.batch import Batch, loss_share, mean_loss, own_rows, rows_of
-from course_lib.demos.shared.comparison import Version, compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import calls
@@ -36,7 +36,6 @@ from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import OneProcess, one_process
 from course_lib.scratch.parameter_server import Messages
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.trace import SEND, Trace
@@ -176,12 +175,12 @@ def main(options: Options) -> Result:
             "beside them the table is all-reduced by all ranks, each with a sample or more: "
             f"take at least batch {rank.world}"
         )
-    reference = one_process(training, rank.device)
+    comparison = Comparison(training)
     exchanges = _exchanges(training, rank.world - options.servers, options.servers)
-    served = _served(training, rank, reference, exchanges, options.parts)
+    _serve(training, comparison, exchanges, options.parts)
     table_bytes = training.size[0] * VOCAB * 4
     told, stored = Trace(calls("all-reduce", 1, table_bytes)), {"rows": table_bytes}
-    all_reduced = follow(AllReduced(training, rank), training, reference, told, stored)
+    comparison.follow(AllReduced(training, rank), told, stored)
     staleness, loss = _asynchronous(training, rank, options)
     by_server = zip(*exchanges, strict=True)
     found: dict[str, Any] = {
@@ -190,29 +189,24 @@ def main(options: Options) -> Result:
         "all_reduced_bytes": sent_bytes("all-reduce", table_bytes, rank.world),
         "staleness": staleness,
         "asynchronous_loss": loss,
-        "in_step_loss": _loss(training, reference.weights["table.weight"].cpu()),
+        "in_step_loss": _loss(training, comparison.one_process.weights["table.weight"].cpu()),
     }
     rows = [sum(one.rows for one in each) for each in exchanges]
-    return compared(
+    return comparison.result(
         "parameter server",
-        rank,
-        options.model,
-        reference,
-        [served, all_reduced],
         notes=_notes(SimpleNamespace(**found), rows, training.size[0]),
         **found,
     )
 
 
-def _served(
+def _serve(
     training: TableTraining,
-    rank: launch.Rank,
-    reference: OneProcess,
+    comparison: Comparison,
     exchanges: list[list[RowExchange]],
     parts: str,
-) -> Version:
+) -> None:
     """The parameter server, in step, beside what it must send and store."""
-    servers = len(exchanges[0])
+    servers, rank = len(exchanges[0]), comparison.rank
     trainee = Served(training, rank, servers, parts)
     if trainee.serves:
         own = [each[rank.rank] for each in exchanges]
@@ -224,7 +218,7 @@ def _served(
         size = sum(one.pushed_bytes for one in own)
         stored = _drawn(training, rank.world - servers)[rank.rank - servers].numel()
     rows = {"rows": stored * VOCAB * 4}
-    return follow(trainee, training, reference, Trace(calls(SEND, count, size)), rows)
+    comparison.follow(trainee, Trace(calls(SEND, count, size)), rows)
 
 
 def _drawn(training: TableTraining, trainers: int) -> list[Tensor]:

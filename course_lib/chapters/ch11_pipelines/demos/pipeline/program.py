@@ -19,12 +19,12 @@ from course_lib.chapters.ch11_pipelines.demos.pipeline.versions import (
     Staged,
     sleep,
 )
-from course_lib.demos.shared.comparison import Version, compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import predicted_stored, told, traffic
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
-from course_lib.demos.shared.training import OneProcess, Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import count_held
 from course_lib.scratch.pipeline import Pipeline
 from course_lib.scratch.pipeline_stage import wires
@@ -105,8 +105,7 @@ def main(options: Options) -> Result:
     layouts = options.layouts(rank.world)
     training = options.training()
     group = wires([range(rank.world)])
-    reference = one_process(training, rank.device)
-    versions: list[Version] = []
+    comparison = Comparison(training)
     stages: dict[str, list[Stage]] = {}
     facts: list[Fact] = []
     by_hand = {
@@ -115,7 +114,7 @@ def main(options: Options) -> Result:
     }
     for layout, make in by_hand.items():
         trainee = make(training)
-        versions.append(_followed(trainee, training, layout, reference))
+        _follow(comparison, trainee, layout)
         own = _stage(trainee, training, layout)
         held = f"{trainee.name}: passes that stage {rank.rank} holds at its peak"
         facts.append(Fact(held, own.most_held, own.predicted_most_held))
@@ -123,20 +122,15 @@ def main(options: Options) -> Result:
         # torch divides a table that two stages of a rank share twice by the micro-batches: alone,
         # and in a V.
         if layout.schedule in LIBRARY and rank.world > 1:
-            library = Library(training, layout, group, rank)
-            versions.append(_followed(library, training, layout, reference))
+            _follow(comparison, Library(training, layout, group, rank), layout)
     sleeping = []
     if options.sleep_ms:
         forward_s = options.sleep_ms / 1000
         for number, (layout, make) in enumerate(by_hand.items()):
             launch.report_step(number, len(by_hand))
             sleeping.append(sleep(make, training, layout, forward_s))
-    return compared(
+    return comparison.result(
         "pipeline",
-        rank,
-        options.model,
-        reference,
-        versions,
         notes=[*_held(stages), *(run.line() for run in sleeping)],
         facts=facts,
         stages=stages,
@@ -144,13 +138,10 @@ def main(options: Options) -> Result:
     )
 
 
-def _followed(
-    trainee: Staged, training: Training, layout: Layout, reference: OneProcess
-) -> Version:
-    stage = trainee.rank.rank
+def _follow(comparison: Comparison, trainee: Staged, layout: Layout) -> None:
+    training, stage = trainee.training, trainee.rank.rank
     sent = told(traffic(training, layout, stage=stage))
-    stored = predicted_stored(training, layout, stage)
-    return follow(trainee, training, reference, sent, stored)
+    comparison.follow(trainee, sent, predicted_stored(training, layout, stage))
 
 
 def _stage(trainee: Scratch, training: Training, layout: Layout) -> Stage:

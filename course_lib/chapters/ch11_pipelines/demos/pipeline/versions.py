@@ -46,7 +46,7 @@ class Staged(Trainee):
         self, kind: str, training: Training, layout: Layout, group: Wires, rank: launch.Rank
     ) -> None:
         self.name = f"{kind} {layout.schedule}"
-        self.layout, self.group, self.rank = layout, group, rank
+        self.training, self.layout, self.group, self.rank = training, layout, group, rank
         self.plan = plan_of(layout)
         layers, place = layout.chunk_layers(training.shape()), (rank.rank, rank.world)
         self.parts = cut(training.build(rank.device), layers, *place, self.plan.way)

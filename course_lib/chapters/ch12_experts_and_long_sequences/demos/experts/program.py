@@ -22,7 +22,7 @@ from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts.versions 
     mixtures,
 )
 from course_lib.demos.shared.batch import Batch, own_rows
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
 from course_lib.demos.shared.result import Result
@@ -68,23 +68,18 @@ def main(options: Options) -> Result:
     layout.check(training.shape(), options.sequence)
     own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
     _check_routes(options, rank.world)
-    reference = one_process(training, rank.device, training.loss)
+    comparison = Comparison(training, loss_of=training.loss)
     stored = predicted_stored(training, layout)
     hand = ByHand(training, rank, options.parts)
-    versions = []
     for trainee in (hand, Library(training, rank)):
-        version = follow(trainee, training, reference, predicted_stored=stored)
+        version = comparison.follow(trainee, predicted_stored=stored)
         # The routes are known afterwards.
         sent = predicted(trainee, training, layout).sent() if rank.world > 1 else {}
-        versions.append(replace(version, predicted_sent=sent))
+        comparison.versions[-1] = replace(version, predicted_sent=sent)
     imbalance = imbalances(hand.load)
     without = imbalances(_loads_of_one_process(replace(training, balance=0.0), rank.device))
-    return compared(
+    return comparison.result(
         "expert parallelism",
-        rank,
-        options.model,
-        reference,
-        versions,
         notes=_notes(hand, imbalance, without),
         load=hand.load,
         dropped=hand.dropped,
