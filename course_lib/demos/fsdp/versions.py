@@ -12,11 +12,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from course_lib import launch, mine
-from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
-from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import gradients_of
 from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.deferred_init import defer
@@ -50,20 +49,12 @@ class Options(BatchOptions):
             raise ValueError("meta fills the shards of the course's own units: leave parts course")
 
 
-class Sharded(Trainee):
-    """What the versions share: their rows of the batch, clipping, and bytes of the shards."""
+class Sharded(OnOwnRows):
+    """What the versions share: clipping, and bytes of the shards."""
 
-    def __init__(
-        self, options: Options, rank: launch.Rank, model: GPT, shards: Iterable[nn.Parameter]
-    ) -> None:
-        self.max_norm, self.rank, self.shards = options.clip, rank, list(shards)
-        super().__init__(model, options.training().optimizer(self.shards))
-
-    def backward(self, batch: Batch) -> Tensor:
-        """Forward and backward passes of this rank's rows."""
-        share = loss_share(self.model, own_rows(batch, self.rank), batch)
-        (share * self.rank.world).backward()  # gradients become the mean over ranks
-        return share
+    def __init__(self, options: Options, model: GPT, shards: Iterable[nn.Parameter]) -> None:
+        self.max_norm, self.shards = options.clip, list(shards)
+        super().__init__(model, options.training().optimizer(self.shards), model)
 
     def update(self) -> None:
         """Clip, if that was asked for, and one step of the optimizer."""
@@ -108,7 +99,7 @@ class MiniFSDP(Sharded):
             dtype=DTYPES[options.precision],
             weights=weights,
         )
-        super().__init__(options, rank, model, self.fsdp.shards)
+        super().__init__(options, model, self.fsdp.shards)
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
@@ -129,7 +120,7 @@ class Ya(Sharded):
             dtype=DTYPES[options.precision],
             weights=weights,
         )
-        super().__init__(options, rank, model, self.yafsdp.shards)
+        super().__init__(options, model, self.yafsdp.shards)
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
@@ -167,7 +158,7 @@ class FullyShard(Sharded):
         if weights:
             whole = ((names[p], value) for p, value in weights if p in names)
             _fill(model, whole, rank)
-        super().__init__(options, rank, model, model.parameters())
+        super().__init__(options, model, model.parameters())
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
@@ -195,7 +186,7 @@ class Whole(Sharded):
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         model = options.training().build(rank.device)
-        super().__init__(options, rank, model, model.parameters())
+        super().__init__(options, model, model.parameters())
 
 
 def first_model(

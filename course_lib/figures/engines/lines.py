@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
@@ -291,20 +292,11 @@ def lines(
     """
     levels, marks = dict(level or {}), dict(mark or {})
     every = [point for points in curves.values() for point in points]
-    wide, high = (
-        [x for x, _ in every] + [*marks.values()],
-        [y for _, y in every] + [*levels.values()],
-    )
-    x_axis = (
-        powers(wide, base=2, label=across, most=7)
-        if doubling[0]
-        else even(wide, label=across, most=7)
-    )
-    y_axis = (
-        powers(high, base=2, label=up, most=7)
-        if doubling[1]
-        else even(high, label=up, zero=True, most=7)
-    )
+    wide = [*(x for x, _ in every), *marks.values()]
+    high = [*(y for _, y in every), *levels.values()]
+    doubled = partial(powers, base=2, most=7)
+    x_axis = (doubled if doubling[0] else partial(even, most=7))(wide, label=across)
+    y_axis = (doubled if doubling[1] else partial(even, zero=True, most=7))(high, label=up)
     if doubling[0]:  # the curves end at the names
         x_axis = replace(x_axis, ends=(x_axis.ticks[0], max(wide)))
     ends = "; ".join(

@@ -3,16 +3,8 @@
 import json
 import os
 import tempfile
-import time
-from contextlib import nullcontext
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed import autograd as dist_autograd
-from torch.distributed import rpc
-from torch.distributed.nn.api.remote_module import RemoteModule
 
 from course_lib import demos, launch
 from course_lib.chapters.ch14_parameter_servers.demos import hybrid
@@ -21,7 +13,6 @@ from course_lib.chapters.ch14_parameter_servers.demos.hybrid import (
     interface_bytes,
 )
 from course_lib.launch import two_nodes
-from course_lib.scratch.parameter_server import HybridModel
 
 SMALL = {"model": "128x2", "steps": 4, "batch": 5}  # trainers with 3 and 2 samples
 
@@ -58,47 +49,6 @@ def check_order(events):
     leaves = [at[trainer, hybrid.LEAVES][0] for trainer in ("trainer0", "trainer1")]
     assert min(leaves) < added[0] and max(leaves) < added[1] < stepped[0]
     assert max(looks) < stepped[0]  # no row changes before all have been looked up
-
-
-def test_only_without_ddp_the_first_barrier_must_wait(tmp_path):
-    # No barrier: trainer 0 steps when its backward pass returns; trainer 1 comes a second late.
-    server = launch.run(without_a_barrier, tmp_path / "rpc", ranks=3, stream=False)[2]
-    assert server == ["row 0", "no collective: step", "row 1", "row 0", "row 1", "DDP: step"]
-
-
-def without_a_barrier(meeting):
-    """What the server, rank 2, does: look-ups of row 0 for trainer 0, row 1 for 1; 0's steps."""
-    rank = launch.init().rank
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{meeting}")
-    rpc.init_rpc(str(rank), rank=rank, world_size=3, rpc_backend_options=options)
-    group = dist.new_group([0, 1])
-    if rank < 2:
-        table = RemoteModule("2", Table, args=(2, 4))
-        model = HybridModel(table, nn.Linear(4, 1), group)
-        for way, how in ("no collective", model.dense.no_sync), ("DDP", nullcontext):
-            dist.barrier(group)
-            time.sleep(rank)
-            with dist_autograd.context() as context, how():
-                dist_autograd.backward(context, [model(torch.tensor([[rank]])).sum()])
-                if rank == 0:
-                    rpc.rpc_sync("2", happened, (f"{way}: step",))
-    rpc.shutdown()
-    return HAPPENED
-
-
-HAPPENED = []  # on the server
-
-
-def happened(what):
-    HAPPENED.append(what)
-
-
-class Table(nn.EmbeddingBag):
-    """A table that says which row it looks up."""
-
-    def forward(self, bags):
-        happened(f"row {int(bags)}")
-        return super().forward(bags)
 
 
 OF_A_TRAINER = (

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -58,18 +58,6 @@ class Event:
     at_s: float
 
 
-@dataclass
-class EventLog:
-    """The events of one process, in order."""
-
-    process: str
-    events: list[Event] = field(default_factory=list)
-
-    def mark(self, what: str) -> None:
-        """Something happens now, in whichever thread of the process."""
-        self.events.append(Event(self.process, what, time.time()))
-
-
 def in_order(events: list[Event], since_s: float) -> list[Event]:
     """Events of all processes from `since_s` on, by their time after it."""
     later = [event for event in events if event.at_s >= since_s]
@@ -107,29 +95,22 @@ LEAVES = "gradient of the rows: leaves for the server"
 DENSE_STEP, TABLE_STEP = "updates its dense part", "updates the table"
 LOOKS_UP, TABLE_GRADIENT = "looks rows up", "adds a trainer's gradient of the table"
 
-_log = EventLog("nobody")  # of this process
+_events: list[Event] = []  # of this process, in order
 
 
-def start(process: str) -> EventLog:
-    """A new log, of this process."""
-    global _log
-    _log = EventLog(process)
-    return _log
+def role() -> str:
+    """What this process is."""
+    return ROLES[launch.init().rank]
 
 
 def mark(what: str) -> None:
-    """Write an event down."""
-    _log.mark(what)
-
-
-def mark_step() -> None:
-    """An optimizer's step, here."""
-    mark(TABLE_STEP if _log.process == "server" else DENSE_STEP)
+    """Write an event down, in whichever thread of the process it happens."""
+    _events.append(Event(role(), what, time.time()))
 
 
 def events() -> list[Event]:
     """All events of this process, for the master to collect."""
-    return _log.events
+    return _events
 
 
 def watch_trainer(model: HybridModel) -> None:
@@ -261,7 +242,7 @@ class PlainSGD(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> Any:
         """Update, and write down that it happens."""
-        mark_step()
+        mark(TABLE_STEP if role() == "server" else DENSE_STEP)
         return super().step(closure)
 
 
@@ -287,7 +268,7 @@ def main(options: Options) -> Result:
         )
     training = options.training()
     comparison = Comparison(training)
-    start(ROLES[rank.rank])
+    _events.clear()
     with _rpc(rank):  # the others wait at its end, and the master's calls reach them
         found = _direct(training) if rank.rank == MASTER else None
     trained, table, events = from_rank(MASTER, found)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import averaged_bytes
-from course_lib.demos.shared.batch import Batch, loss_share, own_rows
+from course_lib.demos.shared.batch import own_rows
 from course_lib.demos.shared.comparison import Comparison, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.result import Fact, Result
-from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import Training
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.data_parallel import LocalSGD
@@ -53,21 +53,15 @@ class PlainTraining(Training):
         return torch.optim.SGD(parameters, lr=self.learning_rate)
 
 
-class Local(Trainee):
-    """The technique of scratch.data_parallel."""
+class Local(OnOwnRows):
+    """The technique of scratch.data_parallel, whose mean of weights is a mean of gradients too."""
 
     name = "average after each update"
 
     def __init__(self, training: PlainTraining, rank: launch.Rank, every: int) -> None:
         model = training.build(rank.device)
-        super().__init__(model, training.optimizer(model.parameters()))
+        super().__init__(model, training.optimizer(model.parameters()), model)
         self.rank, self.local = rank, LocalSGD(model, self.optimizer, every)
-
-    def backward(self, batch: Batch) -> Tensor:
-        """This rank's rows alone."""
-        share = loss_share(self.model, own_rows(batch, self.rank), batch)
-        (share * self.rank.world).backward()  # a mean of weights follows, a sum of shares is wanted
-        return share
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The mean over ranks, which the mean of their weights amounts to."""

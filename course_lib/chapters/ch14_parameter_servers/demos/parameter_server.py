@@ -27,7 +27,7 @@ from course_lib.chapters.ch14_parameter_servers.tables import (
     TableTraining,
     ngrams,
 )
-from course_lib.demos.shared.batch import Batch, loss_share, mean_loss, own_rows, rows_of
+from course_lib.demos.shared.batch import Batch, mean_loss, rows_of
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import option, whose_parts
 from course_lib.demos.shared.parts import with_yours
@@ -35,7 +35,7 @@ from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.trainee import OnOwnRows, Trainee
 from course_lib.scratch.parameter_server import Messages
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.trace import SEND, Trace
@@ -134,21 +134,15 @@ class Served(Trainee):
         return {"rows": (self.server.table if self.serves else self.rows).nbytes}
 
 
-class AllReduced(Trainee):
+class AllReduced(OnOwnRows):
     """The whole table on every rank, each of which trains; DDP sums its dense gradient."""
 
     name = "torch: dense table, DDP"
 
     def __init__(self, training: TableTraining, rank: launch.Rank) -> None:
-        self.rank, self.table = rank, training.build(rank.device)
-        super().__init__(self.table, training.optimizer(self.table.parameters()))
-        self.ddp = DistributedDataParallel(self.table)
-
-    def backward(self, batch: Batch) -> Tensor:
-        """DDP on this rank's rows."""
-        loss = loss_share(self.ddp, own_rows(batch, self.rank), batch)
-        (loss * self.rank.world).backward()  # DDP takes the mean, the sum of shares is wanted
-        return loss
+        self.table = training.build(rank.device)
+        optimizer = training.optimizer(self.table.parameters())
+        super().__init__(self.table, optimizer, DistributedDataParallel(self.table))
 
     def stored(self) -> dict[str, int]:
         """Bytes of the whole table."""
