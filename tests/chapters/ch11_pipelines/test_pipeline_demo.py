@@ -6,7 +6,7 @@ import pytest
 from together import keep_mine
 
 from course_lib import demos, figures
-from course_lib.chapters.ch11_pipelines.demos.pipeline import program as pipeline
+from course_lib.chapters.ch11_pipelines.demos import pipeline
 
 SMALL = {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from course_lib import launch
-from course_lib.demos.fsdp import versions
-from course_lib.demos.fsdp.versions import FullyShard, Kind, MiniFSDP, Whole, Ya
+from course_lib.demos import fsdp as versions
+from course_lib.demos.fsdp import FullyShard, Kind, MiniFSDP, Whole, Ya
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.prediction import Stored, calls, stored_states

@@ -1,4 +1,9 @@
-"""The versions that the demos fsdp and yafsdp train: our own two, and torch's `fully_shard`."""
+"""Fully sharded data parallelism: mini-FSDP beside `fully_shard` (FSDP2).
+
+Both train the same GPT as one process: equal losses and gradients, as many collectives and bytes as
+the theory says, and 1/n of weights, gradients and optimizer states on each rank.
+Run it with `course demo fsdp --ranks 2`, or under torchrun.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +17,12 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from course_lib import launch, mine
-from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.sharding import fsdp, without_memory
 from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import gradients_of
 from course_lib.measure.peak import tensor_bytes
@@ -23,6 +31,7 @@ from course_lib.scratch.flat_parameter import clip_shards
 from course_lib.scratch.fsdp import Hooked
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.yafsdp import YaFSDP
+from course_lib.trace import Trace
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
@@ -198,3 +207,27 @@ def first_model(
         return training.build(rank.device), None
     deferred = defer(lambda: training.build("meta"))
     return deferred.model, deferred.replay()
+
+
+def main(options: Options) -> Result:
+    """Train both versions; every rank returns what it did, beside one process and the theory."""
+    rank, training = launch.init(), options.training()
+    comparison = Comparison(training, clip=options.clip)
+    # Clipping sums one norm, and torch's that of each tensor.
+    norms = len(list(without_memory(training).parameters()))
+    kinds: tuple[tuple[Kind, int], ...] = ((MiniFSDP, 1), (FullyShard, norms))
+    padding = []
+    for kind, clipped in kinds:
+        sharding = fsdp(
+            training, rank.world, options.precision, options.reshard, by_tensor=kind is FullyShard
+        )
+        told = sharding.told()
+        if options.clip and rank.world > 1:
+            told = Trace([*told, *calls("all-reduce", 1, 4 * clipped)])
+        comparison.follow(kind(options, rank), told, sharding.stored(rank.rank))
+        padding.append([more for _, _, more in sharding.units().values()])
+    note = (
+        "padding, in parameters: {} a layer and {} in the root of mini-FSDP, {} and {} of "
+        "fully_shard"
+    ).format(*padding[0], *padding[1])
+    return comparison.result("FSDP", notes=[note], tolerances=TOLERANCES[options.precision])
