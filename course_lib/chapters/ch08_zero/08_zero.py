@@ -1139,7 +1139,7 @@ for version in result.versions:
     assert version.sent == version.predicted_sent
 
 # %%
-from course_lib.demos.zero.program import sent_volume as volume
+from course_lib.demos.zero import sent_volume as volume
 
 figures.stored_by_version(
     {version.name: version.stored for version in result.versions},

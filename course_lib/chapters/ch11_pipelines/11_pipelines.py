@@ -24,9 +24,7 @@ import torch
 from course_lib import demos, expect, launch, measure
 from course_lib.chapters.ch11_pipelines import figures
 from course_lib import predict, scratch, show_source
-from course_lib.chapters.ch11_pipelines.demos.pipeline import (
-    versions as pipeline_versions,
-)
+from course_lib.chapters.ch11_pipelines.demos import pipeline as pipeline_demo
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.theory.compute import flops
@@ -858,7 +856,7 @@ print(scratch.pipeline_stage.Mail.__doc__)
 # your rank, wrapped as a `PipelineStage`, and choose a schedule; `step` runs one update's passes:
 
 # %%
-show_source(pipeline_versions.Library)
+show_source(pipeline_demo.Library)
 
 # %% [markdown]
 # Two things it does not do for you. It knows nothing of the tied table, hence the line with

@@ -25,8 +25,8 @@ from torch.nn.utils.rnn import pad_sequence
 from course_lib import demos, expect, launch, measure
 from course_lib.chapters.ch12_experts_and_long_sequences import figures
 from course_lib import predict, scratch, show_source
-from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts import (
-    versions as expert_versions,
+from course_lib.chapters.ch12_experts_and_long_sequences.demos import (
+    experts as expert_demo,
 )
 from course_lib.figures.paper import style
 from course_lib.theory.compute import flops
@@ -897,7 +897,7 @@ figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 # divided out of their gradients again.)
 
 # %%
-show_source(expert_versions.TorchDispatcher, expert_versions.Library)
+show_source(expert_demo.TorchDispatcher, expert_demo.Library)
 
 # %% [markdown]
 # Megatron-Core has a layer of its own:

@@ -1,4 +1,9 @@
-"""The versions that the demos fsdp and yafsdp train: our own two, and torch's `fully_shard`."""
+"""Fully sharded data parallelism: mini-FSDP beside `fully_shard` (FSDP2).
+
+Both train the same GPT as one process: equal losses and gradients, as many collectives and bytes as
+the theory says, and 1/n of weights, gradients and optimizer states on each rank.
+Run it with `course demo fsdp --ranks 2`, or under torchrun.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -12,11 +17,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from course_lib import launch, mine
-from course_lib.demos.shared.batch import Batch, loss_share, own_rows
-from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
-from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.sharding import fsdp, without_memory
+from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import gradients_of
 from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.deferred_init import defer
@@ -24,6 +31,7 @@ from course_lib.scratch.flat_parameter import clip_shards
 from course_lib.scratch.fsdp import Hooked
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.yafsdp import YaFSDP
+from course_lib.trace import Trace
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
@@ -50,20 +58,12 @@ class Options(BatchOptions):
             raise ValueError("meta fills the shards of the course's own units: leave parts course")
 
 
-class Sharded(Trainee):
-    """What the versions share: their rows of the batch, clipping, and bytes of the shards."""
+class Sharded(OnOwnRows):
+    """What the versions share: clipping, and bytes of the shards."""
 
-    def __init__(
-        self, options: Options, rank: launch.Rank, model: GPT, shards: Iterable[nn.Parameter]
-    ) -> None:
-        self.max_norm, self.rank, self.shards = options.clip, rank, list(shards)
-        super().__init__(model, options.training().optimizer(self.shards))
-
-    def backward(self, batch: Batch) -> Tensor:
-        """Forward and backward passes of this rank's rows."""
-        share = loss_share(self.model, own_rows(batch, self.rank), batch)
-        (share * self.rank.world).backward()  # gradients become the mean over ranks
-        return share
+    def __init__(self, options: Options, model: GPT, shards: Iterable[nn.Parameter]) -> None:
+        self.max_norm, self.shards = options.clip, list(shards)
+        super().__init__(model, options.training().optimizer(self.shards), model)
 
     def update(self) -> None:
         """Clip, if that was asked for, and one step of the optimizer."""
@@ -108,7 +108,7 @@ class MiniFSDP(Sharded):
             dtype=DTYPES[options.precision],
             weights=weights,
         )
-        super().__init__(options, rank, model, self.fsdp.shards)
+        super().__init__(options, model, self.fsdp.shards)
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
@@ -129,7 +129,7 @@ class Ya(Sharded):
             dtype=DTYPES[options.precision],
             weights=weights,
         )
-        super().__init__(options, rank, model, self.yafsdp.shards)
+        super().__init__(options, model, self.yafsdp.shards)
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
@@ -167,7 +167,7 @@ class FullyShard(Sharded):
         if weights:
             whole = ((names[p], value) for p, value in weights if p in names)
             _fill(model, whole, rank)
-        super().__init__(options, rank, model, model.parameters())
+        super().__init__(options, model, model.parameters())
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
@@ -195,7 +195,7 @@ class Whole(Sharded):
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         model = options.training().build(rank.device)
-        super().__init__(options, rank, model, model.parameters())
+        super().__init__(options, model, model.parameters())
 
 
 def first_model(
@@ -207,3 +207,27 @@ def first_model(
         return training.build(rank.device), None
     deferred = defer(lambda: training.build("meta"))
     return deferred.model, deferred.replay()
+
+
+def main(options: Options) -> Result:
+    """Train both versions; every rank returns what it did, beside one process and the theory."""
+    rank, training = launch.init(), options.training()
+    comparison = Comparison(training, clip=options.clip)
+    # Clipping sums one norm, and torch's that of each tensor.
+    norms = len(list(without_memory(training).parameters()))
+    kinds: tuple[tuple[Kind, int], ...] = ((MiniFSDP, 1), (FullyShard, norms))
+    padding = []
+    for kind, clipped in kinds:
+        sharding = fsdp(
+            training, rank.world, options.precision, options.reshard, by_tensor=kind is FullyShard
+        )
+        told = sharding.told()
+        if options.clip and rank.world > 1:
+            told = Trace([*told, *calls("all-reduce", 1, 4 * clipped)])
+        comparison.follow(kind(options, rank), told, sharding.stored(rank.rank))
+        padding.append([more for _, _, more in sharding.units().values()])
+    note = (
+        "padding, in parameters: {} a layer and {} in the root of mini-FSDP, {} and {} of "
+        "fully_shard"
+    ).format(*padding[0], *padding[1])
+    return comparison.result("FSDP", notes=[note], tolerances=TOLERANCES[options.precision])
