@@ -1,8 +1,9 @@
 """Probes: calls in which one parameter differs, and the values that many of them share.
 
-A module of the theory keeps its probes in its own test file. PROBES holds for each function a call
-and, for each parameter, another value with which the result differs; RECORDS holds for each class
-of results some results in which every field differs. test_every_parameter.py looks for both.
+Most probes follow from names and types: see examples.py. A module of the theory keeps the others in
+its own test file. PROBES holds for each of these functions a call and, for each parameter, another
+value with which the result differs; RECORDS holds for each class of results some results in which
+every field differs. test_every_parameter.py looks for both.
 """
 
 from collections.abc import Callable, Iterator

@@ -351,7 +351,6 @@ PROBES = by_name(
     Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
     Probe(timeline_events, {"run": RUN}, {"run": dataclasses.replace(RUN, steps=RUN.steps[:1])}),
     Probe(read_snapshot, {"data": pickle.dumps(TWO)}, {"data": DATA[1], "device": 1}, refuses=True),
-    Probe(FOUND[0].explain, {}, {"unit": "GiB"}),
     Probe(
         chrome_trace,
         {"phases": PHASES, "sizes": SIZES},

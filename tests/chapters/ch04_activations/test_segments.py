@@ -60,6 +60,5 @@ PROBES = by_name(
         silent=("cluster",),
         refuses=True,
     ),
-    Probe(runs_again, {"layers": 4, "segment": 2}, {"layers": 6, "segment": 4}),
 )
 RECORDS = {"SegmentBill": [segment_bill(LLAMA, 1), segment_bill(LLAMA, 2)]}

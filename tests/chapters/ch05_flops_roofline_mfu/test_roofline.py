@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from probes import DENSE, Probe, by_name
+from probes import DENSE
 
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import linear_products, model_roofline
 from course_lib.measure.times import matmul_flops
@@ -95,18 +95,6 @@ REFUSED = [
         "experts 8: the tokens of a matrix depend on the router",
     ),
 ]
-PROBES = by_name(
-    Probe(
-        linear_products,
-        {"tokens": 2, "inputs": 3, "outputs": 4},
-        {"tokens": 3, "inputs": 4, "outputs": 5},
-    ),
-    Probe(
-        model_roofline,
-        {"shape": DENSE, "accelerator": H100, "tokens": 64},
-        {"shape": replace(DENSE, layers=3), "accelerator": accelerator("RTX4090"), "tokens": 128},
-    ),
-)
 RECORDS = {
     "Product": list(linear_products(2, 3, 4)),
     "Operation": list(model_roofline(DENSE, H100, 64).operations),

@@ -3,7 +3,6 @@
 import torch
 import torch.distributed as dist
 from every import every
-from probes import Probe, by_name
 
 from course_lib import launch
 from course_lib.chapters.ch06_collectives.blocks import OPERATIONS, exchange
@@ -73,9 +72,6 @@ def test_nothing_comes_from_nowhere(operation, ranks):
 REFUSED = [
     (lambda: exchange("allreduce", 3), "operation 'allreduce' is not one of"),
 ]
-PROBES = by_name(
-    Probe(exchange, {"operation": "reduce", "ranks": 3}, {"operation": "gather", "ranks": 4}),
-)
 RESULTS = [exchange("reduce", 3), exchange("reduce-scatter", 4)]
 RECORDS = {
     "Block": [RESULTS[0].after[0][0], RESULTS[1].after[2][0]],

@@ -70,11 +70,6 @@ REFUSED = [
 ]
 PROBES = by_name(
     Probe(
-        low_rank_elements,
-        {"rows": 8, "columns": 16, "rank": 2},
-        {"rows": 12, "columns": 20, "rank": 3},
-    ),
-    Probe(
         powersgd_bytes,
         {"shapes": [(8, 16)], "rank": 2},
         {"shapes": [(8, 24)], "rank": 1, "least_saving": 3.0, "element_bytes": 2},

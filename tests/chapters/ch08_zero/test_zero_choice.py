@@ -70,15 +70,9 @@ REFUSED = [
     (lambda: most_parameters(1, 8, -1, MIXED), "room_bytes must be at least 0"),
 ]
 PROBES = by_name(
-    Probe(whole_and_cut, {"zero_stage": 1, "recipe": MIXED}, {"zero_stage": 2, "recipe": OTHER}),
     Probe(
         fewest_ranks,
         {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED},
         {"parameters": 1500, "zero_stage": 3, "room_bytes": 3000, "recipe": OTHER},
-    ),
-    Probe(
-        most_parameters,
-        {"zero_stage": 1, "ranks": 4, "room_bytes": 10_000, "recipe": MIXED},
-        {"zero_stage": 2, "ranks": 8, "room_bytes": 20_000, "recipe": OTHER},
     ),
 )

@@ -172,18 +172,6 @@ def test_what_is_refused():
 
 TIMELINES = [gather_timeline(replace(DENSE, layers=layers), PLAIN, 2) for layers in (3, 4)]
 PROBES = {
-    "gather_timeline": Probe(
-        gather_timeline,
-        {"shape": DENSE, "recipe": PLAIN, "ranks": 2},
-        {
-            "shape": replace(DENSE, layers=3),
-            "recipe": Recipe(gathering="yafsdp"),
-            "ranks": 4,
-            "reshard": False,
-            "prefetch": False,
-        },
-    ),
     "GatherTimeline.levels": Probe(TIMELINES[0].levels, {}, {"kinds": (GRADIENTS,)}),
-    "GatherTimeline.explain": Probe(TIMELINES[0].explain, {}, {"unit": "GiB"}),
 }
 RECORDS = {"GatherTimeline": TIMELINES}

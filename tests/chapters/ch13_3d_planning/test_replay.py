@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from probes import JOB, Probe
+from probes import JOB
 
 from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
 from course_lib.theory.inputs.job import Job
@@ -185,12 +185,6 @@ def test_explain_names_the_fullest_pass():
 
 INTERLEAVED = Layout(pp=2, accumulation=4, schedule="interleaved", virtual_stages=2)
 RUNS = [memory_timeline(JOB), memory_timeline(Job(SEVENTY, LATE, INTERLEAVED, sequence=512), 1)]
-PROBES = {
-    "memory_timeline": Probe(
-        memory_timeline, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
-    ),
-    "MemoryTimeline.explain": Probe(RUNS[0].explain, {}, {"unit": "GiB"}),
-}
 RECORDS = {
     "PassMemory": [it for run in RUNS for it in run.passes],
     "MemoryTimeline": RUNS,

@@ -177,10 +177,6 @@ def test_gradients_are_late_by_the_other_versions():
     assert late_updates("flush", 8, 0) == 0
 
 
-_CALL = {"scheme": "pipedream", "stages": 4, "stage": 1}
-_CHANGES = {"scheme": "flush", "stages": 8, "stage": 2}
-
-
 def test_three_layers_by_hand():
     # 0-3 the first is copied; 3-5 it computes, and the second comes until 7; 7-12 the second
     # computes, and the third has come at 8; 12-13.
@@ -237,13 +233,6 @@ REFUSED = [
 
 PROBES = by_name(
     Probe(
-        RowExchange,
-        EXCHANGE,
-        {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
-        see=lambda exchange: exchange.total_bytes,
-    ),
-    Probe(RowExchange(**EXCHANGE).gathered_bytes, {"ranks": 4}, {"ranks": 2}),
-    Probe(
         dense_over_sparse,
         {"exchange": RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
         {"exchange": RowExchange(50, 64), "table_rows": 500, "ranks": 2},
@@ -267,15 +256,6 @@ PROBES = by_name(
         see=lambda training: training.in_step_s,
     ),
     Probe(BASE.all_reduced_s, {"table_rows": 10**6}, {"table_rows": 10**7}),
-    Probe(mean_staleness, {"trainers": 4}, {"trainers": 5, "updates": 2}),
-    Probe(largest_stable_rate, {"late": 2}, {"late": 3, "curvature": 2.0}),
-    Probe(
-        averaged_bytes,
-        {"weight_bytes": 1000, "ranks": 4, "every": 2},
-        {"weight_bytes": 2000, "ranks": 2, "every": 4},
-    ),
-    Probe(weight_versions, _CALL, _CHANGES),
-    Probe(late_updates, _CALL, _CHANGES),
     Probe(
         Swapping,
         {"compute_s": (2.0, 5.0, 1.0), "swap_s": (3.0, 4.0, 1.0)},

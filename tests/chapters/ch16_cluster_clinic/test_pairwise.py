@@ -183,11 +183,6 @@ PROBES = by_name(
         {"tests": TESTS},
         {"tests": measured(4, "all", lambda a, b: 2 in (a, b)), "slow_share": 0.1},
     ),
-    Probe(
-        PairTest,
-        {"first": 0, "second": 1, "bytes_per_s": 1e9},
-        {"first": 2, "second": 3, "bytes_per_s": 2e9},
-    ),
     Probe(name_slow(TESTS).is_slow, {"test": PairTest(0, 1, SLOW)}, {"test": PairTest(0, 1, FAST)}),
 )
 

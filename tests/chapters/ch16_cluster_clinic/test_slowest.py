@@ -5,7 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from probes import Probe, by_name
 
 from course_lib import recorded
 from course_lib.chapters.ch16_cluster_clinic.slowest import (
@@ -15,7 +14,7 @@ from course_lib.chapters.ch16_cluster_clinic.slowest import (
     shared_work_factor,
     straggler_factor,
 )
-from course_lib.theory.inputs.hardware import HDR, NDR, Link
+from course_lib.theory.inputs.hardware import HDR, Link
 from course_lib.theory.network import collectives
 
 
@@ -145,31 +144,3 @@ REFUSED = [
     (lambda: MoreNodes(1.0, 1.0, nodes=1), "nodes must be at least 2"),
     (lambda: MoreNodes(0.0, 1.0), "compute_s"),
 ]
-
-PROBES = by_name(
-    Probe(straggler_factor, {"slower": 0.1}, {"slower": 0.2, "compute_share": 0.5}),
-    Probe(shared_work_factor, {"ranks": 8, "slower": 0.1}, {"ranks": 16, "slower": 0.2}),
-    Probe(
-        expected_slowest_s,
-        {"ranks": 8, "mean_s": 1.0, "deviation_s": 0.1},
-        {"ranks": 64, "mean_s": 2.0, "deviation_s": 0.2},
-    ),
-    Probe(
-        OneSlowLink,
-        {"size_bytes": 4e9, "ranks": 64, "link": HDR, "slow_bytes_per_s": 6.25e9},
-        {"size_bytes": 8e9, "ranks": 8, "link": NDR, "slow_bytes_per_s": 12.5e9, "rings": 8},
-        see=lambda one: (one.slow_s, one.healthy_s),
-    ),
-    Probe(
-        MoreNodes,
-        {"compute_s": 1.0, "exchange_s": 0.5},
-        {
-            "compute_s": 2.0,
-            "exchange_s": 0.6,
-            "exchange_one_s": 0.1,
-            "nodes": 3,
-            "same_batch": False,
-        },
-        see=lambda more: more.speedup,
-    ),
-)

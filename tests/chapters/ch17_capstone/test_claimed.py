@@ -25,7 +25,6 @@ from course_lib.chapters.ch17_capstone.claimed import (
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.pipelines.simulation import timeline
-from course_lib.theory.step.assumptions import Assumptions
 
 RTX, H100, H200 = map(accelerator, ("RTX4090", "H100-SXM", "H200-SXM"))
 
@@ -247,11 +246,6 @@ PROBES = by_name(
             "link": Given(HDR),
         },
         see=lambda weak: [weak.over_ddp, weak.flop_per_s],
-    ),
-    Probe(
-        Weak(**WEAK).step,
-        {"zero_stage": 0},
-        {"zero_stage": 3, "assumptions": Assumptions(touches=1)},
     ),
     Probe(
         fsdp_scaling,

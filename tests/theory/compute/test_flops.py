@@ -207,8 +207,6 @@ def test_no_layers_take_no_flop():
     assert training_flops(DENSE, 1, 8).times(0).hardware_flop == 0
 
 
-OTHER_WAYS = {"mask": "causal", "recompute": "full", "attention": "flash"}
-GPT = {"batch": 4, "sequence": 512, "layers": 4, "hidden": 64, "vocab": 1000}
 EIGHT, FOUR_MORE = (training_flops(DENSE, 1, tokens) for tokens in (8, 12))
 REFUSED = [
     (lambda: training_flops(LLAMA, 0), "sequences must be at least 1"),
@@ -232,19 +230,6 @@ REFUSED = [
     ),
 ]
 PROBES = by_name(
-    Probe(EIGHT.times, {"layers": 2}, {"layers": 3}),
-    Probe(
-        training_flops,
-        {"shape": DENSE},
-        {"shape": MIXTURE, "sequences": 2, "sequence": 512} | OTHER_WAYS,
-        see=FlopBreakdown.leaves,
-    ),
-    Probe(
-        flops.layer_flops,
-        {"shape": MIXTURE, "layer": 0, "sequences": 1, "sequence": 512},
-        {"shape": LATENT, "layer": 5, "sequences": 2, "sequence": 256} | OTHER_WAYS,
-        see=FlopBreakdown.leaves,
-    ),
     Probe(
         flops.attention_flop,
         {"shape": DENSE, "one": EIGHT, "recompute": "full", "attention": "flash"},
@@ -255,21 +240,6 @@ PROBES = by_name(
         {"shape": DENSE, "sequences": 1, "sequence": 512},
         {"shape": dataclasses.replace(DENSE, vocab=100), "sequences": 2, "sequence": 256},
         see=FlopBreakdown.leaves,
-    ),
-    Probe(
-        flops.six_nd,
-        {"parameters": 1e9, "tokens": 1e12},
-        {"parameters": 2e9, "tokens": 2e12, "recompute": "full"},
-    ),
-    Probe(
-        flops.palm_flop_per_token,
-        {"parameters": 1e9, "layers": 4, "heads": 4, "head_dim": 8, "sequence": 64},
-        {"parameters": 2e9, "layers": 5, "heads": 5, "head_dim": 9, "sequence": 65},
-    ),
-    Probe(
-        flops.megatron_flop,
-        GPT,
-        {name: size + 1 for name, size in GPT.items()} | {"recompute": "none"},
     ),
 )
 RECORDS = {

@@ -157,72 +157,6 @@ def seen(chip):
     return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links, rates
 
 
-REFUSED = [
-    (lambda: Link("x", 0), "bytes_per_s must be above 0"),
-    (lambda: Link("x", float("inf")), "bytes_per_s must be finite"),
-    (lambda: Link("x", 1, -1), "latency_s must be at least 0"),
-    (lambda: dataclasses.replace(CHIP, peak_flop_per_s=-1), "peak_flop_per_s must be above"),
-    (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
-    (lambda: dataclasses.replace(CHIP, memory_bytes=80), "80 is less than 1 GB.* 80 \\* GIB"),
-    (
-        lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1),
-        "999,999,999 is less than 1 GB",
-    ),
-    (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
-    (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
-    (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),
-    (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
-    (lambda: hardware.ridge(0, 1), "flop_per_s must be above 0"),
-    (lambda: hardware.ridge(1, 0), "bytes_per_s must be above 0"),
-    (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
-    (lambda: CHIP.attainable_flop_per_s(-1), "flop_per_byte must be at least 0"),
-]
-PROBES = by_name(
-    Probe(
-        Link,
-        {"name": "wire", "bytes_per_s": 1e9},
-        {"name": "cable", "bytes_per_s": 2e9, "latency_s": 1e-6},
-        see=Link.explain,
-    ),
-    Probe(
-        Accelerator,
-        values(H100),
-        {
-            "name": "chip",
-            "peak_flop_per_s": 1e15,
-            "memory_bytes": 10**10,
-            "memory_bytes_per_s": 1e12,
-            "inside": PCIE4,
-            "between": PCIE4,
-            "matmul_efficiency": 0.5,
-            "layer_efficiency": 0.5,
-            "attention_efficiency": 0.5,
-            "new_attention_efficiency": 0.45,
-            "number_format": "fp32",
-        },
-        see=seen,
-    ),
-    Probe(H100.attention_share, {}, {"kernel": "new"}),
-    Probe(H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}),
-    Probe(
-        hardware.ridge_rows,
-        {"inner": 4096, "columns": 4096, "flop_per_byte": 100.0},
-        {"inner": 2048, "columns": 2048, "flop_per_byte": 200.0, "element_bytes": 4},
-    ),
-    Probe(
-        hardware.ridge,
-        {"flop_per_s": 1e14, "bytes_per_s": 1e12},
-        {"flop_per_s": 2e14, "bytes_per_s": 2e12},
-    ),
-    Probe(
-        hardware.matmul_intensity,
-        {"rows": 64, "inner": 32, "columns": 16},
-        {"rows": 65, "inner": 33, "columns": 17, "element_bytes": 4},
-    ),
-    Probe(accelerator, {"name": "H100-SXM"}, {"name": "RTX4090"}),
-)
-
-
 # --- cluster ---
 
 
@@ -280,7 +214,25 @@ def cluster_seen(cluster):
     return cluster.world, links, cluster.matmul_flop_per_s, step.cost_usd(1e9)
 
 
-REFUSED_CLUSTER = [
+REFUSED = [
+    (lambda: Link("x", 0), "bytes_per_s must be above 0"),
+    (lambda: Link("x", float("inf")), "bytes_per_s must be finite"),
+    (lambda: Link("x", 1, -1), "latency_s must be at least 0"),
+    (lambda: dataclasses.replace(CHIP, peak_flop_per_s=-1), "peak_flop_per_s must be above"),
+    (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
+    (lambda: dataclasses.replace(CHIP, memory_bytes=80), "80 is less than 1 GB.* 80 \\* GIB"),
+    (
+        lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1),
+        "999,999,999 is less than 1 GB",
+    ),
+    (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
+    (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
+    (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),
+    (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
+    (lambda: hardware.ridge(0, 1), "flop_per_s must be above 0"),
+    (lambda: hardware.ridge(1, 0), "bytes_per_s must be above 0"),
+    (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
+    (lambda: CHIP.attainable_flop_per_s(-1), "flop_per_byte must be at least 0"),
     (lambda: Cluster(CHIP, matmul_efficiency=1.2), "matmul_efficiency must be at most 1"),
     (lambda: Cluster(CHIP, nodes=0), "nodes must be at least 1"),
     (lambda: Cluster(CHIP, gpus_per_node=0), "gpus_per_node must be at least 1"),
@@ -289,7 +241,25 @@ REFUSED_CLUSTER = [
     (lambda: Cluster(CHIP).link(16), "group 16 with stride 1 needs 16 accelerators"),
     (lambda: Cluster(CHIP).link(2, stride=0), "stride must be at least 1"),
 ]
-PROBES_CLUSTER = by_name(
+PROBES = by_name(
+    Probe(
+        Accelerator,
+        values(H100),
+        {
+            "name": "chip",
+            "peak_flop_per_s": 1e15,
+            "memory_bytes": 10**10,
+            "memory_bytes_per_s": 1e12,
+            "inside": PCIE4,
+            "between": PCIE4,
+            "matmul_efficiency": 0.5,
+            "layer_efficiency": 0.5,
+            "attention_efficiency": 0.5,
+            "new_attention_efficiency": 0.45,
+            "number_format": "fp32",
+        },
+        see=seen,
+    ),
     Probe(
         Cluster,
         {"accelerator": H100, "nodes": 2},
@@ -306,7 +276,3 @@ PROBES_CLUSTER = by_name(
     ),
     Probe(Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}, {"group": 16, "stride": 8}),
 )
-
-
-PROBES |= PROBES_CLUSTER
-REFUSED += REFUSED_CLUSTER

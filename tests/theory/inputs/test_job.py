@@ -9,15 +9,12 @@ from probes import (
     CLUSTER,
     DENSE,
     JOB,
-    LATENT,
     PLAIN,
-    SLOW,
     SPREAD,
     TWO_STAGES,
     ZERO_3,
     Probe,
     by_name,
-    values,
 )
 from refused import rows
 
@@ -78,49 +75,6 @@ def seen(job):
     return gpu_memory(job), step_time(job).leaves()
 
 
-REFUSED = [
-    *rows(
-        lambda changes: Job(DENSE, **changes),
-        [
-            ({"sequence": 0}, "sequence must be at least 1, got 0"),
-            ({"sequence": 1.5}, "sequence must be a whole number"),
-            (
-                {"sequence": 2048},
-                "sequence 2048 is longer than the 1024 positions the model learned",
-            ),
-            ({"sequence": 511, "layout": Layout(cp=2)}, "sequence 511 is not divisible by cp 2"),
-            ({"layout": Layout(tp=3)}, "heads 8 is not divisible by tp 3"),
-            ({"layout": Layout(pp=7)}, "leaves a stage without a layer: take at most 6"),
-            ({"layout": Layout(dp=2, ep=2)}, "ep 2 has no experts to spread in this model"),
-            (
-                {"layout": Layout(dp=33), "cluster": CLUSTER},
-                r"world 32 is not dp\*tp\*pp\*cp = 33\*1\*1\*1 = 33: "
-                "change a degree, or take 33 GPUs",
-            ),
-        ],
-    ),
-]
-PROBES = by_name(
-    Probe(
-        Job,
-        values(JOB),
-        {"shape": LATENT, "recipe": PLAIN, "layout": TWO_STAGES, "cluster": SLOW, "sequence": 256},
-        see=seen,
-    ),
-    Probe(
-        dataclasses.replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of,
-        {"chunk": 0},
-        {"chunk": 1},
-    ),
-)
-RECORDS = {
-    "Tokens": [
-        Job(DENSE, layout=layout).local_tokens
-        for layout in (SPREAD, Layout(tp=8, sequence_parallel=True))
-    ]
-}
-
-
 # --- frameworks ---
 
 
@@ -168,10 +122,35 @@ def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
     assert FRAMEWORKS["megatron-deepspeed"].buffers_bytes == 5 * 10**8 * 2
 
 
-REFUSED_FRAMEWORKS = [
+REFUSED = [
+    *rows(
+        lambda changes: Job(DENSE, **changes),
+        [
+            ({"sequence": 0}, "sequence must be at least 1, got 0"),
+            ({"sequence": 1.5}, "sequence must be a whole number"),
+            (
+                {"sequence": 2048},
+                "sequence 2048 is longer than the 1024 positions the model learned",
+            ),
+            ({"sequence": 511, "layout": Layout(cp=2)}, "sequence 511 is not divisible by cp 2"),
+            ({"layout": Layout(tp=3)}, "heads 8 is not divisible by tp 3"),
+            ({"layout": Layout(pp=7)}, "leaves a stage without a layer: take at most 6"),
+            ({"layout": Layout(dp=2, ep=2)}, "ep 2 has no experts to spread in this model"),
+            (
+                {"layout": Layout(dp=33), "cluster": CLUSTER},
+                r"world 32 is not dp\*tp\*pp\*cp = 33\*1\*1\*1 = 33: "
+                "change a degree, or take 33 GPUs",
+            ),
+        ],
+    ),
     (lambda: as_framework_does(ALONE_JOB, "torchtitn"), "framework 'torchtitn' is not one of"),
 ]
-PROBES_FRAMEWORKS = by_name(
+PROBES = by_name(
+    Probe(
+        replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of,
+        {"chunk": 0},
+        {"chunk": 1},
+    ),
     Probe(
         Framework,
         {},
@@ -189,7 +168,9 @@ PROBES_FRAMEWORKS = by_name(
         as_framework_does, {"job": JOB, "name": "thunder"}, {"name": "torchtune", "compiled": True}
     ),
 )
-
-
-PROBES |= PROBES_FRAMEWORKS
-REFUSED += REFUSED_FRAMEWORKS
+RECORDS = {
+    "Tokens": [
+        Job(DENSE, layout=layout).local_tokens
+        for layout in (SPREAD, Layout(tp=8, sequence_parallel=True))
+    ],
+}

@@ -66,14 +66,6 @@ def test_presets_cover_the_published_families():
     assert MODELS["llama3.1-8b"].context == 131072
 
 
-REFUSED = [
-    (lambda: model("llama-2-70b"), "did you mean 'llama2-70b'"),
-]
-PROBES = by_name(
-    Probe(model, {"name": "gpt2-124m"}, {"name": "llama2-7b"}),
-)
-
-
 # --- constants ---
 
 
@@ -94,7 +86,11 @@ def test_old_and_new_spelling_are_one():
     assert of_configuration(new)["rope_theta"] == 1e6
 
 
-PROBES_CONSTANTS = by_name(
+REFUSED = [
+    (lambda: model("llama-2-70b"), "did you mean 'llama2-70b'"),
+]
+PROBES = by_name(
+    Probe(model, {"name": "gpt2-124m"}, {"name": "llama2-7b"}),
     Probe(of_shape, {"shape": DENSE}, {"shape": MODELS["llama2-7b"]}),
     Probe(of_configuration, {"values": {}}, {"values": {"rope_theta": 10_000, "vocab_size": 9}}),
     Probe(stretching, {"constants": {}}, {"constants": V3}),
@@ -105,6 +101,3 @@ PROBES_CONSTANTS = by_name(
         see=list,
     ),
 )
-
-
-PROBES |= PROBES_CONSTANTS

@@ -14,7 +14,6 @@ from course_lib.theory.inputs.schedule_rules import (
     chunks_in_flight,
     chunks_on_a_stage,
     full_moments,
-    stage_chunks,
     stage_of_chunk,
 )
 from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, stage_order
@@ -177,15 +176,5 @@ PROBES = by_name(
         },
         see=list,
         signed=True,
-    ),
-    Probe(
-        stage_chunks,
-        {"name": "zbv", "stages": 4, "stage": 1},
-        {
-            "name": "1f1b",
-            "stages": 6,
-            "stage": 2,
-            "virtual_stages": Given(2, {"name": "interleaved"}),
-        },
     ),
 )

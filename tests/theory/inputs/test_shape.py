@@ -173,6 +173,33 @@ EXPERTS = {
     name: getattr(MIXTURE, name)
     for name in ("experts", "top_k", "shared_experts", "expert_ffn", "dense_layers")
 }
+
+
+# --- parameter count ---
+
+
+def test_totals_are_sums_of_leaves():
+    count = ParameterCount(*range(1, 11))
+    assert count.total == 55
+    assert count.experts == count.chosen_experts + count.idle_experts
+    assert count.active == count.total - count.idle_experts
+    assert count.without_embedding == count.total - count.embedding - count.positions
+    assert count.times(3).total == (count + count + count).total == 165
+
+
+def test_explain_of_a_mixture_names_its_leaves_and_the_active_parameters():
+    text = DEEPSEEK.parameters().explain()
+    for word in ("chosen_experts", "idle_experts", "shared_experts", "router", "active"):
+        assert word in text
+        assert word not in SMALL.parameters().explain()
+
+
+def test_explain_has_every_leaf_and_the_total():
+    text = SMALL.parameters().explain()
+    for word in ("embedding", "attention", "mlp", "norms", "head", "total"):
+        assert word in text
+
+
 REFUSED = [
     *rows(
         lambda change: dataclasses.replace(SMALL, **change),
@@ -221,12 +248,6 @@ REFUSED = [
 ]
 PROBES = by_name(
     Probe(
-        LatentAttention,
-        {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
-        {"q_rank": None, "kv_rank": 65, "nope_dim": 33, "rope_dim": 17, "value_dim": 33},
-        see=lambda latent: seen(dataclasses.replace(LATENT, mla=latent)),
-    ),
-    Probe(
         TransformerShape,
         values(DENSE),
         {
@@ -266,42 +287,8 @@ PROBES = by_name(
     Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
     Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
     Probe(MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}),
-    Probe(MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}),
-)
-
-
-# --- parameter count ---
-
-
-def test_totals_are_sums_of_leaves():
-    count = ParameterCount(*range(1, 11))
-    assert count.total == 55
-    assert count.experts == count.chosen_experts + count.idle_experts
-    assert count.active == count.total - count.idle_experts
-    assert count.without_embedding == count.total - count.embedding - count.positions
-    assert count.times(3).total == (count + count + count).total == 165
-
-
-def test_explain_of_a_mixture_names_its_leaves_and_the_active_parameters():
-    text = DEEPSEEK.parameters().explain()
-    for word in ("chosen_experts", "idle_experts", "shared_experts", "router", "active"):
-        assert word in text
-        assert word not in SMALL.parameters().explain()
-
-
-def test_explain_has_every_leaf_and_the_total():
-    text = SMALL.parameters().explain()
-    for word in ("embedding", "attention", "mlp", "norms", "head", "total"):
-        assert word in text
-
-
-PROBES_PARAMETER_COUNT = by_name(
-    Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
     Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
 )
 RECORDS = {
-    "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
+    "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()],
 }
-
-
-PROBES |= PROBES_PARAMETER_COUNT

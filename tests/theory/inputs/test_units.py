@@ -130,13 +130,6 @@ REFUSED = [
 ]
 PROBES = by_name(
     Probe(units.format_number, {"value": 1.2345}, {"value": 2.0, "digits": 2}),
-    Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
-    Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
-    Probe(units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}),
-    Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
     Probe(units.format_duration, {"seconds": 1.0}, {"seconds": 2e6}),
-    Probe(units.power_of_ten, {"power": 12}, {"power": -5}),
     Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
-    Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
-    Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),
 )

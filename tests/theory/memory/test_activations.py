@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, FULL, JOB, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
+from probes import DENSE, FULL, JOB, LLAMA_LIKE, PLAIN, STANDARD
 from refused import rows
 
 from course_lib.measure.peak import log_memory
@@ -22,15 +22,12 @@ from course_lib.theory.memory import activations
 from course_lib.theory.memory.activations import (
     activation_terms,
     embedding_activation_bytes,
-    gathered_tokens,
     head_activation_bytes,
     layer_activation_bytes,
-    layer_gradients_bytes,
     logit_count,
     loss_copies,
     loss_temporary_bytes,
     needed_terms,
-    norm_bytes,
     output_activation_bytes,
     recomputed_bytes,
 )
@@ -387,31 +384,10 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = by_name(
-    Probe(TERMS[0].explain, {}, {"unit": "GiB"}),
-    Probe(activation_terms, *LAYER, silent=("cluster",)),
-    Probe(layer_activation_bytes, *LAYER, silent=("cluster",)),
-    Probe(needed_terms, *LAYER, silent=("cluster",)),
-    Probe(
-        recomputed_bytes,
-        {"job": dataclasses.replace(JOB, recipe=FULL), "layer": 0},
-        {"layer": 5},
-        silent=("cluster",),
-    ),
-    Probe(
-        layer_gradients_bytes,
-        {"job": replace(JOB, recipe=PLAIN), "layer": 0},
-        {"layer": 5},
-        silent=("recipe", "cluster"),
-    ),
-    Probe(gathered_tokens, {"job": JOB}, {}, silent=("shape", "recipe", "cluster")),
-    Probe(
-        norm_bytes,
-        {"recipe": PLAIN, "width": 512},
-        {"recipe": Recipe(fused_norms=False), "width": 8},
-    ),
-)
-RECORDS = {"ActivationTerms": TERMS + MORE_TERMS}
+RECORDS = {
+    "ActivationTerms": TERMS + MORE_TERMS,
+    "LossCopies": [loss_copies(replace(JOB, recipe=Recipe(loss=name))) for name in LOSSES],
+}
 
 
 # --- ends ---
@@ -472,27 +448,3 @@ def test_eager_cross_entropy_makes_the_copies_that_are_told(dtype):
 
 
 EAGER = replace(JOB, recipe=Recipe(loss="eager"))
-PROBES_ENDS = {
-    function.__name__: Probe(function, {"job": JOB}, {}, silent=("cluster",))
-    for function in (
-        embedding_activation_bytes,
-        output_activation_bytes,
-        head_activation_bytes,
-    )
-} | {
-    "logit_count": Probe(logit_count, {"job": JOB}, {}, silent=("recipe", "cluster")),
-    "loss_copies": Probe(
-        loss_copies,
-        {"job": EAGER},
-        {},
-        silent=("shape", "micro_batch", "cluster", "sequence"),
-    ),
-    "loss_temporary_bytes": Probe(loss_temporary_bytes, {"job": EAGER}, {}, silent=("cluster",)),
-}
-RECORDS_ENDS = {
-    "LossCopies": [loss_copies(replace(JOB, recipe=Recipe(loss=name))) for name in LOSSES]
-}
-
-
-PROBES |= PROBES_ENDS
-RECORDS |= RECORDS_ENDS

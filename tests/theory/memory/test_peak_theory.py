@@ -7,7 +7,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import DENSE, JOB, ZERO_3, Probe, by_name
+from probes import JOB, ZERO_3, Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs import units
@@ -23,14 +23,11 @@ from course_lib.theory.memory.peak import (
     COMMUNICATOR_BYTES,
     OVERHEAD_BYTES,
     boundary_bytes,
-    chunk_activations,
     communicators,
     explain_memory,
     fewest_gpus,
     gpu_memory,
     gradients_come_late,
-    held_at_peak,
-    host_bytes,
     largest_layer_bytes,
     layer_temporary_bytes,
     memory_moments,
@@ -422,87 +419,6 @@ SENT = dataclasses.replace(probes.SPREAD, keep_outputs=True)
 HALF_DENSE = dataclasses.replace(
     JOB, shape=dataclasses.replace(JOB.shape, dense_layers=4), recipe=Recipe()
 )
-REFUSED = [
-    *rows(
-        lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
-        [
-            ({"micro_batch": 0}, "micro_batch must be at least 1"),
-            ({"micro_batch": 1.5}, "micro_batch must be a whole number"),
-            ({"micro_batch": 1, "sequence": 0}, "sequence must be at least 1"),
-            ({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions"),
-            ({"micro_batch": 1, "overhead_bytes": -1}, "overhead_bytes must be at least 0"),
-            ({"micro_batch": 1, "overhead_bytes": float("nan")}, "overhead_bytes must be finite"),
-        ],
-    ),
-    *rows(
-        lambda layout, sequence: gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=sequence)),
-        [
-            (Layout(tp=3), 4096, "heads 32 is not divisible by tp 3"),
-            (Layout(pp=64), 4096, "leaves a stage without a layer"),
-            (Layout(dp=3, ep=3), 4096, "experts 8 is not divisible by ep 3"),
-            (Layout(cp=3), 4096, "sequence 4096 is not divisible by cp 3"),
-            (Layout(), 0, "sequence must be at least 1"),
-        ],
-    ),
-]
-PROBES = by_name(
-    Probe(
-        training_memory,
-        {"shape": DENSE, "recipe": Recipe(), "micro_batch": 1},
-        {
-            "shape": probes.MIXTURE,
-            "recipe": Recipe(attention="standard"),
-            "micro_batch": 2,
-            "sequence": 512,
-            "overhead_bytes": 0,
-        },
-    ),
-    Probe(gpu_memory, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)),
-    Probe(memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)),
-    Probe(
-        held_at_peak,
-        {"job": JOB},
-        {"stage": 1},
-        silent=("shape", "recipe", "micro_batch", "cluster", "sequence"),
-    ),
-    Probe(
-        boundary_bytes,
-        {"job": dataclasses.replace(JOB, layout=SENT)},
-        {},
-        silent=("recipe", "cluster"),
-    ),
-    Probe(chunk_activations, {"job": JOB, "chunk": 0}, {"chunk": 1}, silent=("cluster",)),
-    Probe(
-        largest_layer_bytes,
-        {"job": HALF_DENSE, "chunks": (0,)},
-        {"chunks": (1,)},
-        silent=("cluster",),
-    ),
-    Probe(
-        layer_temporary_bytes,
-        {"job": HALF_DENSE, "chunks": (0,)},
-        {"chunks": (1,)},
-        silent=("cluster",),
-    ),
-    Probe(
-        gradients_come_late,
-        {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
-        {},
-        silent=("shape", "micro_batch", "cluster", "sequence"),
-    ),
-    Probe(worst_stage, {"job": JOB}, {"overhead_bytes": 0}, silent=("cluster",)),
-    Probe(
-        host_bytes,
-        {"job": dataclasses.replace(JOB, recipe=Recipe(offload="optimizer"))},
-        {"stage": 1},
-        silent=("micro_batch", "cluster", "sequence"),
-    ),
-    Probe(
-        fewest_gpus,
-        {"total_bytes": 1e12, "gpu_bytes": 8e10},
-        {"total_bytes": 2e12, "gpu_bytes": 4e10},
-    ),
-)
 
 
 # --- meter ---
@@ -531,29 +447,6 @@ def test_each_meter_shows_more_than_the_one_before():
     assert reserved == pytest.approx(1.15 * tensors + GIB)
     shown = metered_bytes(BILL, "nvidia-smi", probes.SPREAD, buffers_bytes=GIB)
     assert shown - reserved == pytest.approx(OVERHEAD_BYTES + 5 * COMMUNICATOR_BYTES)
-
-
-REFUSED_METER = [
-    (lambda: metered_bytes(BILL, "top", ALONE), "meter 'top' is not one of"),
-    (
-        lambda: metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5),
-        "reserved_over_allocated must be at least 1",
-    ),
-]
-PROBES_METER = by_name(
-    Probe(
-        metered_bytes,
-        {"bill": BILL, "meter": "nvidia-smi", "layout": probes.SPREAD},
-        {
-            "bill": gpu_memory(JOB, 1),
-            "meter": "reserved",
-            "layout": ZERO_3,
-            "buffers_bytes": 1,
-            "reserved_over_allocated": 1.5,
-        },
-    ),
-    Probe(communicators, {"layout": probes.SPREAD}, {"layout": ZERO_3}),
-)
 
 
 # --- report ---
@@ -631,15 +524,69 @@ def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_ar
     assert "recompute full: 4 micro-batches × 2 layers" in told
 
 
-REFUSED_REPORT = [
+REFUSED = [
+    *rows(
+        lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
+        [
+            ({"micro_batch": 0}, "micro_batch must be at least 1"),
+            ({"micro_batch": 1.5}, "micro_batch must be a whole number"),
+            ({"micro_batch": 1, "sequence": 0}, "sequence must be at least 1"),
+            ({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions"),
+            ({"micro_batch": 1, "overhead_bytes": -1}, "overhead_bytes must be at least 0"),
+            ({"micro_batch": 1, "overhead_bytes": float("nan")}, "overhead_bytes must be finite"),
+        ],
+    ),
+    *rows(
+        lambda layout, sequence: gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=sequence)),
+        [
+            (Layout(tp=3), 4096, "heads 32 is not divisible by tp 3"),
+            (Layout(pp=64), 4096, "leaves a stage without a layer"),
+            (Layout(dp=3, ep=3), 4096, "experts 8 is not divisible by ep 3"),
+            (Layout(cp=3), 4096, "sequence 4096 is not divisible by cp 3"),
+            (Layout(), 0, "sequence must be at least 1"),
+        ],
+    ),
+    (lambda: metered_bytes(BILL, "top", ALONE), "meter 'top' is not one of"),
+    (
+        lambda: metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5),
+        "reserved_over_allocated must be at least 1",
+    ),
     (lambda: explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb"), "did you mean 'GB'"),
 ]
-PROBES_REPORT = by_name(
-    Probe(explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)),
+PROBES = by_name(
+    Probe(
+        boundary_bytes,
+        {"job": dataclasses.replace(JOB, layout=SENT)},
+        {},
+        silent=("recipe", "cluster"),
+    ),
+    Probe(
+        largest_layer_bytes,
+        {"job": HALF_DENSE, "chunks": (0,)},
+        {"chunks": (1,)},
+        silent=("cluster",),
+    ),
+    Probe(
+        layer_temporary_bytes,
+        {"job": HALF_DENSE, "chunks": (0,)},
+        {"chunks": (1,)},
+        silent=("cluster",),
+    ),
+    Probe(
+        gradients_come_late,
+        {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
+        {},
+        silent=("shape", "micro_batch", "cluster", "sequence"),
+    ),
+    Probe(
+        metered_bytes,
+        {"bill": BILL, "meter": "nvidia-smi", "layout": probes.SPREAD},
+        {
+            "bill": gpu_memory(JOB, 1),
+            "meter": "reserved",
+            "layout": ZERO_3,
+            "buffers_bytes": 1,
+            "reserved_over_allocated": 1.5,
+        },
+    ),
 )
-
-
-PROBES |= PROBES_METER
-PROBES |= PROBES_REPORT
-REFUSED += REFUSED_METER
-REFUSED += REFUSED_REPORT

@@ -155,7 +155,6 @@ PROBES = {
         silent=("cluster",),
         refuses=True,
     ),
-    "StepTimeline.explain": Probe(RUNS[0].explain, {}, {"unit": "GiB"}),
 }
 RECORDS = {
     "StepMoment": [step for run in RUNS for step in run.steps],

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import DENSE, Probe
+from probes import DENSE, Probe, by_name
 
 from course_lib import launch
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
@@ -103,22 +103,6 @@ def test_what_is_refused(call, message):
 
 
 LIVES = [unit_life(UNITS), unit_life([ROOT, replace(LAYER, forward_s=3)], prefetch=2)]
-PROBES = {
-    "unit_life": Probe(
-        unit_life,
-        {"units": UNITS},
-        {"units": UNITS[:-1], "prefetch": 0, "reshard": False},
-        see=lambda life: life.trace,
-    ),
-    "fsdp_calls": Probe(fsdp_calls, {"layers": 3}, {"layers": 4, "prefetch": 0, "reshard": False}),
-    "changes": Probe(
-        changes,
-        {"units": UNITS, "calls": fsdp_calls(4)},
-        {"units": [ROOT] * 5, "calls": fsdp_calls(3), "copy_bytes": [1] * 5},
-        see=list,
-    ),
-}
-RECORDS = {"UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)], "UnitLife": LIVES}
 
 
 # --- buffer turns ---
@@ -182,7 +166,21 @@ def test_one_layer_needs_no_turns():
         buffer_turns(1)
 
 
-PROBES_BUFFER_TURNS = {"buffer_turns": Probe(buffer_turns, {"layers": 4}, {"layers": 5})}
-
-
-PROBES |= PROBES_BUFFER_TURNS
+PROBES = by_name(
+    Probe(
+        unit_life,
+        {"units": UNITS},
+        {"units": UNITS[:-1], "prefetch": 0, "reshard": False},
+        see=lambda life: life.trace,
+    ),
+    Probe(
+        changes,
+        {"units": UNITS, "calls": fsdp_calls(4)},
+        {"units": [ROOT] * 5, "calls": fsdp_calls(3), "copy_bytes": [1] * 5},
+        see=list,
+    ),
+)
+RECORDS = {
+    "UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)],
+    "UnitLife": LIVES,
+}

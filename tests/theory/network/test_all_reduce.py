@@ -4,7 +4,7 @@ import pytest
 from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from probes import SLOW_LINK, Probe, by_name
+from probes import SLOW_LINK
 from refused import rows
 
 from course_lib.clinic.nccl_table import nccl_table
@@ -47,23 +47,6 @@ def test_what_a_switch_sends_is_no_rank_s():
     switched = all_reduce_ways(4)["a switch adds"]
     assert {rank for pair in switched.sent for rank in pair} == {SWITCH, 0, 1, 2, 3}
     assert switched.sent_by(3) == 1.25
-
-
-REFUSED = [
-    *rows(
-        all_reduce_ways,
-        [
-            1,
-            65,
-        ],
-        "ranks must be at",
-    ),
-]
-PROBES = by_name(
-    Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
-    Probe(all_reduce_ways(4)["tree"].sent_by, {"rank": 0}, {"rank": 3}),
-)
-RECORDS = {"Way": [Way(2, {(0, 1): 1.0}), all_reduce_ways(3)["ring"]]}
 
 
 # --- ring or tree ---
@@ -148,16 +131,6 @@ CALLS = (
         "tree": "double-tree",
     },
 )
-REFUSED_RING_OR_TREE = [
-    (lambda: ring_or_tree("all-reduce", -1, 2, LINK), "size_bytes must be at least 0"),
-    (lambda: ring_or_tree("all-reduce", 1, 0, LINK), "ranks must be at least 1"),
-    (lambda: ring_or_tree("all-gather", 1, 2, LINK, tree="ring"), "tree 'ring' is not one of"),
-    (lambda: ring_or_tree("allreduce", 1, 2, LINK), "did you mean 'all-reduce'"),
-]
-PROBES_RING_OR_TREE = by_name(
-    Probe(ring_or_tree, *CALLS),
-)
-RECORDS_RING_OR_TREE = {"RingOrTree": [ring_or_tree(**call) for call in CALLS]}
 
 
 # --- nccl times ---
@@ -201,20 +174,23 @@ def test_no_tree_is_the_fastest():
     assert {nccl_choice(2**power).algorithm for power in range(40)} == {"Ring", "NVLS"}
 
 
-REFUSED_NCCL_TIMES = [
+REFUSED = [
+    *rows(
+        all_reduce_ways,
+        [
+            1,
+            65,
+        ],
+        "ranks must be at",
+    ),
+    (lambda: ring_or_tree("all-reduce", -1, 2, LINK), "size_bytes must be at least 0"),
+    (lambda: ring_or_tree("all-reduce", 1, 0, LINK), "ranks must be at least 1"),
+    (lambda: ring_or_tree("all-gather", 1, 2, LINK, tree="ring"), "tree 'ring' is not one of"),
+    (lambda: ring_or_tree("allreduce", 1, 2, LINK), "did you mean 'all-reduce'"),
     (lambda: nccl_choice(-1), "size_bytes must be at least 0"),
 ]
-PROBES_NCCL_TIMES = by_name(
-    Probe(nccl_ways, {}, {}),
-    Probe(nccl_ways()[0].seconds, {"size_bytes": 1e3}, {"size_bytes": 1e6}),
-    Probe(nccl_choice, {"size_bytes": 1e3}, {"size_bytes": 1e9}),
-)
-RECORDS_NCCL_TIMES = {"NcclWay": list(nccl_ways())}
-
-
-PROBES |= PROBES_RING_OR_TREE
-PROBES |= PROBES_NCCL_TIMES
-RECORDS |= RECORDS_RING_OR_TREE
-RECORDS |= RECORDS_NCCL_TIMES
-REFUSED += REFUSED_RING_OR_TREE
-REFUSED += REFUSED_NCCL_TIMES
+RECORDS = {
+    "Way": [Way(2, {(0, 1): 1.0}), all_reduce_ways(3)["ring"]],
+    "RingOrTree": [ring_or_tree(**call) for call in CALLS],
+    "NcclWay": list(nccl_ways()),
+}

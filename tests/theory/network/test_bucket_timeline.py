@@ -1,7 +1,5 @@
 """Exchanges and buckets of DDP; the demo's test compares them with real all-reduces."""
 
-from dataclasses import replace
-
 import pytest
 from every import every
 from probes import DENSE, H100, SLOW_LINK, Probe, by_name
@@ -40,31 +38,6 @@ def test_a_bucket_closes_once_its_limit_is_reached():
 
 def test_the_first_exchange_has_one_bucket():
     assert ddp_all_reduces(syncs=10, buckets=3) == 1 + 9 * 3
-
-
-REFUSED = [
-    (lambda: gradient_syncs(0, 1, True), "micro_steps"),
-    (lambda: gradient_syncs(1, 0, True), "accumulation"),
-    (lambda: gradient_syncs(1, 1, "yes"), "no_sync"),
-    (lambda: ddp_buckets([4, 0]), r"gradient_bytes\[1\]"),
-    (lambda: ddp_buckets([4], cap_bytes=0), "cap_bytes"),
-    (lambda: ddp_buckets([4], first_bytes=-1), "first_bytes"),
-    (lambda: ddp_all_reduces(0, 1), "syncs"),
-    (lambda: ddp_all_reduces(1, 0), "buckets"),
-]
-PROBES = by_name(
-    Probe(
-        gradient_syncs,
-        {"micro_steps": 8, "accumulation": 4, "no_sync": True},
-        {"micro_steps": 16, "accumulation": 2, "no_sync": False},
-    ),
-    Probe(
-        ddp_buckets,
-        {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4},
-        {"gradient_bytes": [4] * 9, "cap_bytes": 12, "first_bytes": 8},
-    ),
-    Probe(ddp_all_reduces, {"syncs": 3, "buckets": 4}, {"syncs": 5, "buckets": 6}),
-)
 
 
 # --- bucket timeline ---
@@ -186,11 +159,26 @@ def test_explain_names_every_bucket():
 
 GRADIENTS = model_gradients(DENSE, H100, tokens=64)
 TIMELINES = [ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)]
-REFUSED_BUCKET_TIMELINE = [
+
+
+REFUSED = [
+    (lambda: gradient_syncs(0, 1, True), "micro_steps"),
+    (lambda: gradient_syncs(1, 0, True), "accumulation"),
+    (lambda: gradient_syncs(1, 1, "yes"), "no_sync"),
+    (lambda: ddp_buckets([4, 0]), r"gradient_bytes\[1\]"),
+    (lambda: ddp_buckets([4], cap_bytes=0), "cap_bytes"),
+    (lambda: ddp_buckets([4], first_bytes=-1), "first_bytes"),
+    (lambda: ddp_all_reduces(0, 1), "syncs"),
+    (lambda: ddp_all_reduces(1, 0), "buckets"),
     (lambda: ddp_timeline([Gradient("head", 0, 1.0)], 2, SLOW), "gradients have 0 bytes"),
     (lambda: model_gradients(MODELS["mixtral-8x7b"], A100, 64), "experts 8"),
 ]
-PROBES_BUCKET_TIMELINE = by_name(
+PROBES = by_name(
+    Probe(
+        ddp_buckets,
+        {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4},
+        {"gradient_bytes": [4] * 9, "cap_bytes": 12, "first_bytes": 8},
+    ),
     Probe(
         ddp_timeline,
         {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
@@ -203,28 +191,9 @@ PROBES_BUCKET_TIMELINE = by_name(
             "overlap": False,
         },
     ),
-    Probe(
-        model_gradients,
-        {"shape": DENSE, "accelerator": H100, "tokens": 64},
-        {
-            "shape": replace(DENSE, layers=3),
-            "accelerator": accelerator("RTX4090"),
-            "tokens": 128,
-            "element_bytes": 2,
-        },
-    ),
-    Probe(
-        hiding_tokens,
-        {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
-        {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
-    ),
 )
 RECORDS = {
     "Gradient": list(GRADIENTS),
     "Exchange": list(TIMELINES[0].exchanges),
     "BucketTimeline": [*TIMELINES, ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK)],
 }
-
-
-PROBES |= PROBES_BUCKET_TIMELINE
-REFUSED += REFUSED_BUCKET_TIMELINE

@@ -6,9 +6,8 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import SLOW_LINK, Probe, by_name
 
-from course_lib.theory.inputs.hardware import PCIE4, Link
+from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.theory.network.collectives import OPERATIONS, crossover_bytes, seconds
 
@@ -256,15 +255,6 @@ def test_reach_counts_the_parameters_of_the_layer():
     assert collectives.layer_tp_reach(*sizes) == 17
 
 
-CALL = {"operation": "all-reduce", "ranks": 8}
-OTHER_CALL = {"operation": "broadcast", "ranks": 16}
-SENT, OTHER_SENT = CALL | {"size_bytes": 1e6}, OTHER_CALL | {"size_bytes": 2e6}
-TREE = {"algorithm": "tree"}
-TENSOR = {"micro_batch": 2, "sequence": 512, "hidden": 64}
-OTHER_TENSOR = {"micro_batch": 1, "sequence": 256, "hidden": 128, "element_bytes": 4}
-CUT = ({"hidden": 64, "tp": 4}, {"hidden": 32, "tp": 8, "element_bytes": 4})
-REACH = {"hidden": 8192, "peak_flop_per_s": 1e14, "bytes_per_s": 1e11}
-OTHER_REACH = {"hidden": 4096, "peak_flop_per_s": 2e14, "bytes_per_s": 2e11, "element_bytes": 4}
 REFUSED = [
     (lambda: collectives.sent_bytes("allreduce", 1, 2), "did you mean 'all-reduce'"),
     (lambda: collectives.sent_bytes("all-reduce", -1, 2), "size_bytes must be at least 0"),
@@ -296,33 +286,3 @@ REFUSED = [
         "layer_parameters must be at least 1",
     ),
 ]
-PROBES = by_name(
-    Probe(collectives.bus_factor, CALL, OTHER_CALL),
-    Probe(collectives.sent_bytes, SENT, OTHER_SENT),
-    Probe(collectives.steps, CALL, OTHER_CALL | TREE),
-    Probe(collectives.messages, CALL, OTHER_CALL | TREE),
-    Probe(collectives.moved_bytes, SENT, OTHER_SENT | TREE),
-    Probe(seconds, SENT | {"link": PCIE4}, OTHER_SENT | {"link": SLOW_LINK} | TREE),
-    Probe(
-        crossover_bytes,
-        CALL | {"link": PCIE4},
-        OTHER_CALL | {"link": SLOW_LINK, "tree": "tree", "efficiency": 0.5},
-    ),
-    Probe(
-        collectives.algorithm_bandwidth,
-        {"size_bytes": 1e6, "time_s": 1.0},
-        {"size_bytes": 2e6, "time_s": 2.0},
-    ),
-    Probe(collectives.bus_bandwidth, SENT | {"time_s": 1.0}, OTHER_SENT | {"time_s": 2.0}),
-    Probe(
-        collectives.zero_volume,
-        {"size_bytes": 1e6, "zero_stage": 0},
-        {"size_bytes": 2e6, "zero_stage": 3, "ranks": 4},
-    ),
-    Probe(collectives.tensor_parallel_bytes, TENSOR | {"tp": 4}, OTHER_TENSOR | {"tp": 8}),
-    Probe(collectives.activation_bytes, TENSOR, OTHER_TENSOR),
-    Probe(collectives.matrix_intensity, *CUT),
-    Probe(collectives.layer_intensity, CUT[0], CUT[1] | {"layer_parameters": 10**6}),
-    Probe(collectives.matrix_tp_reach, REACH, OTHER_REACH),
-    Probe(collectives.layer_tp_reach, REACH, OTHER_REACH | {"layer_parameters": 10**9}),
-)

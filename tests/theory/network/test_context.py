@@ -62,20 +62,4 @@ PROBES = by_name(
         {"rank": 1, "ranks": 4, "zigzag": True},
         {"rank": 2, "ranks": 8, "zigzag": False},
     ),
-    Probe(
-        context.rank_scores,
-        {"sequence": 64, "rank": 1, "ranks": 4},
-        {"sequence": 128, "rank": 2, "ranks": 8, "zigzag": True, "masked": False},
-    ),
-    Probe(
-        context.hidden_ring_tokens,
-        {"flop_per_s": 1e15, "bytes_per_s": 1e10, "hidden": 64, "kv_width": 16},
-        {
-            "flop_per_s": 2e15,
-            "bytes_per_s": 2e10,
-            "hidden": 128,
-            "kv_width": 32,
-            "element_bytes": 4,
-        },
-    ),
 )

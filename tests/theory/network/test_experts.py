@@ -5,7 +5,6 @@ from itertools import combinations
 
 import pytest
 from every import every
-from probes import Probe, by_name
 from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
@@ -159,54 +158,6 @@ REFUSED = [
         ],
     ),
 ]
-PROBES = by_name(
-    Probe(
-        experts.experts_per_rank,
-        {"counts": ((1, 2), (3, 4))},
-        {"counts": ((1, 2, 3, 4), (3, 4, 5, 6))},
-    ),
-    Probe(
-        experts.capacity,
-        {"choices": 1024, "experts": 8, "factor": 1.25},
-        {"choices": 2048, "experts": 16, "factor": None},
-    ),
-    Probe(
-        experts.nodes_of_a_token,
-        {"experts": 64, "top_k": 4, "nodes": 4},
-        {"experts": 32, "top_k": 2, "nodes": 8},
-    ),
-    Probe(
-        zipf_load,
-        {"tokens": 1024, "experts": 8, "top_k": 2, "skew": 0.5},
-        {"tokens": 2048, "experts": 16, "top_k": 1, "skew": 1.0},
-    ),
-    Probe(
-        expert_load,
-        {"tokens": 1024, "experts": 8, "skew": 0.5},
-        {
-            "tokens": 2048,
-            "experts": 16,
-            "top_k": 2,
-            "capacity_factor": 1.0,
-            "ranks": 4,
-            "row_bytes": 64,
-            "skew": 1.0,
-        },
-    ),
-    Probe(
-        experts.balance_loss,
-        {"load": (3, 1), "probabilities": (0.7, 0.3)},
-        {"load": (2, 2), "probabilities": (0.5, 0.6)},
-    ),
-    Probe(
-        experts.routed_intensity, {"width": 64}, {"width": 128, "matrices": 2, "element_bytes": 4}
-    ),
-    Probe(
-        experts.routed_bytes,
-        {"counts": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
-        {"counts": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
-    ),
-)
 RECORDS = {
     "ExpertLoad": [
         expert_load(1024, 8, 1, capacity_factor=1.25, ranks=2, row_bytes=64, skew=0.5),

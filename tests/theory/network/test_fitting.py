@@ -4,7 +4,6 @@ import random
 
 import pytest
 from every import every
-from probes import Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs.hardware import Link
@@ -92,12 +91,6 @@ def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line
     assert busy.bytes_per_s == pytest.approx(1.5e6 / 3e-3)
 
 
-MEASURED = {
-    "operation": "all-reduce",
-    "ranks": 8,
-    "sizes_bytes": [1e3, 1e6],
-    "seconds": [1e-3, 2e-3],
-}
 REFUSED = [
     *rows(
         lambda sizes, measured, ranks: fit_alpha_beta("all-reduce", sizes, measured, ranks),
@@ -117,29 +110,6 @@ REFUSED = [
     ),
     (lambda: bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1), "ranks 1 send nothing"),
 ]
-PROBES = by_name(
-    Probe(
-        bounding_link,
-        MEASURED,
-        {
-            "operation": "all-gather",
-            "ranks": 16,
-            "sizes_bytes": [1e3, 2e6],
-            "seconds": [1e-3, 3e-3],
-        },
-    ),
-    Probe(
-        fit_alpha_beta,
-        MEASURED,
-        {
-            "operation": "broadcast",
-            "ranks": 16,
-            "algorithm": "tree",
-            "sizes_bytes": [1e3, 2e6],
-            "seconds": [1e-3, 3e-3],
-        },
-    ),
-)
 RECORDS = {
     "FittedLink": [
         fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], measured, 4)

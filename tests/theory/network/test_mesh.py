@@ -86,30 +86,7 @@ def test_with_the_tp_of_attention_they_are_the_groups_of_the_traffic():
     assert sorted(dispatch.groups) == sorted(mesh.expert_groups(layout, "ep"))
 
 
-ON_MESH = {"layout": Layout(dp=2, tp=2, pp=4)}
 OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
-REFUSED = [
-    (
-        lambda: mesh.expert_groups(Layout(tp=2, dp=2, ep=2), "ep", etp=4),
-        r"tp\*cp\*dp 4 is not divisible by etp\*ep 8: take",
-    ),
-]
-PROBES = by_name(
-    Probe(mesh.data_parallel, {"world": 64}, {"world": 32, "tp": 2, "pp": 2, "cp": 2}),
-    Probe(mesh.strides, ON_MESH, OTHER_MESH),
-    Probe(mesh.place, ON_MESH | {"rank": 5}, OTHER_MESH | {"rank": 6}),
-    Probe(mesh.groups, ON_MESH | {"axis": "dp"}, OTHER_MESH | {"axis": "tp"}),
-    Probe(
-        mesh.expert_groups,
-        {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"},
-        {"layout": Layout(tp=2, dp=4, ep=4), "axis": "edp", "etp": 1},
-    ),
-    Probe(
-        mesh.nodes_of,
-        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
-        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
-    ),
-)
 
 
 # --- who talks ---
@@ -239,9 +216,28 @@ def test_what_has_no_groups_is_refused():
 
 
 TALKS, LONG_TALKS = who_talks(job(WHO_TALKS_CUBE)), who_talks(job(LONG), 3)
-PROBES |= by_name(
-    Probe(who_talks, {"job": JOB}, {"rank": 9}, refuses=True),
+
+
+REFUSED = [
+    (
+        lambda: mesh.expert_groups(Layout(tp=2, dp=2, ep=2), "ep", etp=4),
+        r"tp\*cp\*dp 4 is not divisible by etp\*ep 8: take",
+    ),
+]
+PROBES = by_name(
+    Probe(
+        mesh.expert_groups,
+        {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"},
+        {"layout": Layout(tp=2, dp=4, ep=4), "axis": "edp", "etp": 1},
+    ),
+    Probe(
+        mesh.nodes_of,
+        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
+        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
+    ),
     Probe(sent_in_turn, {"talks": TALKS}, {"talks": LONG_TALKS, "rank": 1}),
     Probe(sent_bytes, {"talks": TALKS}, {"talks": LONG_TALKS, "axis": "tp"}),
 )
-RECORDS = {"Talk": [*TALKS, *LONG_TALKS]}
+RECORDS = {
+    "Talk": [*TALKS, *LONG_TALKS],
+}

@@ -4,7 +4,6 @@ import math
 
 import pytest
 from every import every
-from probes import SLOW_LINK, Probe, by_name
 
 from course_lib.theory.inputs.hardware import NDR, PCIE4, Link, accelerator
 from course_lib.theory.network import collectives
@@ -75,24 +74,3 @@ REFUSED = [
     (lambda: CutLayer(8192, 0, 1e12, NDR), "tp must be at least 1"),
     (lambda: CutLayer(8192, 2, 0, NDR), "peak_flop_per_s must be above 0"),
 ]
-PROBES = by_name(
-    Probe(
-        CutLayer,
-        {"hidden": 4096, "tp": 4, "peak_flop_per_s": 1e14, "link": PCIE4},
-        {
-            "hidden": 2048,
-            "tp": 8,
-            "peak_flop_per_s": 2e14,
-            "link": SLOW_LINK,
-            "tokens": 1024,
-            "element_bytes": 4,
-        },
-        see=lambda layer: (layer.compute_s, layer.communication_s, layer.matrix_reach),
-    ),
-    Probe(kv_copies, {"kv_heads": 8, "tp": 16}, {"kv_heads": 4, "tp": 32}),
-    Probe(
-        qkv_rows,
-        {"heads": 8, "kv_heads": 4, "width": 2, "tp": 2, "rank": 0},
-        {"heads": 16, "kv_heads": 2, "width": 4, "tp": 4, "rank": 1},
-    ),
-)

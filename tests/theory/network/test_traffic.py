@@ -23,21 +23,6 @@ def seen(policy):
     return [step_traffic(job, policy=policy).seconds for job in jobs]
 
 
-REFUSED = [
-    (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
-    (lambda: CommunicationPolicy(token_nodes=0), "token_nodes must be at least 1"),
-    (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
-]
-PROBES = by_name(
-    Probe(
-        CommunicationPolicy,
-        {},
-        {"bucket_bytes": 10**6, "algorithm": "tree", "token_nodes": 1},
-        see=seen,
-    ),
-)
-
-
 # --- links ---
 
 
@@ -77,20 +62,6 @@ def test_all_to_all_leaves_the_node_with_most_bytes():
 
 def test_one_message_has_one_port():
     assert group_link(CLUSTER, "send-recv", 32) == BETWEEN
-
-
-REFUSED_LINKS = [
-    (lambda: group_link(CLUSTER, "ring", 2), "operation 'ring'"),
-    (lambda: group_link(CLUSTER, "all-reduce", 64), "group 64"),
-]
-PROBES_LINKS = by_name(
-    Probe(
-        group_link,
-        {"cluster": probes.CLUSTER, "operation": "all-to-all", "ranks": 16},
-        {"cluster": probes.SLOW, "operation": "all-reduce", "ranks": 4, "stride": 2},
-        see=lambda link: (link.bytes_per_s, link.latency_s),
-    ),
-)
 
 
 # --- traffic ---
@@ -134,7 +105,14 @@ def test_totals_by_axis_and_link():
 
 
 ENTRY = Collective("dp", "gradients", "all-reduce", 2, 1e6, 8, INSIDE)
-REFUSED_TRAFFIC = [
+
+
+REFUSED = [
+    (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
+    (lambda: CommunicationPolicy(token_nodes=0), "token_nodes must be at least 1"),
+    (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
+    (lambda: group_link(CLUSTER, "ring", 2), "operation 'ring'"),
+    (lambda: group_link(CLUSTER, "all-reduce", 64), "group 64"),
     (lambda: Collective("zp", "", "all-reduce", 1, 1, 2, INSIDE), "axis 'zp'"),
     (lambda: Collective("dp", "", "all-reduce", -1, 1, 2, INSIDE), "count"),
     (lambda: Collective("dp", "", "all-reduce", 1, -1, 2, INSIDE), "size_bytes"),
@@ -146,7 +124,13 @@ REFUSED_TRAFFIC = [
     (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
     (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),
 ]
-PROBES_TRAFFIC = by_name(
+PROBES = by_name(
+    Probe(
+        group_link,
+        {"cluster": probes.CLUSTER, "operation": "all-to-all", "ranks": 16},
+        {"cluster": probes.SLOW, "operation": "all-reduce", "ranks": 4, "stride": 2},
+        see=lambda link: (link.bytes_per_s, link.latency_s),
+    ),
     Probe(
         Collective,
         values(ENTRY),
@@ -179,11 +163,4 @@ PROBES_TRAFFIC = by_name(
         {"collectives": (ENTRY, ENTRY), "overlap": {"dp": 0.5}},
         see=lambda sent: sent.exposed_seconds,
     ),
-    Probe(Traffic((ENTRY,)).explain, {}, {"unit": "GiB"}),
 )
-
-
-PROBES |= PROBES_LINKS
-PROBES |= PROBES_TRAFFIC
-REFUSED += REFUSED_LINKS
-REFUSED += REFUSED_TRAFFIC

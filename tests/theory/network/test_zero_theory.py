@@ -85,34 +85,7 @@ def test_explain_has_a_line_for_each_stage():
     assert lines[-1].startswith("3") and "1.88 GB" in lines[-1] and "44.30 GB" in lines[-1]
 
 
-CALL = {"parameters": 1000, "ranks": 4, "recipe": PLAIN}
-OTHER_CALL = {"parameters": 2000, "ranks": 2, "recipe": Recipe(gradients="fp32")}
 ON_HOST = zero_stages(1000, 4, OFFLOADED)
-REFUSED = [
-    *rows(
-        lambda rank: shard(10, 4, rank),
-        [
-            -1,
-            4,
-            1.5,
-        ],
-        "rank must be",
-    ),
-]
-PROBES = by_name(
-    Probe(
-        shard, {"parameters": 10, "ranks": 4, "rank": 1}, {"parameters": 20, "ranks": 2, "rank": 0}
-    ),
-    Probe(zero_stages, CALL, OTHER_CALL),
-    Probe(sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}),
-    Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
-    Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
-)
-RECORDS = {
-    "Shard": [shard(10, 4, rank) for rank in (0, 3)],
-    "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],
-    "ZeroStages": [ON_HOST, zero_stages(2000, 2, PLAIN)],
-}
 
 
 # --- unit costs ---
@@ -138,7 +111,16 @@ def test_a_gather_is_seven_eighths_over_the_bandwidth():
     assert len(units) == 33
 
 
-REFUSED_UNIT_COSTS = [
+REFUSED = [
+    *rows(
+        lambda rank: shard(10, 4, rank),
+        [
+            -1,
+            4,
+            1.5,
+        ],
+        "rank must be",
+    ),
     (
         lambda: unit_costs(SEVEN, Recipe(), 1, NDR, tokens=1, flop_per_s=1),
         "ranks must be at least 2",
@@ -148,7 +130,7 @@ REFUSED_UNIT_COSTS = [
         "take a dense model",
     ),
 ]
-PROBES_UNIT_COSTS = by_name(
+PROBES = by_name(
     Probe(
         unit_costs,
         {
@@ -169,7 +151,8 @@ PROBES_UNIT_COSTS = by_name(
         },
     ),
 )
-
-
-PROBES |= PROBES_UNIT_COSTS
-REFUSED += REFUSED_UNIT_COSTS
+RECORDS = {
+    "Shard": [shard(10, 4, rank) for rank in (0, 3)],
+    "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],
+    "ZeroStages": [ON_HOST, zero_stages(2000, 2, PLAIN)],
+}

@@ -35,24 +35,6 @@ def test_the_gradients_of_the_weights_may_take_the_whole_backward_pass():
         PassTimes(backward=2.0, weight=2.1).of(1)
 
 
-REFUSED = [
-    (lambda: PassTimes(forward=0), "forward must be above 0"),
-    (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
-    (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
-]
-PROBES = by_name(
-    Probe(
-        PassTimes,
-        {"forward": 1.0, "backward": 2.0},
-        {"forward": 1.5, "backward": 3.0, "weight": 0.5, "overlapped": 2.5, "transfer": 0.5},
-        see=lambda times: [
-            timeline(name, 4, 8, times=times).makespan for name in ("zb1p", "dualpipe")
-        ],
-    ),
-    Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
-)
-
-
 # --- bubble ---
 
 
@@ -185,16 +167,19 @@ def test_zero_bubble_fraction_of_its_authors(p, more):
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
 IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
-REFUSED_BUBBLE = [
+
+
+REFUSED = [
+    (lambda: PassTimes(forward=0), "forward must be above 0"),
+    (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
+    (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
     (lambda: bubble.in_flight("1f1b", 4, 8, 4), "stage must be at most 3"),
     (lambda: bubble.bubble_over_ideal(0, 1), "stages must be"),
     (lambda: bubble.bubble_fraction(1, 1, 0), "virtual_stages must be"),
     (lambda: bubble.bubble_time("1f1b", 2, 2, times=PassTimes((1, 2))), "2 values for 1 st"),
 ]
-PROBES_BUBBLE = {
-    "bubble_over_ideal": Probe(bubble.bubble_over_ideal, SIZES, OTHER_SIZES),
-    "bubble_fraction": Probe(bubble.bubble_fraction, SIZES, OTHER_SIZES),
-    "bubble_time": Probe(
+PROBES = by_name(
+    Probe(
         bubble.bubble_time,
         SIZES | {"name": "naive", "times": None},
         OTHER_SIZES
@@ -207,7 +192,7 @@ PROBES_BUBBLE = {
         },
         refuses=True,
     ),
-    "in_flight": Probe(
+    Probe(
         bubble.in_flight,
         SIZES | {"name": "1f1b", "stage": 0},
         {
@@ -219,8 +204,4 @@ PROBES_BUBBLE = {
             "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
         },
     ),
-}
-
-
-PROBES |= PROBES_BUBBLE
-REFUSED += REFUSED_BUBBLE
+)

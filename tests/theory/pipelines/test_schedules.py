@@ -179,12 +179,6 @@ PROBES = by_name(
     ),
     Probe(schedules.naive_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
     Probe(schedules.gpipe_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
-    Probe(schedules.one_f_one_b_order, ORDER, OTHER_ORDER),
-    Probe(
-        schedules.interleaved_order,
-        ORDER | {"virtual_stages": 2},
-        OTHER_ORDER | {"virtual_stages": 3, "group": 8},
-    ),
     Probe(
         schedules.stage_order,
         ORDER | {"name": "1f1b"},
@@ -195,16 +189,10 @@ PROBES = by_name(
             "group": Given(8, IN_TURNS),
         },
     ),
-    Probe(schedules.zb1p_order, ORDER, OTHER_ORDER),
     Probe(
         schedules.split_backward,
         {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
         {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
-    ),
-    Probe(schedules.zbv_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}),
-    Probe(schedules.apart, {"plan": PLANS[0]}, {"plan": PLANS[1]}),
-    Probe(
-        schedules.dualpipe_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}
     ),
 )
 RECORDS = {"Pass": [one for order in PLANS[0].orders for one in order], "Schedule": PLANS}

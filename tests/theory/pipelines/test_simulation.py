@@ -79,10 +79,6 @@ def test_both_halves_of_an_overlapped_pass_move_on():
             assert after.backward.micro_batch == before.backward.micro_batch + 8
 
 
-PROBES = by_name(
-    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
-    Probe(timeline("1f1b", 4, 8).repeated, {"turns": 1}, {"turns": 2}),
-)
 RECORDS = {
     "Task": list(timeline("dualpipe", 4, 8).tasks),
     "Timeline": [timeline("dualpipe", 4, 8), timeline("1f1b", 2, 4)],
@@ -249,26 +245,6 @@ REFUSED = [
     ),
     (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
 ]
-PROBES_SIMULATION = by_name(
-    Probe(
-        timeline,
-        SIZES | {"name": "gpipe"},
-        OTHER_SIZES
-        | {
-            "name": "1f1b",
-            "virtual_stages": IN_TURNS,
-            "times": TIMES,
-            "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
-        },
-        see=lambda run: run.tasks,
-    ),
-    Probe(
-        simulate,
-        {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
-        {"plan": schedule("1f1b", 4, 8), "times": TIMES},
-        see=lambda run: run.tasks,
-    ),
-)
 
 
 # --- moments ---
@@ -313,14 +289,25 @@ def test_two_stages_by_hand_moments():
     assert first == (1, "activations", (0, 0), 0, 1) and back == (4, "gradients", (0, 0), 1, 0)
 
 
-PROBES_MOMENTS = {
-    "pipeline_trace": Probe(
-        pipeline_trace,
-        {"line": timeline("1f1b", 2, 2)},
-        {"line": timeline("gpipe", 2, 3)},
+PROBES = by_name(
+    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
+    Probe(
+        timeline,
+        SIZES | {"name": "gpipe"},
+        OTHER_SIZES
+        | {
+            "name": "1f1b",
+            "virtual_stages": IN_TURNS,
+            "times": TIMES,
+            "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
+        },
+        see=lambda run: run.tasks,
     ),
-}
-
-
-PROBES |= PROBES_SIMULATION
-PROBES |= PROBES_MOMENTS
+    Probe(
+        simulate,
+        {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
+        {"plan": schedule("1f1b", 4, 8), "times": TIMES},
+        see=lambda run: run.tasks,
+    ),
+    Probe(pipeline_trace, {"line": timeline("1f1b", 2, 2)}, {"line": timeline("gpipe", 2, 3)}),
+)

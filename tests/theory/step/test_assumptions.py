@@ -6,13 +6,10 @@ import pytest
 from probes import (
     CLUSTER,
     DENSE,
-    FULL,
     H100,
     OFFLOADED,
     PLAIN,
-    SLOW,
     SLOW_LINK,
-    STANDARD,
     Probe,
     by_name,
 )
@@ -117,7 +114,4 @@ PROBES = by_name(
         {"name": "llm-foundry", "assumptions": Assumptions()},
         {"name": "automodel", "assumptions": Assumptions(touches=1)},
     ),
-    Probe(Assumptions().reached, {"cluster": CLUSTER}, {"cluster": SLOW}),
-    Probe(Assumptions().attention_mask, {"recipe": PLAIN}, {"recipe": STANDARD}),
-    Probe(Assumptions().flop_conventions, {"recipe": PLAIN}, {"recipe": FULL}),
 )

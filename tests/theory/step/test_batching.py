@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes import Probe, by_name
 
 from course_lib.theory.step import batching
-from course_lib.theory.step.batching import Batching, rank_samples
+from course_lib.theory.step.batching import Batching
 
 COUNTS = st.integers(1, 400)
 SMALL = st.integers(1, 9)
@@ -142,26 +142,6 @@ PROBES = by_name(
             "drop_last": True,
         },
         see=lambda cut: (cut.epoch(), cut.tokens_per_batch),
-    ),
-    Probe(
-        rank_samples,
-        {"samples": 10, "dp": 3, "rank": 1},
-        {"samples": 20, "dp": 2, "rank": 0, "drop_last": True},
-    ),
-    Probe(
-        batching.scaled_learning_rate,
-        {"base": 0.1, "base_batch": 256, "batch": 512, "rule": "linear"},
-        {"base": 0.2, "base_batch": 128, "batch": 64, "rule": "sqrt", "critical_batch": 300.0},
-    ),
-    Probe(
-        batching.batch_cost,
-        {"batch": 1.0, "critical_batch": 2.0},
-        {"batch": 3.0, "critical_batch": 5.0},
-    ),
-    Probe(
-        batching.noise_scale,
-        {"small": 1, "square_small": 9.0, "big": 10, "square_big": 2.0},
-        {"small": 2, "square_small": 8.0, "big": 20, "square_big": 3.0},
     ),
 )
 RECORDS = {

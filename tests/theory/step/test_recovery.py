@@ -110,50 +110,6 @@ def test_bytes_of_a_checkpoint():
     assert checkpoint_bytes(10, Recipe(optimizer="sgd", master_copy=False)) == 20
 
 
-FAILURES = {"save_s": 60.0, "mtbf_s": 10_000.0}
-OTHER_FAILURES = {"save_s": 30.0, "mtbf_s": 20_000.0}
-REFUSED = [
-    (lambda: young_interval_s(0, 1), "save_s must be above 0"),
-    (lambda: daly_interval_s(1, 0), "mtbf_s must be above 0"),
-    (lambda: wasted_fraction(0, 1, 1), "interval_s must be above 0"),
-    (lambda: wasted_fraction(1, 1, 1, -1), "restart_s must be at least 0"),
-    (lambda: expected_waste(1, 1, 1, -1), "restart_s must be at least 0"),
-    (lambda: expected_waste(1e4, 1, 10), "hardly ever end between failures 10 s apart"),
-    (lambda: Saving(1, 1, 1, 1e3), "save faster, or more often"),
-    (lambda: lost_steps(-1, 2), "done must be at least 0"),
-    (lambda: mean_lost_steps(0), "every must be at least 1"),
-    (lambda: machine_mtbf_s(1, 0), "parts must be at least 1"),
-]
-PROBES = by_name(
-    Probe(machine_mtbf_s, {"part_mtbf_s": 1e8, "parts": 10}, {"part_mtbf_s": 2e8, "parts": 20}),
-    Probe(young_interval_s, FAILURES, OTHER_FAILURES),
-    Probe(daly_interval_s, FAILURES, OTHER_FAILURES),
-    Probe(
-        wasted_fraction,
-        FAILURES | {"interval_s": 600.0},
-        OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
-    ),
-    Probe(
-        expected_waste,
-        FAILURES | {"interval_s": 600.0},
-        OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
-    ),
-    Probe(
-        Saving,
-        FAILURES | {"interval_s": 600.0},
-        OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
-        see=lambda plan: plan.waste,
-    ),
-    Probe(lost_steps, {"done": 7, "every": 4}, {"done": 6, "every": 5}),
-    Probe(mean_lost_steps, {"every": 4}, {"every": 5}),
-    Probe(
-        checkpoint_bytes,
-        {"parameters": 10, "recipe": Recipe()},
-        {"parameters": 11, "recipe": Recipe(optimizer="sgd")},
-    ),
-)
-
-
 # --- failing job ---
 
 
@@ -249,15 +205,28 @@ def test_what_is_refused(call, message):
 
 
 JOBS = [failing_job(20, 4, 10, COSTS), failing_job(10, 3, 5, replace(COSTS, save_s=30))]
-PROBES_FAILING_JOB = {
-    "FailingJob.after": Probe(JOBS[0].after, {"events": 3}, {"events": 9}),
-    "failing_job": Probe(
+
+
+REFUSED = [
+    (lambda: young_interval_s(0, 1), "save_s must be above 0"),
+    (lambda: daly_interval_s(1, 0), "mtbf_s must be above 0"),
+    (lambda: wasted_fraction(0, 1, 1), "interval_s must be above 0"),
+    (lambda: wasted_fraction(1, 1, 1, -1), "restart_s must be at least 0"),
+    (lambda: expected_waste(1, 1, 1, -1), "restart_s must be at least 0"),
+    (lambda: expected_waste(1e4, 1, 10), "hardly ever end between failures 10 s apart"),
+    (lambda: Saving(1, 1, 1, 1e3), "save faster, or more often"),
+    (lambda: lost_steps(-1, 2), "done must be at least 0"),
+    (lambda: mean_lost_steps(0), "every must be at least 1"),
+    (lambda: machine_mtbf_s(1, 0), "parts must be at least 1"),
+]
+PROBES = by_name(
+    Probe(
         failing_job,
         {"updates": 20, "every": 4, "fails_after": 10, "costs": COSTS},
         {"updates": 21, "every": 5, "fails_after": 11, "costs": replace(COSTS, start_s=1)},
     ),
+)
+RECORDS = {
+    "FailingJob": JOBS,
+    "JobCosts": [COSTS, JobCosts(1, 2, 3, 4, 5)],
 }
-RECORDS = {"FailingJob": JOBS, "JobCosts": [COSTS, JobCosts(1, 2, 3, 4, 5)]}
-
-
-PROBES |= PROBES_FAILING_JOB

@@ -19,7 +19,6 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import (
     Hideable,
-    Work,
     accumulation_seconds,
     alike_stages,
     attention_rate,
@@ -81,21 +80,6 @@ def test_a_faster_chip_never_makes_a_step_slower():
     step = step_time(job, FREE)
     quick = step_time(replace(job, cluster=replace(cluster, accelerator=faster)), FREE)
     assert quick.total_s <= step.total_s
-
-
-PROBES = by_name(
-    Probe(
-        Hideable,
-        {"seconds": 3.0, "sent_bytes": 10.0, "window_s": 2.0},
-        {"seconds": 1.0, "sent_bytes": 70.0, "window_s": 1.0},
-        see=lambda messages: messages.saved_s(Assumptions(), "dp", 100.0),
-    ),
-    Probe(
-        Hideable(3.0, 10.0, 9.0).saved_s,
-        {"assumptions": Assumptions(), "axis": "dp", "memory_bytes_per_s": 100.0},
-        {"assumptions": FREE, "axis": "tp", "memory_bytes_per_s": 20.0},
-    ),
-)
 
 
 # --- stage ---
@@ -218,12 +202,19 @@ LOCAL = local_parameters(probes.MIXTURE)
 ASKED, OTHERWISE = {"job": JOB, "assumptions": GUESS}, {"assumptions": Assumptions(touches=1)}
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
 BUSY_LAYOUT = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
-PROBES_STAGE = by_name(
+
+
+PROBES = by_name(
     Probe(
-        stage_busy_time,
-        ASKED | {"stage": 0},
-        OTHERWISE | {"stage": 1},
-        see=lambda times: replace(times, stage=0),
+        Hideable,
+        {"seconds": 3.0, "sent_bytes": 10.0, "window_s": 2.0},
+        {"seconds": 1.0, "sent_bytes": 70.0, "window_s": 1.0},
+        see=lambda messages: messages.saved_s(Assumptions(), "dp", 100.0),
+    ),
+    Probe(
+        Hideable(3.0, 10.0, 9.0).saved_s,
+        {"assumptions": Assumptions(), "axis": "dp", "memory_bytes_per_s": 100.0},
+        {"assumptions": FREE, "axis": "tp", "memory_bytes_per_s": 20.0},
     ),
     Probe(
         alike_stages,
@@ -236,8 +227,6 @@ PROBES_STAGE = by_name(
         OTHERWISE | {"stages": (0, 1)},
         see=lambda several: [replace(times, stage=0) for times in several],
     ),
-    Probe(stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)),
-    Probe(layer_work, ASKED | {"layer": 0}, OTHERWISE | {"layer": 5}, silent=("cluster",)),
     Probe(head_work, ASKED, OTHERWISE, silent=("cluster",)),
     Probe(
         layer_rate,
@@ -264,13 +253,6 @@ PROBES_STAGE = by_name(
         },
         silent=("shape", "micro_batch", "sequence"),
     ),
-    Probe(
-        accumulation_seconds,
-        {"job": replace(JOB, recipe=Recipe(gradient_buffer=True)), "local": LOCAL},
-        {"local": LocalParameters(10)},
-        silent=("shape", "micro_batch", "sequence"),
-    ),
-    Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
 )
 RECORDS = {
     "StageBusyTime": [
@@ -279,6 +261,3 @@ RECORDS = {
     ],
     "Work": [layer_work(replace(JOB, sequence=s), GUESS, 0) for s in (256, 512)],
 }
-
-
-PROBES |= PROBES_STAGE

@@ -8,7 +8,7 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import JOB, Probe, by_name
+from probes import JOB
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
@@ -23,7 +23,7 @@ from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import stage_busy_time
-from course_lib.theory.step.step_time import StepTime, step_time
+from course_lib.theory.step.step_time import step_time
 
 SHAPE = TransformerShape(8, 1024, 16, 4096, 50000, 2048)
 MIXTURE = replace(model("mixtral-8x7b"), layers=8, context=2048)
@@ -220,7 +220,6 @@ def test_layers_that_are_not_recomputed_cost_what_they_cost_without(layers, sequ
 STEP = step_time(Job(probes.DENSE, layout=probes.TWO_STAGES, cluster=probes.CLUSTER, sequence=512))
 DEAR = replace(probes.SLOW, gpu_hour_usd=3.0)
 BUSY = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
-AMOUNT = ({"tokens": 1e9}, {"tokens": 2e9})
 REFUSED = [
     (
         lambda: step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR)),
@@ -234,12 +233,6 @@ REFUSED = [
     ),
     (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR)).days(-1), "tokens must be at least 0"),
 ]
-PROBES = by_name(
-    Probe(step_time, {"job": JOB}, {"assumptions": Assumptions(touches=1)}, see=StepTime.leaves),
-    Probe(STEP.run, *AMOUNT),
-    Probe(STEP.days, *AMOUNT),
-    Probe(STEP.cost_usd, *AMOUNT),
-)
 RECORDS = {
     "StepTime": [
         STEP,

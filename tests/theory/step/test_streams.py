@@ -131,7 +131,6 @@ PROBES = by_name(
         },
         see=_beside,
     ),
-    Probe(shared_timeline, {"tasks": [A]}, {"tasks": Given([replace(A, alone_s=2)])}),
     Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),
     Probe(RUN.end_s, {"name": "long"}, {"name": "short"}),
     Probe(RUN.slowdown, {"name": "long"}, {"name": "short"}),

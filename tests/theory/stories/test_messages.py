@@ -98,37 +98,9 @@ def test_what_is_refused(call, message):
 
 TABLES = [expert_exchange([[5, 1], [2, 2]], 6), expert_exchange([[5, 1], [2, 3]], 4)]
 PROBES = {
-    "ring_steps": Probe(ring_steps, {"ranks": 3, "part_bytes": 4}, {"ranks": 4, "part_bytes": 8}),
     "tree_steps": Probe(tree_steps, {"ranks": 3, "size_bytes": 4}, {"ranks": 4, "size_bytes": 8}),
-    "ring_attention_steps": Probe(
-        ring_attention_steps,
-        {"sequence": 64, "ranks": 4},
-        {"sequence": 128, "ranks": 2, "zigzag": True, "token_bytes": 2},
-    ),
-    "expert_exchange": Probe(
-        expert_exchange,
-        {"counts": [[5, 1], [2, 2]], "limit": 6},
-        {"counts": [[5, 1], [2, 3]], "limit": 4},
-    ),
-    "skewed_exchange": Probe(
-        skewed_exchange,
-        {"tokens": 64, "experts": 8, "top_k": 2, "ranks": 4, "skew": 0.5, "factor": 1.0},
-        {"tokens": 32, "experts": 4, "top_k": 1, "ranks": 2, "skew": 1.0, "factor": 2.0},
-    ),
     "expert_steps": Probe(
         expert_steps, {"exchange": TABLES[0]}, {"exchange": TABLES[1], "row_bytes": 2}
-    ),
-    "pair_steps": Probe(
-        pair_steps,
-        {"kind": MLP, "hidden": 8, "tokens": 4, "ranks": 2},
-        {
-            "kind": ATTENTION,
-            "hidden": 16,
-            "tokens": 8,
-            "ranks": 4,
-            "element_bytes": 4,
-            "sequence_parallel": True,
-        },
     ),
 }
 RECORDS = {"ExpertExchange": TABLES, "Tensor": [Tensor("X", 4, 8), Tensor("XA", 8, 16)]}
