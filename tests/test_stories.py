@@ -194,10 +194,7 @@ STORIES: dict[str, tuple[Trace, Callable[[Trace], bool]]] = {
         )
         for order in ("in order", "zig-zag")
     },
-    "experts": (
-        expert_steps(skewed_exchange(64, 8, 2, 4, skew=1.0, factor=1.25), 16),
-        all_back,
-    ),
+    "experts": (expert_steps(skewed_exchange(64, 8, 2, 4, skew=1.0, factor=1.25), 16), all_back),
     "a pair": (pair_steps(MLP, 8, 4, 2), all_made),
     "a pair, by tokens": (pair_steps(ATTENTION, 8, 4, 2, sequence_parallel=True), all_made),
     "buckets": (bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10)), all_sent),

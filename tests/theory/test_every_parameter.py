@@ -91,10 +91,7 @@ def arithmetic_of_chapters():
     """The modules of chapters whose own test file has one of the tables."""
     for source in chapters.files("[a-z]*.py").values():
         room = TESTS / "chapters" / source.parent.name
-        for test_file in (
-            room / f"test_{source.stem}.py",
-            room / f"test_{source.stem}_theory.py",
-        ):
+        for test_file in (room / f"test_{source.stem}.py", room / f"test_{source.stem}_theory.py"):
             if test_file.exists() and TABLE.search(test_file.read_text(encoding="utf-8")):
                 yield Module(source, test_file)
 

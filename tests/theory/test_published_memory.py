@@ -113,9 +113,7 @@ def copies_in_hugging_face(inputs):
     """One layer over 2·b·s·h, with norms written out and keys and values copied to all heads."""
     names = ("layers", "hidden", "heads", "ffn", "vocab", "kv_heads")
     shape = TransformerShape(
-        **{name: inputs[name] for name in names},
-        context=inputs["seq"],
-        **LLAMA_LIKE,
+        **{name: inputs[name] for name in names}, context=inputs["seq"], **LLAMA_LIKE
     )
     recipe = Recipe(fused_norms=False, repeat_kv=True)
     kept = layer_activation_bytes(

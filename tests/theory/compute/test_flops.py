@@ -224,10 +224,7 @@ REFUSED = [
         lambda: flops.palm_flop_per_token(1, layers=0, heads=1, head_dim=1, sequence=1),
         "layers must be at least 1",
     ),
-    (
-        lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0),
-        "vocab must be at least 1",
-    ),
+    (lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0), "vocab must be at least 1"),
 ]
 PROBES = by_name(
     Probe(

@@ -221,10 +221,7 @@ REFUSED = [
     (lambda: dataclasses.replace(CHIP, peak_flop_per_s=-1), "peak_flop_per_s must be above"),
     (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
     (lambda: dataclasses.replace(CHIP, memory_bytes=80), "80 is less than 1 GB.* 80 \\* GIB"),
-    (
-        lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1),
-        "999,999,999 is less than 1 GB",
-    ),
+    (lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1), "999,999,999 is less than 1 GB"),
     (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
     (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
     (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),

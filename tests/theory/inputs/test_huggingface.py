@@ -305,7 +305,7 @@ REFUSED = [
             {"dim": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 128256},
         ],
         r"neither num_hidden_layers nor n_layer is there: give",
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(configuration, {"values": LLAMA}, {"values": entries("Qwen3-8B")}),

@@ -5,17 +5,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import (
-    CLUSTER,
-    DENSE,
-    JOB,
-    PLAIN,
-    SPREAD,
-    TWO_STAGES,
-    ZERO_3,
-    Probe,
-    by_name,
-)
+from probes import CLUSTER, DENSE, JOB, PLAIN, SPREAD, TWO_STAGES, ZERO_3, Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs.hardware import Cluster, accelerator
@@ -128,10 +118,7 @@ REFUSED = [
         [
             ({"sequence": 0}, "sequence must be at least 1, got 0"),
             ({"sequence": 1.5}, "sequence must be a whole number"),
-            (
-                {"sequence": 2048},
-                "sequence 2048 is longer than the 1024 positions the model learned",
-            ),
+            ({"sequence": 2048}, "sequence 2048 is longer than the 1024 positions the model"),
             ({"sequence": 511, "layout": Layout(cp=2)}, "sequence 511 is not divisible by cp 2"),
             ({"layout": Layout(tp=3)}, "heads 8 is not divisible by tp 3"),
             ({"layout": Layout(pp=7)}, "leaves a stage without a layer: take at most 6"),
@@ -172,5 +159,5 @@ RECORDS = {
     "Tokens": [
         Job(DENSE, layout=layout).local_tokens
         for layout in (SPREAD, Layout(tp=8, sequence_parallel=True))
-    ],
+    ]
 }

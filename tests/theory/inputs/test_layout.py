@@ -139,27 +139,15 @@ REFUSED = [
                 "accumulation 6 is not divisible by pp 4",
             ),
             ({"schedule": "dualpipe", "pp": 3, "accumulation": 8}, "pp 3 is odd"),
-            (
-                {"schedule": "dualpipe", "pp": 4, "accumulation": 6},
-                "dualpipe must be at least 8, got 6: give 8 or more",
-            ),
-            (
-                {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
-                "accumulation 5 is odd",
-            ),
-            (
-                {"schedule": "zbv", "pp": 4, "accumulation": 6},
-                "accumulation of zbv must be at least 7",
-            ),
+            ({"schedule": "dualpipe", "pp": 4, "accumulation": 6}, "dualpipe must be at least 8"),
+            ({"schedule": "dualpipe", "pp": 2, "accumulation": 5}, "accumulation 5 is odd"),
+            ({"schedule": "zbv", "pp": 4, "accumulation": 6}, "accumulation of zbv must be at"),
             ({"schedule": "zbv", "virtual_stages": 2}, "interleaved needs 2 or more, every other"),
             (
                 {"schedule": "zbv", "pp": 2, "accumulation": 3, "stage_layers": (3, 3)},
                 r"has 2 entries: give 2\*pp = 4",
             ),
-            (
-                {"reduce": "group"},
-                "reduce 'group' needs groups of micro-batches, which '1f1b' has not",
-            ),
+            ({"reduce": "group"}, "reduce 'group' needs groups of micro-batches, which '1f1b' has"),
             ({"stage_layers": (7, -1), "pp": 2}, r"stage_layers\[1\] must be at least 0"),
             ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
         ],
@@ -173,10 +161,7 @@ REFUSED = [
             ({"pp": 2, "stage_layers": (3, 4)}, "sum to 7: make them sum to the model's 6 layers"),
             ({"ep": 2, "dp": 2}, "ep 2 has no experts to spread in this model"),
             ({"cp": 3}, "sequence 64 is not divisible by cp 3"),
-            (
-                {"tp": 8, "cp": 16, "sequence_parallel": True},
-                "sequence/cp 4 is not divisible by tp 8",
-            ),
+            ({"tp": 8, "cp": 16, "sequence_parallel": True}, "sequence/cp 4 is not divisible by"),
         ],
     ),
     *rows(
@@ -187,10 +172,7 @@ REFUSED = [
             ({"ffn": 66}, "ffn 66 is not divisible by tp 4"),
         ],
     ),
-    (
-        lambda: Layout(dp=16, ep=16).check(MODELS["mixtral-8x7b"]),
-        "experts 8 is not divisible by ep 16",
-    ),
+    (lambda: Layout(dp=16, ep=16).check(MODELS["mixtral-8x7b"]), "experts 8 is not divisible by"),
 ]
 PROBES = by_name(
     Probe(

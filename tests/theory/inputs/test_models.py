@@ -86,9 +86,7 @@ def test_old_and_new_spelling_are_one():
     assert of_configuration(new)["rope_theta"] == 1e6
 
 
-REFUSED = [
-    (lambda: model("llama-2-70b"), "did you mean 'llama2-70b'"),
-]
+REFUSED = [(lambda: model("llama-2-70b"), "did you mean 'llama2-70b'")]
 PROBES = by_name(
     Probe(model, {"name": "gpt2-124m"}, {"name": "llama2-7b"}),
     Probe(of_shape, {"shape": DENSE}, {"shape": MODELS["llama2-7b"]}),

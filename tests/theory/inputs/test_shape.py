@@ -218,33 +218,24 @@ REFUSED = [
             ({"layer_norms": 0}, "layer_norms must be at least 1"),
             ({"layer_norms": 5}, "layer_norms must be at most 4"),
             ({"shared_gate": 1}, "shared_gate must be True or False"),
-            (
-                {"experts": 4, "top_k": 1, "shared_gate": True},
-                "or shared_gate=False",
-            ),
+            ({"experts": 4, "top_k": 1, "shared_gate": True}, "or shared_gate=False"),
             ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
             (
                 {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
                 "leave them at None and",
             ),
-            (
-                {"top_k": 2},
-                "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0",
-            ),
+            ({"top_k": 2}, "top_k 2 is used only with experts, got experts 0: set experts, or"),
             ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
             ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
             ({"experts": 4}, "top_k must be at least 1"),
             ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
-            (
-                {"experts": 4, "top_k": 1, "dense_layers": 2},
-                "dense_layers 2 is above layers - 1 = 1",
-            ),
+            ({"experts": 4, "top_k": 1, "dense_layers": 2}, "dense_layers 2 is above layers - 1 ="),
             ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
             ({"experts": -1}, "experts must be at least 0"),
             ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
             ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
         ],
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(
@@ -290,5 +281,5 @@ PROBES = by_name(
     Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
 )
 RECORDS = {
-    "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()],
+    "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
 }

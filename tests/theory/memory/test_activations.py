@@ -33,14 +33,7 @@ from course_lib.theory.memory.activations import (
 )
 
 LLAMA = TransformerShape(
-    layers=1,
-    hidden=64,
-    heads=8,
-    ffn=96,
-    vocab=50,
-    context=32,
-    kv_heads=2,
-    **LLAMA_LIKE,
+    layers=1, hidden=64, heads=8, ffn=96, vocab=50, context=32, kv_heads=2, **LLAMA_LIKE
 )
 LLAMA4 = replace(LLAMA, kv_heads=4)
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 48}
@@ -382,7 +375,7 @@ REFUSED = [
             ({"layer": 1}, "layer must be at most 0"),
             ({"layer": 1, "recompute": "full"}, "layer must be at most 0"),
         ],
-    ),
+    )
 ]
 RECORDS = {
     "ActivationTerms": TERMS + MORE_TERMS,

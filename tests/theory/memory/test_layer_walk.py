@@ -201,9 +201,6 @@ PROBES = {
         {},
         silent=("cluster",),
         refuses=True,
-    ),
+    )
 }
-RECORDS = {
-    "SavedTensor": [WALKS[0].tensors[0], WALKS[1].tensors[4]],
-    "LayerWalk": WALKS,
-}
+RECORDS = {"SavedTensor": [WALKS[0].tensors[0], WALKS[1].tensors[4]], "LayerWalk": WALKS}

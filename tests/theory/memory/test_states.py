@@ -15,11 +15,7 @@ from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.memory.peak import (
-    gpu_memory,
-    host_bytes,
-    training_memory,
-)
+from course_lib.theory.memory.peak import gpu_memory, host_bytes, training_memory
 from course_lib.theory.memory.states import (
     LocalParameters,
     local_parameters,
@@ -163,13 +159,7 @@ def test_offloaded_states_are_in_the_host_s_memory():
 
 
 LOCAL = LocalParameters(
-    1000,
-    400,
-    layer_dense=90,
-    layer_experts=40,
-    ends_dense=100,
-    table=50,
-    head_dense=30,
+    1000, 400, layer_dense=90, layer_experts=40, ends_dense=100, table=50, head_dense=30
 )
 
 
@@ -293,12 +283,7 @@ def test_options_of_data_parallelism_change_its_buffers():
 
 DEGREES = st.sampled_from([1, 2, 4])
 LAYOUTS = st.builds(
-    Layout,
-    dp=DEGREES,
-    tp=DEGREES,
-    pp=DEGREES,
-    cp=DEGREES,
-    zero_stage=st.integers(0, 3),
+    Layout, dp=DEGREES, tp=DEGREES, pp=DEGREES, cp=DEGREES, zero_stage=st.integers(0, 3)
 )
 SHAPES = st.sampled_from(
     [MODELS[name] for name in ("gpt2-124m", "llama3-70b", "mixtral-8x7b", "deepseek-v3")]
@@ -380,9 +365,7 @@ BILLS = [
 ]
 
 
-REFUSED = [
-    (lambda: model_states(7e9, Recipe()), "parameters must be a whole number"),
-]
+REFUSED = [(lambda: model_states(7e9, Recipe()), "parameters must be a whole number")]
 PROBES = by_name(
     Probe(
         local_parameters,
@@ -414,6 +397,4 @@ PROBES = by_name(
         ),
     ),
 )
-RECORDS = {
-    "MemoryBreakdown": BILLS,
-}
+RECORDS = {"MemoryBreakdown": BILLS}

@@ -147,10 +147,7 @@ def test_fsdp_gathers_what_torch_s_tracker_sees(fake_ranks):
     seen = {getattr(kind, "name", kind): size for kind, size in peak.items()}
     layer, ends = 8 * hidden**2, 2 * hidden**2
     local = LocalParameters(
-        5 * layer + ends,
-        layer_dense=layer,
-        ends_dense=ends,
-        head_dense=ends // 2,
+        5 * layer + ends, layer_dense=layer, ends_dense=ends, head_dense=ends // 2
     )
     predicted = sharding_buffers(local, FP32, Layout(dp=ranks, zero_stage=3))
     weights = seen["UNSHARDED_PARAM"] + seen["ALL_GATHER"]

@@ -154,9 +154,6 @@ PROBES = {
         {"first_update": True, "overhead_bytes": 0},
         silent=("cluster",),
         refuses=True,
-    ),
+    )
 }
-RECORDS = {
-    "StepMoment": [step for run in RUNS for step in run.steps],
-    "StepTimeline": RUNS,
-}
+RECORDS = {"StepMoment": [step for run in RUNS for step in run.steps], "StepTimeline": RUNS}

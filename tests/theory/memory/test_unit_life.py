@@ -180,7 +180,4 @@ PROBES = by_name(
         see=list,
     ),
 )
-RECORDS = {
-    "UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)],
-    "UnitLife": LIVES,
-}
+RECORDS = {"UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)], "UnitLife": LIVES}

@@ -123,13 +123,7 @@ def test_explain_names_both_terms():
 
 CALLS = (
     {"operation": "all-reduce", "size_bytes": 1e6, "ranks": 8, "link": SLOW_LINK},
-    {
-        "operation": "broadcast",
-        "size_bytes": 2e6,
-        "ranks": 16,
-        "link": LINK,
-        "tree": "double-tree",
-    },
+    {"operation": "broadcast", "size_bytes": 2e6, "ranks": 16, "link": LINK, "tree": "double-tree"},
 )
 
 
@@ -141,12 +135,7 @@ MIB = 2**20
 
 @every(
     ("mib", "name"),
-    [
-        (1 / 32, "Ring, LL"),
-        (1, "Ring, LL"),
-        (2, "NVLS, Simple"),
-        (16 * 1024, "NVLS, Simple"),
-    ],
+    [(1 / 32, "Ring, LL"), (1, "Ring, LL"), (2, "NVLS, Simple"), (16 * 1024, "NVLS, Simple")],
 )
 def test_it_chooses_as_nccl_logged_on_eight_h200(mib, name):
     # Bekman, Machine Learning Engineering, network/README.md, SHARP: 32 KiB to 16 GiB, NCCL 2.27.7.
@@ -175,14 +164,7 @@ def test_no_tree_is_the_fastest():
 
 
 REFUSED = [
-    *rows(
-        all_reduce_ways,
-        [
-            1,
-            65,
-        ],
-        "ranks must be at",
-    ),
+    *rows(all_reduce_ways, [1, 65], "ranks must be at"),
     (lambda: ring_or_tree("all-reduce", -1, 2, LINK), "size_bytes must be at least 0"),
     (lambda: ring_or_tree("all-reduce", 1, 0, LINK), "ranks must be at least 1"),
     (lambda: ring_or_tree("all-gather", 1, 2, LINK, tree="ring"), "tree 'ring' is not one of"),

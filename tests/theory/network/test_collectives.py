@@ -263,18 +263,12 @@ REFUSED = [
     (lambda: collectives.steps("all-reduce", 2, "rings"), "did you mean 'ring'"),
     (lambda: seconds("all-reduce", 1, 2, Link("link", 1, -1)), "latency_s must be at least 0"),
     (lambda: seconds("all-reduce", 1, 2, Link("link", 0)), "bytes_per_s must be above 0"),
-    (
-        lambda: crossover_bytes("all-reduce", 2, Link("link", 1, 1), tree="ring"),
-        "tree 'ring' is not one of",
-    ),
+    (lambda: crossover_bytes("all-reduce", 2, Link("link", 1, 1), tree="ring"), "tree 'ring' is"),
     (
         lambda: crossover_bytes("all-reduce", 2, Link("link", 1, 1), efficiency=0),
         "efficiency must be above 0",
     ),
-    (
-        lambda: crossover_bytes("all-reduce", 2, Link("link", 1, float("nan"))),
-        "latency_s must be finite",
-    ),
+    (lambda: crossover_bytes("all-reduce", 2, Link("link", 1, float("nan"))), "latency_s must be"),
     (lambda: collectives.algorithm_bandwidth(1, 0), "time_s must be above 0"),
     (lambda: collectives.zero_volume(1, 4), "zero_stage must be at most 3"),
     (lambda: collectives.tensor_parallel_bytes(0, 1, 1, 1), "micro_batch must be at least 1"),

@@ -222,7 +222,7 @@ REFUSED = [
     (
         lambda: mesh.expert_groups(Layout(tp=2, dp=2, ep=2), "ep", etp=4),
         r"tp\*cp\*dp 4 is not divisible by etp\*ep 8: take",
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(
@@ -238,6 +238,4 @@ PROBES = by_name(
     Probe(sent_in_turn, {"talks": TALKS}, {"talks": LONG_TALKS, "rank": 1}),
     Probe(sent_bytes, {"talks": TALKS}, {"talks": LONG_TALKS, "axis": "tp"}),
 )
-RECORDS = {
-    "Talk": [*TALKS, *LONG_TALKS],
-}
+RECORDS = {"Talk": [*TALKS, *LONG_TALKS]}

@@ -162,10 +162,7 @@ def predicted(result, axis, what, skip=()):
         for item in result.collectives
         if item.axis == axis and item.operation == what and item.what not in skip
     ]
-    return [
-        sum(item.count for item in found),
-        sum(item.count * item.size_bytes for item in found),
-    ]
+    return [sum(item.count for item in found), sum(item.count * item.size_bytes for item in found)]
 
 
 @pytest.mark.torch_internals
@@ -265,11 +262,7 @@ def test_groups_of_micro_batches_exchange_gradients_as_often_as_there_are_groups
 @every("sequence_parallel", [False, True])
 def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
     layout = Layout(
-        tp=4,
-        micro_batch=2,
-        accumulation=3,
-        sequence_parallel=sequence_parallel,
-        keep_gathered=True,
+        tp=4, micro_batch=2, accumulation=3, sequence_parallel=sequence_parallel, keep_gathered=True
     )
     result = traffic(layout)
     ends = {"embedding", "head", "loss"}
@@ -592,5 +585,5 @@ PROBES = by_name(
             "axes": ("tp",),
         },
         see=lambda sent: (sent.seconds, sent.exposed_seconds),
-    ),
+    )
 )

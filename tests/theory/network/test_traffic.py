@@ -116,10 +116,7 @@ REFUSED = [
     (lambda: Collective("zp", "", "all-reduce", 1, 1, 2, INSIDE), "axis 'zp'"),
     (lambda: Collective("dp", "", "all-reduce", -1, 1, 2, INSIDE), "count"),
     (lambda: Collective("dp", "", "all-reduce", 1, -1, 2, INSIDE), "size_bytes"),
-    (
-        lambda: Collective("dp", "", "broadcast", 1, 1, 2, INSIDE, alone=2),
-        "alone must be",
-    ),
+    (lambda: Collective("dp", "", "broadcast", 1, 1, 2, INSIDE, alone=2), "alone must be"),
     (lambda: Collective("dp", "", "all-reduce", 1, 1, 0, INSIDE), "ranks"),
     (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
     (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),

@@ -14,13 +14,7 @@ from course_lib.theory.pipelines.simulation import timeline
 
 @every(
     "change",
-    [
-        {"forward": 2.0},
-        {"backward": 3.0},
-        {"weight": 0.5},
-        {"overlapped": 2.5},
-        {"transfer": 0.25},
-    ],
+    [{"forward": 2.0}, {"backward": 3.0}, {"weight": 0.5}, {"overlapped": 2.5}, {"transfer": 0.25}],
 )
 def test_every_duration_matters(change):
     assert timeline("dualpipe", 4, 8, times=PassTimes(**change)).makespan != (

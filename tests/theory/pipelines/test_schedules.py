@@ -162,7 +162,7 @@ REFUSED = [
     (
         lambda: schedules.split_backward(schedules.one_f_one_b_order(0, 2, 2), late=-1),
         "late must be at least 0",
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(

@@ -227,22 +227,13 @@ REFUSED = [
     (lambda: timeline("1f1c", 4, 8), "did you mean '1f1b'"),
     (lambda: timeline("1f1b", 0, 8), "stages must be at least 1"),
     (lambda: timeline("1f1b", 4, 0), "micro_batches must be at least 1"),
-    (
-        lambda: timeline("interleaved", 4, 6, 2),
-        "micro_batches 6 is not divisible by stages",
-    ),
+    (lambda: timeline("interleaved", 4, 6, 2), "micro_batches 6 is not divisible by stages"),
     (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
     (lambda: timeline("dualpipe", 3, 8), "stages 3 is odd"),
     (lambda: timeline("zbv", 4, 6), "micro_batches of zbv must be at least 7"),
-    (
-        lambda: timeline("dualpipe", 4, 6),
-        "micro_batches of dualpipe must be at least 8",
-    ),
+    (lambda: timeline("dualpipe", 4, 6), "micro_batches of dualpipe must be at least 8"),
     (lambda: timeline("1f1b", 4, 8, times=PassTimes((1, 2))), "forward has 2 values for 4"),
-    (
-        lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)),
-        "weight 3 is part of backward",
-    ),
+    (lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)), "weight 3 is part of backward"),
     (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
 ]
 

@@ -19,15 +19,7 @@ from course_lib.theory.inputs.recipe import LOSSES, RECOMPUTE, UPDATES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.traffic import CommunicationPolicy
-from course_lib.theory.planner import (
-    Plan,
-    arrays,
-    explain_sturdy,
-    fastest,
-    plan,
-    reasons,
-    sturdy,
-)
+from course_lib.theory.planner import Plan, arrays, explain_sturdy, fastest, plan, reasons, sturdy
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC, Assumptions
@@ -289,15 +281,9 @@ def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
         (dict(sequence=4096), "sequence 4096 is longer"),
         (dict(overhead_bytes=float("inf")), "overhead_bytes must be finite"),
         (dict(margin=1), "margin must be at most 0.9"),
-        (
-            dict(recipe=Recipe(recompute="full", recompute_layers=1)),
-            "recompute_layers 1 is not searched",
-        ),
+        (dict(recipe=Recipe(recompute="full", recompute_layers=1)), "recompute_layers 1 is not"),
         (dict(global_batch=7, sequence=1), "global_batch 7 and sequence 1 cannot be shared out"),
-        (
-            dict(global_batch=7, sequence=1, only={"tp": (1, 2), "pp": (1,)}),
-            "GPUs divides, or allow more than tp 1, 2; pp 1$",
-        ),
+        (dict(global_batch=7, sequence=1, only={"tp": (1, 2), "pp": (1,)}), "GPUs divides, or"),
     ],
 )
 def test_bad_questions_get_one_sentence(change, sentence):

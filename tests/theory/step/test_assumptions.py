@@ -3,16 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import (
-    CLUSTER,
-    DENSE,
-    H100,
-    OFFLOADED,
-    PLAIN,
-    SLOW_LINK,
-    Probe,
-    by_name,
-)
+from probes import CLUSTER, DENSE, H100, OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs.hardware import Cluster
@@ -20,11 +11,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.network.traffic import CommunicationPolicy
-from course_lib.theory.step.assumptions import (
-    DEEPSEEK_V3,
-    Assumptions,
-    framework_assumptions,
-)
+from course_lib.theory.step.assumptions import DEEPSEEK_V3, Assumptions, framework_assumptions
 from course_lib.theory.step.step_time import step_time
 
 
@@ -88,7 +75,7 @@ REFUSED = [
             (dict(overlap={"td": 0.5}), "overlap axis 'td' is not one of"),
             (dict(overlap={"tp": 2}), r"overlap\['tp'\] must be at most"),
         ],
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(

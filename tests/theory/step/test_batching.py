@@ -117,10 +117,7 @@ def test_noise_scale_solves_its_two_equations(signal, noise):
 
 
 REFUSED = [
-    (
-        lambda: Batching(samples=10, gpus_per_node=8, tp=3),
-        r"world 8 is not divisible by tp\*pp\*cp 3",
-    ),
+    (lambda: Batching(samples=10, gpus_per_node=8, tp=3), r"world 8 is not divisible by"),
     (lambda: Batching(samples=7, micro_batch=8, drop_last=True), "would drop them all"),
     (lambda: batching.noise_scale(2, 8.0, 8, 1.0), "average the squared norms over more batches"),
     (lambda: batching.noise_scale(2, 1.0, 8, 8.0), "leaves no noise"),
@@ -142,7 +139,7 @@ PROBES = by_name(
             "drop_last": True,
         },
         see=lambda cut: (cut.epoch(), cut.tokens_per_batch),
-    ),
+    )
 )
 RECORDS = {
     "Epoch": [

@@ -221,16 +221,10 @@ STEP = step_time(Job(probes.DENSE, layout=probes.TWO_STAGES, cluster=probes.CLUS
 DEAR = replace(probes.SLOW, gpu_hour_usd=3.0)
 BUSY = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
 REFUSED = [
-    (
-        lambda: step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR)),
-        "heads 16 is not divisible by tp 3",
-    ),
+    (lambda: step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR)), "heads 16 is not divisible by"),
     (lambda: step_time(Job(SHAPE, Recipe(), Layout(dp=64), FOUR)), "world 32 is not"),
     (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=4096)), "sequence"),
-    (
-        lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=0)),
-        "sequence must be at least 1, got 0",
-    ),
+    (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=0)), "sequence must be at"),
     (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR)).days(-1), "tokens must be at least 0"),
 ]
 RECORDS = {

@@ -107,10 +107,7 @@ REFUSED = [
             ([], "tasks holds no task"),
             ([A, A], "task 'a' is there twice"),
             ([replace(A, after=("b",))], "after of 'a' 'b' is not one of a"),
-            (
-                [replace(A, after=("b",)), Task("b", "t", 1, after=("a",))],
-                "a, b wait for each other",
-            ),
+            ([replace(A, after=("b",)), Task("b", "t", 1, after=("a",))], "a, b wait for each"),
         ],
     ),
     (lambda: Task("a", "s", 1, {"sm": 2}), r"demands\['sm'\] must be at most 1"),
@@ -141,7 +138,7 @@ PROBES = by_name(
         lambda name: shared_timeline([A, Task("b", "s", 1)]).start_s(name),
         {"name": "a"},
         {"name": "b"},
-    ),
+    )
 }
 RECORDS = {
     "Span": [Span("a", "s", 0, 1, 1.0), Span("b", "t", 1, 2, 0.5)],

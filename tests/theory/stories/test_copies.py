@@ -18,12 +18,7 @@ from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.network.zero import zero_stages
-from course_lib.theory.stories.copies import (
-    Rows,
-    bucket_steps,
-    served_steps,
-    zero_steps,
-)
+from course_lib.theory.stories.copies import Rows, bucket_steps, served_steps, zero_steps
 
 TRAINERS = (1.0, 1.5, 4.0)
 
