@@ -13,8 +13,6 @@ from course_lib.theory.inputs.job import FRAMEWORKS, Framework, Job, Tokens, as_
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
-from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.step.step_time import step_time
 
 
 def test_a_shape_alone_trains_on_one_gpu_over_its_whole_context():
@@ -33,20 +31,10 @@ def test_without_a_cluster_there_are_as_many_nodes_as_the_layout_needs():
     assert worlds == {8: 1, 9: 2, 512: 64}
 
 
-def test_a_cluster_may_be_larger_than_the_layout():
-    job = Job(DENSE, layout=Layout(dp=2), cluster=CLUSTER)
-    assert (job.layout.world, job.cluster.world) == (2, 32)
-
-
 def test_what_was_derived_stays_when_something_else_is_replaced():
     assert dataclasses.replace(Job(DENSE), recipe=PLAIN).sequence == 1024
     with pytest.raises(dataclasses.FrozenInstanceError):
         JOB.sequence = 5
-
-
-def test_tokens_of_an_update():
-    layout = Layout(dp=4, tp=2, pp=2, cp=2, micro_batch=3, accumulation=5)
-    assert Job(DENSE, layout=layout, sequence=512).tokens_per_update == 4 * 3 * 5 * 512
 
 
 def test_tokens_of_one_gpu():
@@ -60,21 +48,10 @@ def test_tokens_of_one_gpu():
     assert parallel == Tokens(inside=3 * 512 // 2, outside=3 * 512 // 8)
 
 
-def seen(job):
-    """Memory and time."""
-    return gpu_memory(job), step_time(job).leaves()
-
-
 # --- frameworks ---
 
 
 ALONE_JOB = Job(DENSE)
-
-
-@every("name", FRAMEWORKS)
-def test_every_framework_changes_the_memory_of_a_job(name):
-    does = as_framework_does(replace(JOB, layout=TWO_STAGES), name)
-    assert gpu_memory(does) != gpu_memory(replace(JOB, layout=TWO_STAGES))
 
 
 @every("framework", FRAMEWORKS)

@@ -28,11 +28,6 @@ def test_context_and_tensor_ranks_count_experts_do_not():
     assert layout.expert_shard_ranks == 1
 
 
-def test_global_batch_counts_data_parallel_ranks_only():
-    layout = Layout(dp=4, tp=2, pp=2, cp=2, micro_batch=3, accumulation=5)
-    assert layout.global_batch == 60
-
-
 def test_remainder_of_the_layers_goes_to_the_first_stages():
     assert Layout(pp=4).chunk_layers(SMALL) == (2, 2, 1, 1)
     assert Layout(pp=2, stage_layers=(1, 5)).chunk_layers(SMALL) == (1, 5)
@@ -86,26 +81,6 @@ def test_interleaved_in_flight_equals_the_simulated_schedule(pp, groups, virtual
         assert tuple(held) == layout.stage_chunks(stage)
         passes = round(simulated.in_flight(stage) * virtual_stages)
         assert sum(held.values()) == passes
-
-
-def test_interleaving_costs_korthikanti_s_factor_on_stage_0():
-    # 1 + (p - 1) / (p·v) times the activations of 1F1B: arXiv:2205.05198, section 4.2.3.
-    p, v = 8, 3
-    layout = Layout(pp=p, accumulation=64, schedule="interleaved", virtual_stages=v)
-    of_one_f_one_b = p  # micro-batches × 1/p of the layers
-    held = sum(layout.in_flight(0).values()) / v
-    assert held / of_one_f_one_b == pytest.approx(1 + (p - 1) / (p * v))
-
-
-@every("field", ["dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation"])
-@every("bad", [0, -1, 2.0, "4", True, None, 10**30])
-def test_bad_counts_are_named(field, bad):
-    with pytest.raises(ValueError, match=field):
-        Layout(**{field: bad})
-
-
-def test_tensor_ranks_beyond_the_key_value_heads_are_allowed():
-    Layout(tp=16).check(MODELS["llama2-70b"], sequence=4096)
 
 
 def test_a_world_of_another_size_is_refused():

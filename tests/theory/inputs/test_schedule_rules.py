@@ -51,14 +51,6 @@ def moments(name, *sizes, **more):
     return found
 
 
-def test_a_heavier_chunk_waits_for_its_worst_moment():
-    """After 11 forward passes, 7 and 4, one goes to chunk 0 for each that comes back from 1."""
-    assert moments("interleaved", 4, 8, 2)[:3] == [((7, 4), 1), ((8, 3), 1), ((8, 3), 1)]
-    assert moments("zbv", 4, 8, stage=1) == [((6, 2), 1), ((7, 1), 0)]
-    assert moments("zbv", 4, 7) == [((7, 1), 1), ((7, 0), 0)], "there is no eighth"
-    assert moments("dualpipe", 4, 8, stage=1) == [((3, 2), 0), ((3, 2), 1)]
-
-
 @st.composite
 def pipes(draw):
     """A schedule of any sizes and groups that it can run, and one of its stages."""

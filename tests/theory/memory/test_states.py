@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probes import FULL, JOB, PLAIN, ZERO_3, Probe, by_name, values
 
-from course_lib.theory.inputs import units
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.memory.peak import gpu_memory, host_bytes, training_memory
+from course_lib.theory.memory.peak import gpu_memory, host_bytes
 from course_lib.theory.memory.states import (
     LocalParameters,
     local_parameters,
@@ -25,8 +24,6 @@ from course_lib.theory.memory.states import (
     update_bytes,
     whole_gradients_stay,
 )
-
-FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 
 
 @every("name", MODELS)
@@ -108,13 +105,6 @@ def test_every_layer_is_of_the_kind_that_it_is_counted_as():
     assert shape.layer_kinds(5, 9) == [(60, 4)]
 
 
-def test_dualpipe_holds_the_parameters_twice():
-    # DeepSeek-V3, arXiv:2412.19437, table 2: parameters 2×.
-    shape = MODELS["mt-nlg-530b"]
-    layout = Layout(pp=2, accumulation=4, schedule="dualpipe")
-    assert local_parameters(shape, layout, 1).total == shape.parameters().total
-
-
 def test_zbv_has_one_table_where_both_ends_are_one_stage():
     """Four stages of six layers, each twice three; stage 0 has embedding and head as well."""
     shape = MODELS["gpt2-124m"]
@@ -139,14 +129,6 @@ def test_zero_shards_experts_over_fewer_ranks():
     layout = Layout(dp=16, ep=8, zero_stage=3)
     states = sharded_states(LocalParameters(dense=1600, experts=800), Recipe(), layout)
     assert states.parameters_bytes == 2 * (1600 / 16 + 800 / 2)
-
-
-def test_context_ranks_share_the_states_as_well():
-    two_by_four, eight = (
-        model_states(10**9, Recipe(), Layout(dp=dp, cp=cp, zero_stage=1))
-        for dp, cp in ((2, 4), (8, 1))
-    )
-    assert two_by_four == eight
 
 
 def test_offloaded_states_are_in_the_host_s_memory():
@@ -281,38 +263,6 @@ def test_options_of_data_parallelism_change_its_buffers():
     assert buffers(Recipe(gathered_units=3), dp=4, zero_stage=3)[0] == 2 * (3 * 130 + 100)
 
 
-DEGREES = st.sampled_from([1, 2, 4])
-LAYOUTS = st.builds(
-    Layout, dp=DEGREES, tp=DEGREES, pp=DEGREES, cp=DEGREES, zero_stage=st.integers(0, 3)
-)
-SHAPES = st.sampled_from(
-    [MODELS[name] for name in ("gpt2-124m", "llama3-70b", "mixtral-8x7b", "deepseek-v3")]
-)
-
-
-def heaviest(shape, layout, recipe):
-    """Model states of the stage that has most."""
-    stages = range(layout.pp)
-    return max(
-        sharded_states(local_parameters(shape, layout, stage), recipe, layout).model_states_bytes
-        for stage in stages
-    )
-
-
-@given(
-    shape=SHAPES,
-    layout=LAYOUTS,
-    axis=st.sampled_from(["dp", "tp", "pp", "cp", "zero_stage", "ep"]),
-    recipe=st.sampled_from([Recipe(), FP32, Recipe(gradient_buffer=True, optimizer="momentum")]),
-)
-def test_more_of_any_sharding_never_needs_more_model_states(shape, layout, axis, recipe):
-    value = min(3, layout.zero_stage + 1) if axis == "zero_stage" else 2 * getattr(layout, axis)
-    if axis == "ep" and (not shape.experts or layout.dp * layout.cp % value):
-        return
-    more = dataclasses.replace(layout, **{axis: value})
-    assert heaviest(shape, more, recipe) <= heaviest(shape, layout, recipe)
-
-
 @given(parameters=st.integers(1, 10**12), ranks=st.integers(1, 4096), stage=st.integers(0, 3))
 def test_zero_s_closed_form(parameters, ranks, stage):
     states = model_states(parameters, Recipe(), Layout(dp=ranks, zero_stage=stage))
@@ -344,14 +294,6 @@ GROUPED = Layout(
 
 
 # --- breakdown ---
-
-
-def test_consumers_sum_to_the_total():
-    bill = training_memory(MODELS["llama2-7b"], RECIPES["accumulate-20"], micro_batch=3)
-    assert len(bill.consumers) == 7
-    assert sum(bill.consumers.values()) == bill.total_bytes
-    assert f"{units.gb(bill.total_bytes):.2f} GB" in bill.explain("GB")
-    assert f"{units.gib(bill.total_bytes):.2f} GiB" in bill.explain("GiB")
 
 
 BATCHES_OF_TWO = replace(ZERO_3, zero_stage=2, micro_batch=2)
