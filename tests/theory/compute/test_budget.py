@@ -40,12 +40,6 @@ def test_the_best_size_is_chinchillas(flop, parameters):
     assert budget.compute_optimal_parameters(flop) == pytest.approx(parameters, rel=0.04)
 
 
-def test_gains():
-    assert budget.saved_fraction(10.0, 8.0) == pytest.approx(0.2)
-    assert budget.throughput_gain(10.0, 8.0) == pytest.approx(0.25)
-    assert budget.saved_fraction(8.0, 10.0) == -0.25
-
-
 TIMES = ({"before_s": 4.0, "after_s": 3.0}, {"before_s": 5.0, "after_s": 2.0})
 
 

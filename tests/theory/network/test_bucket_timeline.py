@@ -61,32 +61,10 @@ def test_three_layers_by_hand():
     assert result.efficiency == pytest.approx(22.5 / 42.5)
 
 
-def test_one_bucket_hides_nothing():
-    result = ddp_timeline(THREE, 2, SLOW, cap_bytes=30, first_bytes=30)
-    assert spans(result) == [(30, 15, 45)]
-    assert result.hidden_s == 0 and result.exposed_s == 30
-
-
 def test_without_overlap_the_link_waits():
     result = ddp_timeline(THREE, 2, SLOW, cap_bytes=10, overlap=False)
     assert spans(result) == [(10, 15, 25), (10, 25, 35), (10, 35, 45)]
     assert [each.ready_s for each in result.exchanges] == [5, 10, 15]
-
-
-def test_a_fast_link_leaves_the_last_bucket():
-    result = ddp_timeline(THREE, 2, Link("fast", 10.0, 0.0), cap_bytes=10)
-    assert result.exposed_s == pytest.approx(1)
-    assert result.hidden_s == pytest.approx(2)
-
-
-def test_latency_is_paid_for_each_bucket():
-    link = Link("far", 1e9, 1.0)
-    many, one = (ddp_timeline(THREE, 4, link, cap_bytes=cap, first_bytes=cap) for cap in (10, 30))
-    assert many.communication_s - one.communication_s == pytest.approx(2 * 2 * 3)
-
-
-def test_one_rank_sends_nothing():
-    assert ddp_timeline(THREE, 1, SLOW).exposed_s == 0
 
 
 def test_a_step_without_a_gradient_only_takes_time():

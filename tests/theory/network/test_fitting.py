@@ -41,13 +41,6 @@ def test_it_recovers_the_link_that_made_the_times(operation, algorithm, alpha, b
     assert fit.residual < 1e-9
 
 
-def test_two_sizes_determine_the_line():
-    fit = fit_alpha_beta("all-reduce", [1000, 9000], [1e-3, 3e-3], ranks=2)
-    # 2α + 1000/β = 1 ms and 2α + 9000/β = 3 ms
-    assert fit.bytes_per_s == pytest.approx(4e6)
-    assert fit.latency_s == pytest.approx(0.375e-3)
-
-
 def test_small_sizes_count_as_much_as_large_ones():
     """A large time that is off by 5 % must not move the latency of the small ones by more."""
     made = times()
@@ -73,11 +66,6 @@ def test_no_nearby_link_is_better():
     for factor in (0.99, 1.01):
         assert error(fit.latency_s * factor, fit.bytes_per_s) > best
         assert error(fit.latency_s, fit.bytes_per_s * factor) > best
-
-
-def test_it_explains_itself():
-    fit = fit_alpha_beta("all-reduce", SIZES, times(alpha=1e-4, beta=25e6), 4)
-    assert fit.explain().startswith("α = 100 µs a step, β = 25 MB/s one way, off by 0%")
 
 
 def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line_fits():

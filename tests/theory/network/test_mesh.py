@@ -12,7 +12,6 @@ from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network import mesh
 from course_lib.theory.network.mesh import sent_bytes, sent_in_turn, who_talks
@@ -159,22 +158,6 @@ def test_groups_are_those_of_torchs_device_mesh():
     assert set(checked) == {"tp", "dp", "pp", "cp", "ep", "copies"}
 
 
-def test_groups_are_those_of_the_scratch_mesh():
-    from course_lib.scratch.three_d import Coordinates, Mesh
-
-    for layout in (WHO_TALKS_CUBE, BLOCK):
-        mesh = Mesh.__new__(Mesh)  # without process groups: `lines` needs the sizes only
-        mesh.size = Coordinates(layout.pp, layout.dp, layout.tp)
-        for talk in who_talks(job(layout)):
-            lines = [tuple(line) for line in mesh.lines(talk.message.axis)]
-            assert sorted(talk.groups) == sorted(lines)
-
-
-def test_gradients_go_around_dp_times_cp():
-    talk = named(who_talks(job(LONG), 5))["dp", "gradients of layers"]
-    assert talk.group == (1, 5, 9, 13) and talk.message.ranks == 4
-
-
 @every(
     ("one", "rank"),
     [
@@ -198,14 +181,6 @@ def test_nothing_is_left_out_and_groups_have_the_ranks_of_the_message(one, rank)
         inside = talk.message.link.name == one.cluster.inside.name
         assert inside == (talk.nodes == 1)
     assert dict(total) == pytest.approx(sent)
-
-
-def test_llama_3_405b():
-    talks = named(who_talks(LLAMA3_405B))
-    assert talks["tp", "attention"].group == tuple(range(8)) and talks["tp", "attention"].nodes == 1
-    assert len(talks["pp", "activations"].group) == 16
-    assert len(talks["dp", "gradients of layers"].group) == 128
-    assert len(talks["tp", "attention"].groups) == 2048
 
 
 def test_what_has_no_groups_is_refused():

@@ -1,12 +1,9 @@
 """A cut layer by hand, and who holds which heads."""
 
-import math
-
 import pytest
 from every import every
 
 from course_lib.theory.inputs.hardware import NDR, PCIE4, Link, accelerator
-from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import CutLayer, kv_copies, qkv_rows
 
 H100 = accelerator("H100-SXM")
@@ -26,12 +23,6 @@ def test_a_layer_of_70b_by_hand():
     assert LAYER.seconds == LAYER.compute_s + LAYER.communication_s
 
 
-def test_alone_nothing_is_sent():
-    alone = CutLayer(8192, 1, H100.peak_flop_per_s, H100.inside)
-    assert (alone.sent_bytes, alone.communication_s) == (0, 0)
-    assert alone.flop_per_byte == math.inf
-
-
 @every("link", [PCIE4, NDR, H100.inside, Link("fast", 9e11)])
 def test_at_the_reach_computing_still_takes_longer(link):
     """A second source of the closed form: the times themselves, without latency."""
@@ -40,11 +31,6 @@ def test_at_the_reach_computing_still_takes_longer(link):
     at, beyond = (CutLayer(8192, t, H100.peak_flop_per_s, link) for t in (reach, reach + 1))
     assert at.compute_s >= at.communication_s
     assert beyond.compute_s < beyond.communication_s
-
-
-def test_reaches_are_those_of_collectives():
-    assert LAYER.layer_reach == collectives.layer_tp_reach(8192, H100.peak_flop_per_s, 450e9) == 17
-    assert LAYER.matrix_reach == pytest.approx(11.18, rel=1e-3)
 
 
 def test_explain_has_the_numbers():

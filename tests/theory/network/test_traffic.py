@@ -1,27 +1,11 @@
 """Communication policies: what each setting changes, and what is refused."""
 
-from dataclasses import replace
-
 import probes
 import pytest
-from probes import DENSE, MIXTURE, ZERO_3, Probe, by_name, values
+from probes import Probe, by_name, values
 
 from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective, CommunicationPolicy, Traffic, group_link
-
-
-def seen(policy):
-    """Times of layouts that differ in how they send."""
-    tensor = Layout(tp=2, sequence_parallel=True)
-    layouts = Layout(dp=4, accumulation=2), replace(ZERO_3, accumulation=2), tensor
-    jobs = [Job(DENSE, layout=layout, cluster=probes.CLUSTER, sequence=512) for layout in layouts]
-    experts = Layout(dp=8, ep=8, tp=2)
-    jobs.append(Job(MIXTURE, layout=experts, cluster=probes.CLUSTER, sequence=512))
-    return [step_traffic(job, policy=policy).seconds for job in jobs]
-
 
 # --- links ---
 
@@ -46,11 +30,6 @@ def test_rings_over_nodes_use_a_port_for_each_member():
     assert two.bytes_per_s == 100e9
     assert two.latency_s == pytest.approx((4 * 2e-6 + 3 * 10e-6) / 7)
     assert group_link(CLUSTER, "all-reduce", 4, stride=8) == BETWEEN
-
-
-def test_a_ring_is_never_faster_than_its_inner_link():
-    slow = Cluster(accelerator("H100-SXM"), nodes=4, inside=Link("slow", 60e9), between=BETWEEN)
-    assert group_link(slow, "all-reduce", 32).bytes_per_s == 60e9
 
 
 def test_all_to_all_leaves_the_node_with_most_bytes():

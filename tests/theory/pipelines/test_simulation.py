@@ -1,6 +1,5 @@
 """What a timeline says of itself: drawings that can be checked by hand, and its text."""
 
-import time
 from itertools import pairwise
 
 import pytest
@@ -30,17 +29,6 @@ def test_dualpipe_of_the_authors_figure():
     assert [line.in_flight(stage) for stage in range(8)] == [9] * 8
 
 
-def test_weights_follow_their_inputs():
-    for name in ("zb1p", "dualpipe"):
-        for tasks in timeline(name, 4, 8).by_stage:
-            inputs = {
-                (task.micro_batch, task.chunk): task.end for task in tasks if task.kind == "I"
-            }
-            weights = [task for task in tasks if task.kind == "W"]
-            assert len(weights) == len(inputs) > 0
-            assert all(task.start >= inputs[task.micro_batch, task.chunk] for task in weights)
-
-
 def test_two_stages_by_hand():
     line = timeline("1f1b", 2, 2)
     spans = [[(t.kind, t.micro_batch, t.start, t.end) for t in tasks] for tasks in line.by_stage]
@@ -48,14 +36,6 @@ def test_two_stages_by_hand():
         [("F", 0, 0, 1), ("F", 1, 1, 2), ("B", 0, 4, 6), ("B", 1, 7, 9)],
         [("F", 0, 1, 2), ("B", 0, 2, 4), ("F", 1, 4, 5), ("B", 1, 5, 7)],
     ]
-
-
-def test_explain_has_the_totals():
-    text = timeline("1f1b", 4, 8).explain()
-    assert "4 stages, 8 micro-batches" in text
-    assert "makespan 33 = busy 24 + bubble 9" in text
-    assert "37.50%" in text
-    assert text.count("in flight") == 4
 
 
 def test_a_repeated_batch_is_flushed_each_time():
@@ -166,29 +146,6 @@ def test_transfers_add_to_the_bubble():
     assert timeline("1f1b", 1, 8, times=PassTimes(transfer=9)).bubble_time == 0
 
 
-def test_1f1b_feels_transfers_more_often_than_gpipe():
-    times = PassTimes(transfer=0.5)
-    assert (
-        timeline("1f1b", 4, 8, times=times).makespan > timeline("gpipe", 4, 8, times=times).makespan
-    )
-
-
-def test_own_order():
-    """An order of one's own: GPipe on the first stage only holds more for nothing."""
-    last = schedule("1f1b", 2, 4).orders[1]
-    mixed = Schedule("mine", 4, (schedule("gpipe", 2, 4).orders[0], last))
-    line = simulate(mixed, PassTimes())
-    assert line.in_flight(0) == 4
-    assert line.makespan >= timeline("1f1b", 2, 4).makespan
-
-
-def test_1f1b_before_gpipe_deadlocks():
-    """The first stage waits for a gradient, the last one for all inputs: neither comes."""
-    first, last = schedule("1f1b", 2, 4).orders[0], schedule("gpipe", 2, 4).orders[1]
-    with pytest.raises(Deadlock, match="stage 1 for F of micro-batch 2 on stage 0"):
-        simulate(Schedule("mine", 4, (first, last)), PassTimes())
-
-
 def test_deadlock_names_who_waits():
     first = (Pass("F", 0), Pass("B", 0))
     last = (Pass("B", 0), Pass("F", 0))
@@ -198,22 +155,6 @@ def test_deadlock_names_who_waits():
         simulate(Schedule("mine", 1, (first, (Pass("F", 0),))), PassTimes())
     with pytest.raises(Deadlock, match="stage 0 for B of micro-batch 0 on stage 0"):
         simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("W", 0)),)), PassTimes())
-
-
-def quickest(task):
-    """Seconds of processor time: the best of five, since other programs empty the caches."""
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        task()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
-
-
-def test_fast_enough_for_a_slider():
-    """5 ms on a quiet laptop, beside something that takes 40 ms on the same machine."""
-    counting = quickest(lambda: sum(number for number in range(1_000_000)))
-    assert quickest(lambda: timeline("1f1b", 16, 64)) < counting
 
 
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
@@ -269,15 +210,6 @@ def test_every_pass_runs_as_long_as_in_the_timeline():
             spans = {(event.at, event.until) for event in its}  # both halves of an "F&B" in one
             busy = sum(end - start for start, end in spans)
             assert busy == pytest.approx(line.busy[stage])
-
-
-def test_two_stages_by_hand_moments():
-    trace = pipeline_trace(timeline("1f1b", 2, 2))
-    assert trace.times == (0, 1, 2, 4, 5, 6, 7, 9)
-    assert list(trace.held(0)[0]) == [(0, 0)] and {e.who for e in trace.running(0)} == {0}
-    assert list(trace.held(1)[0]) == [(0, 0), (1, 0)] and trace.levels(0)[1] == (1, 2)
-    first, *_, back = [(e.at, e.what, e.part, e.who, e.to) for e in trace if e.to is not None][:3]
-    assert first == (1, "activations", (0, 0), 0, 1) and back == (4, "gradients", (0, 0), 1, 0)
 
 
 PROBES = by_name(

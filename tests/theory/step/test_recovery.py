@@ -66,28 +66,12 @@ def test_a_simulation_finds_the_same_waste_and_the_same_best_interval():
     assert times[1] / work_s - 1 == pytest.approx(wasted_fraction(best, save_s, mtbf_s), abs=0.006)
 
 
-def test_llama_3_lost_a_rank_every_three_hours():
-    """419 unexpected interruptions in 54 days on 16,384 GPUs: arXiv:2407.21783, section 3.3.4."""
-    mtbf_s = 54 * DAY_S / 419
-    assert mtbf_s / 3600 == pytest.approx(3.09, abs=0.01)
-    assert machine_mtbf_s(16_384 * mtbf_s, 16_384) == pytest.approx(mtbf_s)
-    assert young_interval_s(60, mtbf_s) == pytest.approx(1156, abs=1)  # a save of a minute: 19 min
-
-
 @every("interval_s", [60.0, 300.0, 1156.0, 4000.0])
 def test_the_complete_model_is_what_a_run_with_failures_shows(interval_s):
     llama = {"save_s": 60.0, "mtbf_s": 11_135.0, "restart_s": 600.0}
     spans = recovery.run(200 * DAY_S, interval_s=interval_s, **llama)
     seen = recovery.wasted(spans)
     assert seen == pytest.approx(expected_waste(interval_s, **llama), rel=0.03)
-
-
-def test_the_complete_model_is_youngs_where_failures_are_rare():
-    rare = {"interval_s": 100.0, "save_s": 1.0, "mtbf_s": 1e7, "restart_s": 50.0}
-    assert expected_waste(**rare) == pytest.approx(wasted_fraction(**rare), rel=1e-3)
-    often = {"interval_s": 1156.0, "save_s": 60.0, "mtbf_s": 54 * DAY_S / 419, "restart_s": 600.0}
-    assert wasted_fraction(**often) == pytest.approx(0.158, abs=0.001)
-    assert expected_waste(**often) == pytest.approx(0.173, abs=0.001)
 
 
 def test_a_plan_knows_its_parts_and_a_better_one():

@@ -20,18 +20,6 @@ def test_two_equal_tasks_share_a_core_by_hand():
     assert run.ideal_s == 5 and run.lost_s == 2
 
 
-def test_tasks_that_leave_room_do_not_disturb_each_other():
-    run = shared_timeline([Task("a", "a", 3, {"core": 0.6}), Task("b", "b", 3, {"core": 0.4})])
-    assert run.total_s == run.ideal_s == 3
-
-
-def test_what_neither_uses_fully_is_what_both_lose():
-    # 0.9 and 0.3 of the processor: both run at 1 / 1.2.
-    assert rates([Task("a", "a", 1, {"sm": 0.9}), Task("b", "b", 1, {"sm": 0.3})]) == pytest.approx(
-        [1 / 1.2, 1 / 1.2]
-    )
-
-
 def test_what_one_cannot_use_the_other_gets():
     # Equal shares would give 0.5 each of the memory; the first wants 0.2 only.
     tasks = [Task("a", "a", 1, {"memory": 0.2}), Task("b", "b", 1, {"memory": 1.0}, weight=0.01)]
