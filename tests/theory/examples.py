@@ -180,6 +180,30 @@ def derived(call: Callable[..., Any]) -> Probe | None:
     return None
 
 
+def completed(probe: Probe) -> Probe:
+    """The probe with another value of each parameter for which it names none, if one is found."""
+    tried = {}
+    for parameter in inspect.signature(probe.call).parameters.values():
+        if parameter.name not in probe.parameters():
+            value = probe.base.get(parameter.name, parameter.default)
+            tried[parameter.name] = [*variants(value), *values_of(parameter)]
+    return replace(probe, changes=probe.changes | (changes_of(probe, tried) or {}))
+
+
+def variants(value: Any) -> list[Any]:
+    """What is like a value and not equal to it."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value, value + 1, value - 1]
+    if isinstance(value, float):
+        return [2 * value, value / 2]
+    if isinstance(value, list | tuple) and value:
+        return [value[:-1], type(value)([*value, value[-1]])]
+    others = {id(one): one for values in NAMES.values() for one in values}
+    return [one for one in others.values() if type(one) is type(value) and one != value]
+
+
 def changes_of(probe: Probe, tried: dict[str, list[Any]]) -> dict[str, Any] | None:
     """For each parameter but `job` the first value that changes the result, if there is one."""
     changes: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from examples import derived
+from examples import completed, derived
 from probes import Probe
 
 from course_lib import chapters, theory, validation
@@ -52,7 +52,8 @@ class Module:
 
 @cache
 def written_and_derived(module):
-    probes, records = dict(module.table("PROBES")), module.table("RECORDS")
+    probes = {name: completed(probe) for name, probe in module.table("PROBES").items()}
+    records = module.table("RECORDS")
     for name in module.public():
         if name in probes or name in records:
             continue

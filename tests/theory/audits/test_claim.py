@@ -38,24 +38,11 @@ REFUSED = [
     ),
 ]
 PROBES = by_name(
-    Probe(
-        Claim,
-        CLAIM,
-        {
-            "words": "it is not",
-            "said": 12.0,
-            "own_terms": 20.0,
-            "found": 10.0,
-            "because": "of that",
-            "unit": "s",
-            "within": 0.5,
-        },
-        see=lambda claim: claim.explain(),
-    ),
+    Probe(Claim, CLAIM, see=lambda claim: claim.explain()),
     Probe(
         Audit,
         {"source": "somebody", "claims": (Claim(**CLAIM),)},
-        {"source": "others", "claims": Given((Claim(**CLAIM), Claim(**CLAIM)))},
+        {"claims": Given((Claim(**CLAIM), Claim(**CLAIM)))},
         see=lambda audit: audit.explain(),
     ),
     Probe(

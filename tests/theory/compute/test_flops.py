@@ -125,12 +125,12 @@ PROBES = by_name(
     Probe(
         flops.attention_flop,
         {"shape": DENSE, "one": EIGHT, "recompute": "full", "attention": "flash"},
-        {"shape": LATENT, "one": FOUR_MORE, "recompute": "none", "attention": "standard"},
+        {"shape": LATENT},
     ),
     Probe(
         flops.head_flops,
         {"shape": DENSE, "sequences": 1, "sequence": 512},
-        {"shape": dataclasses.replace(DENSE, vocab=100), "sequences": 2, "sequence": 256},
+        {"shape": dataclasses.replace(DENSE, vocab=100)},
         see=FlopBreakdown.leaves,
     ),
 )

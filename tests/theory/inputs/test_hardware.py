@@ -210,16 +210,8 @@ PROBES = by_name(
     Probe(
         Cluster,
         {"accelerator": H100, "nodes": 2},
-        {
-            "accelerator": ACCELERATORS["A100-SXM-80GB"],
-            "nodes": 4,
-            "gpus_per_node": 16,
-            "inside": SLOW,
-            "between": SLOW,
-            "matmul_efficiency": 0.5,
-            "gpu_hour_usd": 3.0,
-        },
+        {"accelerator": ACCELERATORS["A100-SXM-80GB"], "inside": SLOW, "between": SLOW},
         see=cluster_seen,
     ),
-    Probe(Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}, {"group": 16, "stride": 8}),
+    Probe(Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}),
 )

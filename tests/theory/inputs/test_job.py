@@ -111,9 +111,7 @@ REFUSED = [
 ]
 PROBES = by_name(
     Probe(
-        replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of,
-        {"chunk": 0},
-        {"chunk": 1},
+        replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of, {"chunk": 0}
     ),
     Probe(
         Framework,
@@ -122,15 +120,10 @@ PROBES = by_name(
             "recipe": {"loss": "eager"},
             "layout": {"keep_outputs": True},
             "pipelined": {"reshard": False},
-            "buffers_bytes": 1,
-            "attention_kernel": "new",
             "overlap": {"dp": 0.0},
-            "token_nodes": 4,
         },
     ),
-    Probe(
-        as_framework_does, {"job": JOB, "name": "thunder"}, {"name": "torchtune", "compiled": True}
-    ),
+    Probe(as_framework_does, {"job": JOB, "name": "thunder"}, {"name": "torchtune"}),
 )
 RECORDS = {
     "Tokens": [

@@ -309,12 +309,8 @@ BILLS = [
 
 REFUSED = [(lambda: model_states(7e9, Recipe()), "parameters must be a whole number")]
 PROBES = by_name(
-    Probe(
-        local_parameters,
-        {"shape": probes.DENSE, "layout": probes.TWO_STAGES},
-        {"shape": probes.MIXTURE, "layout": probes.SPREAD, "stage": 1},
-    ),
-    Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
+    Probe(local_parameters, {"shape": probes.DENSE, "layout": probes.TWO_STAGES}),
+    Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}),
     Probe(
         whole_gradients_stay,
         {"recipe": Recipe(), "layout": probes.ZERO_3},

@@ -167,12 +167,7 @@ def test_one_layer_needs_no_turns():
 
 
 PROBES = by_name(
-    Probe(
-        unit_life,
-        {"units": UNITS},
-        {"units": UNITS[:-1], "prefetch": 0, "reshard": False},
-        see=lambda life: life.trace,
-    ),
+    Probe(unit_life, {"units": UNITS}, see=lambda life: life.trace),
     Probe(
         changes,
         {"units": UNITS, "calls": fsdp_calls(4)},

@@ -4,7 +4,7 @@ import pytest
 from every import every
 from probes import DENSE, H100, SLOW_LINK, Probe, by_name
 
-from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, Link, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network import collectives
@@ -152,22 +152,9 @@ REFUSED = [
     (lambda: model_gradients(MODELS["mixtral-8x7b"], A100, 64), "experts 8"),
 ]
 PROBES = by_name(
+    Probe(ddp_buckets, {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4}),
     Probe(
-        ddp_buckets,
-        {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4},
-        {"gradient_bytes": [4] * 9, "cap_bytes": 12, "first_bytes": 8},
-    ),
-    Probe(
-        ddp_timeline,
-        {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
-        {
-            "gradients": GRADIENTS[1:],
-            "ranks": 4,
-            "link": PCIE4,
-            "cap_bytes": 10**7,
-            "first_bytes": 100,
-            "overlap": False,
-        },
+        ddp_timeline, {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6}
     ),
 )
 RECORDS = {

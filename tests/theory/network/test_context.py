@@ -53,10 +53,4 @@ REFUSED = [
     (lambda: context.rank_scores(25, 0, 2, zigzag=True), "sequence 25 is not divisible by chunks"),
     (lambda: context.chunks(4, 4), "rank must be at most 3"),
 ]
-PROBES = by_name(
-    Probe(
-        context.chunks,
-        {"rank": 1, "ranks": 4, "zigzag": True},
-        {"rank": 2, "ranks": 8, "zigzag": False},
-    )
-)
+PROBES = by_name(Probe(context.chunks, {"rank": 1, "ranks": 4, "zigzag": True}))

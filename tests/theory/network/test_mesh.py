@@ -85,9 +85,6 @@ def test_with_the_tp_of_attention_they_are_the_groups_of_the_traffic():
     assert sorted(dispatch.groups) == sorted(mesh.expert_groups(layout, "ep"))
 
 
-OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
-
-
 # --- who talks ---
 
 
@@ -200,17 +197,9 @@ REFUSED = [
     )
 ]
 PROBES = by_name(
-    Probe(
-        mesh.expert_groups,
-        {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"},
-        {"layout": Layout(tp=2, dp=4, ep=4), "axis": "edp", "etp": 1},
-    ),
-    Probe(
-        mesh.nodes_of,
-        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
-        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
-    ),
-    Probe(sent_in_turn, {"talks": TALKS}, {"talks": LONG_TALKS, "rank": 1}),
-    Probe(sent_bytes, {"talks": TALKS}, {"talks": LONG_TALKS, "axis": "tp"}),
+    Probe(mesh.expert_groups, {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"}, {"axis": "edp"}),
+    Probe(mesh.nodes_of, {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"}),
+    Probe(sent_in_turn, {"talks": TALKS}),
+    Probe(sent_bytes, {"talks": TALKS}),
 )
 RECORDS = {"Talk": [*TALKS, *LONG_TALKS]}

@@ -513,12 +513,7 @@ PROBES = by_name(
     Probe(
         step_traffic,
         {"job": JOB},
-        {
-            "stage": 1,
-            "policy": CommunicationPolicy(bucket_bytes=10**5),
-            "overlap": {"dp": 0.5},
-            "axes": ("tp",),
-        },
+        {"policy": CommunicationPolicy(bucket_bytes=10**5), "overlap": {"dp": 0.5}},
         see=lambda sent: (sent.seconds, sent.exposed_seconds),
     )
 )

@@ -104,26 +104,12 @@ PROBES = by_name(
     Probe(
         group_link,
         {"cluster": probes.CLUSTER, "operation": "all-to-all", "ranks": 16},
-        {"cluster": probes.SLOW, "operation": "all-reduce", "ranks": 4, "stride": 2},
         see=lambda link: (link.bytes_per_s, link.latency_s),
     ),
     Probe(
         Collective,
         values(ENTRY),
-        {
-            "axis": "tp",
-            "what": "activations",
-            "operation": "broadcast",
-            "count": 3,
-            "size_bytes": 2e6,
-            "ranks": 4,
-            "link": BETWEEN,
-            "algorithm": "tree",
-            "kind": "gradients",
-            "place": "ends",
-            "hidden": True,
-            "alone": 1,
-        },
+        {"kind": "gradients", "place": "ends"},
         see=lambda entry: (
             entry.waited_s,
             entry.hideable_s,
@@ -136,7 +122,7 @@ PROBES = by_name(
     Probe(
         Traffic,
         {"collectives": (ENTRY,)},
-        {"collectives": (ENTRY, ENTRY), "overlap": {"dp": 0.5}},
+        {"overlap": {"dp": 0.5}},
         see=lambda sent: sent.exposed_seconds,
     ),
 )

@@ -1,10 +1,8 @@
 """ZeRO's stages: the paper's figure, its volumes, and the parts of a vector."""
 
-from dataclasses import replace
-
 import pytest
 from every import every
-from probes import DENSE, OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
+from probes import DENSE, OFFLOADED, PLAIN, Probe, by_name
 from refused import rows
 
 from course_lib.theory.compute.flops import six_nd
@@ -112,14 +110,6 @@ PROBES = by_name(
             "link": NDR,
             "tokens": 100,
             "flop_per_s": 1e12,
-        },
-        {
-            "shape": replace(DENSE, layers=3),
-            "recipe": Recipe(gradients="fp32"),
-            "ranks": 4,
-            "link": SLOW_LINK,
-            "tokens": 200,
-            "flop_per_s": 2e12,
         },
     )
 )

@@ -190,10 +190,7 @@ PROBES = by_name(
         bubble.in_flight,
         SIZES | {"name": "1f1b", "stage": 0},
         {
-            "name": "gpipe",
-            "stages": 2,
             "micro_batches": 3,
-            "stage": 1,
             "virtual_stages": IN_TURNS,
             "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
         },

@@ -169,9 +169,6 @@ PROBES = by_name(
         schedule,
         {"name": "gpipe", "stages": 4, "micro_batches": 8, "virtual_stages": 1},
         {
-            "name": "1f1b",
-            "stages": 2,
-            "micro_batches": 4,
             "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
             "group": Given(8, IN_TURNS),
         },
@@ -189,10 +186,6 @@ PROBES = by_name(
             "group": Given(8, IN_TURNS),
         },
     ),
-    Probe(
-        schedules.split_backward,
-        {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
-        {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
-    ),
+    Probe(schedules.split_backward, {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1}),
 )
 RECORDS = {"Pass": [one for order in PLANS[0].orders for one in order], "Schedule": PLANS}

@@ -213,7 +213,7 @@ def test_every_pass_runs_as_long_as_in_the_timeline():
 
 
 PROBES = by_name(
-    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
+    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}),
     Probe(
         timeline,
         SIZES | {"name": "gpipe"},
@@ -227,10 +227,7 @@ PROBES = by_name(
         see=lambda run: run.tasks,
     ),
     Probe(
-        simulate,
-        {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
-        {"plan": schedule("1f1b", 4, 8), "times": TIMES},
-        see=lambda run: run.tasks,
+        simulate, {"plan": schedule("gpipe", 4, 8), "times": PassTimes()}, see=lambda run: run.tasks
     ),
     Probe(pipeline_trace, {"line": timeline("1f1b", 2, 2)}, {"line": timeline("gpipe", 2, 3)}),
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from probes import CLUSTER, DENSE, H100, OFFLOADED, PLAIN, SLOW_LINK, Probe, by_name
+from probes import CLUSTER, DENSE, H100, OFFLOADED, PLAIN, Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs.hardware import Cluster
@@ -78,27 +78,10 @@ REFUSED = [
     )
 ]
 PROBES = by_name(
-    Probe(
-        Assumptions,
-        {},
-        {
-            "layer_efficiency": 0.5,
-            "attention_efficiency": 0.5,
-            "attention_kernel": "new",
-            "touches": 1,
-            "message_touches": 1000,
-            "message_sms": 0.9,
-            "inside_efficiency": 0.5,
-            "mask": "full",
-            "overlap": {"dp": 0.0},
-            "policy": CommunicationPolicy(),
-            "host_link": SLOW_LINK,
-        },
-        see=seen,
-    ),
+    Probe(Assumptions, {}, {"overlap": {"dp": 0.0}, "policy": CommunicationPolicy()}, see=seen),
     Probe(
         framework_assumptions,
         {"name": "llm-foundry", "assumptions": Assumptions()},
-        {"name": "automodel", "assumptions": Assumptions(touches=1)},
+        {"name": "automodel"},
     ),
 )

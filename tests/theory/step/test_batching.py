@@ -85,18 +85,6 @@ PROBES = by_name(
     Probe(
         Batching,
         {"samples": 1003, "micro_batch": 4, "nodes": 4, "gpus_per_node": 8},
-        {
-            "samples": 2000,
-            "micro_batch": 5,
-            "accumulation": 2,
-            "nodes": 8,
-            "gpus_per_node": 4,
-            "tp": 2,
-            "pp": 2,
-            "cp": 2,
-            "sequence": 512,
-            "drop_last": True,
-        },
         see=lambda cut: (cut.epoch(), cut.tokens_per_batch),
     )
 )

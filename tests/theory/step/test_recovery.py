@@ -207,7 +207,7 @@ PROBES = by_name(
     Probe(
         failing_job,
         {"updates": 20, "every": 4, "fails_after": 10, "costs": COSTS},
-        {"updates": 21, "every": 5, "fails_after": 11, "costs": replace(COSTS, start_s=1)},
+        {"costs": replace(COSTS, start_s=1)},
     )
 )
 RECORDS = {"FailingJob": JOBS, "JobCosts": [COSTS, JobCosts(1, 2, 3, 4, 5)]}

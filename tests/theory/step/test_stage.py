@@ -208,19 +208,15 @@ PROBES = by_name(
     Probe(
         Hideable,
         {"seconds": 3.0, "sent_bytes": 10.0, "window_s": 2.0},
-        {"seconds": 1.0, "sent_bytes": 70.0, "window_s": 1.0},
+        {"sent_bytes": 70.0},
         see=lambda messages: messages.saved_s(Assumptions(), "dp", 100.0),
     ),
     Probe(
         Hideable(3.0, 10.0, 9.0).saved_s,
         {"assumptions": Assumptions(), "axis": "dp", "memory_bytes_per_s": 100.0},
-        {"assumptions": FREE, "axis": "tp", "memory_bytes_per_s": 20.0},
+        {"assumptions": FREE},
     ),
-    Probe(
-        alike_stages,
-        {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
-        {"shape": probes.DENSE, "layout": Layout()},
-    ),
+    Probe(alike_stages, {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)}),
     Probe(
         stage_busy_times,
         ASKED | {"stages": (0,)},
@@ -231,25 +227,20 @@ PROBES = by_name(
     Probe(
         layer_rate,
         {"cluster": probes.CLUSTER, "assumptions": GUESS},
-        {"cluster": probes.SLOW, "assumptions": Assumptions(layer_efficiency=0.5)},
+        {"assumptions": Assumptions(layer_efficiency=0.5)},
     ),
     Probe(
         attention_rate,
         {"cluster": probes.CLUSTER, "assumptions": Assumptions(), "recipe": probes.PLAIN},
-        {
-            "cluster": probes.SLOW,
-            "assumptions": Assumptions(attention_efficiency=0.5),
-            "recipe": probes.STANDARD,
-        },
+        {"assumptions": Assumptions(attention_efficiency=0.5)},
     ),
     Probe(
         update_seconds,
         ASKED | {"local": LOCAL},
         {
-            "local": LocalParameters(10),
             "assumptions": Given(
                 Assumptions(host_link=SLOW_LINK), {"job": replace(JOB, recipe=OFFLOADED)}
-            ),
+            )
         },
         silent=("shape", "micro_batch", "sequence"),
     ),

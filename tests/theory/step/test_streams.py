@@ -106,14 +106,7 @@ PROBES = by_name(
     Probe(
         Task,
         {"name": "a", "stream": "s", "alone_s": 1.0, "demands": CORE},
-        {
-            "name": "b",
-            "stream": "t",
-            "alone_s": 2.0,
-            "demands": Given({"core": 0.5}),
-            "weight": 3.0,
-            "after": Given(("other",)),
-        },
+        {"demands": Given({"core": 0.5}), "after": Given(("other",))},
         see=_beside,
     ),
     Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),

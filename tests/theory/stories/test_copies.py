@@ -140,16 +140,8 @@ TIMELINES = [
     for names in ("cba", "dcba")
 ]
 PROBES = {
-    "zero_steps": Probe(
-        zero_steps,
-        {"layer_parameters": 12, "layers": 2, "ranks": 2, "stage": 1},
-        {"layer_parameters": 24, "layers": 3, "ranks": 3, "stage": 2},
-    ),
+    "zero_steps": Probe(zero_steps, {"layer_parameters": 12, "layers": 2, "ranks": 2, "stage": 1}),
     "bucket_steps": Probe(bucket_steps, {"timeline": TIMELINES[0]}, {"timeline": TIMELINES[1]}),
-    "served_steps": Probe(
-        served_steps,
-        {"compute_s": (1.0, 3.0), "until_s": 9.0},
-        {"compute_s": (1.0, 2.0), "until_s": 6.0, "bound": 1, "together": True},
-    ),
+    "served_steps": Probe(served_steps, {"compute_s": (1.0, 3.0), "until_s": 9.0}),
 }
 RECORDS = {"Rows": [Rows(1, 0), Rows(2, 1)]}
