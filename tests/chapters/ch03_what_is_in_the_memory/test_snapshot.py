@@ -341,16 +341,13 @@ DATA = [
 FOUND = [read_snapshot(data) for data in DATA]
 TWO = parse_snapshot(DATA[0])
 TWO["device_traces"].append(parse_snapshot(DATA[1])["device_traces"][0])
-LEAKS = [
-    *FOUND[0].leaks,
-    *read_snapshot(snapshot_pickle([*steps(4, leak=7)][1:])).leaks,
-]
+LEAKS = [*FOUND[0].leaks, *read_snapshot(snapshot_pickle([*steps(4, leak=7)][1:])).leaks]
 OTHER = dataclasses.replace(LEAKS[0], frames=())
 PROBES = by_name(
     Probe(parse_snapshot, {"data": snapshot_pickle(EVENTS)}, {"data": snapshot_pickle(EVENTS[:2])}),
-    Probe(snapshot_pickle, {"events": EVENTS}, {"events": EVENTS[:3]}),
+    Probe(snapshot_pickle, {"events": EVENTS}),
     Probe(timeline_events, {"run": RUN}, {"run": dataclasses.replace(RUN, steps=RUN.steps[:1])}),
-    Probe(read_snapshot, {"data": pickle.dumps(TWO)}, {"data": DATA[1], "device": 1}, refuses=True),
+    Probe(read_snapshot, {"data": pickle.dumps(TWO)}, {"data": DATA[1]}, refuses=True),
     Probe(
         chrome_trace,
         {"phases": PHASES, "sizes": SIZES},

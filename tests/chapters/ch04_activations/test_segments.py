@@ -50,15 +50,14 @@ REFUSED = [
     (
         lambda: segment_bill(replace(LLAMA, recipe=Recipe()), 1),
         "recompute must be 'full', got 'none': take it",
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(
         segment_bill,
         {"job": replace(LLAMA, layout=Layout(tp=2)), "segment": 2},
-        {"segment": 4},
         silent=("cluster",),
         refuses=True,
-    ),
+    )
 )
 RECORDS = {"SegmentBill": [segment_bill(LLAMA, 1), segment_bill(LLAMA, 2)]}

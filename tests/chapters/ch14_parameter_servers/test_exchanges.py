@@ -235,7 +235,7 @@ PROBES = by_name(
     Probe(
         dense_over_sparse,
         {"exchange": RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
-        {"exchange": RowExchange(50, 64), "table_rows": 500, "ranks": 2},
+        {"exchange": RowExchange(50, 64)},
     ),
     Probe(
         ServedTraining,
@@ -246,16 +246,10 @@ PROBES = by_name(
             "compute_s": 0.01,
             "bytes_per_s": 1e9,
         },
-        {
-            "exchange": RowExchange(2000, 64),
-            "trainers": 16,
-            "servers": 4,
-            "compute_s": 0.02,
-            "bytes_per_s": 2e9,
-        },
+        {"exchange": RowExchange(2000, 64)},
         see=lambda training: training.in_step_s,
     ),
-    Probe(BASE.all_reduced_s, {"table_rows": 10**6}, {"table_rows": 10**7}),
+    Probe(BASE.all_reduced_s, {"table_rows": 10**6}),
     Probe(
         Swapping,
         {"compute_s": (2.0, 5.0, 1.0), "swap_s": (3.0, 4.0, 1.0)},

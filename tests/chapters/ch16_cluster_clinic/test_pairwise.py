@@ -177,12 +177,8 @@ REFUSED = [
 ]
 
 PROBES = by_name(
-    Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
-    Probe(
-        name_slow,
-        {"tests": TESTS},
-        {"tests": measured(4, "all", lambda a, b: 2 in (a, b)), "slow_share": 0.1},
-    ),
+    Probe(rounds, {"ranks": 4}, {"schedule": "all"}),
+    Probe(name_slow, {"tests": TESTS}, {"slow_share": 0.1}),
     Probe(name_slow(TESTS).is_slow, {"test": PairTest(0, 1, SLOW)}, {"test": PairTest(0, 1, FAST)}),
 )
 
@@ -190,5 +186,5 @@ RECORDS = {
     "SlowPart": [
         name_slow(TESTS),
         name_slow(measured(4, "all", lambda a, b: (a < 2) != (b < 2), seed=1)),
-    ],
+    ]
 }

@@ -238,38 +238,16 @@ PROBES = by_name(
     Probe(
         Weak,
         WEAK,
-        {
-            "shape": Given(MODELS["gpt-3.6b"]),
-            "gpus": 64,
-            "tokens": 4096,
-            "sequence": 1024,
-            "link": Given(HDR),
-        },
+        {"shape": Given(MODELS["gpt-3.6b"]), "link": Given(HDR)},
         see=lambda weak: [weak.over_ddp, weak.flop_per_s],
     ),
     Probe(
         fsdp_scaling,
         {"large": Weak(GPT), "small": Weak(GPT, 512, 512)},
-        {"large": Given(Weak(GPT, 64)), "small": Given(Weak(GPT, 64, 512)), "gpu_hour_usd": 3.0},
+        {"large": Given(Weak(GPT, 64)), "small": Given(Weak(GPT, 64, 512))},
     ),
-    Probe(
-        Run,
-        RUN,
-        {
-            "name": "y",
-            "parameters": 70e9,
-            "tokens": 1e12,
-            "gpu_hours": 2e6,
-            "peak_flop_per_s": 989e12,
-        },
-        see=lambda run: [run.name, run.flop, run.flop_per_s, run.mfu],
-    ),
-    Probe(
-        LoggedStep,
-        STEP,
-        {"step_s": 50.0, "tokens": 2**21, "gpus": 8, "hardware_flop": 1e18},
-        see=lambda step: [step.flop_per_s, step.tokens],
-    ),
+    Probe(Run, RUN, see=lambda run: [run.name, run.flop, run.flop_per_s, run.mfu]),
+    Probe(LoggedStep, STEP, see=lambda step: [step.flop_per_s, step.tokens]),
     Probe(
         RunAudit,
         {"run": BLOOM, "step": BLOOM_STEP},
@@ -292,18 +270,10 @@ PROBES = by_name(
             "most": MOST,
             "least": LEAST,
         },
-        {
-            "parameters": 70e9,
-            "tokens": 1e12,
-            "gpu_hours": 2e6,
-            "peak_flop_per_s": 989e12,
-            "source": "b",
-            "most": 0.25,
-            "least": 0.5,
-        },
+        {"most": 0.25},
     ),
 )
 
 RECORDS = {
-    "JudgedRun": (JudgedRun(1e14, 0.3, "plausible", "a"), JudgedRun(3e14, 1.2, "impossible", "b")),
+    "JudgedRun": (JudgedRun(1e14, 0.3, "plausible", "a"), JudgedRun(3e14, 1.2, "impossible", "b"))
 }
