@@ -127,28 +127,6 @@ def test_the_head_is_on_the_last_chunk_of_an_interleaved_pipeline():
     assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
 
 
-def test_uneven_stages_hold_their_own_layers():
-    even, uneven = (
-        gpu_memory(
-            Job(SEVENTY, Recipe(), dataclasses.replace(SPREAD, stage_layers=layers), sequence=8192),
-            3,
-        )
-        for layers in (None, (21, 21, 20, 18))
-    )
-    assert uneven.activations_bytes == even.activations_bytes * 18 / 20
-
-
-def test_worst_stage_is_the_largest_of_all():
-    recipe = Recipe(recompute="full")
-    for layout in (SPREAD, dataclasses.replace(SPREAD, schedule="gpipe")):
-        stage, bill = worst_stage(Job(SEVENTY, recipe, layout, sequence=8192))
-        totals = [
-            gpu_memory(Job(SEVENTY, recipe, layout, sequence=8192), each).total_bytes
-            for each in range(4)
-        ]
-        assert bill.total_bytes == max(totals) == totals[stage]
-
-
 def test_the_last_stage_can_be_the_worst():
     # A small model with a large vocabulary: the logits weigh more than what waits on stage 0.
     layout = Layout(pp=4, micro_batch=8, accumulation=8)
@@ -191,16 +169,6 @@ def test_a_chunk_may_have_no_layer(dp, steps, fullest):
     assert stage == 1
     assert bill.total_bytes / 1e9 == pytest.approx(fullest, abs=0.05)
     assert gpu_memory(job, 0).total_bytes < bill.total_bytes
-
-
-def test_dualpipe_holds_p_plus_one_micro_batches():
-    # DeepSeek-V3, arXiv:2412.19437, table 2: activations p + 1 against p, parameters twice.
-    shape = MODELS["mt-nlg-530b"]
-    sizes = {"pp": 4, "accumulation": 16, "stage_layers": (26, 26, 26, 27)}
-    plain = gpu_memory(Job(shape, Recipe(), Layout(**sizes), sequence=2048), 1)
-    both = gpu_memory(Job(shape, Recipe(), Layout(**sizes, schedule="dualpipe"), sequence=2048), 1)
-    assert both.activations_bytes * 3 == plain.activations_bytes * 5  # stage 1 of 4 holds 3
-    assert both.parameters_bytes == 2 * plain.parameters_bytes
 
 
 def test_expert_ranks_keep_their_experts_alone():

@@ -32,15 +32,6 @@ def test_one_gpu_holds_the_whole_model(name):
     assert local.total == MODELS[name].parameters().total
 
 
-@every("name", ["gpt2-1.5b", "llama3-405b", "mixtral-8x7b", "deepseek-v3"])
-@every("pp", [2, 3, 7])
-def test_stages_together_hold_the_model_and_a_copied_head(name, pp):
-    shape = MODELS[name]
-    held = sum(local_parameters(shape, Layout(pp=pp), stage).total for stage in range(pp))
-    copied_head = shape.vocab * shape.hidden * shape.tied_embeddings
-    assert held == shape.parameters().total + copied_head
-
-
 @every("tp", [1, 2, 8])
 def test_tensor_ranks_split_matrices_and_copy_the_rest(tp):
     shape = MODELS["gpt2-355m"]
@@ -98,13 +89,6 @@ def test_tensor_ranks_copy_latent_attention_s_way_down():
     assert eight.dense == copied + (one.dense - copied) // 8
 
 
-def test_every_layer_is_of_the_kind_that_it_is_counted_as():
-    shape = MODELS["deepseek-v3"]  # three leading dense layers of 61
-    assert shape.layer_kinds() == [(0, 3), (60, 58)]
-    assert shape.layer_kinds(1, 3) == [(0, 2)]
-    assert shape.layer_kinds(5, 9) == [(60, 4)]
-
-
 def test_zbv_has_one_table_where_both_ends_are_one_stage():
     """Four stages of six layers, each twice three; stage 0 has embedding and head as well."""
     shape = MODELS["gpt2-124m"]
@@ -116,13 +100,6 @@ def test_zbv_has_one_table_where_both_ends_are_one_stage():
         local_parameters(shape, Layout(pp=2, accumulation=3), stage).total for stage in (0, 1)
     ]
     assert sum(of_1f1b) == shape.parameters().total + shape.vocab * shape.hidden
-
-
-def test_experts_are_spread_over_ep_and_the_rest_is_not():
-    shape = MODELS["mixtral-8x7b"]
-    alone, spread = (local_parameters(shape, Layout(dp=8, ep=ep)) for ep in (1, 8))
-    assert spread.experts == alone.experts / 8
-    assert spread.dense == alone.dense
 
 
 def test_zero_shards_experts_over_fewer_ranks():

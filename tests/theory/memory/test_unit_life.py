@@ -80,12 +80,6 @@ def test_the_peaks_are_those_of_gather_timeline(reshard, prefetch):
     assert sent["reduce-scatter"].calls == expected.reduce_scatters
 
 
-def test_more_ahead_is_not_slower_and_holds_more():
-    found = [unit_life(UNITS, prefetch=depth) for depth in (0, 1, 2)]
-    assert found[0].total_s > found[1].total_s >= found[2].total_s
-    assert found[0].peak_bytes < found[1].peak_bytes < found[2].peak_bytes
-
-
 @every(
     ("call", "message"),
     [

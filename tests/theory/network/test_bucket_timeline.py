@@ -118,10 +118,6 @@ def test_the_size_of_the_model_cancels(name):
     assert result.communication_s == pytest.approx(sent / 50e9)
 
 
-def test_a_backward_pass_that_takes_no_time_has_no_efficiency():
-    assert ddp_timeline([Gradient("a", 10, 0.0)], 2, SLOW).efficiency == 0
-
-
 def test_explain_names_every_bucket():
     text = ddp_timeline(THREE, 2, SLOW, cap_bytes=10).explain()
     assert text.count("bucket") == 3

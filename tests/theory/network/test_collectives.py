@@ -164,13 +164,6 @@ def test_bus_bandwidth_is_the_links(operation, n, size, bandwidth):
     assert collectives.bus_bandwidth(operation, size, n, time_s) == pytest.approx(bandwidth)
 
 
-def test_bus_bandwidth_by_hand():
-    assert collectives.algorithm_bandwidth(8e9, 0.02) == 400e9
-    assert collectives.bus_bandwidth("all-reduce", 8e9, 8, 0.02) == 700e9
-    assert collectives.bus_bandwidth("all-gather", 8e9, 8, 0.02) == 350e9
-    assert collectives.bus_bandwidth("broadcast", 8e9, 8, 0.02) == 400e9
-
-
 # --- volumes and reach ----------------------------------------------------------------------------
 
 

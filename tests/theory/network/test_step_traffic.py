@@ -18,7 +18,7 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network import collectives
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import CommunicationPolicy, Traffic
+from course_lib.theory.network.traffic import CommunicationPolicy
 from course_lib.theory.pipelines.simulation import timeline
 
 H100 = accelerator("H100-SXM")
@@ -450,21 +450,6 @@ def test_experts_under_sequence_parallelism_gather_routed_tokens():
 # --- placement, links, overlap --------------------------------------------------------------------
 
 
-def test_tensor_parallelism_stays_in_the_node_and_data_parallelism_leaves_it():
-    result = traffic(Layout(tp=8, dp=16))
-    assert entry(result, "tp", "MLP").link == H100.inside
-    gradients = entry(result, "dp", "gradients of layers")
-    assert gradients.link.name == H100.between.name
-    assert gradients.link.bytes_per_s == H100.between.bytes_per_s  # one port for each of 8 groups
-
-
-def test_a_larger_inner_group_pushes_the_outer_one_out():
-    layout = Layout(tp=2, cp=4, pp=2)
-    inside = entry(traffic(layout), "cp", "keys and values").link
-    outside = entry(traffic(replace(layout, tp=4)), "cp", "keys and values").link
-    assert (inside, outside) == (H100.inside, H100.between)
-
-
 def test_copies_of_experts_are_further_apart_than_experts():
     result = traffic(Layout(dp=16, ep=8), shape=EXPERTS)
     assert entry(result, "ep", "dispatch").link == H100.inside
@@ -480,25 +465,12 @@ def test_overlap_hides_time_but_not_bytes():
     assert saved == pytest.approx(0.75 * shown.seconds_by_axis["dp"])
 
 
-def test_smaller_buckets_cost_latency_only():
-    small = traffic(Layout(dp=16), policy=CommunicationPolicy(bucket_bytes=2**16))
-    large = traffic(Layout(dp=16))
-    assert small.total_bytes == pytest.approx(large.total_bytes)
-    assert small.seconds > large.seconds
-
-
 def test_precision_counts():
     bf16, fp32 = traffic(Layout(dp=8, tp=2)), traffic(Layout(dp=8, tp=2), recipe=FP32)
     assert fp32.bytes_by_axis["dp"] == pytest.approx(2 * bf16.bytes_by_axis["dp"])
     wide = traffic(Layout(dp=8, tp=2), recipe=Recipe(gradients="fp32"))
     assert wide.bytes_by_axis["tp"] == bf16.bytes_by_axis["tp"]
     assert wide.bytes_by_axis["dp"] == pytest.approx(2 * bf16.bytes_by_axis["dp"])
-
-
-def test_one_gpu_sends_nothing():
-    result = traffic(Layout(accumulation=4))
-    assert result == Traffic(())
-    assert result.total_bytes == result.seconds == result.exposed_seconds == 0
 
 
 REFUSED = [

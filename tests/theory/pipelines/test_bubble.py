@@ -12,16 +12,6 @@ from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 
 
-@every(
-    "change",
-    [{"forward": 2.0}, {"backward": 3.0}, {"weight": 0.5}, {"overlapped": 2.5}, {"transfer": 0.25}],
-)
-def test_every_duration_matters(change):
-    assert timeline("dualpipe", 4, 8, times=PassTimes(**change)).makespan != (
-        timeline("dualpipe", 4, 8).makespan
-    )
-
-
 def test_the_gradients_of_the_weights_may_take_the_whole_backward_pass():
     (stage,) = PassTimes(backward=2.0, weight=2.0).of(1)
     assert (stage["I"], stage["W"]) == (0.0, 2.0)
@@ -148,14 +138,6 @@ def test_groups_of_any_allowed_size_have_the_closed_form(p, v, size, data):
     for stage in range(p):
         held = bubble.in_flight("interleaved", p, m, stage, virtual_stages=v, group=size)
         assert held == pytest.approx(line.in_flight(stage))
-
-
-@given(p=SHORT, more=st.integers(0, 12))
-@settings(deadline=None)
-def test_zero_bubble_fraction_of_its_authors(p, more):
-    """(p-1) / (3m + p-1) for F = I = W (github.com/sail-sg/zero-bubble-pipeline-parallelism)."""
-    m = p + more
-    assert timeline("zb1p", p, m).bubble_fraction == pytest.approx((p - 1) / (3 * m + p - 1))
 
 
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}

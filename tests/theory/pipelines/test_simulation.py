@@ -4,12 +4,11 @@ from itertools import pairwise
 
 import pytest
 from every import every
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import TIMES, Given, Probe, by_name
 from test_bubble import DURATIONS, sizes
 
-from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
@@ -66,20 +65,6 @@ RECORDS = {
 
 
 # --- simulation ---
-
-
-@every("name", SCHEDULES)
-@given(data=st.data())
-@settings(deadline=None)
-def test_in_flight_is_the_layouts(name, data):
-    """What the memory model takes from a layout is what a timeline counts."""
-    p, m, v = data.draw(sizes(name))
-    assume(name != "interleaved" or v > 1)
-    layout = Layout(pp=p, accumulation=m, schedule=name, virtual_stages=v)
-    line = timeline(name, p, m, v)
-    for stage in range(p):
-        held = sum(layout.in_flight(stage).values())
-        assert held == pytest.approx(line.schedule.visits * line.in_flight(stage))
 
 
 @every("name", SCHEDULES)

@@ -57,12 +57,6 @@ def test_learning_rates_level_off_at_the_critical_batch(critical, batch):
     assert found == pytest.approx(largest / (1 + critical / 7), rel=1e-6)
 
 
-def test_batch_cost_at_the_critical_batch_is_two_of_each():
-    cost = batching.batch_cost(5.0, critical_batch=5.0)
-    assert (cost.steps, cost.samples) == (2.0, 2.0)
-    assert cost.explain() == "2 × the fewest updates, 2 × the fewest samples"
-
-
 @given(ratio=st.floats(1e-3, 1e3))
 def test_batch_cost_lies_on_mccandlish_s_hyperbola(ratio):
     cost = batching.batch_cost(ratio, critical_batch=1.0)

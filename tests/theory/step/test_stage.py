@@ -12,7 +12,6 @@ from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters
 from course_lib.theory.network.step_traffic import step_traffic
@@ -69,19 +68,6 @@ def test_a_hidden_second_costs_what_was_measured(name):
     assert 1 - saved == pytest.approx((1 - alone) / (1.102 - alone), abs=0.2)
 
 
-def test_a_faster_chip_never_makes_a_step_slower():
-    """Keys, values, gradients and weights hide behind one window, not each behind all of it."""
-    shape, slow = model("llama3.1-8b"), Link("slow", 6.25e9)
-    layout = Layout(dp=4, cp=16, zero_stage=3)
-    cluster = Cluster(accelerator("H100-SXM"), nodes=8, between=slow)
-    job = Job(shape, layout=layout, cluster=cluster, sequence=131072)
-    chip = cluster.accelerator
-    faster = replace(chip, peak_flop_per_s=2 * chip.peak_flop_per_s)
-    step = step_time(job, FREE)
-    quick = step_time(replace(job, cluster=replace(cluster, accelerator=faster)), FREE)
-    assert quick.total_s <= step.total_s
-
-
 # --- stage ---
 
 
@@ -118,17 +104,6 @@ def test_attention_and_matmuls_each_have_a_rate():
     assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.75 * FOUR.matmul_flop_per_s)
     standard = attention_rate(FOUR, Assumptions(), Recipe(attention="standard"))
     assert standard == layer_rate(FOUR, Assumptions())
-
-
-@every("schedule", ["1f1b", "dualpipe"])
-def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
-    """Each of the two chunks of a DualPipe stage sees half of the micro-batches."""
-    layout = Layout(pp=4, accumulation=8, schedule=schedule)
-    job = Job(SHAPE, Recipe(), layout, Cluster(H100), sequence=2048)
-    each = [stage_busy_time(job, EQUAL, stage).compute_s for stage in range(4)]
-    flops = training_flops(SHAPE, 8, 2048, mask="causal", attention="flash")
-    assert sum(each) * 0.5 * H100.peak_flop_per_s == pytest.approx(flops.hardware_flop)
-    assert (each[0] == each[3]) == (schedule == "dualpipe")
 
 
 def test_messages_that_nothing_hides_are_those_of_the_traffic():
