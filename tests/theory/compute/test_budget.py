@@ -61,16 +61,7 @@ def test_at_the_even_price_a_token_costs_the_same():
 
 
 REFUSED = [
-    (lambda: budget.training_run(1, 1, 0), "flop_per_s_per_gpu must be above 0"),
     (lambda: budget.training_run(1e50, 1, 1), "flop must be at most 1e"),
-    (lambda: budget.training_run(1, 0, 1), "gpus must be at least 1"),
-    (lambda: budget.training_run_at(1, 1, 0), "tokens_per_s_per_gpu must be above 0"),
-    (lambda: budget.training_run_at(-1, 1, 1), "tokens must be at least 0"),
-    (lambda: budget.training_run(1, 1, 1, gpu_hour_usd=-1), "gpu_hour_usd must be at least"),
-    (lambda: budget.compute_optimal_parameters(-1), "flop must be at least 0"),
-    (lambda: budget.cost(-1, 1), "gpu_hours must be at least 0"),
-    (lambda: budget.utilisation(1, 0, 1, 1), "time_s must be above 0"),
-    (lambda: budget.utilisation(1, 1, 1, 0), "peak_flop_per_s must be above 0"),
     (lambda: budget.saved_fraction(0, 1), "before_s"),
     (lambda: budget.throughput_gain(1, 0), "after_s"),
 ]

@@ -104,22 +104,9 @@ def test_explain_has_each_leaf_both_totals_and_the_convention():
 
 EIGHT, FOUR_MORE = (training_flops(DENSE, 1, tokens) for tokens in (8, 12))
 REFUSED = [
-    (lambda: training_flops(LLAMA, 0), "sequences must be at least 1"),
-    (lambda: training_flops(LLAMA, 1, 1.5), "sequence must be a whole number"),
     (lambda: training_flops(MODELS["gpt2-124m"], 1, 2048), "longer than the 1024 positions"),
-    (lambda: training_flops(LLAMA, mask="casual"), "did you mean 'causal'"),
-    (lambda: training_flops(LLAMA, recompute="al"), "recompute 'al' is not one of"),
-    (lambda: training_flops(LLAMA, attention="flesh"), "did you mean 'flash'"),
     (lambda: flops.layer_flops(LLAMA, 3, 1, 8), "layer 3 is above layers - 1 = 2"),
     (lambda: FlopBreakdown(1) + FlopBreakdown(2), "tokens 1 and 2 differ"),
-    (lambda: flops.six_nd(float("nan"), 1), "parameters must be finite"),
-    (lambda: flops.six_nd(1, -1), "tokens must be at least 0"),
-    (lambda: flops.six_nd(1, 1, "selective"), "recompute 'selective' is not one of"),
-    (
-        lambda: flops.palm_flop_per_token(1, layers=0, heads=1, head_dim=1, sequence=1),
-        "layers must be at least 1",
-    ),
-    (lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0), "vocab must be at least 1"),
 ]
 PROBES = by_name(
     Probe(

@@ -10,14 +10,7 @@ from probes import DENSE, GUESS, PLAIN, Probe, by_name, values
 
 from course_lib.theory import planner
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.hardware import (
-    ACCELERATORS,
-    PCIE4,
-    Accelerator,
-    Cluster,
-    Link,
-    accelerator,
-)
+from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4, Accelerator, Cluster, Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.step.stage import attention_rate, layer_rate
@@ -165,28 +158,11 @@ def cluster_seen(cluster):
 
 
 REFUSED = [
-    (lambda: Link("x", 0), "bytes_per_s must be above 0"),
-    (lambda: Link("x", float("inf")), "bytes_per_s must be finite"),
-    (lambda: Link("x", 1, -1), "latency_s must be at least 0"),
-    (lambda: dataclasses.replace(CHIP, peak_flop_per_s=-1), "peak_flop_per_s must be above"),
-    (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
     (lambda: dataclasses.replace(CHIP, memory_bytes=80), "80 is less than 1 GB.* 80 \\* GIB"),
     (lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1), "999,999,999 is less than 1 GB"),
-    (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
     (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
-    (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),
-    (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
-    (lambda: hardware.ridge(0, 1), "flop_per_s must be above 0"),
-    (lambda: hardware.ridge(1, 0), "bytes_per_s must be above 0"),
-    (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
-    (lambda: CHIP.attainable_flop_per_s(-1), "flop_per_byte must be at least 0"),
-    (lambda: Cluster(CHIP, matmul_efficiency=1.2), "matmul_efficiency must be at most 1"),
-    (lambda: Cluster(CHIP, nodes=0), "nodes must be at least 1"),
-    (lambda: Cluster(CHIP, gpus_per_node=0), "gpus_per_node must be at least 1"),
-    (lambda: Cluster(CHIP, gpu_hour_usd=-2), "gpu_hour_usd must be at least 0"),
     (lambda: Cluster(ACCELERATORS["RTX4090"], nodes=2), r"give between=Link\(...\)"),
     (lambda: Cluster(CHIP).link(16), "group 16 with stride 1 needs 16 accelerators"),
-    (lambda: Cluster(CHIP).link(2, stride=0), "stride must be at least 1"),
 ]
 PROBES = by_name(
     Probe(

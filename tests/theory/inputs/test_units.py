@@ -93,10 +93,7 @@ def test_format_number_writes_all_digits(value, digits, text):
 
 REFUSED = [
     *rows(units.format_bytes, [-1, float("nan"), float("inf"), "5", True], "size_bytes"),
-    (lambda: units.format_bytes(1, "Gib"), "did you mean 'GiB'"),
     *rows(units.parse_count, ["", "b", "-7b", "70 GB", "7x"], "write it like"),
-    (lambda: units.format_seconds(-1), "seconds must be at least 0"),
-    (lambda: units.power_of_ten(0.5), "power must be a whole number"),
     *rows(units.format_number, [float("nan"), float("inf"), "5", True], "value"),
 ]
 PROBES = by_name(

@@ -309,14 +309,7 @@ def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_ar
 REFUSED = [
     *rows(
         lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
-        [
-            ({"micro_batch": 0}, "micro_batch must be at least 1"),
-            ({"micro_batch": 1.5}, "micro_batch must be a whole number"),
-            ({"micro_batch": 1, "sequence": 0}, "sequence must be at least 1"),
-            ({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions"),
-            ({"micro_batch": 1, "overhead_bytes": -1}, "overhead_bytes must be at least 0"),
-            ({"micro_batch": 1, "overhead_bytes": float("nan")}, "overhead_bytes must be finite"),
-        ],
+        [({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions")],
     ),
     *rows(
         lambda layout, sequence: gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=sequence)),
@@ -325,15 +318,8 @@ REFUSED = [
             (Layout(pp=64), 4096, "leaves a stage without a layer"),
             (Layout(dp=3, ep=3), 4096, "experts 8 is not divisible by ep 3"),
             (Layout(cp=3), 4096, "sequence 4096 is not divisible by cp 3"),
-            (Layout(), 0, "sequence must be at least 1"),
         ],
     ),
-    (lambda: metered_bytes(BILL, "top", ALONE), "meter 'top' is not one of"),
-    (
-        lambda: metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5),
-        "reserved_over_allocated must be at least 1",
-    ),
-    (lambda: explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb"), "did you mean 'GB'"),
 ]
 PROBES = by_name(
     Probe(

@@ -129,7 +129,6 @@ REFUSED = [
         [
             ([[1, 2, 3], [1, 2, 3]], "experts 3 is not divisible by ranks 2"),
             ([[1, 2], [1]], r"counts\[1\] has 1 experts and counts\[0\] 2: give one"),
-            ([[1, -2], [1, 2]], r"counts\[0\]\[1\] must be at least 0"),
         ],
     ),
     *rows(
@@ -137,8 +136,6 @@ REFUSED = [
         [
             ([1, 2], [1.0], "load has 2 experts and probabilities 1: give one"),
             ([0, 0], [0.5, 0.5], "sum of load must be above 0"),
-            ([1, 1], [-0.5, 1.5], r"probabilities\[0\] must be at least 0"),
-            ([], [], "experts must be at least 1"),
         ],
     ),
 ]

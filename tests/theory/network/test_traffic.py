@@ -5,7 +5,7 @@ import pytest
 from probes import Probe, by_name, values
 
 from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
-from course_lib.theory.network.traffic import Collective, CommunicationPolicy, Traffic, group_link
+from course_lib.theory.network.traffic import Collective, Traffic, group_link
 
 # --- links ---
 
@@ -87,18 +87,13 @@ ENTRY = Collective("dp", "gradients", "all-reduce", 2, 1e6, 8, INSIDE)
 
 
 REFUSED = [
-    (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
-    (lambda: CommunicationPolicy(token_nodes=0), "token_nodes must be at least 1"),
-    (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
     (lambda: group_link(CLUSTER, "ring", 2), "operation 'ring'"),
     (lambda: group_link(CLUSTER, "all-reduce", 64), "group 64"),
     (lambda: Collective("zp", "", "all-reduce", 1, 1, 2, INSIDE), "axis 'zp'"),
     (lambda: Collective("dp", "", "all-reduce", -1, 1, 2, INSIDE), "count"),
     (lambda: Collective("dp", "", "all-reduce", 1, -1, 2, INSIDE), "size_bytes"),
-    (lambda: Collective("dp", "", "broadcast", 1, 1, 2, INSIDE, alone=2), "alone must be"),
     (lambda: Collective("dp", "", "all-reduce", 1, 1, 0, INSIDE), "ranks"),
     (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
-    (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),
 ]
 PROBES = by_name(
     Probe(

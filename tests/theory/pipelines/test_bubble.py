@@ -146,12 +146,7 @@ IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
 
 
 REFUSED = [
-    (lambda: PassTimes(forward=0), "forward must be above 0"),
-    (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
-    (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
     (lambda: bubble.in_flight("1f1b", 4, 8, 4), "stage must be at most 3"),
-    (lambda: bubble.bubble_over_ideal(0, 1), "stages must be"),
-    (lambda: bubble.bubble_fraction(1, 1, 0), "virtual_stages must be"),
     (lambda: bubble.bubble_time("1f1b", 2, 2, times=PassTimes((1, 2))), "2 values for 1 st"),
 ]
 PROBES = by_name(

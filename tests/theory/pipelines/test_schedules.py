@@ -158,12 +158,6 @@ PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 
 # Orders have one signature; these two are the same on every stage of any pipeline.
 SAME_ON_ALL_STAGES = ("stage", "stages")
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
-REFUSED = [
-    (
-        lambda: schedules.split_backward(schedules.one_f_one_b_order(0, 2, 2), late=-1),
-        "late must be at least 0",
-    )
-]
 PROBES = by_name(
     Probe(
         schedule,

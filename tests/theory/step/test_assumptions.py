@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from probes import CLUSTER, DENSE, H100, OFFLOADED, PLAIN, Probe, by_name
-from refused import rows
 
 from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
@@ -62,21 +61,6 @@ def test_a_line_names_each_axis_and_each_habit():
     assert "what hides takes 4 passes of its bytes through the memory, or 15% of the SMs" in parts
 
 
-REFUSED = [
-    *rows(
-        lambda wrong: Assumptions(**wrong),
-        [
-            (dict(layer_efficiency=0), "layer_efficiency must be above 0, got 0"),
-            (dict(layer_efficiency=1.5), "layer_efficiency must be at most"),
-            (dict(touches=-1), "touches must be at least 0, got -1"),
-            (dict(touches=float("nan")), "touches must be finite"),
-            (dict(inside_efficiency=0), "inside_efficiency must be above 0, got 0"),
-            (dict(mask="casual"), "did you mean 'causal'"),
-            (dict(overlap={"td": 0.5}), "overlap axis 'td' is not one of"),
-            (dict(overlap={"tp": 2}), r"overlap\['tp'\] must be at most"),
-        ],
-    )
-]
 PROBES = by_name(
     Probe(Assumptions, {}, {"overlap": {"dp": 0.0}, "policy": CommunicationPolicy()}, see=seen),
     Probe(
