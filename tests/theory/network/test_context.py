@@ -9,12 +9,6 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import context
 
 
-def test_four_ranks_by_hand():
-    """Chunks of 4 tokens: 1, 2, 3, 4 blocks of 16; zig-zag has chunks of 2 and 9 blocks of 4."""
-    assert [context.rank_scores(16, rank, 4) for rank in range(4)] == [16, 32, 48, 64]
-    assert [context.rank_scores(16, rank, 4, zigzag=True) for rank in range(4)] == [36] * 4
-
-
 @every("zigzag", [False, True])
 def test_visible_pairs_against_a_table(zigzag):
     sequence, ranks = 24, 3

@@ -8,7 +8,7 @@ from every import every
 from probes import DENSE, H100, JOB, MIXTURE, Probe, by_name
 
 from course_lib import launch
-from course_lib.theory.inputs.hardware import Cluster, accelerator
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -50,15 +50,6 @@ def test_a_group_differs_in_its_axis_only():
             places = [mesh.place(layout, rank) for rank in group]
             assert [place[axis] for place in places] == list(range(getattr(layout, axis)))
             assert len({tuple(sorted((place | {axis: 0}).items())) for place in places}) == 1
-
-
-@every("axis", mesh.ORDER)
-def test_the_traffic_takes_the_same_order(axis):
-    """A group that leaves its node gets the link between nodes, and no other does."""
-    layout, cluster = Layout(dp=4, tp=4, pp=2, cp=2), Cluster(accelerator("H100-SXM"), nodes=8)
-    stride, degree = mesh.strides(layout)[axis], getattr(layout, axis)
-    inside = cluster.link(degree, stride) == cluster.inside
-    assert inside == (mesh.nodes_of(layout, axis) == 1)
 
 
 def test_nodes():

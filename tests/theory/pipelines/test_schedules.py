@@ -6,7 +6,7 @@ from probes import Given, Probe, by_name
 
 from course_lib.theory.pipelines import schedules
 from course_lib.theory.pipelines.bubble import PassTimes
-from course_lib.theory.pipelines.schedules import Pass, schedule
+from course_lib.theory.pipelines.schedules import schedule
 from course_lib.theory.pipelines.simulation import simulate
 
 
@@ -106,25 +106,6 @@ def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
         # torch runs GPipe's backward passes first in, first out: the bubble is the same.
         ours = _our_order("gpipe", rank, stages, micro_batches)
         assert sorted(ours) == sorted(_torch_order(gpipe[rank], stages))
-
-
-@every(("stages", "micro_batches"), [(4, 12), (8, 32), (8, 16)])
-def test_zb_h2_leaves_no_gap_and_holds_two_p_less_one(stages, micro_batches):
-    """For equal F, I and W: arXiv:2401.10241, sections 2.2 and 2.3.
-
-    There worker i = k + 1 holds 2p - 2i + 1 whole micro-batches and 2i - 2 that wait for W.
-    """
-    forward, backward = ([Pass(kind, i) for i in range(micro_batches)] for kind in "FB")
-    orders = tuple(
-        schedules.split_backward(
-            schedules._one_in_turn(forward, backward, 2 * (stages - 1 - k)), late=2 * k
-        )
-        for k in range(stages)
-    )
-    ran = simulate(schedules.Schedule("ZB-H2", micro_batches, orders), PassTimes())
-    for stage, tasks in enumerate(ran.by_stage):
-        assert tasks[-1].end - tasks[0].start == ran.busy[stage] == 3 * micro_batches
-        assert ran.in_flight(stage) == 2 * stages - 1
 
 
 @every("virtual", [1, 2, 3])

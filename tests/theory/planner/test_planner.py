@@ -111,28 +111,6 @@ def test_fast_and_readable_are_equal(shape, recipe, cluster, batch, assumptions,
         assert found.step_s[row, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
 
 
-@every(
-    ("name", "chip", "nodes", "batch", "sequence"),
-    [
-        ("llama3-405b", "H100-SXM", 2048, 2048, 8192),
-        ("deepseek-v3", "H100-SXM", 16, 64, 4096),
-        ("gpt3-175b", "A100-SXM-80GB", 128, 1536, 2048),
-    ],
-)
-def test_fast_and_readable_are_equal_at_scale(name, chip, nodes, batch, sequence):
-    cluster = Cluster(accelerator(chip), nodes)
-    recipe = Recipe(attention="standard", dropout=True)
-    question = Question(model(name), recipe, cluster, batch, sequence, Assumptions())
-    found = search(question)
-    for number in range(0, len(found.rows), len(found.rows) // 40):
-        kind, zero = number % 3, number // 3 % 4
-        layout, chosen = Row(*found.rows[number]).layout(zero), question.recipes[kind]
-        _, bill = worst_stage(Job(question.shape, chosen, layout, sequence=sequence))
-        step = step_time(Job(question.shape, chosen, layout, cluster, sequence=sequence))
-        assert found.memory_bytes[number, kind, zero] == bill.total_bytes
-        assert found.step_s[number, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
-
-
 def brute_force(question):
     """All combinations of degrees that Layout itself accepts, one by one."""
     world, found = question.cluster.world, set()

@@ -42,29 +42,6 @@ def test_daly_is_young_less_the_save_for_rare_failures_and_the_mtbf_for_long_sav
     assert daly_interval_s(50, 20) == 20
 
 
-def simulated_s(work_s, interval_s, save_s, mtbf_s, seed):
-    """Time to finish `work_s` of work when failures come at random, saved each `interval_s`."""
-    draw = random.Random(seed)
-    time_s = done_s = 0.0
-    while done_s < work_s:
-        until_s = draw.expovariate(1 / mtbf_s)
-        intervals = int(until_s // (interval_s + save_s))
-        left = -(-(work_s - done_s) // interval_s)
-        if intervals >= left:
-            return time_s + left * (interval_s + save_s)
-        done_s += intervals * interval_s
-        time_s += until_s
-    return time_s
-
-
-def test_a_simulation_finds_the_same_waste_and_the_same_best_interval():
-    save_s, mtbf_s, work_s = 10, 10_000, 3e7
-    best = daly_interval_s(save_s, mtbf_s)
-    times = {k: simulated_s(work_s, best * k, save_s, mtbf_s, seed=0) for k in (0.3, 1, 3)}
-    assert times[1] == min(times.values())
-    assert times[1] / work_s - 1 == pytest.approx(wasted_fraction(best, save_s, mtbf_s), abs=0.006)
-
-
 @every("interval_s", [60.0, 300.0, 1156.0, 4000.0])
 def test_the_complete_model_is_what_a_run_with_failures_shows(interval_s):
     llama = {"save_s": 60.0, "mtbf_s": 11_135.0, "restart_s": 600.0}
