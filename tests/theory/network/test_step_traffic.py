@@ -1,13 +1,14 @@
-"""Collectives of a step against a run that counts them, timelines and the papers' totals."""
+"""Collectives of a step against timelines and the totals of the papers.
+
+tests/rehearsal compares them with what torch sends.
+"""
 
 from dataclasses import replace
-from functools import lru_cache, partial
 
 import pytest
 from every import every
 from probes import JOB, LLAMA_LIKE, Probe, by_name
 
-from course_lib import launch
 from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -46,139 +47,7 @@ def entry(result, axis, what, operation=None):
     return found[0]
 
 
-# --- second source: torch's own collectives, counted by a fake process group ----------------------
-
-
-def _counted(sizes, ranks, micro_batches):
-    """On one rank, which takes itself for one of several: nobody is there to receive."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    NAMES = {
-        "_c10d_functional.all_reduce.default": "all-reduce",
-        "c10d._allgather_base_.default": "all-gather",
-        "c10d._reduce_scatter_base_.default": "reduce-scatter",
-    }
-
-    class Count(TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.seen = {}
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            name = NAMES.get(str(function))
-            if name:
-                count, total = self.seen.get(name, (0, 0))
-                largest = max(item.nbytes for item in args if isinstance(item, torch.Tensor))
-                self.seen[name] = (count + 1, total + largest)
-            return function(*args, **(kwargs or {}))
-
-    class Block(nn.Module):
-        """The matrices of one layer; the attention core between them sends nothing."""
-
-        def __init__(self, h, kv, f):
-            super().__init__()
-            linear = partial(nn.Linear, bias=False)
-            self.q, self.o = linear(h, h), linear(h, h)
-            self.k, self.v = linear(h, kv), linear(h, kv)
-            self.gate, self.up, self.down = linear(h, f), linear(h, f), linear(f, h)
-            self.norms = nn.ParameterList([nn.Parameter(torch.ones(h)) for _ in range(2)])
-
-        def forward(self, x):
-            y = x * self.norms[0]
-            q, k, v = self.q(y), self.k(y), self.v(y)
-            x = x + self.o(q + (k * v).repeat(1, 1, q.shape[-1] // k.shape[-1]))
-            y = x * self.norms[1]
-            return x + self.down(torch.sigmoid(self.gate(y)) * self.up(y))
-
-    class Model(nn.Module):
-        def __init__(self, layers, h, kv, f, vocab):
-            super().__init__()
-            self.embedding = nn.Embedding(vocab, h)
-            self.layers = nn.ModuleList([Block(h, kv, f) for _ in range(layers)])
-            self.norm = nn.Parameter(torch.ones(h))
-            self.head = nn.Linear(h, vocab, bias=False)
-
-        def forward(self, tokens):
-            x = self.embedding(tokens)
-            for layer in self.layers:
-                x = layer(x)
-            return self.head(x * self.norm)
-
-    torch.set_num_threads(1)  # several wait for each other on a busy machine
-    launch.finish()  # what this rank has joined
-    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    mesh = init_device_mesh("cpu", (ranks,))
-    tokens = torch.zeros(2, 256, dtype=torch.long)
-
-    tensor = Model(*sizes).layers
-    columns = {name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
-    rows = {name: RowwiseParallel() for name in ("o", "down")}
-    for block in tensor:
-        parallelize_module(block, mesh, columns | rows)
-    x = torch.randn(2, 256, sizes[1], requires_grad=True)
-    with Count() as tp:
-        for block in tensor:
-            x = block(x)
-        x.sum().backward()
-
-    sharded = Model(*sizes)
-    for block in sharded.layers:
-        fully_shard(block, mesh=mesh, reshard_after_forward=True)
-    fully_shard(sharded, mesh=mesh)
-    with Count() as zero3:
-        for _ in range(micro_batches):
-            sharded(tokens).sum().backward()
-    return {"tp": tp.seen, "zero3": zero3.seen}
-
-
-@lru_cache
-def counted():
-    """What torch sends for SHAPE over 4 ranks: (calls, bytes of whole tensors) by operation."""
-    pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    sizes = [SHAPE.layers, SHAPE.hidden, SHAPE.kv_width, SHAPE.ffn, SHAPE.vocab]
-    return launch.run(_counted, sizes, 4, 3, ranks=1, stream=False)[0]
-
-
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
-
-
-def predicted(result, axis, what, skip=()):
-    """(calls, bytes of whole tensors) of one operation."""
-    found = [
-        item
-        for item in result.collectives
-        if item.axis == axis and item.operation == what and item.what not in skip
-    ]
-    return [sum(item.count for item in found), sum(item.count * item.size_bytes for item in found)]
-
-
-@pytest.mark.torch_internals
-def test_zero3_sends_what_torch_sends():
-    result = traffic(Layout(dp=4, zero_stage=3, micro_batch=2, accumulation=3), recipe=FP32)
-    for operation in ("all-gather", "reduce-scatter"):
-        assert counted()["zero3"][operation] == pytest.approx(predicted(result, "dp", operation))
-
-
-@pytest.mark.torch_internals
-def test_tensor_parallelism_sends_what_torch_sends():
-    result = traffic(Layout(tp=4, micro_batch=2), recipe=FP32)
-    in_layers = predicted(result, "tp", "all-reduce", skip=("embedding", "head", "loss"))
-    calls, sent = counted()["tp"]["all-reduce"]
-    # torch sums the gradients of each column-cut input by themselves: q, k, v and gate, up.
-    separate = SHAPE.layers * (2 + 1)
-    size = 2 * SEQUENCE * SHAPE.hidden * 4
-    assert [calls - separate, sent - separate * size] == in_layers
 
 
 # --- totals of the papers -------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """Young's and Daly's intervals against a search, a simulation, and a published failure rate."""
 
-import random
 from dataclasses import replace
-from itertools import groupby
 
 import pytest
 from every import every
@@ -10,7 +8,6 @@ from probes import Probe, by_name
 
 from course_lib import cluster
 from course_lib.scratch import recovery
-from course_lib.scratch import recovery as failures
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.step.recovery import (
     JobCosts,
@@ -98,45 +95,6 @@ def test_the_recorded_job_of_slurm():
     updates = sum(event.what == "update" for event in job.trace)
     assert updates == len(seen.losses) + seen.repeated
     assert job.total_s == pytest.approx(times["done"] - zero, rel=0.1)
-
-
-class OneFailure:
-    """A random number generator whose machine fails once."""
-
-    def __init__(self, at_s):
-        self.times = [at_s]
-
-    def expovariate(self, _):
-        return self.times.pop() if self.times else 1e9
-
-
-@every(("every_", "after"), [(4, 9), (1, 5), (5, 12), (20, 19), (3, 2)])
-def test_the_simulated_machine_does_the_same(every_, after):
-    job = failing_job(20, every_, after, COSTS)
-    draw, failures.random.Random = failures.random.Random, lambda seed: OneFailure(job.failed_s)
-    try:
-        spans = failures.run(
-            20 * COSTS.update_s,
-            interval_s=every_ * COSTS.update_s,
-            save_s=COSTS.save_s,
-            mtbf_s=1.0,
-            restart_s=COSTS.restart_s,
-        )
-    finally:
-        failures.random.Random = draw
-    assert random.Random is draw
-
-    def name(event):
-        if event.what == "update":
-            return "lost" if event.label == "lost" else "work"
-        return "save" if event.what == "save" else "restart"
-
-    ours = []
-    for kind, group in groupby(job.trace, key=name):
-        stretch = list(group)
-        ours.append((kind, stretch[0].at, stretch[-1].until))
-    assert [tuple(span) for span in spans if span.end_s > span.start_s] == ours
-    assert failures.wasted(spans) == pytest.approx(1 / job.goodput - 1)
 
 
 def test_the_running_numbers():
