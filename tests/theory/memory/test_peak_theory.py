@@ -5,7 +5,6 @@ import dataclasses
 import probes
 import pytest
 from every import every
-from hypothesis import strategies as st
 from probes import JOB, Probe, by_name
 from refused import rows
 
@@ -13,7 +12,6 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.units import GIB, format_bytes
 from course_lib.theory.memory import activations
 from course_lib.theory.memory.activations import head_activation_bytes
@@ -187,26 +185,6 @@ def test_fewest_gpus_is_a_rounded_up_share():
     assert [fewest_gpus(size, 80) for size in (0, 1, 80, 81)] == [1, 1, 1, 2]
     with pytest.raises(ValueError, match="gpu_bytes must be above 0"):
         fewest_gpus(1, 0)
-
-
-@st.composite
-def layouts(draw):
-    """Layouts that fit every shape below at a sequence of 4096."""
-    schedule = draw(st.sampled_from(SCHEDULES))
-    pp = draw(st.sampled_from([2, 4] if schedule == "dualpipe" else [1, 2, 4]))
-    dp, tp, cp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
-    return Layout(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        zero_stage=draw(st.integers(0, 3)),
-        sequence_parallel=draw(st.booleans()),
-        micro_batch=draw(st.integers(1, 3)),
-        accumulation=draw(st.integers(2, 4)) * pp if schedule != "dualpipe" else 4 * pp,
-        schedule=schedule,
-        virtual_stages=2 if schedule == "interleaved" else 1,
-    )
 
 
 SENT = dataclasses.replace(probes.SPREAD, keep_outputs=True)
