@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytest
 from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Given, Probe, by_name, check, values
 from refused import rows
 
@@ -70,19 +69,6 @@ def test_the_gate_of_shared_experts_is_one_more_output_of_the_router():
     assert gated.parameters().router == DEEPSEEK.parameters().router + mixtures * DEEPSEEK.hidden
     flop = [training_flops(shape, 1, 1).router_flop for shape in (DEEPSEEK, gated)]
     assert flop[1] - flop[0] == 6 * mixtures * DEEPSEEK.hidden
-
-
-def test_bad_latents_and_layers_are_explained():
-    with pytest.raises(TypeError, match="mla must be a LatentAttention or None, got tuple"):
-        dataclasses.replace(SMALL, mla=(1, 2, 3, 4, 5))
-    with pytest.raises(ValueError, match="kv_rank must be at least 1"):
-        LatentAttention(None, 0, 1, 1, 1)
-    with pytest.raises(ValueError, match="q_rank must be at least 1"):
-        LatentAttention(0, 1, 1, 1, 1)
-    with pytest.raises(ValueError, match="layer 2 is above layers - 1 = 1"):
-        SMALL.layer_parameters(2)
-    with pytest.raises(ValueError, match="sequence 17 is longer than the 16 positions"):
-        SMALL.check_sequence(17)
 
 
 def test_kinds_of_layers():

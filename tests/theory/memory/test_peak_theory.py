@@ -288,16 +288,7 @@ REFUSED = [
     *rows(
         lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
         [({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions")],
-    ),
-    *rows(
-        lambda layout, sequence: gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=sequence)),
-        [
-            (Layout(tp=3), 4096, "heads 32 is not divisible by tp 3"),
-            (Layout(pp=64), 4096, "leaves a stage without a layer"),
-            (Layout(dp=3, ep=3), 4096, "experts 8 is not divisible by ep 3"),
-            (Layout(cp=3), 4096, "sequence 4096 is not divisible by cp 3"),
-        ],
-    ),
+    )
 ]
 PROBES = by_name(
     Probe(

@@ -344,8 +344,6 @@ def test_precision_counts():
 
 REFUSED = [
     (lambda: traffic(Layout(dp=256)), "world 128 is not"),
-    (lambda: traffic(Layout(tp=3)), "heads 8 is not divisible by tp 3"),
-    (lambda: traffic(Layout(cp=3)), "sequence 256 is not divisible by cp 3"),
     (lambda: traffic(Layout(), overlap={"dp": 1.5}), "at most 1, got 1.5"),
 ]
 PROBES = by_name(

@@ -9,7 +9,7 @@ from probes import GUESS, JOB, OFFLOADED, SLOW_LINK, Given, Probe, by_name
 from test_step_time import FOUR, H100, LAYOUT, MIXTURE, SHAPE
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -29,7 +29,6 @@ from course_lib.theory.step.stage import (
     stage_work,
     update_seconds,
 )
-from course_lib.theory.step.step_time import step_time
 
 FREE = Assumptions(message_touches=0, message_sms=0)
 
@@ -118,20 +117,6 @@ def test_messages_that_nothing_hides_are_those_of_the_traffic():
         for axis, expected in traffic.waited_by_axis.items():
             assert getattr(time, f"{axis}_s") == pytest.approx(expected)
         assert set(traffic.waited_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
-
-
-def test_messages_hide_no_longer_than_there_is_computing():
-    slow = Cluster(H100, 4, between=Link("slow", 1e9))
-    shown = {
-        (zero, steps): step_time(
-            Job(SHAPE, Recipe(), Layout(dp=32, zero_stage=zero, accumulation=steps), slow)
-        ).dp_s
-        for zero in (1, 2)
-        for steps in (4, 8)
-    }
-    # Once a step, behind one micro-batch however many there are; or with each of them.
-    assert shown[1, 8] == pytest.approx(shown[1, 4]) and shown[1, 4] > 0
-    assert shown[2, 8] > 1.5 * shown[2, 4]
 
 
 def test_gradients_add_up_once_for_each_micro_batch():

@@ -138,12 +138,7 @@ def test_layers_that_are_not_recomputed_cost_what_they_cost_without(layers, sequ
 STEP = step_time(Job(probes.DENSE, layout=probes.TWO_STAGES, cluster=probes.CLUSTER, sequence=512))
 DEAR = replace(probes.SLOW, gpu_hour_usd=3.0)
 BUSY = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
-REFUSED = [
-    (lambda: step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR)), "heads 16 is not divisible by"),
-    (lambda: step_time(Job(SHAPE, Recipe(), Layout(dp=64), FOUR)), "world 32 is not"),
-    (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=4096)), "sequence"),
-    (lambda: step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=0)), "sequence must be at"),
-]
+REFUSED = [(lambda: step_time(Job(SHAPE, Recipe(), Layout(dp=64), FOUR)), "world 32 is not")]
 RECORDS = {
     "StepTime": [
         STEP,
