@@ -80,22 +80,6 @@ def test_the_peaks_are_those_of_gather_timeline(reshard, prefetch):
     assert sent["reduce-scatter"].calls == expected.reduce_scatters
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: unit_life([ROOT]), "give the root and at least one layer"),
-        (lambda: unit_life(UNITS, prefetch=-1), "prefetch must be at least 0"),
-        (lambda: unit_life(UNITS, reshard=1), "reshard"),
-        (lambda: fsdp_calls(0), "layers must be at least 1"),
-        (lambda: fsdp_calls(2**30), "layers must be at most 200"),
-        (lambda: replace(LAYER, gather_s=-1), "gather_s must be at least 0"),
-    ],
-)
-def test_what_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 LIVES = [unit_life(UNITS), unit_life([ROOT, replace(LAYER, forward_s=3)], prefetch=2)]
 
 
@@ -155,11 +139,10 @@ def test_the_buffers_of_a_real_run(layers):
         assert gathers == sent["all-gather"].calls == 2 * (layers + 4) - 2
 
 
-def test_one_layer_needs_no_turns():
-    with pytest.raises(ValueError, match="layers must be at least 2"):
-        buffer_turns(1)
-
-
+REFUSED = [
+    (lambda: unit_life([ROOT]), "give the root and at least one layer"),
+    (lambda: fsdp_calls(2**30), "layers must be at most 200"),
+]
 PROBES = by_name(
     Probe(unit_life, {"units": UNITS}, see=lambda life: life.trace),
     Probe(

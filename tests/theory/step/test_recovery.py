@@ -107,21 +107,6 @@ def test_the_running_numbers():
     assert [event.part for event in job.trace if event.label == "again"] == [9, 10]
 
 
-@every(
-    ("call", "message"),
-    [
-        (lambda: failing_job(20, 4, 20, COSTS), "fails_after must be at most 19"),
-        (lambda: failing_job(20, 0, 2, COSTS), "every must be at least 1"),
-        (lambda: failing_job(1, 1, 1, COSTS), "updates must be at least 2"),
-        (lambda: replace(COSTS, update_s=0), "update_s must be above 0"),
-        (lambda: replace(COSTS, queue_s=-1), "queue_s must be at least 0"),
-    ],
-)
-def test_what_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 JOBS = [failing_job(20, 4, 10, COSTS), failing_job(10, 3, 5, replace(COSTS, save_s=30))]
 
 
