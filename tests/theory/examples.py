@@ -142,10 +142,13 @@ NO_CLUSTER = ("stage_work", "layer_work", "head_work", "memory_timeline", "segme
 
 def values_of(parameter: inspect.Parameter) -> list[Any]:
     """What is tried for a parameter besides its default."""
-    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
-    found = NAMES.get(parameter.name) or next((TYPES[it] for it in kinds if it in TYPES), ())
-    values = list(found)
-    if type(parameter.default) in (int, float) and parameter.name not in NAMES:
+    kinds = typing.get_args(parameter.annotation | None)
+    values = list(next((TYPES[it] for it in kinds if it in TYPES), ()))
+    named = NAMES.get(parameter.name, ())
+    # "seconds" are a number here, and a list of measured ones there.
+    if named and (not values or isinstance(named[0], int | float)):
+        values = list(named)
+    if type(parameter.default) in (int, float) and not named:
         values.append(2 * parameter.default)
     return [it for it in values if parameter.default is parameter.empty or it != parameter.default]
 
@@ -186,7 +189,11 @@ def completed(probe: Probe) -> Probe:
     for parameter in inspect.signature(probe.call).parameters.values():
         if parameter.name not in probe.parameters():
             value = probe.base.get(parameter.name, parameter.default)
-            tried[parameter.name] = [*variants(value), *values_of(parameter)]
+            is_number = isinstance(value, int | float)
+            others = (
+                it for it in values_of(parameter) if not is_number or isinstance(it, int | float)
+            )
+            tried[parameter.name] = [*variants(value), *others]
     return replace(probe, changes=probe.changes | (changes_of(probe, tried) or {}))
 
 
@@ -217,8 +224,10 @@ def changes_of(probe: Probe, tried: dict[str, list[Any]]) -> dict[str, Any] | No
 
 
 def result_of(probe: Probe, changed: dict[str, Any]) -> Any:
-    """What the call gives, or REFUSED."""
+    """What the call gives, or REFUSED; a TypeError that is no refusal is a fault."""
     try:
         return probe.outcome(probe.base | changed)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and " must be " not in str(error):
+            raise
         return REFUSED

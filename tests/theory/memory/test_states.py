@@ -12,6 +12,7 @@ from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.peak import gpu_memory, host_bytes
 from course_lib.theory.memory.states import (
     LocalParameters,
@@ -256,6 +257,12 @@ BILLS = [
     ),
     gpu_memory(replace(JOB, recipe=Recipe(update="foreach"), layout=Layout())),
 ]
+
+
+def test_consumers_sum_to_the_total():
+    for bill in BILLS:
+        assert sum(bill.consumers.values()) == bill.total_bytes
+        assert bill.explain("GiB").endswith(format_bytes(bill.total_bytes, "GiB"))
 
 
 REFUSED = [(lambda: model_states(7e9, Recipe()), "parameters must be a whole number")]

@@ -17,6 +17,7 @@ from course_lib.theory.step.recovery import (
     expected_waste,
     failing_job,
     lost_steps,
+    machine_mtbf_s,
     mean_lost_steps,
     wasted_fraction,
     young_interval_s,
@@ -54,6 +55,10 @@ def test_a_plan_knows_its_parts_and_a_better_one():
     assert plan.progress == 1 / (1 + plan.waste)
     less, best, more = (replace(plan, interval_s=plan.best_interval_s * k) for k in (0.8, 1, 1.25))
     assert best.waste < min(less.waste, more.waste, plan.waste) and best.progress > plan.progress
+
+
+def test_a_machine_of_many_parts_fails_more_often():
+    assert machine_mtbf_s(1000.0, 4) == 250
 
 
 def test_lost_updates_and_their_mean():

@@ -47,6 +47,7 @@ def test_an_all_reduce_has_the_steps_the_bytes_and_the_ways_of_the_formulas(name
 @every("zigzag", [False, True])
 def test_ring_attention_has_the_scores_of_the_formula(ranks, zigzag):
     sequence = 48 * ranks
+    assert ring_attention_steps(8, 2) == ring_attention_steps(8, 2, zigzag=False)
     trace = ring_attention_steps(sequence, ranks, zigzag=zigzag)
     work = [event.who for event in trace if event.what == "work"]
     block = (sequence // ranks // (2 if zigzag else 1)) ** 2
