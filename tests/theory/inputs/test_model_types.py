@@ -116,6 +116,18 @@ def test_a_default_that_does_not_fit_is_named_as_one():
         shape("SmolLM3-3B", without=without, num_attention_heads=6, hidden_size=6)
 
 
+@every("name", MODEL_TYPES)
+def test_a_published_configuration_under_another_name_is_nearest_to_its_own_type(name):
+    # Kimi has the modules of DeepSeek-V3, OLMo 3 those of OLMo 2: their files tell nothing apart.
+    files = [
+        path.stem for path in FOLDER.glob("*.json") if entries(path.stem)["model_type"] == name
+    ]
+    same = {"kimi_k2": {"deepseek_v3"}, "deepseek_v2": {"deepseek_v3"}}
+    for file in files:
+        near = nearest_type(entries(file) | {"model_type": f"{name}x"})
+        assert near in {name} | same.get(name, set()), file
+
+
 @every(
     ("name", "change", "words"),
     [

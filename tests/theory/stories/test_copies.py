@@ -122,6 +122,7 @@ TIMELINES = [
     for names in ("cba", "dcba")
 ]
 REFUSED = [
+    (lambda: zero_steps(12, 2, 2, 4), "stage must be at most 3"),
     (lambda: zero_steps(12, 2, 5, 1), "can't be cut into 5 equal parts"),
     (lambda: served_steps([1.0], 1e6), "too many updates"),
     (lambda: served_steps([1.0], 1.0, 1, True), "do not go together"),
