@@ -119,7 +119,7 @@ MAY_LOAD = {
     "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
 }
 LIGHT = ("course_lib", "course_lib.cli", "course_lib.launch", "course_lib.checking")
-HEAVY = ("torch", "numpy", "ipywidgets", "anywidget", "jupytext", "jupyter_server", "nbclient")
+HEAVY = ("torch", "numpy", "ipywidgets", "anywidget", "jupyter_server", "nbclient")
 # Rooms inside a room, from the first to the last, read from the table that explains them.
 INNER_ROOMS = {
     room.__name__.split(".")[1]: re.findall(r"^\| `(\w+)` \|", room.__doc__ or "", re.M)

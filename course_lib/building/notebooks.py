@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
+from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter
+from course_lib.checking.texts import Cell
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
@@ -175,9 +176,7 @@ def sources_sha(cells: list[dict[str, Any]]) -> str:
 
 
 def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
-    # jupytext keeps its own notes on blank lines in the metadata: they are no part of a notebook.
-    kept = cell.metadata.items()
-    metadata = {key: value for key, value in kept if key != "tags" and "lines_to" not in key}
+    metadata = {key: value for key, value in cell.metadata.items() if key != "tags"}
     if tags := [tag for tag in cell.tags if tag not in _ROUTING_TAGS]:
         metadata["tags"] = tags
     made = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}

@@ -5,32 +5,38 @@ from pathlib import Path
 
 import pytest
 
+from course_lib import outline
 from course_lib.building.chapters import read_chapters
 from course_lib.building.glossary import TABLE, glossary, read_terms
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).parents[2]
 TERMS = read_terms(ROOT)
-TEXTS = {
-    chapter.number: "\n".join(cell.source for cell in chapter.cells)
-    for chapter in read_chapters(ROOT)
-}
 CHINESE = "[\u4e00-\u9fff]"
 
 
+@pytest.fixture(scope="module")
+def texts():
+    """By number: all cells of each chapter."""
+    return {
+        chapter.number: "\n".join(cell.source for cell in chapter.cells)
+        for chapter in read_chapters(ROOT)
+    }
+
+
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: term.english)
-def test_a_term_is_named_in_its_chapter_and_not_before(term):
+def test_a_term_is_named_in_its_chapter_and_not_before(texts, term):
     whole = re.compile(f"(?<!{CHINESE}){term.chinese}(?!{CHINESE})")
-    using = [number for number, text in TEXTS.items() if whole.search(text)]
+    using = [number for number, text in texts.items() if whole.search(text)]
     assert using, f"no chapter says {term.chinese}"
     assert min(using) == term.chapter
     assert term.meaning.endswith(".")
 
 
-@pytest.mark.parametrize("number", TEXTS)
-def test_each_chinese_term_of_a_chapter_is_in_the_table(number):
+@pytest.mark.parametrize("number", [entry.number for entry in outline.CHAPTERS])
+def test_each_chinese_term_of_a_chapter_is_in_the_table(texts, number):
     listed = {term.chinese for term in TERMS if term.chapter <= number}
-    named = re.findall(f"[(（]({CHINESE}+)", TEXTS[number])
+    named = re.findall(f"[(（]({CHINESE}+)", texts[number])
     assert set(named) <= listed
 
 

@@ -92,7 +92,7 @@ def failing(error):
 def test_help_is_quick_and_light():
     program = (
         "import sys; from course_lib import cli\n"
-        "heavy = {'torch', 'ipywidgets', 'numpy', 'jupytext', 'nbclient'}\n"
+        "heavy = {'torch', 'ipywidgets', 'numpy', 'nbclient'}\n"
         "cli._parser(); sys.exit(','.join(heavy & set(sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -308,8 +308,11 @@ def chapter(tmp_path, monkeypatch):
     (tmp_path / "ch91_made").mkdir()
     (tmp_path / "ch91_made" / "exercises.py").write_text(
         "from course_lib.checking import exercise, expect_number\n"
-        "@exercise('91.1', kind='calculate', title='Count', hints=('Hint.',))\n"
+        "@exercise('91.1')\n"
         "def _count(answer): expect_number(answer, 3, 'so')\n"
+    )
+    (tmp_path / "ch91_made" / "91_made.py").write_text(
+        '# %% [markdown]\n# ### 91.1 Calculate: Count\n\n# %% [raw] tags=["hints"]\n# Hint.\n'
     )
     monkeypatch.setattr(chapters, "__path__", [*chapters.__path__, str(tmp_path)])
 
