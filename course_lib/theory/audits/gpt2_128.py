@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Positive, checked
 from course_lib.theory.audits.claim import Audit, Claim
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -12,7 +14,7 @@ from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.peak import memory_moments
-from course_lib.validation import choice, flag, number, whole
+from course_lib.validation import choice
 
 SOURCE = "Hugging Face, pytorch-fsdp.md, April 2022, tables 1 and 2 (github.com/huggingface/blog)"
 CARD_BYTES = 23.65 * GIB  # what the article's Titan RTX has left for programs
@@ -39,23 +41,20 @@ class Program:
     """
 
     shape: TransformerShape
-    sequence: int = 128
+    sequence: Count = 128
     written_out: bool = True
-    card_bytes: float = CARD_BYTES
+    card_bytes: Positive = CARD_BYTES
 
     def __post_init__(self) -> None:
-        whole("sequence", self.sequence)
         self.shape.check_sequence(self.sequence)
-        flag("written_out", self.written_out)
-        number("card_bytes", self.card_bytes, above=0)
 
-    def largest_batch(self, way: str) -> int:
+    @checked
+    def largest_batch(self, way: Annotated[str, partial(choice, allowed=_WAYS)]) -> int:
         """Samples on a card before memory runs out, at most 1,000.
 
         `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD" or "offload", FULL_SHARD with all states in the
         host's memory. Raises ValueError for another one.
         """
-        choice("way", way, _WAYS)
         layout = Layout(dp=2, **_WAYS[way])  # type: ignore[arg-type]
         fits, too_many = 0, _MOST + 1
         while too_many - fits > 1:

@@ -6,12 +6,14 @@ that of the first layer too, since the embedding before it is trained.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, NotNegative, checked
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, whole
 
 MASKS = ("full", "causal")
 ATTENTION = ("standard", "flash")
@@ -44,9 +46,9 @@ class FlopBreakdown:
         its = other.leaves()
         return self._with({name: flop + its[name] for name, flop in self.leaves().items()})
 
-    def times(self, layers: int) -> "FlopBreakdown":
+    @checked
+    def times(self, layers: CountOrZero) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
-        whole("layers", layers, least=0)
         return self._with({name: layers * flop for name, flop in self.leaves().items()})
 
     def _with(self, leaves: dict[str, int]) -> "FlopBreakdown":
@@ -225,31 +227,30 @@ def _check_conventions(mask: str, recompute: str, attention: str) -> None:
     choice("attention", attention, ATTENTION)
 
 
-def six_nd(parameters: float, tokens: float, recompute: str = "none") -> float:
+@checked
+def six_nd(
+    parameters: NotNegative,
+    tokens: NotNegative,
+    recompute: Annotated[str, partial(choice, allowed=("none", "full"))] = "none",
+) -> float:
     """6·N·D: 2 FLOP forward and 4 backward for each parameter and token; 8·N·D with recomputation.
 
     Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For
     a mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
     Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1. Raises ValueError below 0.
     """
-    number("parameters", parameters, least=0)
-    number("tokens", tokens, least=0)
-    choice("recompute", recompute, ("none", "full"))
     return (6 if recompute == "none" else 8) * parameters * tokens
 
 
+@checked
 def palm_flop_per_token(
-    parameters: float, *, layers: int, heads: int, head_dim: int, sequence: int
+    parameters: NotNegative, *, layers: Count, heads: Count, head_dim: Count, sequence: Count
 ) -> float:
     """6·N + 12·L·H·Q·T: model FLOPs of one token with attention over all T tokens.
 
     L layers, H heads, Q numbers a head, T tokens a sequence. Source: PaLM, arXiv:2204.02311,
     appendix B. Raises ValueError for counts below 1.
     """
-    number("parameters", parameters, least=0)
-    for name, count in {"layers": layers, "heads": heads, "head_dim": head_dim}.items():
-        whole(name, count)
-    whole("sequence", sequence)
     return 6 * parameters + 12 * layers * heads * head_dim * sequence
 
 

@@ -1,13 +1,14 @@
 """Accelerators and the links between them: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Fraction, NotNegative, Positive, Text, checked
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.inputs.units import GB, GIB, format_bytes
-from course_lib.validation import DERIVED, choice, derive, fraction, number, text, whole
+from course_lib.validation import DERIVED, choice, derive, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
 # github.com/NVIDIA/nccl at 01afd20, release 2.7.5. The network's was 9.6 until 2.17; since 2.18
@@ -39,6 +40,7 @@ FIRST_FLASH_OVER_SECOND = 0.33 / ATTENTION_EFFICIENCY
 ATTENTION_KERNELS = ("flash-1", "flash-2", "new")
 
 
+@checked
 @dataclass(frozen=True)
 class Link:
     """What one accelerator can send at a time: bytes per second ONE way, and seconds a message.
@@ -46,14 +48,9 @@ class Link:
     Data sheets often print both directions added: NVLink4 is "900 GB/s" and sends 450.
     """
 
-    name: str
-    bytes_per_s: float
-    latency_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        text("name", self.name)
-        number("bytes_per_s", self.bytes_per_s, above=0)
-        number("latency_s", self.latency_s, least=0)
+    name: Text
+    bytes_per_s: Positive
+    latency_s: NotNegative = 0.0
 
     def explain(self) -> str:
         """The link in one line."""
@@ -77,33 +74,24 @@ class Accelerator:
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
 
-    name: str
-    peak_flop_per_s: float
-    memory_bytes: int
-    memory_bytes_per_s: float
+    name: Text
+    peak_flop_per_s: Positive
+    memory_bytes: Count
+    memory_bytes_per_s: Positive
     inside: Link
     between: Link | None = None
-    matmul_efficiency: float = MATMUL_EFFICIENCY
-    number_format: str = "bf16"
-    layer_efficiency: float = LAYER_EFFICIENCY
-    attention_efficiency: float = ATTENTION_EFFICIENCY
-    new_attention_efficiency: float = ATTENTION_EFFICIENCY
+    matmul_efficiency: Fraction = MATMUL_EFFICIENCY
+    number_format: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] = "bf16"
+    layer_efficiency: Fraction = LAYER_EFFICIENCY
+    attention_efficiency: Fraction = ATTENTION_EFFICIENCY
+    new_attention_efficiency: Fraction = ATTENTION_EFFICIENCY
 
     def __post_init__(self) -> None:
-        text("name", self.name)
-        number("peak_flop_per_s", self.peak_flop_per_s, above=0)
-        whole("memory_bytes", self.memory_bytes)
         if self.memory_bytes < GB:
             raise ValueError(
                 f"memory_bytes {self.memory_bytes:,} is less than 1 GB, and no accelerator has so "
                 "little: give bytes, 80 * GIB for 80 GiB"
             )
-        number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)
-        fraction("matmul_efficiency", self.matmul_efficiency)
-        fraction("layer_efficiency", self.layer_efficiency)
-        fraction("attention_efficiency", self.attention_efficiency)
-        fraction("new_attention_efficiency", self.new_attention_efficiency)
-        choice("number_format", self.number_format, PRECISION_BYTES)
 
     @property
     def element_bytes(self) -> int:
@@ -115,9 +103,9 @@ class Accelerator:
         """Arithmetic intensity from which compute, not memory, is the limit: peak / bandwidth."""
         return ridge(self.peak_flop_per_s, self.memory_bytes_per_s)
 
-    def attainable_flop_per_s(self, flop_per_byte: float) -> float:
+    @checked
+    def attainable_flop_per_s(self, flop_per_byte: NotNegative) -> float:
         """The roofline: min(peak, intensity × memory bandwidth)."""
-        number("flop_per_byte", flop_per_byte, least=0)
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
 
     def attention_share(self, kernel: str = "flash-2") -> float:
@@ -142,14 +130,13 @@ class Accelerator:
         return "\n".join(lines)
 
 
-def ridge(flop_per_s: float, bytes_per_s: float) -> float:
+@checked
+def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
     """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
 
     Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785. Raises ValueError for
     rates that are not positive.
     """
-    number("flop_per_s", flop_per_s, above=0)
-    number("bytes_per_s", bytes_per_s, above=0)
     return flop_per_s / bytes_per_s
 
 
@@ -166,16 +153,16 @@ def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2
     return 2 * rows * inner * columns / (element_bytes * moved)
 
 
-def ridge_rows(inner: int, columns: int, flop_per_byte: float, element_bytes: int = 2) -> float:
+@checked
+def ridge_rows(
+    inner: Count, columns: Count, flop_per_byte: Positive, element_bytes: Count = 2
+) -> float:
     """Rows from which a product with an inner × columns matrix is limited by arithmetic.
 
     `matmul_intensity` solved for m: bytes·R·k·n / (2·k·n − bytes·R·(k + n)), with R FLOP per byte,
     the chip's ridge. Infinite where the matrix is too narrow for any number of rows. Raises
     ValueError for sizes below 1 and a ridge that is not positive.
     """
-    for name, size in {"inner": inner, "columns": columns, "element_bytes": element_bytes}.items():
-        whole(name, size)
-    number("flop_per_byte", flop_per_byte, above=0)
     moved = element_bytes * flop_per_byte
     left = 2 * inner * columns - moved * (inner + columns)
     return moved * inner * columns / left if left > 0 else inf
@@ -304,21 +291,17 @@ class Cluster:
     """
 
     accelerator: Accelerator
-    nodes: int = 1
-    gpus_per_node: int = 8
+    nodes: Count = 1
+    gpus_per_node: Count = 8
     inside: Link = DERIVED
     between: Link | None = None
-    matmul_efficiency: float = DERIVED
-    gpu_hour_usd: float = 2.0
+    matmul_efficiency: Fraction = DERIVED
+    gpu_hour_usd: NotNegative = 2.0
 
     def __post_init__(self) -> None:
-        whole("nodes", self.nodes)
-        whole("gpus_per_node", self.gpus_per_node)
         chip = self.accelerator
         derive(self, inside=chip.inside, between=chip.between)
         derive(self, matmul_efficiency=chip.matmul_efficiency)
-        fraction("matmul_efficiency", self.matmul_efficiency)
-        number("gpu_hour_usd", self.gpu_hour_usd, least=0)
         if self.nodes > 1 and self.between is None:
             raise ValueError(
                 f"nodes {self.nodes} of {self.accelerator.name} have no link between them: "
@@ -335,14 +318,13 @@ class Cluster:
         """What one accelerator computes in large matmuls: peak × matmul_efficiency."""
         return self.accelerator.peak_flop_per_s * self.matmul_efficiency
 
-    def link(self, group: int, stride: int = 1) -> Link:
+    @checked
+    def link(self, group: Count, stride: Count = 1) -> Link:
         """The slowest link inside every group of ranks r, r + stride, … of `group` members.
 
         `inside` when all such groups lie within a node: group × stride divides gpus_per_node, or
         there is one node only. Raises ValueError for a group larger than the cluster.
         """
-        whole("group", group)
-        whole("stride", stride)
         if group > 1 and group * stride > self.world:
             raise ValueError(
                 f"group {group} with stride {stride} needs {group * stride} accelerators and the "

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from course_lib.checked import checked
+from course_lib.checked import Count, NotNegative, checked
 from course_lib.theory.inputs.hardware import ACCELERATORS, ATTENTION_KERNELS, Cluster
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import MIXED_16, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GB
-from course_lib.validation import DERIVED, choice, derive, flag, number, whole
+from course_lib.validation import DERIVED, choice, derive
 
 GPUS_PER_NODE = 8
 
@@ -109,16 +109,10 @@ class Framework:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     layout: Mapping[str, Any] = field(default_factory=dict)
     pipelined: Mapping[str, Any] = field(default_factory=dict)
-    buffers_bytes: int = 0
-    attention_kernel: str = "flash-2"
+    buffers_bytes: NotNegative = 0
+    attention_kernel: Annotated[str, partial(choice, allowed=ATTENTION_KERNELS)] = "flash-2"
     overlap: Mapping[str, float] = field(default_factory=dict)
-    token_nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        number("buffers_bytes", self.buffers_bytes, least=0)
-        choice("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)
-        if self.token_nodes is not None:
-            whole("token_nodes", self.token_nodes)
+    token_nodes: Count | None = None
 
 
 # Gradients in fp32 add up as they are: no recipe's second buffer beside them.
@@ -184,7 +178,6 @@ def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
     Raises ValueError for an unknown framework.
     """
     choice("framework", name, FRAMEWORKS)
-    flag("compiled", compiled)
     its = FRAMEWORKS[name]
     recipe = {**its.recipe, **(_COMPILED if compiled else _NOTHING)}
     layout = {**its.layout, **(its.pipelined if job.layout.pp > 1 else _NOTHING)}

@@ -1,8 +1,10 @@
 """How a model is spread over GPUs: the parallel degrees, the batch and the pipeline's schedule."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, checked
 from course_lib.theory.inputs.schedule_rules import (
     MOST_CHUNKS,
     MOST_STAGES,
@@ -50,10 +52,10 @@ class Layout:
 
     dp: int = 1
     tp: int = 1
-    pp: int = 1
+    pp: Annotated[int, partial(whole, most=MOST_STAGES)] = 1
     cp: int = 1
     ep: int = 1
-    zero_stage: int = 0
+    zero_stage: Annotated[int, partial(whole, least=0, most=3)] = 0
     sequence_parallel: bool = False
     micro_batch: int = 1
     accumulation: int = 1
@@ -70,12 +72,7 @@ class Layout:
     def __post_init__(self) -> None:
         for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
             whole(name, getattr(self, name))
-        whole("pp", self.pp, most=MOST_STAGES)
         whole("pp*virtual_stages", self.chunks, most=MOST_CHUNKS)
-        whole("zero_stage", self.zero_stage, least=0, most=3)
-        flag("sequence_parallel", self.sequence_parallel)
-        flag("keep_gathered", self.keep_gathered)
-        flag("keep_outputs", self.keep_outputs)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
         self._check_sharding()
         self._check_schedule()
@@ -201,9 +198,9 @@ class Layout:
         if sequence is not None:
             self.check_sequence(sequence)
 
-    def check_sequence(self, sequence: int) -> None:
+    @checked
+    def check_sequence(self, sequence: Count) -> None:
         """Raise ValueError unless cp, and tp under sequence parallelism, divide `sequence`."""
-        whole("sequence", sequence)
         divisible("sequence", sequence, "cp", self.cp)
         if self.sequence_parallel:
             divisible("sequence/cp", sequence // self.cp, "tp", self.tp)
@@ -216,9 +213,9 @@ class Layout:
         divisible("experts", shape.experts, "ep", self.ep)
         divisible("expert_ffn", shape.expert_width, "tp", self.tp)
 
-    def check_world(self, world: int) -> None:
+    @checked
+    def check_world(self, world: Count) -> None:
         """Raise ValueError unless dp·tp·pp·cp is exactly `world` GPUs."""
-        whole("world", world)
         if self.world != world:
             raise ValueError(
                 f"world {world} is not dp*tp*pp*cp = {self.dp}*{self.tp}*{self.pp}*{self.cp} = "

@@ -1,8 +1,10 @@
 """How a model is trained: precisions, optimizer, kernels, and what is thrown away or moved."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
+from course_lib.checked import Count, checked
 from course_lib.validation import choice, flag, number, whole
 
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -18,6 +20,7 @@ UPDATES = ("fused", "copied", "foreach")
 LOSSES = ("eager", "in-place", "fused", "chunked")
 
 
+@checked
 @dataclass(frozen=True)
 class Recipe:
     """Everything about training that is not the model's shape or the layout over GPUs.
@@ -56,46 +59,33 @@ class Recipe:
 
     BY_NAME: ClassVar[str] = "RECIPES[{0}]"
 
-    parameters: str = "bf16"
-    gradients: str = "bf16"
-    optimizer: str = "adamw"
+    parameters: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] = "bf16"
+    gradients: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] = "bf16"
+    optimizer: Annotated[str, partial(choice, allowed=OPTIMIZER_STATE_BYTES)] = "adamw"
     master_copy: bool = True
     gradient_buffer: bool = False
-    compute: str | None = None  # as the parameters
-    gradient_life: str = "always"
-    update: str = "fused"
-    attention: str = "flash"
-    recompute: str = "none"
+    compute: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] | None = (
+        None  # as the parameters
+    )
+    gradient_life: Annotated[str, partial(choice, allowed=("always", "backward"))] = "always"
+    update: Annotated[str, partial(choice, allowed=UPDATES)] = "fused"
+    attention: Annotated[str, partial(choice, allowed=("flash", "standard"))] = "flash"
+    recompute: Annotated[str, partial(choice, allowed=RECOMPUTE)] = "none"
     recompute_layers: int | None = None
-    loss: str = "in-place"
-    loss_chunks: int = 8
+    loss: Annotated[str, partial(choice, allowed=LOSSES)] = "in-place"
+    loss_chunks: Count = 8
     dropout: bool = False
     fused_norms: bool = True
     fused_swiglu: bool = False
     repeat_kv: bool = False
-    imbalance: float = 1.0
-    gathering: str = "fsdp"
-    gathered_units: int = 2
+    imbalance: Annotated[float, partial(number, least=1)] = 1.0
+    gathering: Annotated[str, partial(choice, allowed=("fsdp", "yafsdp"))] = "fsdp"
+    gathered_units: Count = 2
     gradient_as_bucket_view: bool = False
-    offload: str = "none"
+    offload: Annotated[str, partial(choice, allowed=("none", "optimizer"))] = "none"
     fused_accumulation: bool = False
 
     def __post_init__(self) -> None:
-        choice("parameters", self.parameters, PRECISION_BYTES)
-        if self.compute is not None:
-            choice("compute", self.compute, PRECISION_BYTES)
-        choice("gradients", self.gradients, PRECISION_BYTES)
-        choice("optimizer", self.optimizer, OPTIMIZER_STATE_BYTES)
-        choice("attention", self.attention, ("flash", "standard"))
-        choice("gradient_life", self.gradient_life, ("always", "backward"))
-        choice("update", self.update, UPDATES)
-        choice("recompute", self.recompute, RECOMPUTE)
-        choice("loss", self.loss, LOSSES)
-        whole("loss_chunks", self.loss_chunks)
-        choice("gathering", self.gathering, ("fsdp", "yafsdp"))
-        choice("offload", self.offload, ("none", "optimizer"))
-        number("imbalance", self.imbalance, least=1)
-        whole("gathered_units", self.gathered_units)
         for name, value in vars(self).items():
             if isinstance(getattr(type(self), name), bool):
                 flag(name, value)

@@ -1,8 +1,10 @@
 """The pipeline schedules there are, what each demands, and how many micro-batches it holds."""
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, checked
 from course_lib.validation import choice, divisible, text, whole
 
 # As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
@@ -16,7 +18,7 @@ def check_schedule(
     name: str,
     stages: int,
     micro_batches: int,
-    virtual_stages: int = 1,
+    virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1,
     *,
     group: int | None = None,
     words: tuple[str, str] = ("stages", "micro_batches"),
@@ -39,7 +41,6 @@ def check_schedule(
     choice("schedule", name, SCHEDULES)
     whole(stages_word, stages)
     whole(batches_word, micro_batches)
-    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
     if group is not None:
         _check_group(name, stages, micro_batches, group)
     if name == "interleaved" and group is None:
@@ -58,31 +59,30 @@ def check_schedule(
 
 
 @checked
-def chunks_on_a_stage(name: str, virtual_stages: int = 1) -> int:
+def chunks_on_a_stage(
+    name: str, virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1
+) -> int:
     """Into how many pieces of the model each stage's part is cut: 2 in "zbv".
 
     Otherwise `virtual_stages`; both chunks of a stage of "dualpipe" are whole parts.
     """
     choice("schedule", name, SCHEDULES)
-    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
     return 2 if name == "zbv" else virtual_stages
 
 
 @checked
-def stage_of_chunk(name: str, stages: int, chunk: int) -> int:
+def stage_of_chunk(name: str, stages: Count, chunk: CountOrZero) -> int:
     """The stage on which piece `chunk` of the model lies: chunk % stages, in "zbv" down and up.
 
     "dualpipe" has every piece on two stages, of which this is the one of the first direction.
     """
     choice("schedule", name, SCHEDULES)
-    whole("stages", stages)
-    whole("chunk", chunk, least=0)
     turn, place = divmod(chunk, stages)
     return stages - 1 - place if name == "zbv" and turn else place
 
 
 @checked
-def stage_chunks(name: str, stages: int, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:
+def stage_chunks(name: str, stages: Count, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:
     """The pieces of the model that one stage holds: stage, stage + stages, …
 
     Two mirrored ones in "dualpipe", of as many as stages, and in "zbv", of twice as many. Sources:
@@ -90,7 +90,6 @@ def stage_chunks(name: str, stages: int, stage: int, virtual_stages: int = 1) ->
     arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies of the parameters); Qi et al. 2023,
     arXiv:2401.10241, section 6.
     """
-    whole("stages", stages)
     whole("stage", stage, least=0, most=stages - 1)
     chunks = stages * chunks_on_a_stage(name, virtual_stages)
     if name in ("dualpipe", "zbv"):

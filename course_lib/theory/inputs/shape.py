@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import Annotated, ClassVar
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, Text, checked
 from course_lib.theory.inputs.units import format_count
-from course_lib.validation import DERIVED, choice, derive, divisible, flag, text, told, whole
+from course_lib.validation import DERIVED, choice, derive, divisible, told, whole
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class ParameterCount:
         """The leaves in order."""
         return (getattr(self, leaf.name) for leaf in fields(self))
 
-    def times(self, layers: int) -> "ParameterCount":
+    @checked
+    def times(self, layers: CountOrZero) -> "ParameterCount":
         """`layers` equal layers."""
-        whole("layers", layers, least=0)
         return ParameterCount(*(layers * leaf for leaf in self))
 
     @property
@@ -89,6 +89,7 @@ MOST_NORMS = 4  # one before and one behind attention and MLP
 NORM_NUMBERS = {"layernorm": 2, "rmsnorm": 1, "plain": 0}  # for each number that is normalised
 
 
+@checked
 @dataclass(frozen=True)
 class Matrix:
     """One weight matrix of a layer. A token multiplies `used` of its `copies` (experts).
@@ -96,18 +97,12 @@ class Matrix:
     `place` is a leaf of ParameterCount, or "experts" for routed ones.
     """
 
-    place: str
-    inputs: int
-    outputs: int
+    place: Text
+    inputs: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)]
+    outputs: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)]
     bias: bool
-    copies: int = 1
-    used: int = 1
-
-    def __post_init__(self) -> None:
-        text("place", self.place)
-        for name in ("inputs", "outputs", "copies", "used"):
-            whole(name, getattr(self, name), least=0, most=MOST_WIDTH)
-        flag("bias", self.bias)
+    copies: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)] = 1
+    used: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)] = 1
 
     @property
     def parameters(self) -> int:
@@ -167,15 +162,15 @@ class TransformerShape:
 
     BY_NAME: ClassVar[str] = "MODELS[{0}] or model({0})"
 
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    vocab: int
-    context: int
-    kv_heads: int = DERIVED  # as many as heads
-    mlp: str = "gelu"
-    norm: str = "layernorm"
+    layers: Annotated[int, partial(whole, most=MOST_LAYERS)]
+    hidden: Count
+    heads: Count
+    ffn: Count
+    vocab: Count
+    context: Count
+    kv_heads: Count = DERIVED  # as many as heads
+    mlp: Annotated[str, partial(choice, allowed=("gelu", "swiglu"))] = "gelu"
+    norm: Annotated[str, partial(choice, allowed=NORM_NUMBERS)] = "layernorm"
     biases: bool = True
     learned_positions: bool = True
     tied_embeddings: bool = True
@@ -188,20 +183,11 @@ class TransformerShape:
     mla: LatentAttention | None = None
     attention_biases: str | None = None
     qk_norm: str = "none"
-    layer_norms: int = 2
+    layer_norms: Annotated[int, partial(whole, most=MOST_NORMS)] = 2
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
-        whole("layers", self.layers, most=MOST_LAYERS)
-        for name in ("hidden", "heads", "ffn", "vocab", "context"):
-            whole(name, getattr(self, name))
         derive(self, kv_heads=self.heads)
-        whole("kv_heads", self.kv_heads)
-        choice("mlp", self.mlp, ("gelu", "swiglu"))
-        choice("norm", self.norm, NORM_NUMBERS)
-        whole("layer_norms", self.layer_norms, most=MOST_NORMS)
-        for name in ("biases", "learned_positions", "tied_embeddings", "shared_gate"):
-            flag(name, getattr(self, name))
         self._check_attention()
         self._check_experts()
 
@@ -292,18 +278,18 @@ class TransformerShape:
         """Whether attention's output has a bias."""
         return self.biases if self.attention_biases is None else self.attention_biases == "all"
 
-    def check_sequence(self, sequence: int) -> None:
+    @checked
+    def check_sequence(self, sequence: Count) -> None:
         """Raise ValueError for a sequence below 1 or longer than the learned positions."""
-        whole("sequence", sequence)
         if self.learned_positions and sequence > self.context:
             raise ValueError(
                 f"sequence {sequence} is longer than the {self.context} positions the model "
                 f"learned: take at most {self.context}"
             )
 
-    def has_experts(self, layer: int) -> bool:
+    @checked
+    def has_experts(self, layer: CountOrZero) -> bool:
         """Whether layer number `layer` has routed experts in place of one MLP."""
-        whole("layer", layer, least=0)
         _at_most("layer", layer, "layers - 1", self.layers - 1)
         return self.experts > 0 and layer >= self.dense_layers
 

@@ -10,7 +10,7 @@ and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of
 import math
 from dataclasses import dataclass, fields, replace
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -180,13 +180,12 @@ def gathered_tokens(job: Job) -> int:
 
 
 @checked
-def norm_bytes(recipe: Recipe, width: int) -> int:
+def norm_bytes(recipe: Recipe, width: CountOrZero) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
 
     Written out in torch (fused_norms False) it keeps an fp32 copy of its input and the normalised
     input in the precision of the weights, as LlamaRMSNorm in Hugging Face transformers does.
     """
-    whole("width", width, least=0)
     return width * (recipe.compute_bytes + (0 if recipe.fused_norms else 4))
 
 

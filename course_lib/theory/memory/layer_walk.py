@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import needed_terms
 from course_lib.trace import FREE, TAKE, Event, Trace
-from course_lib.validation import whole
 
 NORM_1, QKV, ATTENTION = "norm 1", "queries, keys, values", "attention"
 PROJECTION, ADD_1 = "projection", "add to the stream"
@@ -46,9 +45,8 @@ class LayerWalk:
         return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
     @checked
-    def held_bytes(self, step: int) -> int:
+    def held_bytes(self, step: CountOrZero) -> int:
         """All that is held for the backward pass after so many steps."""
-        whole("step", step, least=0)
         return sum(part.bytes for part in self.trace.held(step)[0].values())
 
     @property

@@ -7,8 +7,10 @@ optimizer), `activations` and `ends` (what forward keeps for backward). This mod
 import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, Positive, checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
@@ -68,7 +70,7 @@ def gpu_memory(
 
 @checked
 def memory_moments(
-    job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
+    job: Job, stage: int = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> dict[str, MemoryBreakdown]:
     """What is there at the moments of an update at which most may be needed.
 
@@ -83,7 +85,6 @@ def memory_moments(
     gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
     counted too, which come to be only as the whole ones go.
     """
-    number("overhead_bytes", overhead_bytes, least=0)
     local = local_parameters(job.shape, job.layout, stage)
     states = replace(
         sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
@@ -137,13 +138,12 @@ def host_bytes(job: Job, stage: int = 0) -> int:
     return everything.model_states_bytes - kept.model_states_bytes
 
 
-def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
+@checked
+def fewest_gpus(total_bytes: NotNegative, gpu_bytes: Positive) -> int:
     """GPUs whose memories together hold `total_bytes`: total / gpu, rounded up.
 
     A lower bound: it takes perfect sharding, no buffers, no copies and no fragmentation.
     """
-    number("total_bytes", total_bytes, least=0)
-    number("gpu_bytes", gpu_bytes, above=0)
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
@@ -253,11 +253,11 @@ RESERVED_OVER_ALLOCATED = 1.15
 @checked
 def metered_bytes(
     bill: MemoryBreakdown,
-    meter: str,
+    meter: Annotated[str, partial(choice, allowed=METERS)],
     layout: Layout,
     *,
-    buffers_bytes: float = 0,
-    reserved_over_allocated: float = RESERVED_OVER_ALLOCATED,
+    buffers_bytes: NotNegative = 0,
+    reserved_over_allocated: Annotated[float, partial(number, least=1)] = RESERVED_OVER_ALLOCATED,
 ) -> float:
     """What `meter` shows at the peak of `bill`, whose own overhead is left out.
 
@@ -267,9 +267,6 @@ def metered_bytes(
     "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all ranks.
     Raises ValueError for another meter.
     """
-    choice("meter", meter, METERS)
-    number("buffers_bytes", buffers_bytes, least=0)
-    number("reserved_over_allocated", reserved_over_allocated, least=1)
     allocated = bill.total_bytes - bill.overhead_bytes
     if meter == "allocated":
         return allocated

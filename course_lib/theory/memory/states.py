@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from course_lib.checked import checked
+from course_lib.checked import Count, checked
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -162,7 +162,7 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
 
 
 @checked
-def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
+def model_states(parameters: Count, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
     """Bytes of weights, gradients and optimizer states: parameters × bytes of each kind.
 
     AdamW in bf16 with an fp32 master copy: 2 + 2 + (4 + 8) = 16 bytes per parameter. On each of n
@@ -170,7 +170,6 @@ def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> Mem
     Source: ZeRO, arXiv:1910.02054, section 3.1 and figure 1. Raises ValueError unless `parameters`
     is a whole number.
     """
-    whole("parameters", parameters)
     local = LocalParameters(-(-parameters // (layout.tp * layout.pp)))
     return sharded_states(local, recipe, layout)
 

@@ -21,7 +21,7 @@ from course_lib.theory.memory.activations import (
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, chunk_activations, memory_moments
 from course_lib.theory.memory.states import MemoryBreakdown, local_parameters
 from course_lib.trace import TAKE, Event, Trace
-from course_lib.validation import flag, listed
+from course_lib.validation import listed
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
@@ -109,7 +109,6 @@ def step_timeline(
     micro-batch, vectors of gradients that are made to be sent, temporaries of single operations.
     Layers of one kind count as equal. Raises ValueError for a pipeline and for too many moments.
     """
-    flag("first_update", first_update)
     if job.layout.pp > 1:
         raise ValueError(
             f"pp {job.layout.pp} has passes of several micro-batches at a time: take pp=1, or "

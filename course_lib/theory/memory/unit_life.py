@@ -6,10 +6,12 @@ bytes come and go (`gather_timeline`).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, checked
 from course_lib.trace import FREE, TAKE, Event, Trace
-from course_lib.validation import flag, listed, number, whole
+from course_lib.validation import listed, number, whole
 
 ROOT = 0  # the unit of all that is outside the layers; layers are units 1, 2, …
 WEIGHTS, GRADIENTS = "whole weights", "gradients"  # a part of the trace is (one of these, unit)
@@ -19,6 +21,7 @@ _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
 
 
+@checked
 @dataclass(frozen=True)
 class UnitCosts:
     """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
@@ -27,19 +30,13 @@ class UnitCosts:
     A gather or a reduction of 0 s is a message all the same. Raises ValueError below 0.
     """
 
-    forward_s: float
-    backward_s: float
-    gather_s: float
-    reduce_s: float
-    weights_bytes: int
-    gradients_bytes: int
-    waiting_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("forward_s", "backward_s", "gather_s", "reduce_s"):
-            number(name, getattr(self, name), least=0, most=1e6)
-        for name in ("weights_bytes", "gradients_bytes", "waiting_bytes"):
-            whole(name, getattr(self, name), least=0)
+    forward_s: Annotated[float, partial(number, least=0, most=1000000.0)]
+    backward_s: Annotated[float, partial(number, least=0, most=1000000.0)]
+    gather_s: Annotated[float, partial(number, least=0, most=1000000.0)]
+    reduce_s: Annotated[float, partial(number, least=0, most=1000000.0)]
+    weights_bytes: CountOrZero
+    gradients_bytes: CountOrZero
+    waiting_bytes: CountOrZero = 0
 
 
 @dataclass(frozen=True)
@@ -98,15 +95,15 @@ def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = 
 
 @checked
 def fsdp_calls(
-    layers: int, *, prefetch: int = 1, reshard: bool = True
+    layers: Annotated[int, partial(whole, most=_MOST_UNITS)],
+    *,
+    prefetch: Annotated[int, partial(whole, least=0, most=_MOST_UNITS)] = 1,
+    reshard: bool = True,
 ) -> tuple[tuple[str, int], ...]:
     """(what, unit) of all that the program calls in a step, in its order.
 
     "gather", "wait" (for it), "forward", "free", "backward", "reduce", "done" (a wait for that).
     """
-    whole("layers", layers, most=_MOST_UNITS)
-    whole("prefetch", prefetch, least=0, most=_MOST_UNITS)
-    flag("reshard", reshard)
     return tuple(_calls(layers, prefetch, reshard))
 
 
@@ -188,7 +185,8 @@ def changes(
 _MOST_LAYERS = 200
 
 
-def buffer_turns(layers: int) -> Trace:
+@checked
+def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_LAYERS)]) -> Trace:
     """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
 
     A turn is a pass. Layer n uses buffer n mod 2: the part ("whole weights", 0) or ("gradients",
@@ -197,7 +195,6 @@ def buffer_turns(layers: int) -> Trace:
     layer before leave, a "reduce-scatter". 2·layers - 2 gathers in all, one before the first turn.
     Source: github.com/yandex/YaFSDP, version 1, 2024. Raises ValueError for fewer than two layers.
     """
-    whole("layers", layers, least=2, most=_MOST_LAYERS)
     return Trace(_events(layers))
 
 

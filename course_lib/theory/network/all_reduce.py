@@ -1,13 +1,15 @@
 """Ways of an all-reduce: who sends what, which is faster on a link, and what NCCL chooses."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, whole
 
 # --- Who sends how much to whom in an all-reduce, for four ways of doing it ---
 
@@ -39,7 +41,10 @@ class Way:
         return sum(amount for (sender, _), amount in self.sent.items() if sender == rank)
 
 
-def all_reduce_ways(ranks: int) -> dict[str, Way]:
+@checked
+def all_reduce_ways(
+    ranks: Annotated[int, partial(whole, least=2, most=_MOST_RANKS)],
+) -> dict[str, Way]:
     """By "one rank adds", "tree", "ring" and "a switch adds".
 
     One rank adds: all send to rank 0, which sends the sum to all. A switch: each rank sends its
@@ -47,7 +52,6 @@ def all_reduce_ways(ranks: int) -> dict[str, Way]:
     ValueError for fewer than 2 or more than 64 ranks. Sources: those of `ring_steps` and
     `tree_steps`; for the switch github.com/NVIDIA/nccl-tests, issue 212.
     """
-    whole("ranks", ranks, least=2, most=_MOST_RANKS)
     star = {pair: 1.0 for rank in range(1, ranks) for pair in ((rank, 0), (0, rank))}
     # A rank's parent in the binomial tree: without its lowest bit.
     edges = [(rank, rank & rank - 1) for rank in range(1, ranks)]
@@ -203,9 +207,9 @@ class NcclWay:
         """As in "Ring, LL"."""
         return f"{self.algorithm}, {self.protocol}"
 
-    def seconds(self, size_bytes: float) -> float:
+    @checked
+    def seconds(self, size_bytes: NotNegative) -> float:
         """The time that NCCL expects: latency + size / bandwidth. Raises ValueError below 0."""
-        number("size_bytes", size_bytes, least=0)
         return self.latency_s + size_bytes / self.bytes_per_s
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, Text, checked
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import MIB, format_bytes
 from course_lib.theory.network.collectives import bus_factor, seconds
-from course_lib.validation import flag, number, text, whole
+from course_lib.validation import whole
 
 # torch's DistributedDataParallel: the first bucket is small so that sending starts early
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES), the others have bucket_cap_mb = 25.
@@ -17,23 +17,21 @@ FIRST_BUCKET_BYTES = 1 * MIB
 BUCKET_CAP_BYTES = 25 * MIB
 
 
-def gradient_syncs(micro_steps: int, accumulation: int, no_sync: bool) -> int:
+@checked
+def gradient_syncs(micro_steps: Count, accumulation: Count, no_sync: bool) -> int:
     """Backward passes that all-reduce the gradients.
 
     Every one without no_sync; with it only the last of each accumulation window:
     ceil(micro_steps / accumulation).
     """
-    whole("micro_steps", micro_steps)
-    whole("accumulation", accumulation)
-    flag("no_sync", no_sync)
     return -(-micro_steps // accumulation) if no_sync else micro_steps
 
 
 @checked
 def ddp_buckets(
     gradient_bytes: Sequence[int],
-    cap_bytes: int = BUCKET_CAP_BYTES,
-    first_bytes: int = FIRST_BUCKET_BYTES,
+    cap_bytes: Count = BUCKET_CAP_BYTES,
+    first_bytes: Count = FIRST_BUCKET_BYTES,
 ) -> list[int]:
     """Bytes in each bucket, for gradients in the order in which backward makes them.
 
@@ -42,8 +40,6 @@ def ddp_buckets(
     `bucket_cap_mb`, torch takes it for the first bucket too: pass it as both.
     Source: Li et al. 2020, arXiv:2006.15704, section 3.2; torch's reducer.cpp.
     """
-    whole("cap_bytes", cap_bytes)
-    whole("first_bytes", first_bytes)
     buckets: list[int] = []
     size = 0
     for count, piece in enumerate(gradient_bytes):
@@ -55,14 +51,13 @@ def ddp_buckets(
     return [*buckets, size] if size else buckets
 
 
-def ddp_all_reduces(syncs: int, buckets: int) -> int:
+@checked
+def ddp_all_reduces(syncs: Count, buckets: Count) -> int:
     """All-reduces of a whole DDP run: one in the first synchronised backward, then one a bucket.
 
     DDP starts with a single bucket, learns in that pass in which order the gradients arrive, and
     then forms its buckets (torch 2.13, `static_graph` or `find_unused_parameters=False`).
     """
-    whole("syncs", syncs)
-    whole("buckets", buckets)
     return 1 + (syncs - 1) * buckets
 
 
@@ -74,6 +69,7 @@ def ddp_all_reduces(syncs: int, buckets: int) -> int:
 # Source: Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.
 
 
+@checked
 @dataclass(frozen=True)
 class Gradient:
     """One step of backward: `backward_s` of computing, then `size_bytes` of gradient are there.
@@ -81,14 +77,9 @@ class Gradient:
     0 bytes: a step that only passes its gradient on. Raises ValueError below 0.
     """
 
-    name: str
-    size_bytes: int
-    backward_s: float
-
-    def __post_init__(self) -> None:
-        text("name", self.name)
-        whole("size_bytes", self.size_bytes, least=0)
-        number("backward_s", self.backward_s, least=0)
+    name: Text
+    size_bytes: CountOrZero
+    backward_s: NotNegative
 
 
 @dataclass(frozen=True)
@@ -179,7 +170,6 @@ def ddp_timeline(
     Without `overlap` no bucket starts before backward has ended. Buckets are those of
     `communication.ddp_buckets`. Raises ValueError without any gradient of more than 0 bytes.
     """
-    flag("overlap", overlap)
     sizes = [gradient.size_bytes for gradient in gradients]
     if not any(sizes):
         raise ValueError("gradients have 0 bytes: give at least one gradient to send")
@@ -199,7 +189,7 @@ def ddp_timeline(
 
 @checked
 def model_gradients(
-    shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 4
+    shape: TransformerShape, accelerator: Accelerator, tokens: Count, element_bytes: Count = 4
 ) -> tuple[Gradient, ...]:
     """The gradients of a dense model in backward's order: head, last layer … first, embedding.
 
@@ -209,8 +199,6 @@ def model_gradients(
     with their layer's first matrix. `element_bytes` 4: fp32 gradients, as DDP has them under
     autocast. Raises ValueError for tokens below 1 and for a mixture of experts.
     """
-    whole("tokens", tokens)
-    whole("element_bytes", element_bytes)
     if shape.experts:
         raise ValueError(
             f"experts {shape.experts}: the tokens of a matrix depend on the router: "
@@ -232,8 +220,9 @@ def model_gradients(
     return (*found, Gradient("embedding", element_bytes * ends, 0.0))
 
 
+@checked
 def hiding_tokens(
-    flop_per_s: float, bytes_per_s: float, ranks: int, element_bytes: int = 4
+    flop_per_s: Positive, bytes_per_s: Positive, ranks: int, element_bytes: Count = 4
 ) -> float:
     """Tokens per GPU from which backward is as long as the all-reduce of its gradients.
 
@@ -243,7 +232,4 @@ def hiding_tokens(
     jax-ml.github.io/scaling-book/training, for e = 2. Raises ValueError for rates that are not
     positive.
     """
-    number("flop_per_s", flop_per_s, above=0)
-    number("bytes_per_s", bytes_per_s, above=0)
-    whole("element_bytes", element_bytes)
     return bus_factor("all-reduce", ranks) * element_bytes * flop_per_s / (4 * bytes_per_s)

@@ -8,9 +8,11 @@ reduce-scatter, all n pieces of one GPU in all-to-all.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, NotNegative, Positive, checked
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.validation import choice, number, whole
 
@@ -72,7 +74,8 @@ def bus_factor(operation: str, ranks: int) -> float:
     return 1.0 if ranks > 1 else 0.0
 
 
-def sent_bytes(operation: str, size_bytes: float, ranks: int) -> float:
+@checked
+def sent_bytes(operation: str, size_bytes: NotNegative, ranks: int) -> float:
     """Bytes that one GPU sends: size · 2(n-1)/n for all-reduce, · (n-1)/n for its halves.
 
     No messages from GPU to GPU do with fewer; rings send just that from every GPU and trees on
@@ -80,7 +83,6 @@ def sent_bytes(operation: str, size_bytes: float, ranks: int) -> float:
     and reduce: every GPU of the chain but its end sends the size once, as in send/recv.
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
-    number("size_bytes", size_bytes, least=0)
     return size_bytes * bus_factor(operation, ranks)
 
 
@@ -148,7 +150,7 @@ def crossover_bytes(
     ranks: int,
     link: Link,
     *,
-    tree: str = "double-tree",
+    tree: Annotated[str, partial(choice, allowed=TREES)] = "double-tree",
     efficiency: float | None = None,
 ) -> float:
     """Size below which a tree is faster than a ring: equal times, solved for size.
@@ -158,7 +160,6 @@ def crossover_bytes(
     never loses, 0 where it saves no step. `efficiency`: the share of the bandwidth that the tree
     reaches; None: that of ALGORITHMS.
     """
-    choice("tree", tree, TREES)
     share = ALGORITHMS[tree].share if efficiency is None else efficiency
     number("efficiency", share, above=0)
     saved = steps(operation, ranks) - steps(operation, ranks, tree)
@@ -168,10 +169,9 @@ def crossover_bytes(
     return inf if extra <= 0 else saved * link.latency_s * link.bytes_per_s / extra
 
 
-def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
+@checked
+def algorithm_bandwidth(size_bytes: NotNegative, time_s: Positive) -> float:
     """Bytes per second as a user sees it: size / time (nccl-tests: algbw)."""
-    number("size_bytes", size_bytes, least=0)
-    number("time_s", time_s, above=0)
     return size_bytes / time_s
 
 
@@ -184,7 +184,12 @@ def bus_bandwidth(operation: str, size_bytes: float, ranks: int, time_s: float) 
     return algorithm_bandwidth(size_bytes, time_s) * bus_factor(operation, ranks)
 
 
-def zero_volume(size_bytes: float, zero_stage: int, ranks: int | None = None) -> float:
+@checked
+def zero_volume(
+    size_bytes: NotNegative,
+    zero_stage: Annotated[int, partial(whole, least=0, most=3)],
+    ranks: int | None = None,
+) -> float:
     """Bytes a GPU sends in a step with one micro-batch: 2, 2, 2 or 3 times the parameters' size.
 
     ZeRO-0 all-reduces the gradients; 1 and 2 reduce-scatter them and gather the parameters; 3
@@ -192,8 +197,6 @@ def zero_volume(size_bytes: float, zero_stage: int, ranks: int | None = None) ->
     be as large as parameters. `ranks` None: the paper's limit; else times (n-1)/n.
     Source: ZeRO, arXiv:1910.02054, section 7.
     """
-    number("size_bytes", size_bytes, least=0)
-    whole("zero_stage", zero_stage, least=0, most=3)
     volume = size_bytes * (3 if zero_stage == 3 else 2)
     return volume if ranks is None else volume * bus_factor("all-gather", ranks)
 
@@ -211,33 +214,31 @@ def tensor_parallel_bytes(
     return 4 * sent_bytes("all-reduce", size, tp)
 
 
-def activation_bytes(micro_batch: int, sequence: int, hidden: int, element_bytes: int = 2) -> int:
+@checked
+def activation_bytes(
+    micro_batch: Count, sequence: Count, hidden: Count, element_bytes: Count = 2
+) -> int:
     """What crosses one stage boundary each way per micro-batch: b·s·h elements.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
     """
-    whole("micro_batch", micro_batch)
-    whole("sequence", sequence)
-    whole("hidden", hidden)
-    whole("element_bytes", element_bytes)
     return micro_batch * sequence * hidden * element_bytes
 
 
-def matrix_intensity(hidden: int, tp: float, element_bytes: int = 2) -> float:
+@checked
+def matrix_intensity(hidden: Count, tp: Positive, element_bytes: Count = 2) -> float:
     """FLOP per byte of one h × h matrix cut by columns over t GPUs: 3·2·h / t / bytes of a number.
 
     3 passes, one forward and two backward (the gradients of the input and of the weights), of
     2·h/t FLOP for each number of the input, which is received once. Study notes reckon like
     this, with t = heads. It leaves out the rest of the layer: see `layer_intensity`.
     """
-    whole("hidden", hidden)
-    number("tp", tp, above=0)
-    whole("element_bytes", element_bytes)
     return 3 * 2 * hidden / tp / element_bytes
 
 
+@checked
 def layer_intensity(
-    hidden: int, tp: int, element_bytes: int = 2, layer_parameters: int | None = None
+    hidden: int, tp: Count, element_bytes: int = 2, layer_parameters: int | None = None
 ) -> float:
     """FLOP per byte of a whole layer under tensor parallelism, forward and backward.
 
@@ -245,7 +246,6 @@ def layer_intensity(
     out. `layer_parameters` P None: 12h², which gives 4.5h/(t-1) in 16 bits. Infinite at t = 1.
     Source: from Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
     """
-    whole("tp", tp)
     parameters = _layer_parameters(hidden, element_bytes, layer_parameters)
     return inf if tp == 1 else 6 * parameters / (8 * hidden * (tp - 1) * element_bytes)
 

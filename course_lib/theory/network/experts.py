@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, comb
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, checked
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.collectives import bus_factor
 from course_lib.validation import divisible, number, whole
@@ -24,9 +26,9 @@ class ExpertLoad:
 
     load: tuple[int, ...]
     top_k: int
-    capacity: int
-    ranks: int
-    row_bytes: int
+    capacity: Count
+    ranks: Count
+    row_bytes: Count
 
     def __post_init__(self) -> None:
         whole("experts", len(self.load), most=_MOST_EXPERTS)
@@ -34,8 +36,6 @@ class ExpertLoad:
             whole(f"load[{expert}]", choices, least=0)
         whole("choices", sum(self.load))
         _choices(self.top_k, len(self.load))
-        for name in ("capacity", "ranks", "row_bytes"):
-            whole(name, getattr(self, name))
         divisible("experts", len(self.load), "ranks", self.ranks)
 
     @property
@@ -112,16 +112,18 @@ class ExpertLoad:
         )
 
 
-def capacity(choices: int, experts: int, factor: float | None) -> int:
+@checked
+def capacity(
+    choices: Annotated[int, partial(whole, most=_MOST_TOKENS * _MOST_EXPERTS)],
+    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
+    factor: Annotated[float, partial(number, above=0, most=_MOST_EXPERTS)] | None,
+) -> int:
     """Choices that one expert takes: factor · choices / experts, rounded up; all where None.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equation 3 (there top_k is 1).
     """
-    whole("choices", choices, most=_MOST_TOKENS * _MOST_EXPERTS)
-    whole("experts", experts, most=_MOST_EXPERTS)
     if factor is None:
         return choices
-    number("factor", factor, above=0, most=_MOST_EXPERTS)
     return ceil(factor * choices / experts)
 
 
@@ -134,20 +136,23 @@ def _choices(top_k: int, experts: int) -> None:
         )
 
 
-def nodes_of_a_token(experts: int, top_k: int, nodes: int) -> float:
+@checked
+def nodes_of_a_token(
+    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)], top_k: int, nodes: int
+) -> float:
     """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
 
     nodes · (1 − the chance that none of them lies on one node). Raises ValueError for more nodes or
     choices than experts.
     """
-    whole("experts", experts, most=_MOST_EXPERTS)
     _choices(top_k, experts)
     whole("nodes", nodes, most=experts)
     elsewhere = experts - -(-experts // nodes)
     return nodes * (1 - comb(elsewhere, top_k) / comb(experts, top_k))
 
 
-def routed_intensity(width: int, *, matrices: int = 3, element_bytes: int = 2) -> float:
+@checked
+def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count = 2) -> float:
     """FLOP of the experts for each byte that their tokens are sent, forward and backward.
 
     A row of h numbers travels four times, there and back, and its gradient too; meanwhile its
@@ -155,23 +160,23 @@ def routed_intensity(width: int, *, matrices: int = 3, element_bytes: int = 2) -
     6·matrices·h·width / (4·h·bytes), so h cancels, and so do the tokens. Bytes are counted with
     the part that stays on the rank. Source: from Lepikhin et al. 2020, arXiv:2006.16668, section 3.
     """
-    whole("width", width)
-    whole("matrices", matrices)
-    whole("element_bytes", element_bytes)
     return 1.5 * matrices * width / element_bytes
 
 
-def zipf_load(tokens: int, experts: int, top_k: int, skew: float) -> tuple[int, ...]:
+@checked
+def zipf_load(
+    tokens: Annotated[int, partial(whole, most=_MOST_TOKENS)],
+    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
+    top_k: int,
+    skew: Annotated[float, partial(number, least=0, most=10)],
+) -> tuple[int, ...]:
     """Expected load when expert i is liked in proportion to 1 / i^skew, i = 1, 2, …
 
     A token chooses `top_k` different experts, so none gets more than `tokens`; what is above that
     goes to the others in proportion. Rounded to whole choices that add up to tokens · top_k
     (largest remainders first). Skew 0: all alike.
     """
-    whole("tokens", tokens, most=_MOST_TOKENS)
-    whole("experts", experts, most=_MOST_EXPERTS)
     _choices(top_k, experts)
-    number("skew", skew, least=0, most=10)
     exact = [tokens * share for share in _shares(experts, top_k, skew)]
     load = [int(choices) for choices in exact]
     remainders = sorted(range(experts), key=lambda expert: load[expert] - exact[expert])
@@ -254,7 +259,7 @@ def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
 
 @checked
 def routed_bytes(
-    counts: Sequence[Sequence[int]], rank: int, row_bytes: int, passes: int = 2
+    counts: Sequence[Sequence[int]], rank: int, row_bytes: Count, passes: Count = 2
 ) -> int:
     """Bytes that `rank` hands over to one layer's all-to-alls in one step.
 
@@ -265,7 +270,5 @@ def routed_bytes(
     """
     own = experts_per_rank(counts)
     whole("rank", rank, least=0, most=len(counts) - 1)
-    whole("row_bytes", row_bytes)
-    whole("passes", passes)
     received = sum(sum(row[rank * own : (rank + 1) * own]) for row in counts)
     return passes * (sum(counts[rank]) + received) * row_bytes

@@ -6,8 +6,10 @@ arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network.step_traffic import step_traffic
@@ -70,9 +72,12 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
 
 
 @checked
-def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tuple[int, ...], ...]:
+def groups(
+    layout: Layout,
+    axis: Annotated[str, partial(choice, allowed=ORDER)],
+    order: Sequence[str] = ORDER,
+) -> tuple[tuple[int, ...], ...]:
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
-    choice("axis", axis, ORDER)
     stride, degree = strides(layout, order)[axis], getattr(layout, axis)
     listed("world", layout.world, "take smaller degrees, or ask `place` about one rank")
     width = stride * degree  # ranks from the first of one block of groups to the first of the next
@@ -82,7 +87,11 @@ def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tup
 
 
 @checked
-def expert_groups(layout: Layout, axis: str, etp: int | None = None) -> tuple[tuple[int, ...], ...]:
+def expert_groups(
+    layout: Layout,
+    axis: Annotated[str, partial(choice, allowed=EXPERT_AXES)],
+    etp: Count | None = None,
+) -> tuple[tuple[int, ...], ...]:
     """Groups of the experts' own mesh, "etp", "ep" or "edp", over the same ranks, by their first.
 
     Each stage's tp · cp · dp ranks are dealt out anew: etp ranks share an expert's matrices, ep
@@ -90,9 +99,7 @@ def expert_groups(layout: Layout, axis: str, etp: int | None = None) -> tuple[tu
     `etp` None: tp, as the rest of the theory has it. Source: Liu et al. 2025, arXiv:2504.14960,
     section 3.2; Megatron-LM, parallel_state.py. Raises ValueError for degrees that do not divide.
     """
-    choice("axis", axis, EXPERT_AXES)
     etp = layout.tp if etp is None else etp
-    whole("etp", etp)
     stage = layout.tp * layout.cp * layout.dp
     divisible("tp*cp*dp", stage, "etp*ep", etp * layout.ep)
     folded = Layout(dp=stage // (etp * layout.ep), tp=etp, cp=layout.ep, pp=layout.pp)
@@ -101,10 +108,9 @@ def expert_groups(layout: Layout, axis: str, etp: int | None = None) -> tuple[tu
 
 @checked
 def nodes_of(
-    layout: Layout, axis: str, gpus_per_node: int = 8, order: Sequence[str] = ORDER
+    layout: Layout, axis: str, gpus_per_node: Count = 8, order: Sequence[str] = ORDER
 ) -> int:
     """Nodes over which the most scattered group of `axis` lies; 1: it never leaves its node."""
-    whole("gpus_per_node", gpus_per_node)
     members = groups(layout, axis, order)
     return max(len({rank // gpus_per_node for rank in group}) for group in members)
 
@@ -167,9 +173,8 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
 
 
 @checked
-def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
+def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
     """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
-    whole("rank", rank, least=0)
     turns = enumerate(talk.message for talk in talks)
     return Trace(
         Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)

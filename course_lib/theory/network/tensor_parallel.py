@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Positive, checked
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.theory.inputs.units import format_flop, format_number
 from course_lib.theory.network import collectives
-from course_lib.validation import divisible, listed, number, whole
+from course_lib.validation import divisible, listed, whole
 
 
 @checked
@@ -20,17 +20,12 @@ class CutLayer:
     1 and a peak that is not positive.
     """
 
-    hidden: int
-    tp: int
-    peak_flop_per_s: float
+    hidden: Count
+    tp: Count
+    peak_flop_per_s: Positive
     link: Link
-    tokens: int = 4096
-    element_bytes: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "tp", "tokens", "element_bytes"):
-            whole(name, getattr(self, name))
-        number("peak_flop_per_s", self.peak_flop_per_s, above=0)
+    tokens: Count = 4096
+    element_bytes: Count = 2
 
     @property
     def flop(self) -> float:
@@ -103,7 +98,8 @@ class CutLayer:
         )
 
 
-def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> list[int]:
+@checked
+def qkv_rows(heads: Count, kv_heads: Count, width: Count, *, tp: Count, rank: int) -> list[int]:
     """Rows of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
 
     Rows lie q first, heads·width of them, then k, then v, kv_heads·width each. With tp above
@@ -111,8 +107,6 @@ def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> li
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises ValueError where the heads
     cannot be divided.
     """
-    for name, size in {"heads": heads, "kv_heads": kv_heads, "width": width, "tp": tp}.items():
-        whole(name, size)
     whole("rank", rank, least=0, most=tp - 1)
     divisible("heads", heads, "kv_heads", kv_heads)
     divisible("heads", heads, "tp", tp)
@@ -124,13 +118,12 @@ def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> li
     return [row for start, rows in starts for row in range(start, start + rows)]
 
 
-def kv_copies(kv_heads: int, tp: int) -> int:
+@checked
+def kv_copies(kv_heads: Count, tp: Count) -> int:
     """Ranks that hold the same key-value head: 1 while tp <= kv_heads, then tp / kv_heads.
 
     Raises ValueError unless one of the two divides the other.
     """
-    whole("kv_heads", kv_heads)
-    whole("tp", tp)
     if tp <= kv_heads:
         divisible("kv_heads", kv_heads, "tp", tp)
         return 1

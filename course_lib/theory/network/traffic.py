@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Text, checked
 from course_lib.theory.inputs.hardware import Cluster, Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.bucket_timeline import BUCKET_CAP_BYTES
 from course_lib.theory.network.collectives import ALGORITHMS
-from course_lib.validation import choice, flag, number, text, whole
+from course_lib.validation import choice, number, whole
 
 
+@checked
 @dataclass(frozen=True)
 class CommunicationPolicy:
     """What frameworks do differently.
@@ -24,15 +27,9 @@ class CommunicationPolicy:
     DeepEP).
     """
 
-    bucket_bytes: int = BUCKET_CAP_BYTES
-    algorithm: str = "ring"
-    token_nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        whole("bucket_bytes", self.bucket_bytes)
-        choice("algorithm", self.algorithm, ALGORITHMS)
-        if self.token_nodes is not None:
-            whole("token_nodes", self.token_nodes)
+    bucket_bytes: Count = BUCKET_CAP_BYTES
+    algorithm: Annotated[str, partial(choice, allowed=ALGORITHMS)] = "ring"
+    token_nodes: Count | None = None
 
 
 # --- The link that a group of ranks sees, inside a node or over several ---
@@ -82,30 +79,22 @@ class Collective:
     of a pass and its last reduction.
     """
 
-    axis: str
-    what: str
+    axis: Annotated[str, partial(choice, allowed=AXES)]
+    what: Text
     operation: str
-    count: int
-    size_bytes: float
-    ranks: int
+    count: CountOrZero
+    size_bytes: NotNegative
+    ranks: Count
     link: Link
     algorithm: str = "ring"
-    kind: str = "activations"
-    place: str = "layers"
+    kind: Annotated[str, partial(choice, allowed=KINDS)] = "activations"
+    place: Annotated[str, partial(choice, allowed=PLACES)] = "layers"
     hidden: bool = False
     alone: int = 0
 
     def __post_init__(self) -> None:
-        text("what", self.what)
-        choice("axis", self.axis, AXES)
-        choice("kind", self.kind, KINDS)
-        choice("place", self.place, PLACES)
         choice("operation", self.operation, collectives.OPERATIONS)
         choice("algorithm", self.algorithm, collectives.ALGORITHMS)
-        whole("count", self.count, least=0)
-        whole("ranks", self.ranks)
-        number("size_bytes", self.size_bytes, least=0)
-        flag("hidden", self.hidden)
         whole("alone", self.alone, least=0, most=self.count)
 
     @property

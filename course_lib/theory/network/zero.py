@@ -1,8 +1,10 @@
 """ZeRO's four stages side by side: what one GPU stores, what it sends, what crosses the bus."""
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Positive, checked
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -12,7 +14,7 @@ from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.memory.unit_life import UnitCosts
 from course_lib.theory.network import collectives
 from course_lib.theory.network.collectives import seconds
-from course_lib.validation import number, whole
+from course_lib.validation import whole
 
 STAGES = (0, 1, 2, 3)
 
@@ -26,14 +28,13 @@ class Shard:
     zeros: int
 
 
-def shard(parameters: int, ranks: int, rank: int) -> Shard:
+@checked
+def shard(parameters: Count, ranks: Count, rank: int) -> Shard:
     """Rank `rank`'s part of a vector of `parameters` elements cut over `ranks`.
 
     s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s. Raises ValueError
     for a rank that is not there.
     """
-    whole("parameters", parameters)
-    whole("ranks", ranks)
     whole("rank", rank, least=0, most=ranks - 1)
     size = -(-parameters // ranks)
     start, stop = min(rank * size, parameters), min((rank + 1) * size, parameters)
@@ -109,7 +110,12 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
 
 @checked
 def sent_bytes(
-    parameters: int, zero_stage: int, ranks: int, recipe: Recipe, *, accumulation: int = 1
+    parameters: Count,
+    zero_stage: Annotated[int, partial(whole, least=0, most=3)],
+    ranks: int,
+    recipe: Recipe,
+    *,
+    accumulation: Count = 1,
 ) -> float:
     """Bytes that one GPU sends in an update of `accumulation` micro-batches.
 
@@ -118,9 +124,6 @@ def sent_bytes(
     kept. Stage 3: r·m(G + 2W). With G = W and m = 1: 2, 2, 2 and 3 times rW.
     Source: ZeRO, arXiv:1910.02054, section 7.
     """
-    whole("parameters", parameters)
-    whole("zero_stage", zero_stage, least=0, most=3)
-    whole("accumulation", accumulation)
     gradients, weights = parameters * recipe.gradient_bytes, parameters * recipe.weight_bytes
     if zero_stage == 0:
         return collectives.sent_bytes("all-reduce", gradients, ranks)
@@ -154,11 +157,11 @@ def _bill(parameters: int, ranks: int, recipe: Recipe, stage: int) -> StageBill:
 def unit_costs(
     shape: TransformerShape,
     recipe: Recipe,
-    ranks: int,
+    ranks: Annotated[int, partial(whole, least=2)],
     link: Link,
     *,
-    tokens: int,
-    flop_per_s: float,
+    tokens: Count,
+    flop_per_s: Positive,
 ) -> tuple[UnitCosts, ...]:
     """The root, then each layer, for `tokens` on each of `ranks` GPUs that reach `flop_per_s`.
 
@@ -167,9 +170,6 @@ def unit_costs(
     Messages are rings on `link`, gathered in the precision of compute and reduced in that of
     gradients. Raises ValueError for one rank and for a mixture of experts.
     """
-    whole("ranks", ranks, least=2)
-    whole("tokens", tokens)
-    number("flop_per_s", flop_per_s, above=0)
     if shape.experts:
         raise ValueError(
             f"experts {shape.experts}: the tokens of a matrix depend on the router: "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.checked import checked
+from course_lib.checked import Count, NotNegative, checked
 from course_lib.theory.inputs.schedule_rules import (
     check_schedule,
     chunks_in_flight,
@@ -17,9 +17,10 @@ from course_lib.theory.pipelines.schedules import (
     OVERLAPPED,
     WEIGHT,
 )
-from course_lib.validation import listed, number, whole
+from course_lib.validation import listed, number
 
 
+@checked
 @dataclass(frozen=True)
 class PassTimes:
     """Seconds (or any unit) that one micro-batch takes on one stage, with all its chunks.
@@ -34,10 +35,9 @@ class PassTimes:
     backward: float | tuple[float, ...] = 2.0
     weight: float | tuple[float, ...] | None = None
     overlapped: float | tuple[float, ...] | None = None
-    transfer: float = 0.0
+    transfer: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        number("transfer", self.transfer, least=0)
         for name in ("forward", "backward", "weight", "overlapped"):
             value = getattr(self, name)
             if isinstance(value, Sequence):
@@ -47,9 +47,9 @@ class PassTimes:
             elif value is not None or name in ("forward", "backward"):
                 _duration(name, name, value)
 
-    def of(self, stages: int) -> list[dict[str, float]]:
+    @checked
+    def of(self, stages: Count) -> list[dict[str, float]]:
         """Duration by kind of pass, for each stage; ValueError if the stages differ in number."""
-        whole("stages", stages)
         listed("stages", stages, "take fewer", most=MOST_PASSES)
         forward, backward = self._each("forward", stages), self._each("backward", stages)
         weight = self._each("weight", stages) or [full / 2 for full in backward]
@@ -88,14 +88,12 @@ def _duration(kind: str, name: str, value: object) -> None:
 # transfers); uneven stages and slow links need `pipeline.timeline`.
 
 
-def bubble_over_ideal(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
+@checked
+def bubble_over_ideal(stages: Count, micro_batches: Count, virtual_stages: Count = 1) -> float:
     """Idle over ideal time of GPipe, 1F1B and interleaved 1F1B: (p-1) / (v m).
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
-    whole("stages", stages)
-    whole("micro_batches", micro_batches)
-    whole("virtual_stages", virtual_stages)
     return (stages - 1) / (virtual_stages * micro_batches)
 
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, checked
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES, check_schedule
 from course_lib.validation import listed, whole
 
@@ -100,9 +100,10 @@ def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: in
     listed("passes", passes, "take fewer micro-batches", most=MOST_PASSES)
 
 
+@checked
 def schedule(
     name: str,
-    stages: int,
+    stages: Annotated[int, partial(whole, most=MOST_STAGES)],
     micro_batches: int,
     virtual_stages: int = 1,
     *,
@@ -117,7 +118,6 @@ def schedule(
     stages. Raises ValueError otherwise.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
-    whole("stages", stages, most=MOST_STAGES)
     each = {"zb1p": 3, "zbv": 2 * 3}.get(name, 2)  # forward, and backward in one or in two parts
     passes = each * stages * micro_batches * virtual_stages
     listed("passes", passes, "take fewer stages or micro-batches", most=MOST_PASSES)
@@ -209,13 +209,12 @@ def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
 
 
 @checked
-def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
+def split_backward(order: Sequence[Pass], late: CountOrZero) -> tuple[Pass, ...]:
     """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
 
     1F1B with `late` = stage is ZB-H1; with twice the warm-up and `late` = 2 · stage it is ZB-H2.
     Raises ValueError for a `late` below 0. Source: Qi et al. 2023, arXiv:2401.10241, section 2.
     """
-    whole("late", late, least=0)
     passes: list[Pass] = []
     waiting: list[Pass] = []
     for work in order:

@@ -3,9 +3,9 @@
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.units import format_number
@@ -101,12 +101,12 @@ class Timeline:
             held -= task.kind in (BACKWARD, WEIGHT, OVERLAPPED)
         return most / self.schedule.visits
 
-    def repeated(self, turns: int) -> tuple[Task, ...]:
+    @checked
+    def repeated(self, turns: Annotated[int, partial(whole, most=1000)]) -> tuple[Task, ...]:
         """The tasks of `turns` such batches: each begins when the one before is flushed.
 
         Micro-batches and times are shifted by a batch and by the makespan for each turn.
         """
-        whole("turns", turns, most=1000)
         size = self.schedule.micro_batches
         return tuple(
             task._replace(

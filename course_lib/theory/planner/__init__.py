@@ -6,10 +6,10 @@ and `step`, `planner.search` adds them up, and `planner.reasons` says why one is
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Positive, checked
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.layout import Layout
@@ -30,7 +30,7 @@ from course_lib.theory.planner.search import Found, search, search_again
 from course_lib.theory.planner.space import MARGIN, ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
-from course_lib.validation import number, whole
+from course_lib.validation import whole
 
 if TYPE_CHECKING:
     from numpy import bool_, float64, intp
@@ -105,12 +105,17 @@ class Plan:
         """Layouts whose worst stage fits into a GPU."""
         return len(self._fits)
 
-    def best(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+    @checked
+    def best(
+        self, count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 10
+    ) -> tuple[PlannedLayout, ...]:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
-        whole("count", count, most=MOST_SHOWN)
         return tuple(map(self._option, self._fits[:count].tolist()))
 
-    def ranked(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+    @checked
+    def ranked(
+        self, count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 10
+    ) -> tuple[PlannedLayout, ...]:
         """One layout of each tp × pp × ep that fits, the fastest first, and then all others.
 
         tp, pp and ep cut the model; what is left of a cut is its fastest layout, and of those that
@@ -118,7 +123,6 @@ class Plan:
         """
         import numpy
 
-        whole("count", count, most=MOST_SHOWN)
         first, as_fast = self._one_of_each_cut(self._fits, self._time[self._fits])
         found = [*map(self._option, first[:count].tolist(), as_fast.tolist())]
         if len(found) < count:
@@ -239,9 +243,9 @@ class Plan:
         lines = [f"{time} {columns:<{len(_HEAD)}}{more}".rstrip() for time, columns, more in rows]
         return "\n".join([f"  step s    MFU {_HEAD}{'   as fast' * any(tied)}", *lines])
 
-    def mfu(self, step_s: float) -> float:
+    @checked
+    def mfu(self, step_s: Positive) -> float:
         """Model FLOPs utilisation of a step that takes `step_s`. Raises ValueError for 0 s."""
-        number("step_s", step_s, above=0)
         return self._model_flop / (step_s * self._peak)
 
     @cached_property
@@ -308,7 +312,9 @@ class Plan:
 
 
 @checked
-def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
+def sturdy(
+    plans: Sequence[Plan], count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 5
+) -> tuple[Judged, ...]:
     """The `count` ways to cut the model, tp × pp × ep, of the least regret under some assumptions.
 
     Each comes with the layout of it that has the least, see `Plan.ranked`. `plans` answer one
@@ -317,7 +323,6 @@ def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
     """
     import numpy
 
-    whole("count", count, most=MOST_SHOWN)
     first = _same_layouts(plans)
     worst = _worst(plans, first._fits)
     order = numpy.argsort(worst, kind="stable")
@@ -325,9 +330,10 @@ def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
 
 
 @checked
-def fastest(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
+def fastest(
+    plans: Sequence[Plan], count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 5
+) -> tuple[Judged, ...]:
     """The first plan's fastest cuts of the model, with their times in all plans; see `sturdy`."""
-    whole("count", count, most=MOST_SHOWN)
     first = _same_layouts(plans)
     times = first._time[first._fits]
     return _judged(plans, first._one_of_each_cut(first._fits, times)[0][:count])

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, checked
 from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -45,20 +45,17 @@ class Question:
     shape: TransformerShape
     recipe: Recipe
     cluster: Cluster
-    global_batch: int
+    global_batch: Annotated[int, partial(whole, most=MOST_SEQUENCES)]
     sequence: int
     assumptions: Assumptions
-    overhead_bytes: float = OVERHEAD_BYTES
-    margin: float = MARGIN
+    overhead_bytes: NotNegative = OVERHEAD_BYTES
+    margin: Annotated[float, partial(number, least=0, most=0.9)] = MARGIN
     only: Mapping[str, Collection[int | str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole("global_batch", self.global_batch, most=MOST_SEQUENCES)
         self.shape.check_sequence(self.sequence)
         whole("global_batch*sequence", self.global_batch * self.sequence, most=MOST_TOKENS)
         whole("nodes*gpus_per_node", self.cluster.world, most=MOST_GPUS)
-        number("overhead_bytes", self.overhead_bytes, least=0)
-        number("margin", self.margin, least=0, most=0.9)
         if self.recipe.recompute_layers is not None:
             raise ValueError(
                 f"recompute_layers {self.recipe.recompute_layers} is not searched, its chunks have "

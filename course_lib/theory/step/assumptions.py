@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Fraction, NotNegative, checked
 from course_lib.theory.compute.flops import MASKS
 from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Cluster, Link
 from course_lib.theory.inputs.job import FRAMEWORKS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
 from course_lib.theory.network.traffic import AXES, CommunicationPolicy
-from course_lib.validation import choice, fraction, number
+from course_lib.validation import choice, number
 
 # Fitted together with `inputs.hardware.LAYER_EFFICIENCY`.
 TOUCHES = 8
@@ -60,12 +62,12 @@ class Assumptions:
 
     layer_efficiency: float | None = None
     attention_efficiency: float | None = None
-    attention_kernel: str = "flash-2"
-    touches: float = TOUCHES
-    inside_efficiency: float = INSIDE_EFFICIENCY
-    message_touches: float = MESSAGE_TOUCHES
-    message_sms: float = MESSAGE_SMS
-    mask: str | None = None
+    attention_kernel: Annotated[str, partial(choice, allowed=ATTENTION_KERNELS)] = "flash-2"
+    touches: NotNegative = TOUCHES
+    inside_efficiency: Fraction = INSIDE_EFFICIENCY
+    message_touches: NotNegative = MESSAGE_TOUCHES
+    message_sms: Annotated[float, partial(number, least=0, most=1)] = MESSAGE_SMS
+    mask: Annotated[str, partial(choice, allowed=MASKS)] | None = None
     overlap: Mapping[str, float] = field(default_factory=dict)
     policy: CommunicationPolicy = BUCKETS
     host_link: Link = PCIE4
@@ -74,13 +76,6 @@ class Assumptions:
         for name in ("layer_efficiency", "attention_efficiency"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0, most=1)
-        choice("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)
-        number("touches", self.touches, least=0)
-        fraction("inside_efficiency", self.inside_efficiency)
-        number("message_touches", self.message_touches, least=0)
-        number("message_sms", self.message_sms, least=0, most=1)
-        if self.mask is not None:
-            choice("mask", self.mask, MASKS)
         for axis, part in self.overlap.items():
             choice("overlap axis", axis, AXES)
             number(f"overlap[{axis!r}]", part, least=0, most=1)

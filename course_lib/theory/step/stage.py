@@ -17,11 +17,11 @@ NVLink. On a slow network it is message_sms.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, Positive, checked
 from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
 from course_lib.theory.inputs.hardware import Cluster
@@ -42,7 +42,7 @@ from course_lib.theory.memory.states import (
 )
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, number
 
 # What is small and hides in every layer goes first; dp has what is left of its window.
 HIDING_ORDER = ("cp", "tp", "ep", "pp", "dp")
@@ -66,14 +66,17 @@ class Hideable:
                 number(name, value, least=0)
 
     @checked
-    def saved_s(self, assumptions: Assumptions, axis: str, memory_bytes_per_s: float) -> Any:
+    def saved_s(
+        self,
+        assumptions: Assumptions,
+        axis: Annotated[str, partial(choice, allowed=HIDING_ORDER)],
+        memory_bytes_per_s: Positive,
+    ) -> Any:
         """By how much the step gets shorter because messages of `axis` hide.
 
         overlap · (seconds - taken), but never more than the window: see above. Raises ValueError
         for an unknown axis and a bandwidth that is not positive.
         """
-        choice("axis", axis, HIDING_ORDER)
-        number("memory_bytes_per_s", memory_bytes_per_s, above=0)
         held = assumptions.message_sms * self.seconds
         moved = assumptions.message_touches * self.sent_bytes / memory_bytes_per_s
         gained = self.seconds - _least(self.seconds, -_least(-held, -moved))
@@ -166,9 +169,9 @@ class Work:
         mine, its = vars(self), vars(other)
         return Work(**{name: mine[name] + its[name] for name in mine})
 
-    def times(self, count: int) -> "Work":
+    @checked
+    def times(self, count: CountOrZero) -> "Work":
         """`count` times the same."""
-        whole("count", count, least=0)
         return Work(**{name: count * value for name, value in vars(self).items()})
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, checked
 from course_lib.theory.compute.budget import TrainingRun, utilisation
 from course_lib.theory.compute.flops import (
     FlopBreakdown,
@@ -16,7 +16,6 @@ from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import PassTimes, bubble_time
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
-from course_lib.validation import number
 
 # What the time of a step is made of, in the order in which it is told.
 LEAVES = (
@@ -109,9 +108,9 @@ class StepTime:
         """Hardware FLOPs utilisation: with what is recomputed, never below MFU."""
         return utilisation(self.hardware_flop, self.total_s, self.gpus, self.peak_flop_per_s)
 
-    def run(self, tokens: float) -> TrainingRun:
+    @checked
+    def run(self, tokens: NotNegative) -> TrainingRun:
         """Training on `tokens`: days, GPU-hours and money. Raises ValueError below 0 tokens."""
-        number("tokens", tokens, least=0)
         return TrainingRun(tokens / self.tokens_per_s, self.gpus, self.gpu_hour_usd)
 
     def days(self, tokens: float) -> float:

@@ -8,8 +8,10 @@ Source: Bertsekas and Gallager 1992, "Data Networks", section 6.5.2.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Text, checked
 from course_lib.validation import choice, listed, number, text
 
 _MOST_TASKS = 500
@@ -28,18 +30,14 @@ class Task:
     Raises ValueError for times, weights and demands that make no sense.
     """
 
-    name: str
-    stream: str
-    alone_s: float
+    name: Text
+    stream: Text
+    alone_s: Annotated[float, partial(number, above=0, most=1000000000.0)]
     demands: Mapping[str, float] = field(default_factory=dict)
-    weight: float = 1.0
+    weight: Annotated[float, partial(number, least=1e-06, most=1000000.0)] = 1.0
     after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        text("name", self.name)
-        text("stream", self.stream)
-        number("alone_s", self.alone_s, above=0, most=1e9)
-        number("weight", self.weight, least=1e-6, most=1e6)
         listed("resources", len(self.demands), "name fewer", most=10)
         for resource, part in self.demands.items():
             text("resource", resource)

@@ -1,20 +1,27 @@
 """Copies of a model that train together: ZeRO, DDP's buckets, a parameter server."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate, product
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import Count, NotNegative, checked
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
-from course_lib.validation import flag, number, whole
+from course_lib.validation import number, whole
 
 MOST_RANKS, _LAYERS = 32, 100
 
 
-def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Trace:
+@checked
+def zero_steps(
+    layer_parameters: Count,
+    layers: Annotated[int, partial(whole, most=_LAYERS)],
+    ranks: Annotated[int, partial(whole, most=MOST_RANKS)],
+    stage: Annotated[int, partial(whole, least=0, most=3)],
+) -> Trace:
     """One training step under ZeRO: forward, backward and update, with one micro-batch.
 
     A parameter has 2 bytes of weights, 2 of gradients and 12 of states.
@@ -26,10 +33,6 @@ def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Tr
     Raises ValueError where `layer_parameters` is not a multiple of `ranks`: nothing is padded.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
     """
-    whole("layers", layers, most=_LAYERS)
-    whole("ranks", ranks, most=MOST_RANKS)
-    whole("stage", stage, least=0, most=3)
-    whole("layer_parameters", layer_parameters)
     if layer_parameters % ranks:
         raise ValueError(
             f"layer_parameters {layer_parameters} can't be cut into {ranks} equal parts: "
@@ -171,7 +174,10 @@ class Rows(NamedTuple):
 
 @checked
 def served_steps(
-    compute_s: Sequence[float], until_s: float, bound: int | None = None, together: bool = False
+    compute_s: Sequence[float],
+    until_s: NotNegative,
+    bound: int | None = None,
+    together: bool = False,
 ) -> Trace:
     """What a server and its trainers do in the first `until_s` seconds; messages take no time.
 
@@ -187,8 +193,6 @@ def served_steps(
     for place, each in enumerate(compute_s):
         number(f"compute_s[{place}]", each, above=0)
     whole("trainers", len(compute_s))
-    number("until_s", until_s, least=0)
-    flag("together", together)
     if bound is not None:
         whole("bound", bound, least=0)
         if together:
