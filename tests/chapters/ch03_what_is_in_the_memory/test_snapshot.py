@@ -330,7 +330,6 @@ REFUSED = [
         lambda: chrome_trace(PHASES[:1], SIZES),
         r"'weights' is .* and phases has 1 moments: give a list",
     ),
-    (lambda: chrome_trace(PHASES, {"weights": 4}), "'weights' is 4 and phases has 4 moments"),
 ]
 
 DATA = [
