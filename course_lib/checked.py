@@ -1,7 +1,8 @@
 """Checks arguments where a function or a record takes them, by what their annotations say.
 
 A record, a sequence or a mapping of another kind is a TypeError of one sentence. A number or a word
-names its check in the annotation, as in `ranks: Count`: what the check refuses is a ValueError.
+names its check in the annotation, as in `ranks: Count`, or the words that it may be, as in
+`unit: Annotated[str, ("GB", "GiB")]`: anything else is a ValueError.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from functools import partial, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from course_lib.validation import flag, fraction, number, text, told, whole
+from course_lib.validation import choice, flag, fraction, number, text, told, whole
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 
@@ -83,7 +84,7 @@ def _rule_of(function: Callable[..., Any], name: str) -> _Rule:
 def _rule(annotation: Any) -> _Rule:
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return (), parts[1]
+        return (), parts[1] if callable(parts[1]) else partial(choice, allowed=parts[1])
     if annotation is bool:
         return (), flag
     if _is_record(annotation):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, Positive, checked
@@ -14,7 +13,6 @@ from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.peak import memory_moments
-from course_lib.validation import choice
 
 SOURCE = "Hugging Face, pytorch-fsdp.md, April 2022, tables 1 and 2 (github.com/huggingface/blog)"
 CARD_BYTES = 23.65 * GIB  # what the article's Titan RTX has left for programs
@@ -49,7 +47,7 @@ class Program:
         self.shape.check_sequence(self.sequence)
 
     @checked
-    def largest_batch(self, way: Annotated[str, partial(choice, allowed=_WAYS)]) -> int:
+    def largest_batch(self, way: Annotated[str, _WAYS]) -> int:
         """Samples on a card before memory runs out, at most 1,000.
 
         `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD" or "offload", FULL_SHARD with all states in the

@@ -6,7 +6,6 @@ that of the first layer too, since the embedding before it is trained.
 """
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, NotNegative, checked
@@ -231,7 +230,7 @@ def _check_conventions(mask: str, recompute: str, attention: str) -> None:
 def six_nd(
     parameters: NotNegative,
     tokens: NotNegative,
-    recompute: Annotated[str, partial(choice, allowed=("none", "full"))] = "none",
+    recompute: Annotated[str, ("none", "full")] = "none",
 ) -> float:
     """6·N·D: 2 FLOP forward and 4 backward for each parameter and token; 8·N·D with recomputation.
 

@@ -1,11 +1,10 @@
 """How large rounding is: of one number, of a sum, and whether a difference can be rounding."""
 
 import math
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, NotNegative, Positive, checked
-from course_lib.validation import choice, whole
+from course_lib.validation import whole
 
 # Significant binary digits, the hidden one included. fp64, fp32, fp16, bf16: Higham and Mary 2019,
 # "A New Approach to Probabilistic Rounding Error Analysis", table 1.1; tf32: NVIDIA, A100 white
@@ -18,7 +17,7 @@ VERDICTS = ("rounding", "don't know", "more than rounding")
 
 
 @checked
-def unit_roundoff(dtype: Annotated[str, partial(choice, allowed=DIGITS)]) -> float:
+def unit_roundoff(dtype: Annotated[str, DIGITS]) -> float:
     """u = 2^-digits: the largest relative error of rounding a number to `dtype`.
 
     Raises ValueError for a dtype that is not in DIGITS. Higham 2002, "Accuracy and Stability of

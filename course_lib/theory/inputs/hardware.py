@@ -1,7 +1,6 @@
 """Accelerators and the links between them: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Annotated, Any, ClassVar
 
@@ -81,7 +80,7 @@ class Accelerator:
     inside: Link
     between: Link | None = None
     matmul_efficiency: Fraction = MATMUL_EFFICIENCY
-    number_format: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] = "bf16"
+    number_format: Annotated[str, PRECISION_BYTES] = "bf16"
     layer_efficiency: Fraction = LAYER_EFFICIENCY
     attention_efficiency: Fraction = ATTENTION_EFFICIENCY
     new_attention_efficiency: Fraction = ATTENTION_EFFICIENCY

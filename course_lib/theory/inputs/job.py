@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -110,7 +110,7 @@ class Framework:
     layout: Mapping[str, Any] = field(default_factory=dict)
     pipelined: Mapping[str, Any] = field(default_factory=dict)
     buffers_bytes: NotNegative = 0
-    attention_kernel: Annotated[str, partial(choice, allowed=ATTENTION_KERNELS)] = "flash-2"
+    attention_kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2"
     overlap: Mapping[str, float] = field(default_factory=dict)
     token_nodes: Count | None = None
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from course_lib.checked import Count, checked
-from course_lib.validation import choice, flag, number, whole
+from course_lib.validation import flag, number, whole
 
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -59,30 +59,28 @@ class Recipe:
 
     BY_NAME: ClassVar[str] = "RECIPES[{0}]"
 
-    parameters: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] = "bf16"
-    gradients: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] = "bf16"
-    optimizer: Annotated[str, partial(choice, allowed=OPTIMIZER_STATE_BYTES)] = "adamw"
+    parameters: Annotated[str, PRECISION_BYTES] = "bf16"
+    gradients: Annotated[str, PRECISION_BYTES] = "bf16"
+    optimizer: Annotated[str, OPTIMIZER_STATE_BYTES] = "adamw"
     master_copy: bool = True
     gradient_buffer: bool = False
-    compute: Annotated[str, partial(choice, allowed=PRECISION_BYTES)] | None = (
-        None  # as the parameters
-    )
-    gradient_life: Annotated[str, partial(choice, allowed=("always", "backward"))] = "always"
-    update: Annotated[str, partial(choice, allowed=UPDATES)] = "fused"
-    attention: Annotated[str, partial(choice, allowed=("flash", "standard"))] = "flash"
-    recompute: Annotated[str, partial(choice, allowed=RECOMPUTE)] = "none"
+    compute: Annotated[str, PRECISION_BYTES] | None = None  # as the parameters
+    gradient_life: Annotated[str, ("always", "backward")] = "always"
+    update: Annotated[str, UPDATES] = "fused"
+    attention: Annotated[str, ("flash", "standard")] = "flash"
+    recompute: Annotated[str, RECOMPUTE] = "none"
     recompute_layers: int | None = None
-    loss: Annotated[str, partial(choice, allowed=LOSSES)] = "in-place"
+    loss: Annotated[str, LOSSES] = "in-place"
     loss_chunks: Count = 8
     dropout: bool = False
     fused_norms: bool = True
     fused_swiglu: bool = False
     repeat_kv: bool = False
     imbalance: Annotated[float, partial(number, least=1)] = 1.0
-    gathering: Annotated[str, partial(choice, allowed=("fsdp", "yafsdp"))] = "fsdp"
+    gathering: Annotated[str, ("fsdp", "yafsdp")] = "fsdp"
     gathered_units: Count = 2
     gradient_as_bucket_view: bool = False
-    offload: Annotated[str, partial(choice, allowed=("none", "optimizer"))] = "none"
+    offload: Annotated[str, ("none", "optimizer")] = "none"
     fused_accumulation: bool = False
 
     def __post_init__(self) -> None:

@@ -169,8 +169,8 @@ class TransformerShape:
     vocab: Count
     context: Count
     kv_heads: Count = DERIVED  # as many as heads
-    mlp: Annotated[str, partial(choice, allowed=("gelu", "swiglu"))] = "gelu"
-    norm: Annotated[str, partial(choice, allowed=NORM_NUMBERS)] = "layernorm"
+    mlp: Annotated[str, ("gelu", "swiglu")] = "gelu"
+    norm: Annotated[str, NORM_NUMBERS] = "layernorm"
     biases: bool = True
     learned_positions: bool = True
     tied_embeddings: bool = True

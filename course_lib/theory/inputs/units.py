@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated
 
 from course_lib.checked import NotNegative, checked
-from course_lib.validation import choice, number, told, whole
+from course_lib.validation import number, told, whole
 
 # Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -34,7 +34,7 @@ def gib(size_bytes: NotNegative) -> float:
 @checked
 def format_bytes(
     size_bytes: NotNegative,
-    unit: Annotated[str, partial(choice, allowed=("GB", "GiB"))] = "GB",
+    unit: Annotated[str, ("GB", "GiB")] = "GB",
     digits: Annotated[int, partial(whole, least=0, most=12)] = 2,
 ) -> str:
     """Text for a size: `unit` "GB" picks kB, MB, GB, TB; "GiB" picks KiB, MiB, GiB, TiB.

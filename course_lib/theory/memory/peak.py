@@ -32,7 +32,7 @@ from course_lib.theory.memory.states import (
     update_bytes,
     whole_gradients_stay,
 )
-from course_lib.validation import DERIVED, choice, number
+from course_lib.validation import DERIVED, number
 
 # CUDA context, NCCL buffers, library workspaces: a convention, seen between 0.5 and 2 GiB.
 # Source: Bekman, Machine Learning Engineering, training/performance.
@@ -253,7 +253,7 @@ RESERVED_OVER_ALLOCATED = 1.15
 @checked
 def metered_bytes(
     bill: MemoryBreakdown,
-    meter: Annotated[str, partial(choice, allowed=METERS)],
+    meter: Annotated[str, METERS],
     layout: Layout,
     *,
     buffers_bytes: NotNegative = 0,

@@ -30,10 +30,10 @@ class UnitCosts:
     A gather or a reduction of 0 s is a message all the same. Raises ValueError below 0.
     """
 
-    forward_s: Annotated[float, partial(number, least=0, most=1000000.0)]
-    backward_s: Annotated[float, partial(number, least=0, most=1000000.0)]
-    gather_s: Annotated[float, partial(number, least=0, most=1000000.0)]
-    reduce_s: Annotated[float, partial(number, least=0, most=1000000.0)]
+    forward_s: Annotated[float, partial(number, least=0, most=1e6)]
+    backward_s: Annotated[float, partial(number, least=0, most=1e6)]
+    gather_s: Annotated[float, partial(number, least=0, most=1e6)]
+    reduce_s: Annotated[float, partial(number, least=0, most=1e6)]
     weights_bytes: CountOrZero
     gradients_bytes: CountOrZero
     waiting_bytes: CountOrZero = 0

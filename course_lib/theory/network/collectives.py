@@ -150,7 +150,7 @@ def crossover_bytes(
     ranks: int,
     link: Link,
     *,
-    tree: Annotated[str, partial(choice, allowed=TREES)] = "double-tree",
+    tree: Annotated[str, TREES] = "double-tree",
     efficiency: float | None = None,
 ) -> float:
     """Size below which a tree is faster than a ring: equal times, solved for size.

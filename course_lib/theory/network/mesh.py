@@ -6,7 +6,6 @@ arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, checked
@@ -74,7 +73,7 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
 @checked
 def groups(
     layout: Layout,
-    axis: Annotated[str, partial(choice, allowed=ORDER)],
+    axis: Annotated[str, ORDER],
     order: Sequence[str] = ORDER,
 ) -> tuple[tuple[int, ...], ...]:
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
@@ -89,7 +88,7 @@ def groups(
 @checked
 def expert_groups(
     layout: Layout,
-    axis: Annotated[str, partial(choice, allowed=EXPERT_AXES)],
+    axis: Annotated[str, EXPERT_AXES],
     etp: Count | None = None,
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of the experts' own mesh, "etp", "ep" or "edp", over the same ranks, by their first.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, NotNegative, Text, checked
@@ -28,7 +27,7 @@ class CommunicationPolicy:
     """
 
     bucket_bytes: Count = BUCKET_CAP_BYTES
-    algorithm: Annotated[str, partial(choice, allowed=ALGORITHMS)] = "ring"
+    algorithm: Annotated[str, ALGORITHMS] = "ring"
     token_nodes: Count | None = None
 
 
@@ -79,7 +78,7 @@ class Collective:
     of a pass and its last reduction.
     """
 
-    axis: Annotated[str, partial(choice, allowed=AXES)]
+    axis: Annotated[str, AXES]
     what: Text
     operation: str
     count: CountOrZero
@@ -87,8 +86,8 @@ class Collective:
     ranks: Count
     link: Link
     algorithm: str = "ring"
-    kind: Annotated[str, partial(choice, allowed=KINDS)] = "activations"
-    place: Annotated[str, partial(choice, allowed=PLACES)] = "layers"
+    kind: Annotated[str, KINDS] = "activations"
+    place: Annotated[str, PLACES] = "layers"
     hidden: bool = False
     alone: int = 0
 

@@ -62,12 +62,12 @@ class Assumptions:
 
     layer_efficiency: float | None = None
     attention_efficiency: float | None = None
-    attention_kernel: Annotated[str, partial(choice, allowed=ATTENTION_KERNELS)] = "flash-2"
+    attention_kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2"
     touches: NotNegative = TOUCHES
     inside_efficiency: Fraction = INSIDE_EFFICIENCY
     message_touches: NotNegative = MESSAGE_TOUCHES
     message_sms: Annotated[float, partial(number, least=0, most=1)] = MESSAGE_SMS
-    mask: Annotated[str, partial(choice, allowed=MASKS)] | None = None
+    mask: Annotated[str, MASKS] | None = None
     overlap: Mapping[str, float] = field(default_factory=dict)
     policy: CommunicationPolicy = BUCKETS
     host_link: Link = PCIE4

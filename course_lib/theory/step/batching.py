@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, Positive, checked
 from course_lib.theory.inputs.units import format_number
-from course_lib.validation import choice, divisible, listed, number, whole
+from course_lib.validation import divisible, listed, number, whole
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def scaled_learning_rate(
     base: Positive,
     base_batch: Count,
     batch: Count,
-    rule: Annotated[str, partial(choice, allowed=("linear", "sqrt"))],
+    rule: Annotated[str, ("linear", "sqrt")],
     *,
     critical_batch: float | None = None,
 ) -> float:

@@ -160,11 +160,11 @@ class JobCosts:
     `start_s`: until all ranks train. Raises ValueError below 0, and for an update of 0 s.
     """
 
-    update_s: Annotated[float, partial(number, above=0, most=1000000.0)]
-    save_s: Annotated[float, partial(number, least=0, most=1000000.0)]
-    notice_s: Annotated[float, partial(number, least=0, most=1000000.0)]
-    queue_s: Annotated[float, partial(number, least=0, most=1000000.0)]
-    start_s: Annotated[float, partial(number, least=0, most=1000000.0)]
+    update_s: Annotated[float, partial(number, above=0, most=1e6)]
+    save_s: Annotated[float, partial(number, least=0, most=1e6)]
+    notice_s: Annotated[float, partial(number, least=0, most=1e6)]
+    queue_s: Annotated[float, partial(number, least=0, most=1e6)]
+    start_s: Annotated[float, partial(number, least=0, most=1e6)]
 
     @property
     def restart_s(self) -> float:

@@ -17,7 +17,7 @@ NVLink. On a slow network it is message_sms.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any
 
@@ -42,7 +42,7 @@ from course_lib.theory.memory.states import (
 )
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.validation import choice, number
+from course_lib.validation import number
 
 # What is small and hides in every layer goes first; dp has what is left of its window.
 HIDING_ORDER = ("cp", "tp", "ep", "pp", "dp")
@@ -69,7 +69,7 @@ class Hideable:
     def saved_s(
         self,
         assumptions: Assumptions,
-        axis: Annotated[str, partial(choice, allowed=HIDING_ORDER)],
+        axis: Annotated[str, HIDING_ORDER],
         memory_bytes_per_s: Positive,
     ) -> Any:
         """By how much the step gets shorter because messages of `axis` hide.

@@ -34,7 +34,7 @@ class Task:
     stream: Text
     alone_s: Annotated[float, partial(number, above=0, most=1000000000.0)]
     demands: Mapping[str, float] = field(default_factory=dict)
-    weight: Annotated[float, partial(number, least=1e-06, most=1000000.0)] = 1.0
+    weight: Annotated[float, partial(number, least=1e-6, most=1e6)] = 1.0
     after: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from course_lib.checked import Count, checked
 from course_lib.theory.network.context import chunks
 from course_lib.theory.network.experts import capacity, experts_per_rank, zipf_load
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
-from course_lib.validation import choice, divisible, whole
+from course_lib.validation import divisible, whole
 
 MOST_RANKS = 32  # as many as a picture has room for
 STAY = "stay"  # what is sent to oneself
@@ -207,7 +207,7 @@ class Tensor(NamedTuple):
 
 @checked
 def pair_steps(
-    kind: Annotated[str, partial(choice, allowed=PAIR_WIDTHS)],
+    kind: Annotated[str, PAIR_WIDTHS],
     hidden: Count,
     tokens: Count,
     ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)],
