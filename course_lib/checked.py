@@ -84,7 +84,8 @@ def _rule_of(function: Callable[..., Any], name: str) -> _Rule:
 def _rule(annotation: Any) -> _Rule:
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return (), parts[1] if callable(parts[1]) else partial(choice, allowed=parts[1])
+        check = parts[1] if callable(parts[1]) else partial(choice, allowed=parts[1])
+        return _or_none(((), check)) if NoneType in get_args(parts[0]) else ((), check)
     if annotation is bool:
         return (), flag
     if _is_record(annotation):

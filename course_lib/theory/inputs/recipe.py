@@ -64,7 +64,7 @@ class Recipe:
     optimizer: Annotated[str, OPTIMIZER_STATE_BYTES] = "adamw"
     master_copy: bool = True
     gradient_buffer: bool = False
-    compute: Annotated[str, PRECISION_BYTES] | None = None  # as the parameters
+    compute: Annotated[str | None, PRECISION_BYTES] = None  # as the parameters
     gradient_life: Annotated[str, ("always", "backward")] = "always"
     update: Annotated[str, UPDATES] = "fused"
     attention: Annotated[str, ("flash", "standard")] = "flash"
