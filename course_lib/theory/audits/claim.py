@@ -71,7 +71,7 @@ class Audit:
             raise ValueError("claims is empty: give at least one Claim")
 
     def count(self, verdict: str) -> int:
-        """Claims with this verdict. Raises ValueError for a word that is not in VERDICTS."""
+        """Claims with this verdict."""
         choice("verdict", verdict, VERDICTS.values())
         return sum(claim.verdict == verdict for claim in self.claims)
 

@@ -35,7 +35,7 @@ class Program:
     """A training program in fp32 with AdamW on two cards, in samples of `sequence` tokens.
 
     `written_out`: it keeps what the article's program does, a GELU of eight operations and the
-    model's `outputs`; else only what a backward pass needs. Raises ValueError for bad sizes.
+    model's `outputs`; else only what a backward pass needs.
     """
 
     shape: TransformerShape
@@ -51,7 +51,7 @@ class Program:
         """Samples on a card before memory runs out, at most 1,000.
 
         `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD" or "offload", FULL_SHARD with all states in the
-        host's memory. Raises ValueError for another one.
+        host's memory.
         """
         layout = Layout(dp=2, **_WAYS[way])  # type: ignore[arg-type]
         fits, too_many = 0, _MOST + 1

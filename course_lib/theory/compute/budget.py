@@ -69,7 +69,6 @@ def training_run(
     """A run of `flop` in total: time = flop / (gpus × achieved FLOP/s of one GPU).
 
     Hardware FLOPs with the hardware's rate or model FLOPs with peak × MFU: never one of each.
-    Raises ValueError for a rate that is not positive.
     """
     return TrainingRun(flop / (gpus * flop_per_s_per_gpu), gpus, gpu_hour_usd)
 
@@ -89,7 +88,7 @@ def compute_optimal_parameters(
     """The model that makes the most of a budget: N = sqrt(flop / 120).
 
     It follows from flop = 6·N·D with D = 20·N tokens. Source: Hoffmann et al. 2022 ("Chinchilla"),
-    arXiv:2203.15556, table 3. Raises ValueError for a budget below 0.
+    arXiv:2203.15556, table 3.
     """
     return sqrt(flop / (6 * TOKENS_PER_PARAMETER))
 
@@ -107,8 +106,7 @@ def cost(
 def usd_per_million_tokens(tokens_per_s: Positive, gpus: Count, gpu_hour_usd: NotNegative) -> float:
     """Money for 10^6 tokens: GPUs × price of an hour / tokens in an hour × 10^6.
 
-    `tokens_per_s`: of all GPUs together, whether they train or generate. Raises ValueError for a
-    rate that is not positive.
+    `tokens_per_s`: of all GPUs together, whether they train or generate.
     """
     return gpus * gpu_hour_usd / (tokens_per_s * HOUR_S) * 1e6
 
@@ -119,7 +117,7 @@ def even_price(
 ) -> float:
     """The price at which another GPU's tokens cost as much: price × its tokens per second / ours.
 
-    Rates of one GPU each. Raises ValueError for a rate that is not positive.
+    Rates of one GPU each.
     """
     return price_usd * other_tokens_per_s / tokens_per_s
 
@@ -130,7 +128,7 @@ def achieved_flop_per_s(
     time_s: Positive,
     gpus: Count = 1,
 ) -> float:
-    """FLOP/s of one GPU: flop / (time × gpus). Raises ValueError for no time."""
+    """FLOP/s of one GPU: flop / (time × gpus)."""
     return flop / (time_s * gpus)
 
 
@@ -139,7 +137,7 @@ def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: Positive
     """Part of the dense peak that was used: flop / (time × gpus × peak).
 
     MFU if `flop` are model FLOPs, HFU if they are hardware FLOPs. Source: PaLM, arXiv:2204.02311,
-    appendix B. Raises ValueError for a time or a peak that is not positive.
+    appendix B.
     """
     return achieved_flop_per_s(flop, time_s, gpus) / peak_flop_per_s
 

@@ -127,7 +127,6 @@ def training_flops(
     layers' forward pass, "selective" the scores only, "operators" every second matmul. `attention`
     "flash" keeps no scores: its backward pass multiplies queries and keys again, whatever
     `recompute` says (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds nothing.
-    Raises ValueError for counts below 1 and unknown conventions.
     """
     sequence = shape.context if sequence is None else sequence
     total = head_flops(shape, sequences, sequence)
@@ -177,10 +176,7 @@ def layer_flops(
 def attention_flop(
     shape: TransformerShape, one: FlopBreakdown, recompute: str, attention: str
 ) -> int:
-    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated.
-
-    Raises ValueError for unknown conventions.
-    """
+    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated."""
     _check_conventions(MASKS[0], recompute, attention)
     return one.scores_flop + _repeated_scores(shape, one.scores_flop, recompute, attention)
 
@@ -234,9 +230,9 @@ def six_nd(
 ) -> float:
     """6·N·D: 2 FLOP forward and 4 backward for each parameter and token; 8·N·D with recomputation.
 
-    Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For
-    a mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
-    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1. Raises ValueError below 0.
+    Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For a
+    mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
+    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
     """
     return (6 if recompute == "none" else 8) * parameters * tokens
 
@@ -248,7 +244,7 @@ def palm_flop_per_token(
     """6·N + 12·L·H·Q·T: model FLOPs of one token with attention over all T tokens.
 
     L layers, H heads, Q numbers a head, T tokens a sequence. Source: PaLM, arXiv:2204.02311,
-    appendix B. Raises ValueError for counts below 1.
+    appendix B.
     """
     return 6 * parameters + 12 * layers * heads * head_dim * sequence
 
@@ -262,7 +258,6 @@ def megatron_flop(
     (Narayanan et al. 2021, arXiv:2104.04473, equation 3). "selective": as "none" with s/3h
     (Korthikanti et al. 2022, arXiv:2205.05198, appendix A): that charges 12·B·l·s²·h for the
     recomputed scores, whereas their forward pass is 4·B·l·s²·h, which `training_flops` adds.
-    Raises ValueError for counts below 1.
     """
     sizes = {"batch": batch, "sequence": sequence, "layers": layers, "hidden": hidden}
     for name, size in {**sizes, "vocab": vocab}.items():

@@ -20,8 +20,7 @@ VERDICTS = ("rounding", "don't know", "more than rounding")
 def unit_roundoff(dtype: Annotated[str, DIGITS]) -> float:
     """u = 2^-digits: the largest relative error of rounding a number to `dtype`.
 
-    Raises ValueError for a dtype that is not in DIGITS. Higham 2002, "Accuracy and Stability of
-    Numerical Algorithms", theorem 2.2.
+    Source: Higham 2002, "Accuracy and Stability of Numerical Algorithms", theorem 2.2.
     """
     return 2.0 ** -DIGITS[dtype]
 
@@ -30,8 +29,7 @@ def typical_rounding(dtype: str) -> float:
     """u·√(1 / (8·ln 2)): the usual relative error of rounding one number to `dtype`, 0.42·u.
 
     The root of the mean square, for numbers whose logarithms are spread evenly: m between 1 and 2
-    is off by u/√3, relative to itself by u/(√3·m), and the mean of 1/m² is 3 / (8·ln 2). Raises
-    ValueError for a dtype that is not in DIGITS.
+    is off by u/√3, relative to itself by u/(√3·m), and the mean of 1/m² is 3 / (8·ln 2).
     """
     return unit_roundoff(dtype) / math.sqrt(8 * math.log(2))
 
@@ -79,7 +77,7 @@ def grown(error: NotNegative, roundings: Count) -> float:
 def verdict(measured: NotNegative, typical: Positive) -> str:
     """One of VERDICTS, by measured / typical against ROUNDING_UP_TO and MORE_FROM.
 
-    Both are relative differences. Raises ValueError for what is no such number.
+    Both are relative differences.
     """
     if measured > MORE_FROM * typical:
         return VERDICTS[2]

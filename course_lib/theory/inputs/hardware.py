@@ -108,7 +108,7 @@ class Accelerator:
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
 
     def attention_share(self, kernel: str = "flash-2") -> float:
-        """What an attention kernel reaches of the peak. Raises ValueError for an unknown one."""
+        """What an attention kernel reaches of the peak."""
         choice("attention_kernel", kernel, ATTENTION_KERNELS)
         first = self.attention_efficiency * FIRST_FLASH_OVER_SECOND
         known = {"flash-1": first, "new": self.new_attention_efficiency}
@@ -133,8 +133,7 @@ class Accelerator:
 def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
     """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
 
-    Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785. Raises ValueError for
-    rates that are not positive.
+    Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785.
     """
     return flop_per_s / bytes_per_s
 
@@ -142,8 +141,7 @@ def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
 def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2) -> float:
     """FLOP per byte of a matmul that reads both matrices and writes the result once.
 
-    2·m·n·k / (bytes·(m·k + k·n + m·n)), with m rows, k inner, n columns. Raises ValueError for
-    sizes below 1.
+    2·m·n·k / (bytes·(m·k + k·n + m·n)), with m rows, k inner, n columns.
     """
     sizes = {"rows": rows, "inner": inner, "columns": columns, "element_bytes": element_bytes}
     for name, size in sizes.items():

@@ -173,10 +173,7 @@ _COMPILED = {"fused_norms": True, "fused_swiglu": True}
 
 @checked
 def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
-    """The job with the choices of framework `name`, under torch.compile if `compiled`.
-
-    Raises ValueError for an unknown framework.
-    """
+    """The job with the choices of framework `name`, under torch.compile if `compiled`."""
     choice("framework", name, FRAMEWORKS)
     its = FRAMEWORKS[name]
     recipe = {**its.recipe, **(_COMPILED if compiled else _NOTHING)}

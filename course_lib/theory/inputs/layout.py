@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, checked
+from course_lib.checked import Count, CountOrZero, checked
 from course_lib.theory.inputs.schedule_rules import (
     MOST_CHUNKS,
     MOST_STAGES,
@@ -12,15 +12,12 @@ from course_lib.theory.inputs.schedule_rules import (
     Moments,
     check_schedule,
     chunks_in_flight,
-    chunks_on_a_stage,
     full_moments,
     stage_chunks,
     stage_of_chunk,
 )
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.validation import choice, divisible, flag, told, whole
-
-_DEGREES = ("dp", "tp", "pp", "cp", "ep")
+from course_lib.validation import divisible, told, whole
 
 
 @checked
@@ -50,37 +47,29 @@ class Layout:
     Raises ValueError for degrees that do not divide and schedules that cannot run.
     """
 
-    dp: int = 1
-    tp: int = 1
+    dp: Count = 1
+    tp: Count = 1
     pp: Annotated[int, partial(whole, most=MOST_STAGES)] = 1
-    cp: int = 1
-    ep: int = 1
+    cp: Count = 1
+    ep: Count = 1
     zero_stage: Annotated[int, partial(whole, least=0, most=3)] = 0
     sequence_parallel: bool = False
-    micro_batch: int = 1
-    accumulation: int = 1
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    group: int | None = None
-    stage_layers: tuple[int, ...] | None = None
-    shard_group: int | None = None
+    micro_batch: Count = 1
+    accumulation: Count = 1
+    schedule: Annotated[str, SCHEDULES] = "1f1b"
+    virtual_stages: Count = 1
+    group: Count | None = None
+    stage_layers: tuple[CountOrZero, ...] | None = None
+    shard_group: Count | None = None
     reshard: bool = True
-    reduce: str | None = None
+    reduce: Annotated[str | None, ("micro-batch", "group", "update")] = None
     keep_gathered: bool = False
     keep_outputs: bool = False
 
     def __post_init__(self) -> None:
-        for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
-            whole(name, getattr(self, name))
         whole("pp*virtual_stages", self.chunks, most=MOST_CHUNKS)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
-        self._check_sharding()
-        self._check_schedule()
-        self._check_stage_layers()
-
-    def _check_sharding(self) -> None:
         if self.shard_group is not None:
-            whole("shard_group", self.shard_group)
             divisible("dp*cp", self.dp * self.cp, "shard_group", self.shard_group)
             divisible("shard_group", self.shard_group, "ep", self.ep)
         if self.shard_groups > 1 and not self.zero_stage:
@@ -88,17 +77,19 @@ class Layout:
                 f"shard_group {self.shard_group} has nothing to shard with zero_stage 0: set "
                 "zero_stage=1, 2 or 3, or leave shard_group out"
             )
-        flag("reshard", self.reshard)
-        if self.reduce is not None:
-            choice("reduce", self.reduce, ("micro-batch", "group", "update"))
         if not self.reshard and self.zero_stage < 3:
             raise ValueError(
                 f"reshard False keeps gathered weights, and zero_stage {self.zero_stage} gathers "
                 "none: set zero_stage=3, or reshard=True"
             )
+        self._check_schedule()
+        if self.stage_layers is not None and len(self.stage_layers) != self.chunks:
+            raise ValueError(
+                f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
+                f"give {self._pieces} = {self.chunks}"
+            )
 
     def _check_schedule(self) -> None:
-        choice("schedule", self.schedule, SCHEDULES)
         if (self.virtual_stages > 1) != (self.schedule == "interleaved"):
             raise ValueError(
                 f"virtual_stages {self.virtual_stages} does not go with schedule "
@@ -110,17 +101,6 @@ class Layout:
             raise ValueError(
                 f"reduce 'group' needs groups of micro-batches, which {self.schedule!r} has not: "
                 "set schedule='interleaved', or reduce='micro-batch' or 'update'"
-            )
-
-    def _check_stage_layers(self) -> None:
-        if self.stage_layers is None:
-            return
-        for chunk, layers in enumerate(self.stage_layers):
-            whole(f"stage_layers[{chunk}]", layers, least=0)
-        if len(self.stage_layers) != self.chunks:
-            raise ValueError(
-                f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
-                f"give {self._pieces} = {self.chunks}"
             )
 
     @property
@@ -136,7 +116,7 @@ class Layout:
     @property
     def chunks(self) -> int:
         """Pieces into which the layers are cut: pp · virtual_stages, 2 pp under "zbv"."""
-        return self.pp * chunks_on_a_stage(self.schedule, self.virtual_stages)
+        return self.pp * (2 if self.schedule == "zbv" else self.virtual_stages)
 
     @property
     def _pieces(self) -> str:
@@ -193,7 +173,11 @@ class Layout:
         else:
             divisible("kv_heads", shape.kv_heads, "tp", self.tp)
         divisible("ffn", shape.ffn, "tp", self.tp)
-        self._check_experts(shape)
+        if shape.experts:
+            divisible("experts", shape.experts, "ep", self.ep)
+            divisible("expert_ffn", shape.expert_width, "tp", self.tp)
+        elif self.ep > 1:
+            raise ValueError(f"ep {self.ep} has no experts to spread in this model: set ep=1")
         self.check_chunks(shape)
         if sequence is not None:
             self.check_sequence(sequence)
@@ -204,14 +188,6 @@ class Layout:
         divisible("sequence", sequence, "cp", self.cp)
         if self.sequence_parallel:
             divisible("sequence/cp", sequence // self.cp, "tp", self.tp)
-
-    def _check_experts(self, shape: TransformerShape) -> None:
-        if not shape.experts:
-            if self.ep > 1:
-                raise ValueError(f"ep {self.ep} has no experts to spread in this model: set ep=1")
-            return
-        divisible("experts", shape.experts, "ep", self.ep)
-        divisible("expert_ffn", shape.expert_width, "tp", self.tp)
 
     @checked
     def check_world(self, world: Count) -> None:
@@ -246,7 +222,6 @@ class Layout:
 
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
-        self.check_chunks(shape)
         whole("chunk", chunk, least=0, most=self.chunks - 1)
         if self.stage_layers is not None:
             start = sum(self.stage_layers[:chunk])
@@ -254,11 +229,6 @@ class Layout:
         each, extra = divmod(shape.layers, self.chunks)
         start = chunk * each + min(chunk, extra)
         return start, start + each + (chunk < extra)
-
-    def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
-        """The layers of one chunk by kind, (a layer, how many are like it)."""
-        start, stop = self.layer_slice(shape, chunk)
-        return shape.layer_kinds(start, stop)
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
         """Chunks held by one pipeline rank, see `schedule_rules`: stage, stage + pp, …"""

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 from course_lib.checked import Count, checked
-from course_lib.validation import flag, number, whole
+from course_lib.validation import number
 
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -69,7 +69,7 @@ class Recipe:
     update: Annotated[str, UPDATES] = "fused"
     attention: Annotated[str, ("flash", "standard")] = "flash"
     recompute: Annotated[str, RECOMPUTE] = "none"
-    recompute_layers: int | None = None
+    recompute_layers: Count | None = None
     loss: Annotated[str, LOSSES] = "in-place"
     loss_chunks: Count = 8
     dropout: bool = False
@@ -84,33 +84,21 @@ class Recipe:
     fused_accumulation: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(getattr(type(self), name), bool):
-                flag(name, value)
-        self._refuse_double_fp32()
-        if self.recompute_layers is not None:
-            whole("recompute_layers", self.recompute_layers)
-            if self.recompute == "none":
+        for copy, of in (("master_copy", "parameters"), ("gradient_buffer", "gradients")):
+            if getattr(self, copy) and getattr(self, of) == "fp32":
                 raise ValueError(
-                    f"recompute_layers {self.recompute_layers} has nothing to repeat with "
-                    "recompute 'none': set recompute='full', or leave recompute_layers out"
+                    f"{copy} True keeps a second fp32 copy of {of} that are fp32 already: "
+                    f"set {copy}=False"
                 )
+        if self.recompute_layers is not None and self.recompute == "none":
+            raise ValueError(
+                f"recompute_layers {self.recompute_layers} has nothing to repeat with "
+                "recompute 'none': set recompute='full', or leave recompute_layers out"
+            )
         if self.gathering == "yafsdp" and self.gathered_units != 2:
             raise ValueError(
                 f"gathered_units {self.gathered_units} is not what yafsdp does, which has two "
                 "buffers: set gathered_units=2, or gathering='fsdp'"
-            )
-
-    def _refuse_double_fp32(self) -> None:
-        if self.master_copy and self.parameters == "fp32":
-            raise ValueError(
-                "master_copy True keeps a second fp32 copy of parameters that are fp32 already: "
-                "set master_copy=False"
-            )
-        if self.gradient_buffer and self.gradients == "fp32":
-            raise ValueError(
-                "gradient_buffer True keeps a second fp32 copy of gradients that are fp32 already: "
-                "set gradient_buffer=False"
             )
 
     @property

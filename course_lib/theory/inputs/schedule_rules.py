@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, checked
-from course_lib.validation import choice, divisible, text, whole
+from course_lib.checked import Count, CountOrZero, Text, checked
+from course_lib.validation import choice, divisible, whole
 
 # As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
 MOST_CHUNKS = 10_000
@@ -21,7 +21,7 @@ def check_schedule(
     virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1,
     *,
     group: int | None = None,
-    words: tuple[str, str] = ("stages", "micro_batches"),
+    words: tuple[Text, ...] = ("stages", "micro_batches"),
 ) -> None:
     """Raise ValueError unless schedule `name` exists for these sizes.
 
@@ -36,8 +36,6 @@ def check_schedule(
     """
     whole("words", len(words), 2, 2)
     stages_word, batches_word = words
-    text("stages_word", stages_word)
-    text("batches_word", batches_word)
     choice("schedule", name, SCHEDULES)
     whole(stages_word, stages)
     whole(batches_word, micro_batches)
@@ -51,8 +49,11 @@ def check_schedule(
             "take schedule 'interleaved' or virtual_stages 1"
         )
     if name == "dualpipe":
-        _even(stages_word, stages)
-        _even(batches_word, micro_batches)
+        for word, value in ((stages_word, stages), (batches_word, micro_batches)):
+            if value % 2:
+                raise ValueError(
+                    f"{word} {value} is odd, and dualpipe works from both ends: take {value + 1}"
+                )
         whole(f"{batches_word} of dualpipe", micro_batches, least=2 * stages)
     if name == "zbv":
         whole(f"{batches_word} of zbv", micro_batches, least=2 * stages - 1)
@@ -111,13 +112,6 @@ def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None
             f"group {group} cuts {micro_batches} micro-batches into groups of which the last has "
             f"{last}, and {stages} stages would wait for each other: make every group at least "
             f"{stages}, or take one of all {micro_batches}"
-        )
-
-
-def _even(word: str, value: int) -> None:
-    if value % 2:
-        raise ValueError(
-            f"{word} {value} is odd, and dualpipe works from both ends: take {value + 1}"
         )
 
 

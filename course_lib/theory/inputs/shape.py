@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
+from operator import add
 from typing import Annotated, ClassVar
 
 from course_lib.checked import Count, CountOrZero, Text, checked
 from course_lib.theory.inputs.units import format_count
-from course_lib.validation import DERIVED, choice, derive, divisible, told, whole
+from course_lib.validation import DERIVED, derive, divisible, whole
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ParameterCount:
     head: int = 0
 
     def __add__(self, other: "ParameterCount") -> "ParameterCount":
-        return ParameterCount(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return ParameterCount(*map(add, self, other))
 
     def __iter__(self) -> Iterator[int]:
         """The leaves in order."""
@@ -115,6 +116,7 @@ class Matrix:
         return 2 * self.inputs * self.outputs * self.used
 
 
+@checked
 @dataclass(frozen=True)
 class LatentAttention:
     """Multi-head latent attention: queries, and keys with values, pass through narrow latents.
@@ -124,16 +126,11 @@ class LatentAttention:
     means that queries are not compressed. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.
     """
 
-    q_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-    def __post_init__(self) -> None:
-        for leaf in fields(self):
-            if leaf.name != "q_rank" or self.q_rank is not None:
-                whole(leaf.name, getattr(self, leaf.name))
+    q_rank: Count | None
+    kv_rank: Count
+    nope_dim: Count
+    rope_dim: Count
+    value_dim: Count
 
 
 @checked
@@ -174,15 +171,15 @@ class TransformerShape:
     biases: bool = True
     learned_positions: bool = True
     tied_embeddings: bool = True
-    head_dim: int | None = None
-    experts: int = 0
-    top_k: int = 0
-    shared_experts: int = 0
-    expert_ffn: int = 0  # as wide as ffn
-    dense_layers: int = 0
+    head_dim: Count | None = None
+    experts: CountOrZero = 0
+    top_k: CountOrZero = 0
+    shared_experts: CountOrZero = 0
+    expert_ffn: CountOrZero = 0  # as wide as ffn
+    dense_layers: CountOrZero = 0
     mla: LatentAttention | None = None
-    attention_biases: str | None = None
-    qk_norm: str = "none"
+    attention_biases: Annotated[str | None, ("none", "qkv", "all")] = None
+    qk_norm: Annotated[str, ("none", "head", "all")] = "none"
     layer_norms: Annotated[int, partial(whole, most=MOST_NORMS)] = 2
     shared_gate: bool = False
 
@@ -195,11 +192,6 @@ class TransformerShape:
         if self.mla is None and self.head_dim is None:
             divisible("hidden", self.hidden, "heads", self.heads)
         divisible("heads", self.heads, "kv_heads", self.kv_heads)
-        if self.head_dim is not None:
-            whole("head_dim", self.head_dim)
-        choice("qk_norm", self.qk_norm, ("none", "head", "all"))
-        if self.attention_biases is not None:
-            choice("attention_biases", self.attention_biases, ("none", "qkv", "all"))
         if self.mla is None:
             return
         if self.attention_biases is not None or self.qk_norm != "none":
@@ -214,14 +206,16 @@ class TransformerShape:
             )
 
     def _check_experts(self) -> None:
-        whole("experts", self.experts, least=0)
         if not self.experts:
-            self._refuse_expert_sizes()
+            for name in ("top_k", "shared_experts", "dense_layers", "expert_ffn", "shared_gate"):
+                value = getattr(self, name)
+                if value:
+                    raise ValueError(
+                        f"{name} {value} is used only with experts, got experts 0: "
+                        f"set experts, or {name}={type(value)()}"
+                    )
             return
-        whole("expert_ffn", self.expert_ffn, least=0)
         whole("top_k", self.top_k)
-        whole("shared_experts", self.shared_experts, least=0)
-        whole("dense_layers", self.dense_layers, least=0)
         _at_most("top_k", self.top_k, "experts", self.experts)
         _at_most("dense_layers", self.dense_layers, "layers - 1", self.layers - 1)
         if self.shared_gate and not self.shared_experts:
@@ -234,17 +228,6 @@ class TransformerShape:
                 f"ffn {self.ffn} is used by no layer, since all have experts of width "
                 f"{self.expert_width}: set ffn={self.expert_width}, or dense_layers"
             )
-
-    def _refuse_expert_sizes(self) -> None:
-        unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
-        unused |= {"shared_gate": False}
-        for name, nothing in unused.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value != nothing:
-                raise ValueError(
-                    f"{name} {told(value)} is used only with experts, got experts 0: "
-                    f"set experts, or {name}={nothing}"
-                )
 
     @property
     def head_width(self) -> int:
@@ -330,7 +313,6 @@ class TransformerShape:
         """Exact parameters of layer number `layer`, counted from 0.
 
         Latent attention has a norm on each latent; `qk_norm` one for queries and one for keys.
-        Raises ValueError for a layer that is not there.
         """
         leaves = dict.fromkeys((leaf.name for leaf in fields(ParameterCount)), 0)
         for matrix in self.layer_matrices(layer):
@@ -340,7 +322,10 @@ class TransformerShape:
             else:
                 leaves[matrix.place] += matrix.copies * matrix.parameters
         latents = 0 if self.mla is None else (self.mla.q_rank or 0) + self.mla.kv_rank
-        leaves["norms"] = self._norm(self.layer_norms * self.hidden + latents + self._qk_norm_width)
+        # Norms of queries and keys weigh the numbers of one head each, or of all heads.
+        heads = {"none": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
+        normed = self.layer_norms * self.hidden + latents + heads * self.head_width
+        leaves["norms"] = normed * NORM_NUMBERS[self.norm]
         return ParameterCount(**leaves)
 
     def embedding_parameters(self) -> ParameterCount:
@@ -351,16 +336,7 @@ class TransformerShape:
     def head_parameters(self) -> ParameterCount:
         """What is after the last layer: a norm, and the head unless it is the tied embedding."""
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return ParameterCount(norms=self._norm(self.hidden), head=head)
-
-    @property
-    def _qk_norm_width(self) -> int:
-        """Numbers that the norms of queries and keys weigh: of one head each, or of all heads."""
-        each = {"none": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
-        return each * self.head_width
-
-    def _norm(self, width: int) -> int:
-        return width * NORM_NUMBERS[self.norm]
+        return ParameterCount(norms=self.hidden * NORM_NUMBERS[self.norm], head=head)
 
     def layer_kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
         """Layers start … stop-1 as (a layer, how many are like it): dense, then with experts.

@@ -21,13 +21,13 @@ _COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 @checked
 def gb(size_bytes: NotNegative) -> float:
-    """Bytes as decimal gigabytes: size / 10^9. Raises ValueError below 0."""
+    """Bytes as decimal gigabytes: size / 10^9."""
     return size_bytes / GB
 
 
 @checked
 def gib(size_bytes: NotNegative) -> float:
-    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB. Raises ValueError below 0."""
+    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB."""
     return size_bytes / GIB
 
 
@@ -37,10 +37,7 @@ def format_bytes(
     unit: Annotated[str, ("GB", "GiB")] = "GB",
     digits: Annotated[int, partial(whole, least=0, most=12)] = 2,
 ) -> str:
-    """Text for a size: `unit` "GB" picks kB, MB, GB, TB; "GiB" picks KiB, MiB, GiB, TiB.
-
-    Raises ValueError for another unit or a size that is not a finite number.
-    """
+    """Text for a size: `unit` "GB" picks kB, MB, GB, TB; "GiB" picks KiB, MiB, GiB, TiB."""
     for name, factor in (_DECIMAL if unit == "GB" else _BINARY).items():
         if size_bytes >= factor:
             return f"{size_bytes / factor:.{digits}f} {name}"
@@ -63,8 +60,7 @@ def format_number(
 ) -> str:
     """Text for a number of `digits` digits, and never "1.26e+03": 1258.4 is "1,258".
 
-    Large numbers keep all digits before the point. Raises ValueError for a value that is not a
-    finite number and for digits outside of 1 to 12.
+    Large numbers keep all digits before the point.
     """
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
@@ -92,10 +88,7 @@ def format_flop(flop: Annotated[float, partial(number, least=0, most=1e40)]) -> 
 
 @checked
 def format_seconds(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
-    """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs".
-
-    Raises ValueError for a time below 0 or one that is not a finite number.
-    """
+    """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs"."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= 0.9995 * factor:
             value = seconds / factor
@@ -105,10 +98,7 @@ def format_seconds(seconds: Annotated[float, partial(number, least=0, most=1e18)
 
 @checked
 def format_duration(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
-    """Text for a time that people wait: 1156 is "19.3 min"; below two minutes as `format_seconds`.
-
-    Raises ValueError for a time below 0 or one that is not a finite number.
-    """
+    """Text for a time that people wait: 1156 is "19.3 min"; less than two as `format_seconds`."""
     for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.9995 * factor:
             value = seconds / factor

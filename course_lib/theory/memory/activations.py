@@ -69,7 +69,7 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     inputs of matrices 4, queries 2, keys and values 4, attention output 2, MLP 16, masks 2, which
     is 34; scores 5·a·s/h, dropped by selective recomputation. Full recomputation keeps 2, the
     layer's input. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; for "operators"
-    see `_saved_operators`. Raises ValueError for a layer that is not there.
+    see `_saved_operators`.
     """
     if job.recipe.recompute == "full":
         whole("layer", layer, least=0, most=job.shape.layers - 1)

@@ -50,7 +50,7 @@ def training_memory(
 ) -> MemoryBreakdown:
     """All seven consumers of one GPU that trains `shape` alone, by default at its whole context.
 
-    `gpu_memory` with one GPU. Raises ValueError for counts below 1 and a sequence that is too long.
+    `gpu_memory` with one GPU.
     """
     job = Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=sequence)
     return gpu_memory(job, overhead_bytes=overhead_bytes)
@@ -60,10 +60,7 @@ def training_memory(
 def gpu_memory(
     job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
 ) -> MemoryBreakdown:
-    """Peak memory of one GPU of pipeline rank `stage`: the largest of `memory_moments`.
-
-    Raises ValueError for a stage that is not there.
-    """
+    """Peak memory of one GPU of pipeline rank `stage`: the largest of `memory_moments`."""
     moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
     return max(moments.values(), key=lambda bill: bill.total_bytes)
 
@@ -263,9 +260,8 @@ def metered_bytes(
 
     "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": what the caching allocator
     holds, taken as reserved_over_allocated (fitted) times as much, and `buffers_bytes` of the
-    framework.
-    "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all ranks.
-    Raises ValueError for another meter.
+    framework. "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all
+    ranks.
     """
     allocated = bill.total_bytes - bill.overhead_bytes
     if meter == "allocated":
@@ -287,10 +283,7 @@ def communicators(layout: Layout) -> int:
 
 
 def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
-    """The derivation of `gpu_memory` for one stage: convention, shares, then every leaf and total.
-
-    Raises ValueError as `gpu_memory` does, and for a `unit` other than "GB" and "GiB".
-    """
+    """The derivation of `gpu_memory` for one stage: convention, shares, leaves and total."""
     moments = memory_moments(job, stage)
     peak = max(moments, key=lambda name: moments[name].total_bytes)
     bill = moments[peak]

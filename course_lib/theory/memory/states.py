@@ -148,7 +148,7 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
         its_table, its_embedding, its_head, its_tied = _end_parameters(shape, layout, chunk)
         its_ends = its_embedding + its_head - its_tied
         its_dense, its_experts = its_ends, 0
-        for layer, count in layout.layers_of(shape, chunk):
+        for layer, count in shape.layer_kinds(*layout.layer_slice(shape, chunk)):
             if layer not in cuts:
                 cuts[layer] = _layer_parameters(shape, layout, layer)
             its_dense += count * cuts[layer][0]
@@ -167,8 +167,7 @@ def model_states(parameters: Count, recipe: Recipe, layout: Layout = ALONE) -> M
 
     AdamW in bf16 with an fp32 master copy: 2 + 2 + (4 + 8) = 16 bytes per parameter. On each of n
     GPUs ZeRO leaves 4P + 12P/n (stage 1), 2P + 14P/n (2), 16P/n (3); tp and pp divide P evenly.
-    Source: ZeRO, arXiv:1910.02054, section 3.1 and figure 1. Raises ValueError unless `parameters`
-    is a whole number.
+    Source: ZeRO, arXiv:1910.02054, section 3.1 and figure 1.
     """
     local = LocalParameters(-(-parameters // (layout.tp * layout.pp)))
     return sharded_states(local, recipe, layout)

@@ -26,8 +26,8 @@ _MOST_UNITS = 200
 class UnitCosts:
     """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
 
-    `waiting_bytes`: of the root's gradients the head's, which wait for the embedding's.
-    A gather or a reduction of 0 s is a message all the same. Raises ValueError below 0.
+    `waiting_bytes`: of the root's gradients the head's, which wait for the embedding's. A gather or
+    a reduction of 0 s is a message all the same.
     """
 
     forward_s: Annotated[float, partial(number, least=0, most=1e6)]
@@ -190,10 +190,10 @@ def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_LAYER
     """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
 
     A turn is a pass. Layer n uses buffer n mod 2: the part ("whole weights", 0) or ("gradients",
-    1), whose label is the layer. While one computes, the next layer arrives in the other buffer,
-    an "all-gather", unless it lies there from before; in the backward pass the gradients of the
-    layer before leave, a "reduce-scatter". 2·layers - 2 gathers in all, one before the first turn.
-    Source: github.com/yandex/YaFSDP, version 1, 2024. Raises ValueError for fewer than two layers.
+    1), whose label is the layer. While one computes, the next layer arrives in the other buffer, an
+    "all-gather", unless it lies there from before; in the backward pass the gradients of the layer
+    before leave, a "reduce-scatter". 2·layers - 2 gathers in all, one before the first turn.
+    Source: github.com/yandex/YaFSDP, version 1, 2024.
     """
     return Trace(_events(layers))
 

@@ -152,8 +152,7 @@ def ring_or_tree(
 
     `tree` "tree" sends the whole tensor level by level, "double-tree" in pieces through two trees
     and reaches TREE_EFFICIENCY of the bandwidth. The crossover is where the times are equal.
-    Source: Thakur, Rabenseifner, Gropp 2005, section 4. Raises ValueError for a size below 0 and
-    fewer than 1 rank.
+    Source: Thakur, Rabenseifner, Gropp 2005, section 4.
     """
     choice("tree", tree, collectives.TREES)
     ring_s = collectives.seconds(operation, size_bytes, ranks, link)
@@ -209,7 +208,7 @@ class NcclWay:
 
     @checked
     def seconds(self, size_bytes: NotNegative) -> float:
-        """The time that NCCL expects: latency + size / bandwidth. Raises ValueError below 0."""
+        """The time that NCCL expects: latency + size / bandwidth."""
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
@@ -232,5 +231,5 @@ def nccl_ways() -> tuple[NcclWay, ...]:
 
 
 def nccl_choice(size_bytes: float) -> NcclWay:
-    """The way with the least time for this size. Raises ValueError for a size below 0."""
+    """The way with the least time for this size."""
     return min(nccl_ways(), key=lambda way: way.seconds(size_bytes))

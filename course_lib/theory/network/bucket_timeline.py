@@ -74,7 +74,7 @@ def ddp_all_reduces(syncs: Count, buckets: Count) -> int:
 class Gradient:
     """One step of backward: `backward_s` of computing, then `size_bytes` of gradient are there.
 
-    0 bytes: a step that only passes its gradient on. Raises ValueError below 0.
+    0 bytes: a step that only passes its gradient on.
     """
 
     name: Text
@@ -229,7 +229,6 @@ def hiding_tokens(
     4·N·T / F = 2(n-1)/n · e·N / β, solved for T: e·(n-1)/(2n) · F / β. The model's size N cancels.
     F is what a GPU really computes per second, β one way, e bytes of a gradient. Not FSDP's:
     `hiding.fsdp_hiding_tokens` has its gathers as well. Compare How to Scale Your Model,
-    jax-ml.github.io/scaling-book/training, for e = 2. Raises ValueError for rates that are not
-    positive.
+    jax-ml.github.io/scaling-book/training, for e = 2.
     """
     return bus_factor("all-reduce", ranks) * element_bytes * flop_per_s / (4 * bytes_per_s)

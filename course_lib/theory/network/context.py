@@ -28,7 +28,7 @@ def rank_scores(
     """Causal scores (query times key) of one head and one sequence that `rank` computes.
 
     A chunk of c tokens meets each earlier chunk in c² scores, and itself in c² of which the mask
-    hides c(c-1)/2; those are counted if `masked`. Raises ValueError for uneven chunks.
+    hides c(c-1)/2; those are counted if `masked`.
     """
     mine = chunks(rank, ranks, zigzag)
     divisible("sequence", sequence, "chunks", ranks * len(mine))

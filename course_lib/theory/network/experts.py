@@ -21,7 +21,7 @@ class ExpertLoad:
     """Choices that fall on each expert, and the capacity that each expert has.
 
     A token makes `top_k` choices. Experts are spread over `ranks` in order, equally many on each;
-    `row_bytes` is what one token takes on its way. Raises ValueError for sizes that do not fit.
+    `row_bytes` is what one token takes on its way.
     """
 
     load: tuple[int, ...]

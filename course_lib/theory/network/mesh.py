@@ -59,10 +59,7 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
 
 @checked
 def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
-    """Coordinates of a rank: rank // stride mod degree, for each axis.
-
-    Raises ValueError for a rank that the layout does not have.
-    """
+    """Coordinates of a rank: rank // stride mod degree, for each axis."""
     whole("rank", rank, least=0, most=layout.world - 1)
     return {
         axis: rank // stride % getattr(layout, axis)
@@ -96,7 +93,7 @@ def expert_groups(
     Each stage's tp · cp · dp ranks are dealt out anew: etp ranks share an expert's matrices, ep
     such groups have all experts, and the edp = tp·cp·dp / (etp·ep) ranks of a place hold the same.
     `etp` None: tp, as the rest of the theory has it. Source: Liu et al. 2025, arXiv:2504.14960,
-    section 3.2; Megatron-LM, parallel_state.py. Raises ValueError for degrees that do not divide.
+    section 3.2; Megatron-LM, parallel_state.py.
     """
     etp = layout.tp if etp is None else etp
     stage = layout.tp * layout.cp * layout.dp

@@ -40,10 +40,9 @@ def step_traffic(
     micro-batch; gradients as often as `Layout.reductions` says. tp: 4 all-reduces of b·s·h per
     layer and micro-batch, or as many pairs of all-gather and reduce-scatter. cp: keys and values
     around a ring, their gradients back. ep: all-to-all of routed tokens, there and back, forward
-    and backward. pp: b·s·h per boundary.
-    Full recomputation repeats what belongs to the forward pass. `overlap`: see `Traffic`.
-    Only what talks along `axes` is counted, which is quicker for one of them.
-    Raises ValueError for a stage or an axis that is not there.
+    and backward. pp: b·s·h per boundary. Full recomputation repeats what belongs to the forward
+    pass. `overlap`: see `Traffic`. Only what talks along `axes` is counted, which is quicker for
+    one of them.
     """
     step = _Step(job, stage, policy or CommunicationPolicy())
     for axis in axes:

@@ -15,9 +15,8 @@ class CutLayer:
     """One layer of 12h² weights, forward and backward, on one of `tp` GPUs.
 
     Everything is ideal: matrices at the dense peak, the link at its full rate, nothing overlapped,
-    attention scores left out. `tokens` is b·s of one micro-batch.
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2. Raises ValueError for sizes below
-    1 and a peak that is not positive.
+    attention scores left out. `tokens` is b·s of one micro-batch. Source: Narayanan et al. 2021,
+    arXiv:2104.04473, section 3.2.
     """
 
     hidden: Count

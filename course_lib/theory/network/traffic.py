@@ -144,7 +144,6 @@ class Traffic:
     """Every collective of one training step on one GPU; totals are properties.
 
     `overlap`: the part of an axis' time that hides behind computation, {"dp": 0.9}; 0 where absent.
-    Raises ValueError for another axis or a part outside 0..1.
     """
 
     collectives: tuple[Collective, ...]

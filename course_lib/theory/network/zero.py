@@ -32,8 +32,7 @@ class Shard:
 def shard(parameters: Count, ranks: Count, rank: int) -> Shard:
     """Rank `rank`'s part of a vector of `parameters` elements cut over `ranks`.
 
-    s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s. Raises ValueError
-    for a rank that is not there.
+    s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s.
     """
     whole("rank", rank, least=0, most=ranks - 1)
     size = -(-parameters // ranks)

@@ -213,7 +213,7 @@ def split_backward(order: Sequence[Pass], late: CountOrZero) -> tuple[Pass, ...]
     """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
 
     1F1B with `late` = stage is ZB-H1; with twice the warm-up and `late` = 2 · stage it is ZB-H2.
-    Raises ValueError for a `late` below 0. Source: Qi et al. 2023, arXiv:2401.10241, section 2.
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.
     """
     passes: list[Pass] = []
     waiting: list[Pass] = []

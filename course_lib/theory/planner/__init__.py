@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_SHOWN = 10_000  # options that are made at once
+_Shown = Annotated[int, partial(whole, most=MOST_SHOWN)]
 # A layout with no more regret is near the top: predictions err by as much.
 NEAR_THE_TOP = 0.05
 # What no prediction tells apart counts as equally fast.
@@ -106,16 +107,12 @@ class Plan:
         return len(self._fits)
 
     @checked
-    def best(
-        self, count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 10
-    ) -> tuple[PlannedLayout, ...]:
+    def best(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
         return tuple(map(self._option, self._fits[:count].tolist()))
 
     @checked
-    def ranked(
-        self, count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 10
-    ) -> tuple[PlannedLayout, ...]:
+    def ranked(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
         """One layout of each tp × pp × ep that fits, the fastest first, and then all others.
 
         tp, pp and ep cut the model; what is left of a cut is its fastest layout, and of those that
@@ -138,7 +135,7 @@ class Plan:
 
         seen: dict[tuple[int, ...], int] = {}
         cuts = numpy.array([seen.setdefault(row.cut, len(seen)) for row in self.found.rows])
-        rows = numbers // self._per_row
+        rows = numbers // (len(self.question.recipes) * len(ZERO_STAGES))
         its, cp = cuts[rows], self.found.tables.columns["cp"][rows]
         _, first, family = numpy.unique(its, return_index=True, return_inverse=True)
         tied = numpy.flatnonzero(cost <= cost[first][family] * (1 + EQUALLY_FAST))
@@ -184,9 +181,11 @@ class Plan:
     def why(self, layout: Layout, recompute: str | None = None) -> str:
         """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
 
-        `recompute` None: as in the recipe. Raises ValueError for an unknown one.
+        `recompute` None: as in the recipe.
         """
-        recipe = self._recipe(recompute)
+        recipe = self.question.recipe
+        if recompute is not None:
+            recipe = replace(recipe, recompute=recompute)
         reason = rule_broken(self.question, layout) or too_large(self.question, layout, recipe)
         if reason:
             return reason
@@ -245,34 +244,18 @@ class Plan:
 
     @checked
     def mfu(self, step_s: Positive) -> float:
-        """Model FLOPs utilisation of a step that takes `step_s`. Raises ValueError for 0 s."""
-        return self._model_flop / (step_s * self._peak)
-
-    @cached_property
-    def _model_flop(self) -> float:
-        question = self.question
+        """Model FLOPs utilisation of a step that takes `step_s`."""
+        question, cluster = self.question, self.question.cluster
         mask = question.assumptions.attention_mask(question.recipe)
         flops = training_flops(question.shape, question.global_batch, question.sequence, mask=mask)
-        return flops.model_flop
-
-    @property
-    def _peak(self) -> float:
-        cluster = self.question.cluster
-        return cluster.world * cluster.accelerator.peak_flop_per_s
-
-    def _recipe(self, recompute: str | None) -> Recipe:
-        recipe = self.question.recipe
-        return recipe if recompute is None else replace(recipe, recompute=recompute)
+        peak = cluster.world * cluster.accelerator.peak_flop_per_s
+        return flops.model_flop / (step_s * peak)
 
     def _step(self, layout: Layout, recipe: Recipe) -> StepTime:
         return step_time(self.question.job(layout, recipe), self.question.assumptions)
 
-    @property
-    def _per_row(self) -> int:
-        return len(self.question.recipes) * len(ZERO_STAGES)
-
     def _option(self, index: int, as_fast: int = 0) -> PlannedLayout:
-        row, rest = divmod(index, self._per_row)
+        row, rest = divmod(index, len(self.question.recipes) * len(ZERO_STAGES))
         recipe, zero = divmod(rest, len(ZERO_STAGES))
         return PlannedLayout(
             self.found.rows[row].layout(ZERO_STAGES[zero]),
@@ -312,9 +295,7 @@ class Plan:
 
 
 @checked
-def sturdy(
-    plans: Sequence[Plan], count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 5
-) -> tuple[Judged, ...]:
+def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     """The `count` ways to cut the model, tp × pp × ep, of the least regret under some assumptions.
 
     Each comes with the layout of it that has the least, see `Plan.ranked`. `plans` answer one
@@ -330,9 +311,7 @@ def sturdy(
 
 
 @checked
-def fastest(
-    plans: Sequence[Plan], count: Annotated[int, partial(whole, most=MOST_SHOWN)] = 5
-) -> tuple[Judged, ...]:
+def fastest(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     """The first plan's fastest cuts of the model, with their times in all plans; see `sturdy`."""
     first = _same_layouts(plans)
     times = first._time[first._fits]
@@ -424,17 +403,7 @@ def plan(
     be shared out and a cluster too small for one layer.
     """
     sequence = shape.context if sequence is None else sequence
-    assumptions = assumptions or Assumptions()
-    question = Question(
-        shape=shape,
-        recipe=recipe,
-        cluster=cluster,
-        global_batch=global_batch,
-        sequence=sequence,
-        assumptions=assumptions,
-        overhead_bytes=overhead_bytes,
-        margin=margin,
-        only=dict(only or {}),
-    )
+    asked = (shape, recipe, cluster, global_batch, sequence, assumptions or Assumptions())
+    question = Question(*asked, overhead_bytes, margin, dict(only or {}))
     check_one_layer(question)
     return Plan(question, search(question))

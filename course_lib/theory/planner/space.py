@@ -137,14 +137,9 @@ def _layout(row: Row, zero_stage: int) -> Layout:
     )
 
 
-def divisors(number: int) -> list[int]:
-    """All divisors, in order."""
-    return list(_divisors(number))
-
-
 @cache
-def _divisors(number: int) -> tuple[int, ...]:
-    """By prime factors, since most numbers here have small ones only."""
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, in order; by prime factors, since most numbers here have small ones only."""
     found, rest, factor = [1], number, 2
     while factor * factor <= rest:
         powers = [1]
@@ -162,12 +157,6 @@ def tensor_degrees(question: Question) -> list[int]:
     """Degrees that stay within a node and divide the model's heads and widths."""
     degrees = divisors(question.cluster.gpus_per_node)
     return [tp for tp in degrees if _accepts(question.shape, tp)]
-
-
-def expert_degrees(question: Question) -> list[int]:
-    """Divisors of the number of experts; 1 for a model without."""
-    shape = question.shape
-    return divisors(shape.experts) if shape.experts else [1]
 
 
 def _accepts(shape: TransformerShape, tp: int) -> bool:
@@ -203,7 +192,7 @@ def _rows(question: Question) -> Iterator[Row]:
 
 def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[Row]:
     """cp and dp that share `ranks`, and how each replica's sequences are cut."""
-    degrees = question.allowed("ep", expert_degrees(question))
+    degrees = question.allowed("ep", divisors(question.shape.experts or 1))
     experts = [ep for ep in degrees if ranks % ep == 0]
     most_chunks = question.shape.layers // pp
     for cp in question.allowed("cp", divisors(ranks)):

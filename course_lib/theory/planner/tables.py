@@ -4,7 +4,7 @@ Stages of a kind compute and send alike, and the first of them holds most activa
 looks at one stage of each kind.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from course_lib.theory.memory.states import (
     whole_gradients_stay,
 )
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import PLACES, Collective
+from course_lib.theory.network.traffic import Collective
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
 from course_lib.theory.step.stage import (
     accumulation_seconds,
@@ -123,7 +123,8 @@ def _chunks(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
     """Dense and expert layers of each chunk, in the order of the model."""
     counts = []
     for chunk in range(layout.chunks):
-        kinds = {shape.has_experts(layer): n for layer, n in layout.layers_of(shape, chunk)}
+        layers = shape.layer_kinds(*layout.layer_slice(shape, chunk))
+        kinds = {shape.has_experts(layer): n for layer, n in layers}
         counts.append((kinds.get(False, 0), kinds.get(True, 0)))
     return counts
 
@@ -209,14 +210,6 @@ def _states_of(
     return lines
 
 
-def messages(question: Question, job: Job, axis: str) -> tuple[Collective, ...]:
-    """The collectives of a step along one axis."""
-    if getattr(job.layout, axis) == 1:
-        return ()  # as `step_traffic` finds, after a while
-    sent, policy = replace(job, cluster=question.reached), question.assumptions.policy
-    return step_traffic(sent, policy=policy, axes=(axis,)).collectives
-
-
 # What is known of messages, as a number of their own each: see `Collective`.
 KNOWN = {"s": "waited_s", "hideable_s": "hideable_s", "bytes": "hideable_bytes"}
 
@@ -263,64 +256,33 @@ def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     )
 
 
-def straight(seconds: Callable[[int], Numbers]) -> Numbers:
-    """Intercepts "name_0" and slopes "name_x" of what is linear in the micro-batch: α–β times."""
-    one, two = seconds(1), seconds(2)
-    intercepts = {f"{name}_0": 2 * time - two[name] for name, time in one.items()}
-    return intercepts | {f"{name}_x": two[name] - time for name, time in one.items()}
+# The parts of the model whose messages along an axis are counted apart: places of `Collective`.
+PARTS = {
+    "tp": ("layers", "embedding", "head"),
+    "cp": ("layers",),
+    "ep": ("experts",),
+    "pp": ("layers", "ends"),
+}
 
 
-def _by_part(found: Iterable[Collective], parts: Mapping[str, str]) -> Numbers:
-    """What is known of messages, for each part the sum over those whose place is its own."""
-    several = tuple(found)
-    lines: Numbers = {}
-    for part in dict.fromkeys(parts.values()):
-        lines |= known_of([each for each in several if parts[each.place] == part], part)
-    return lines
+def message_lines(
+    question: Question, recipe: Recipe, row: Row, *, shape: TransformerShape, axis: str
+) -> Numbers:
+    """What is known of messages along an axis, for each part of the model.
 
-
-def tensor_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Numbers:
-    """What is known of tp for one layer, the embedding and the head: depend on tp."""
-    shape = toy(question.shape, 1, kind)
-    parts = {place: place for place in ("layers", "embedding", "head")}
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, micro_batch=micro_batch).layout()
-        return _by_part(messages(question, question.job(layout, recipe, shape), "tp"), parts)
-
-    return straight(known)
-
-
-def ring_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Numbers:
-    """What is known of cp for one layer: depend on tp and cp."""
-    shape = toy(question.shape, 1, kind)
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, cp=row.cp, micro_batch=micro_batch).layout()
-        return known_of(messages(question, question.job(layout, recipe, shape), "cp"), "layers")
-
-    return straight(known)
-
-
-def expert_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """What is known of ep for one layer with experts: depend on tp and ep."""
-    shape = toy(question.shape, 1, "experts")
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, ep=row.ep, dp=row.ep, micro_batch=micro_batch).layout()
-        return known_of(messages(question, question.job(layout, recipe, shape), "ep"), "layers")
-
-    return straight(known)
-
-
-def boundary_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """What is known of pp for one send, and for a tied embedding: depend on tp and pp."""
-    shape = toy(question.shape, row.pp, "dense")
-    ranks = question.cluster.world // row.tp // row.pp
-    parts = dict.fromkeys(PLACES, "send") | {"ends": "tied"}
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, pp=row.pp, dp=ranks, micro_batch=micro_batch).layout()
-        return _by_part(messages(question, question.job(layout, recipe, shape), "pp"), parts)
-
-    return straight(known)
+    Times of the α–β model are linear in the micro-batch: "…_0" is the intercept, "…_x" the slope.
+    """
+    found = []
+    for micro_batch in (1, 2):
+        layout, sent = row._replace(micro_batch=micro_batch).layout(), ()
+        if getattr(layout, axis) > 1:
+            job = Job(shape, recipe, layout, question.reached, question.sequence)
+            policy = question.assumptions.policy
+            sent = step_traffic(job, policy=policy, axes=(axis,)).collectives
+        numbers: Numbers = {}
+        for part in PARTS[axis]:
+            numbers |= known_of((each for each in sent if each.place == part), part)
+        found.append(numbers)
+    one, two = found
+    slopes = {f"{name}_x": two[name] - value for name, value in one.items()}
+    return slopes | {f"{name}_0": 2 * value - two[name] for name, value in one.items()}

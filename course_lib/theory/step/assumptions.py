@@ -50,14 +50,12 @@ class Assumptions:
     gradients. `inside_efficiency`: part of the bandwidth of the link inside a node that collectives
     reach. `message_touches`: how often each byte of a message goes through the memory, and
     `message_sms`: the part of the SMs that it holds: what `step.stage` takes from the computing
-    that hides it. `mask`: pairs that
-    attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
-    skips the others, full under standard attention. `overlap`: the largest part of an axis' time
-    that may hide; what it hides behind is attention for cp, one micro-batch for dp (all
-    where every one of them exchanges: ZeRO-2 and 3) and all computing for tp, ep and pp, but
-    nothing hides two messages at once. An axis that is not named keeps its default. `host_link`:
-    the way to an offloaded optimizer.
-    Raises ValueError for parts outside 0..1 and unknown names.
+    that hides it. `mask`: pairs that attention computes and MFU counts, "causal" or "full"; None:
+    causal under flash attention, which skips the others, full under standard attention. `overlap`:
+    the largest part of an axis' time that may hide; what it hides behind is attention for cp, one
+    micro-batch for dp (all where every one of them exchanges: ZeRO-2 and 3) and all computing for
+    tp, ep and pp, but nothing hides two messages at once. An axis that is not named keeps its
+    default. `host_link`: the way to an offloaded optimizer.
     """
 
     layer_efficiency: float | None = None
@@ -121,7 +119,7 @@ DEEPSEEK_V3 = Assumptions(overlap={"ep": 1.0, "pp": 1.0}, policy=replace(BUCKETS
 
 @checked
 def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> Assumptions:
-    """`assumptions` with what framework `name` does. Raises ValueError for an unknown one."""
+    """`assumptions` with what framework `name` does."""
     choice("framework", name, FRAMEWORKS)
     its = FRAMEWORKS[name]
     return replace(

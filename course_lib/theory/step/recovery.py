@@ -156,8 +156,8 @@ _MOST_UPDATES = 1000
 class JobCosts:
     """Seconds of an update and of a save, and of the three waits after a failure.
 
-    `notice_s`: until somebody misses the node; `queue_s`: until the job may start again;
-    `start_s`: until all ranks train. Raises ValueError below 0, and for an update of 0 s.
+    `notice_s`: until somebody misses the node; `queue_s`: until the job may start again; `start_s`:
+    until all ranks train.
     """
 
     update_s: Annotated[float, partial(number, above=0, most=1e6)]

@@ -52,8 +52,7 @@ HIDING_ORDER = ("cp", "tp", "ep", "pp", "dp")
 class Hideable:
     """Messages of one axis that may hide: seconds, bytes sent in them, and the window.
 
-    `window_s`: computing to hide behind. Numbers, or numpy's arrays of them. Raises ValueError for
-    numbers below 0.
+    `window_s`: computing to hide behind. Numbers, or numpy's arrays of them.
     """
 
     seconds: Any
@@ -74,8 +73,7 @@ class Hideable:
     ) -> Any:
         """By how much the step gets shorter because messages of `axis` hide.
 
-        overlap · (seconds - taken), but never more than the window: see above. Raises ValueError
-        for an unknown axis and a bandwidth that is not positive.
+        overlap · (seconds - taken), but never more than the window: see above.
         """
         held = assumptions.message_sms * self.seconds
         moved = assumptions.message_touches * self.sent_bytes / memory_bytes_per_s

@@ -110,7 +110,7 @@ class StepTime:
 
     @checked
     def run(self, tokens: NotNegative) -> TrainingRun:
-        """Training on `tokens`: days, GPU-hours and money. Raises ValueError below 0 tokens."""
+        """Training on `tokens`: days, GPU-hours and money."""
         return TrainingRun(tokens / self.tokens_per_s, self.gpus, self.gpu_hour_usd)
 
     def days(self, tokens: float) -> float:

@@ -27,7 +27,6 @@ class Task:
     is preferred where there is not enough; a GPU hands out its multiprocessors block by block, so a
     kernel of many blocks has a large weight. It starts when the task before it in its stream and
     all tasks of `after` have ended (events, in CUDA's words).
-    Raises ValueError for times, weights and demands that make no sense.
     """
 
     name: Text
@@ -81,11 +80,11 @@ class SharedTimeline:
         return self.total_s - self.ideal_s
 
     def start_s(self, name: str) -> float:
-        """When a task starts. Raises ValueError for an unknown one."""
+        """When a task starts."""
         return min(span.start_s for span in self._of(name))
 
     def end_s(self, name: str) -> float:
-        """When a task ends. Raises ValueError for an unknown one."""
+        """When a task ends."""
         return max(span.end_s for span in self._of(name))
 
     def slowdown(self, name: str) -> float:
@@ -95,7 +94,7 @@ class SharedTimeline:
         return (self.end_s(name) - self.start_s(name)) / alone_s
 
     def busy_s(self, stream: str) -> float:
-        """Time in which a stream has something under way. Raises ValueError for an unknown one."""
+        """Time in which a stream has something under way."""
         choice("stream", stream, {span.stream for span in self.spans})
         return sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
 

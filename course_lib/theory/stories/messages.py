@@ -27,8 +27,8 @@ def ring_steps(
 ) -> Trace:
     """The ring all-reduce: n-1 steps in which parts are added, n-1 in which sums are copied.
 
-    Part i sets out at rank i+1 and is complete at rank i. Raises ValueError for fewer than 2 or
-    more than 32 ranks. Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, section 3.
+    Part i sets out at rank i+1 and is complete at rank i. Source: Patarasuk and Yuan 2009,
+    doi:10.1016/j.jpdc.2008.09.002, section 3.
     """
     own = [Event(0, r, TAKE, p, bytes=part_bytes) for r in range(ranks) for p in range(ranks)]
     sent = [
@@ -45,8 +45,8 @@ def tree_steps(
 ) -> Trace:
     """The binomial tree: sums go up to rank 0 in ceil(log2 n) steps, and the same way down.
 
-    The whole tensor is part 0. Raises ValueError for fewer than 2 or more than 32 ranks. Source:
-    Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, sections 4.2 and 4.4.
+    The whole tensor is part 0. Source: Thakur, Rabenseifner and Gropp 2005,
+    doi:10.1177/1094342005051521, sections 4.2 and 4.4.
     """
     levels = (ranks - 1).bit_length()
     events = [Event(0, rank, TAKE, 0, bytes=size_bytes) for rank in range(ranks)]
@@ -69,9 +69,8 @@ def ring_attention_steps(
     """Causal attention of `sequence` tokens whose keys and values go round a ring.
 
     At 0 each rank has its own ("keys", rank). At 1, 3, … rank r works, on each pair of chunks
-    (queries, keys) that the mask lets meet; at 2, 4, … it hands its keys on. Raises ValueError for
-    uneven chunks. Source: Liu et al. 2023, arXiv:2310.01889, section 3; zig-zag: Llama 3,
-    arXiv:2407.21783, section 3.3.2.
+    (queries, keys) that the mask lets meet; at 2, 4, … it hands its keys on. Source: Liu et al.
+    2023, arXiv:2310.01889, section 3; zig-zag: Llama 3, arXiv:2407.21783, section 3.3.2.
     """
     divisible("sequence", sequence, "chunks", ranks * (2 if zigzag else 1))
     size = sequence // ranks * token_bytes

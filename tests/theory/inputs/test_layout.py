@@ -228,7 +228,6 @@ PROBES = by_name(
     check(SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}),
     Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
     Probe(SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}),
-    Probe(SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}),
     Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
     Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
     Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),

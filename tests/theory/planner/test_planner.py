@@ -366,8 +366,8 @@ def test_all_named_recipes_can_be_planned(name):
 
 
 def test_divisors():
-    assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
-    assert divisors(1) == [1] and divisors(7) == [1, 7]
+    assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+    assert divisors(1) == (1,) and divisors(7) == (1, 7)
 
 
 def test_an_overhead_as_large_as_the_memory_is_named():
