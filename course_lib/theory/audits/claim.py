@@ -75,11 +75,6 @@ class Audit:
         choice("verdict", verdict, VERDICTS.values())
         return sum(claim.verdict == verdict for claim in self.claims)
 
-    def explain(self) -> str:
-        """The source, then every claim."""
-        lines = [f"{place}. {claim.explain()}" for place, claim in enumerate(self.claims, 1)]
-        return "\n".join([self.source, *lines])
-
 
 def _text(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

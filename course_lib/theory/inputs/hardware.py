@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from course_lib.checked import Count, Fraction, NotNegative, Positive, Text, checked
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
-from course_lib.theory.inputs.units import GB, GIB, format_bytes
+from course_lib.theory.inputs.units import GB, GIB
 from course_lib.validation import DERIVED, choice, derive, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
@@ -113,20 +113,6 @@ class Accelerator:
         first = self.attention_efficiency * FIRST_FLASH_OVER_SECOND
         known = {"flash-1": first, "new": self.new_attention_efficiency}
         return known.get(kernel, self.attention_efficiency)
-
-    def explain(self) -> str:
-        """The data sheet, one line per number."""
-        lines = [
-            f"{self.name}: {self.peak_flop_per_s / 1e12:g} TFLOP/s dense {self.number_format}, "
-            f"of which {self.matmul_efficiency:.0%} reached by the best matmul",
-            f"memory {format_bytes(self.memory_bytes, digits=1)} at "
-            f"{self.memory_bytes_per_s / 1e9:g} GB/s",
-            f"ridge = peak / memory bandwidth = {self.ridge_flop_per_byte:.1f} FLOP/byte",
-            f"inside a node: {self.inside.explain()}",
-        ]
-        if self.between is not None:
-            lines.append(f"between nodes: {self.between.explain()}")
-        return "\n".join(lines)
 
 
 @checked
@@ -329,13 +315,3 @@ class Cluster:
             )
         within = group == 1 or self.nodes == 1 or self.gpus_per_node % (group * stride) == 0
         return self.inside if within or self.between is None else self.between
-
-    def explain(self) -> str:
-        """The cluster in one line, and the data sheet of its accelerator."""
-        price = f"{self.gpu_hour_usd:g} USD per accelerator and hour"
-        size = f"{self.nodes} nodes × {self.gpus_per_node} = {self.world} accelerators, {price}"
-        links = f"links: {self.inside.explain()}"
-        if self.between is not None:
-            links += f"; {self.between.explain()}"
-        reached = f"matmuls reach {self.matmul_flop_per_s / 1e12:.0f} TFLOP/s"
-        return "\n".join([size, links, reached, self.accelerator.explain()])

@@ -7,7 +7,6 @@ from operator import add
 from typing import Annotated, ClassVar
 
 from course_lib.checked import Count, CountOrZero, Text, checked
-from course_lib.theory.inputs.units import format_count
 from course_lib.validation import DERIVED, derive, divisible, whole
 
 
@@ -63,16 +62,6 @@ class ParameterCount:
         A tied embedding leaves with its head; an untied head stays, as in torchtitan's MFU.
         """
         return self.total - self.embedding - self.positions
-
-    def explain(self) -> str:
-        """One line per leaf, then the total, and the active parameters of a mixture of experts."""
-        dense = ("embedding", "positions", "attention", "mlp", "norms", "head")
-        leaves = {leaf.name: getattr(self, leaf.name) for leaf in fields(self)}
-        lines = [f"{name:<14}{n:>18,}" for name, n in leaves.items() if n or name in dense]
-        lines.append(f"{'total':<14}{self.total:>18,}  ({format_count(self.total)})")
-        if self.idle_experts:
-            lines.append(f"{'active':<14}{self.active:>18,}  ({format_count(self.active)})")
-        return "\n".join(lines)
 
 
 @checked

@@ -10,7 +10,6 @@ from functools import cached_property
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import (
     embedding_activation_bytes,
     layer_activation_bytes,
@@ -82,15 +81,6 @@ class StepTimeline:
     def peak_bytes(self) -> int:
         """The most at any moment."""
         return self.peak.bill.total_bytes
-
-    def explain(self, unit: str = "GB") -> str:
-        """One line for each moment: its phase, what happens, all bytes."""
-        lines = [
-            f"{step.phase:<10}{step.what:<20}{format_bytes(step.bill.total_bytes, unit):>12}"
-            for step in self.steps
-        ]
-        peak = f"{self.peak.phase}, {self.peak.what}: {format_bytes(self.peak_bytes, unit)}"
-        return "\n".join([*lines, f"peak at {peak}"])
 
 
 @checked

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from course_lib.checked import NotNegative, checked
 from course_lib.theory.inputs.hardware import Link
-from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network import collectives
 from course_lib.validation import choice, whole
 
@@ -125,23 +124,6 @@ class RingOrTree:
         if self.ring_s == 0:
             return 0.0
         return collectives.bus_bandwidth(self.operation, self.size_bytes, self.ranks, self.ring_s)
-
-    def explain(self) -> str:
-        """The ring's two terms, the tree's time, and the crossover."""
-        size = format_bytes(self.size_bytes, "GiB")
-        sent_s = self.ring_s - self.ring_latency_s
-        lines = [
-            f"{self.operation} of {size} on {self.ranks} ranks, {self.link.explain()}",
-            f"ring: {self.ring_steps} steps · α = {format_seconds(self.ring_latency_s)}, "
-            f"bytes / β = {format_seconds(sent_s)}, together {format_seconds(self.ring_s)}",
-        ]
-        if self.tree_s is not None and self.crossover_bytes is not None:
-            below = format_bytes(self.crossover_bytes, "GiB")
-            lines.append(
-                f"{self.tree}: {self.tree_steps} steps, together {format_seconds(self.tree_s)}; "
-                f"faster below {below}"
-            )
-        return "\n".join(lines)
 
 
 @checked

@@ -7,7 +7,7 @@ from itertools import accumulate
 from course_lib.checked import Count, CountOrZero, NotNegative, Positive, Text, checked
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import MIB, format_bytes
+from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.collectives import bus_factor, seconds
 from course_lib.validation import whole
 
@@ -137,21 +137,6 @@ class BucketTimeline:
         """
         computing = 1.5 * self.backward_s
         return computing / (computing + self.exposed_s) if computing else 0.0
-
-    def explain(self) -> str:
-        """One line per bucket, then what is hidden and what is exposed."""
-        lines = [
-            f"bucket {place:>3}: {format_bytes(each.size_bytes):>10}, full at "
-            f"{1000 * each.ready_s:.2f} ms, sent {1000 * each.start_s:.2f} to "
-            f"{1000 * each.end_s:.2f} ms"
-            for place, each in enumerate(self.exchanges, start=1)
-        ]
-        total = (
-            f"backward {1000 * self.backward_s:.2f} ms, communication "
-            f"{1000 * self.communication_s:.2f} ms, of which {1000 * self.hidden_s:.2f} ms hidden "
-            f"and {1000 * self.exposed_s:.2f} ms exposed"
-        )
-        return "\n".join([*lines, total])
 
 
 @checked

@@ -7,7 +7,6 @@ from math import ceil, comb
 from typing import Annotated
 
 from course_lib.checked import Count, checked
-from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.collectives import bus_factor
 from course_lib.validation import divisible, number, whole
 
@@ -97,19 +96,6 @@ class ExpertLoad:
     def received_bytes(self) -> int:
         """What the busiest rank receives in one dispatch."""
         return max(self.rank_load) * self.row_bytes
-
-    def explain(self) -> str:
-        """One line per step, with its numbers."""
-        return "\n".join(
-            [
-                f"choices    {self.choices:,} on {len(self.load)} experts, {self.mean:,.1f} each",
-                f"busiest    {max(self.load):,}, {self.imbalance:.2f} times the mean",
-                f"capacity   {self.capacity:,}: {self.dropped:,} dropped "
-                f"({self.dropped_fraction:.1%})",
-                f"all-to-all {format_bytes(self.dispatch_bytes)} from each of "
-                f"{self.ranks} ranks, {format_bytes(self.received_bytes)} to the busiest",
-            ]
-        )
 
 
 @checked

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from course_lib.checked import Count, Positive, checked
 from course_lib.theory.inputs.hardware import Link, ridge
-from course_lib.theory.inputs.units import format_flop, format_number
 from course_lib.theory.network import collectives
 from course_lib.validation import divisible, listed, whole
 
@@ -80,21 +79,6 @@ class CutLayer:
         """Largest t by the bytes of a layer: see `collectives.layer_tp_reach`."""
         rates = (self.peak_flop_per_s, self.link.bytes_per_s)
         return collectives.layer_tp_reach(self.hidden, *rates, element_bytes=self.element_bytes)
-
-    def explain(self) -> str:
-        """Compute, communication and both reaches, one line each."""
-        return "\n".join(
-            [
-                f"compute        {format_flop(self.flop)} at {format_flop(self.peak_flop_per_s)}/s"
-                f" = {format_number(1000 * self.compute_s)} ms",
-                f"communication  {format_number(self.sent_bytes / 1e6, 4)} MB in 4 all-reduces on "
-                f"{self.link.name} = {format_number(1000 * self.communication_s)} ms",
-                f"intensity      {format_number(self.flop_per_byte, 4)} FLOP/byte, ridge "
-                f"{format_number(self.ridge_flop_per_byte, 4)}",
-                f"reach          t <= {self.layer_reach} by the layer, "
-                f"{format_number(self.matrix_reach)} by the notes",
-            ]
-        )
 
 
 @checked

@@ -9,7 +9,6 @@ from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.memory.unit_life import UnitCosts
 from course_lib.theory.network import collectives
@@ -78,20 +77,6 @@ class ZeroStages:
     ranks: int
     recipe: Recipe
     bills: tuple[StageBill, ...]
-
-    def explain(self, unit: str = "GB") -> str:
-        """One line a stage: bytes by kind, their sum, and what is sent relative to stage 0."""
-        lines = [
-            f"{self.parameters:,} parameters, {self.ranks} ranks, "
-            f"{self.recipe.bytes_per_parameter} B per parameter",
-            f"{'stage':<6}{'weights':>12}{'gradients':>12}{'optimizer':>12}{'total':>12}{'sent':>12}",
-        ]
-        for bill in self.bills:
-            sizes = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes)
-            told = [*sizes, bill.total_bytes, bill.sent_bytes]
-            cells = "".join(f"{format_bytes(size, unit):>12}" for size in told)
-            lines.append(f"{bill.zero_stage:<6}{cells}")
-        return "\n".join(lines)
 
 
 @checked

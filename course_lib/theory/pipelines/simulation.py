@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Annotated, NamedTuple
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -119,23 +118,6 @@ class Timeline:
             for turn in range(turns)
             for task in self.tasks
         )
-
-    def explain(self) -> str:
-        """Totals, then busy and idle time and the micro-batches in flight of each stage."""
-        plan = self.schedule
-        lines = [
-            f"{plan.name}: {self.stages} stages, {plan.micro_batches} micro-batches",
-            f"makespan {format_number(self.makespan, 6)} = busy "
-            f"{format_number(self.makespan - self.bubble_time, 6)} "
-            f"+ bubble {format_number(self.bubble_time, 6)} (average of the stages)",
-            f"bubble / makespan {self.bubble_fraction:.2%}, / ideal {self.bubble_over_ideal:.2%}",
-        ]
-        for stage, (busy, idle) in enumerate(zip(self.busy, self.idle, strict=True)):
-            lines.append(
-                f"stage {stage:<4} busy {busy:<10.6g} idle {idle:<10.6g} "
-                f"in flight {format_number(self.in_flight(stage), 6)}"
-            )
-        return "\n".join(lines)
 
 
 # --- a schedule's order of passes becomes a timeline; bubble and memory follow ---

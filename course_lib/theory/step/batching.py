@@ -171,11 +171,6 @@ class BatchCost:
     steps: float  # S / S_min: 1 with an infinite batch
     samples: float  # E / E_min: 1 with a tiny batch
 
-    def explain(self) -> str:
-        """Both costs in one line."""
-        updates, samples = format_number(self.steps, 4), format_number(self.samples, 4)
-        return f"{updates} × the fewest updates, {samples} × the fewest samples"
-
 
 @checked
 def batch_cost(batch: Positive, critical_batch: Positive) -> BatchCost:

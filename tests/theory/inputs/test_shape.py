@@ -282,19 +282,6 @@ def test_totals_are_sums_of_leaves():
     assert count.times(3).total == (count + count + count).total == 165
 
 
-def test_explain_of_a_mixture_names_its_leaves_and_the_active_parameters():
-    text = DEEPSEEK.parameters().explain()
-    for word in ("chosen_experts", "idle_experts", "shared_experts", "router", "active"):
-        assert word in text
-        assert word not in SMALL.parameters().explain()
-
-
-def test_explain_has_every_leaf_and_the_total():
-    text = SMALL.parameters().explain()
-    for word in ("embedding", "attention", "mlp", "norms", "head", "total"):
-        assert word in text
-
-
 PROBES_PARAMETER_COUNT = by_name(
     Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
     Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),

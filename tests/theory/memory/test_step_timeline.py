@@ -137,11 +137,6 @@ def test_a_pipeline_is_refused():
         step_timeline(Job(MODELS["llama2-7b"], layout=Layout(pp=2)))
 
 
-def test_explain_ends_with_the_peak():
-    text = step_timeline(Job(SMALL, FP32, Layout(micro_batch=8)), overhead_bytes=0).explain()
-    assert text.splitlines()[-1] == "peak at backward, loss: 6.60 MB"
-
-
 ONE_STAGE = replace(JOB, layout=replace(JOB.layout, pp=1))
 RUNS = [
     step_timeline(ONE_STAGE),
@@ -155,7 +150,6 @@ PROBES = {
         silent=("cluster",),
         refuses=True,
     ),
-    "StepTimeline.explain": Probe(RUNS[0].explain, {}, {"unit": "GiB"}),
 }
 RECORDS = {
     "StepMoment": [step for run in RUNS for step in run.steps],

@@ -78,13 +78,6 @@ def test_the_last_part_is_filled_up():
     assert shard(5, 4, 3) == Shard(5, 5, 2)
 
 
-def test_explain_has_a_line_for_each_stage():
-    lines = zero_stages(7_500_000_000, 64, MIXED).explain().splitlines()
-    assert len(lines) == 6
-    assert lines[0] == "7,500,000,000 parameters, 64 ranks, 16 B per parameter"
-    assert lines[-1].startswith("3") and "1.88 GB" in lines[-1] and "44.30 GB" in lines[-1]
-
-
 CALL = {"parameters": 1000, "ranks": 4, "recipe": PLAIN}
 OTHER_CALL = {"parameters": 2000, "ranks": 2, "recipe": Recipe(gradients="fp32")}
 ON_HOST = zero_stages(1000, 4, OFFLOADED)
@@ -106,7 +99,6 @@ PROBES = by_name(
     Probe(zero_stages, CALL, OTHER_CALL),
     Probe(sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}),
     Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
-    Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
 )
 RECORDS = {
     "Shard": [shard(10, 4, rank) for rank in (0, 3)],

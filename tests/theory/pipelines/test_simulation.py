@@ -50,14 +50,6 @@ def test_two_stages_by_hand():
     ]
 
 
-def test_explain_has_the_totals():
-    text = timeline("1f1b", 4, 8).explain()
-    assert "4 stages, 8 micro-batches" in text
-    assert "makespan 33 = busy 24 + bubble 9" in text
-    assert "37.50%" in text
-    assert text.count("in flight") == 4
-
-
 def test_a_repeated_batch_is_flushed_each_time():
     batch = timeline("1f1b", 2, 2)
     tasks = batch.repeated(3)
