@@ -8,7 +8,7 @@ names its check in the annotation, as in `ranks: Count`, or the words that it ma
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial, wraps
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from course_lib.validation import choice, flag, fraction, number, text, told, whole
@@ -46,6 +46,8 @@ def checked(thing: Checked) -> Checked:
     code = thing.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     rules = {name: _rule_of(thing, name) for name in names}
+    if not any(map(any, rules.values())):
+        return thing
     by_place = [(name, *rules[name]) for name in names[: code.co_argcount]]
 
     @wraps(thing)
@@ -61,6 +63,23 @@ def checked(thing: Checked) -> Checked:
         return thing(*args, **named)
 
     return call  # type: ignore[return-value]
+
+
+def check_public(module: dict[str, Any]) -> None:
+    """`checked` for all public functions, dataclasses and methods of a module: its last line.
+
+    check_public(globals())
+    """
+    for name, value in list(module.items()):
+        if name.startswith("_") or getattr(value, "__module__", "") != module["__name__"]:
+            continue
+        if isinstance(value, FunctionType):
+            module[name] = checked(value)
+        elif isinstance(value, type):
+            for key, method in list(vars(value).items()):
+                built = key == "__init__" and is_dataclass(value)
+                if isinstance(method, FunctionType) and (built or not key.startswith("_")):
+                    setattr(value, key, checked(method))
 
 
 def _apply(rule: _Rule, name: str, value: Any) -> None:

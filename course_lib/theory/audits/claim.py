@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import NotNegative, Text, checked
+from course_lib.checked import NotNegative, Text, check_public
 from course_lib.validation import choice, number
 
 # By whether what is said agrees with its own terms, and with what is found on the right ones.
@@ -16,7 +16,6 @@ VERDICTS = {
 }
 
 
-@checked
 @dataclass(frozen=True)
 class Claim:
     """`said` by a source; `own_terms`: recomputed as it says; `found`: as it should be.
@@ -58,7 +57,6 @@ class Claim:
         return abs(other - self.said) <= self.within * abs(self.said)
 
 
-@checked
 @dataclass(frozen=True)
 class Audit:
     """The claims of one source."""
@@ -78,3 +76,6 @@ class Audit:
 
 def _text(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+check_public(globals())

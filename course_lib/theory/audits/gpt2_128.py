@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from course_lib.checked import Count, Positive, checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.audits.claim import Audit, Claim
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -29,7 +29,6 @@ _WAYS: Mapping[str, Mapping[str, int | bool]] = {
 }
 
 
-@checked
 @dataclass(frozen=True)
 class Program:
     """A training program in fp32 with AdamW on two cards, in samples of `sequence` tokens.
@@ -46,7 +45,6 @@ class Program:
     def __post_init__(self) -> None:
         self.shape.check_sequence(self.sequence)
 
-    @checked
     def largest_batch(self, way: Annotated[str, _WAYS]) -> int:
         """Samples on a card before memory runs out, at most 1,000.
 
@@ -128,3 +126,6 @@ def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
             ),
         ),
     )
+
+
+check_public(globals())

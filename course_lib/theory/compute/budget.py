@@ -5,7 +5,7 @@ from functools import partial
 from math import sqrt
 from typing import Annotated
 
-from course_lib.checked import Count, NotNegative, Positive, checked
+from course_lib.checked import Count, NotNegative, Positive, check_public
 from course_lib.theory.compute.flops import FlopBreakdown
 from course_lib.validation import number
 
@@ -20,7 +20,6 @@ ABSURD_FLOP = 1e40
 TOKENS_PER_PARAMETER = 20
 
 
-@checked
 @dataclass(frozen=True)
 class TrainingRun:
     """`time_s` seconds on `gpus` accelerators at `gpu_hour_usd` each hour.
@@ -59,7 +58,6 @@ class TrainingRun:
         )
 
 
-@checked
 def training_run(
     flop: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
     gpus: Count,
@@ -73,7 +71,6 @@ def training_run(
     return TrainingRun(flop / (gpus * flop_per_s_per_gpu), gpus, gpu_hour_usd)
 
 
-@checked
 def training_run_at(
     tokens: NotNegative, gpus: Count, tokens_per_s_per_gpu: Positive, gpu_hour_usd: float = 2.0
 ) -> TrainingRun:
@@ -81,7 +78,6 @@ def training_run_at(
     return TrainingRun(tokens / (gpus * tokens_per_s_per_gpu), gpus, gpu_hour_usd)
 
 
-@checked
 def compute_optimal_parameters(
     flop: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
 ) -> float:
@@ -93,7 +89,6 @@ def compute_optimal_parameters(
     return sqrt(flop / (6 * TOKENS_PER_PARAMETER))
 
 
-@checked
 def cost(
     gpu_hours: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
     gpu_hour_usd: NotNegative,
@@ -102,7 +97,6 @@ def cost(
     return gpu_hours * gpu_hour_usd
 
 
-@checked
 def usd_per_million_tokens(tokens_per_s: Positive, gpus: Count, gpu_hour_usd: NotNegative) -> float:
     """Money for 10^6 tokens: GPUs × price of an hour / tokens in an hour × 10^6.
 
@@ -111,7 +105,6 @@ def usd_per_million_tokens(tokens_per_s: Positive, gpus: Count, gpu_hour_usd: No
     return gpus * gpu_hour_usd / (tokens_per_s * HOUR_S) * 1e6
 
 
-@checked
 def even_price(
     price_usd: NotNegative, tokens_per_s: Positive, other_tokens_per_s: NotNegative
 ) -> float:
@@ -122,7 +115,6 @@ def even_price(
     return price_usd * other_tokens_per_s / tokens_per_s
 
 
-@checked
 def achieved_flop_per_s(
     flop: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
     time_s: Positive,
@@ -132,7 +124,6 @@ def achieved_flop_per_s(
     return flop / (time_s * gpus)
 
 
-@checked
 def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: Positive) -> float:
     """Part of the dense peak that was used: flop / (time × gpus × peak).
 
@@ -142,19 +133,16 @@ def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: Positive
     return achieved_flop_per_s(flop, time_s, gpus) / peak_flop_per_s
 
 
-@checked
 def mfu(flops: FlopBreakdown, time_s: float, gpus: int, peak_flop_per_s: float) -> float:
     """Model FLOPs utilisation: without what was recomputed."""
     return utilisation(flops.model_flop, time_s, gpus, peak_flop_per_s)
 
 
-@checked
 def hfu(flops: FlopBreakdown, time_s: float, gpus: int, peak_flop_per_s: float) -> float:
     """Hardware FLOPs utilisation: with what was recomputed, so never below MFU."""
     return utilisation(flops.hardware_flop, time_s, gpus, peak_flop_per_s)
 
 
-@checked
 def saved_fraction(before_s: Positive, after_s: Positive) -> float:
     """Part of the time that is gone: (before - after) / before; 0.265 is 26.5 % less time.
 
@@ -163,7 +151,9 @@ def saved_fraction(before_s: Positive, after_s: Positive) -> float:
     return (before_s - after_s) / before_s
 
 
-@checked
 def throughput_gain(before_s: Positive, after_s: Positive) -> float:
     """More work in the same time: before / after - 1; 26.5 % less time is 36 % more throughput."""
     return before_s / after_s - 1
+
+
+check_public(globals())

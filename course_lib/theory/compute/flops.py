@@ -8,7 +8,7 @@ that of the first layer too, since the embedding before it is trained.
 from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, NotNegative, checked
+from course_lib.checked import Count, CountOrZero, NotNegative, check_public
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
@@ -45,7 +45,6 @@ class FlopBreakdown:
         its = other.leaves()
         return self._with({name: flop + its[name] for name, flop in self.leaves().items()})
 
-    @checked
     def times(self, layers: CountOrZero) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
         return self._with({name: layers * flop for name, flop in self.leaves().items()})
@@ -107,7 +106,6 @@ class FlopBreakdown:
         )
 
 
-@checked
 def training_flops(
     shape: TransformerShape,
     sequences: int = 1,
@@ -138,7 +136,6 @@ def training_flops(
     return total
 
 
-@checked
 def layer_flops(
     shape: TransformerShape,
     layer: int,
@@ -172,7 +169,6 @@ def layer_flops(
     return FlopBreakdown(tokens, convention=result.convention, **leaves)
 
 
-@checked
 def attention_flop(
     shape: TransformerShape, one: FlopBreakdown, recompute: str, attention: str
 ) -> int:
@@ -201,7 +197,6 @@ def _every_second_matmul(shape: TransformerShape, layer: int) -> int:
     return sum(matrix.forward_flop for matrix in [*single[1::2], *experts])
 
 
-@checked
 def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
     """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
     result = _nothing(shape, sequences, sequence, "logits of every token")
@@ -222,7 +217,6 @@ def _check_conventions(mask: str, recompute: str, attention: str) -> None:
     choice("attention", attention, ATTENTION)
 
 
-@checked
 def six_nd(
     parameters: NotNegative,
     tokens: NotNegative,
@@ -237,7 +231,6 @@ def six_nd(
     return (6 if recompute == "none" else 8) * parameters * tokens
 
 
-@checked
 def palm_flop_per_token(
     parameters: NotNegative, *, layers: Count, heads: Count, head_dim: Count, sequence: Count
 ) -> float:
@@ -268,3 +261,6 @@ def megatron_flop(
     tokens = batch * sequence
     layer = tokens * (matrices * hidden**2 + scores * sequence * hidden)
     return layers * layer + 6 * tokens * hidden * vocab
+
+
+check_public(globals())

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated
 
-from course_lib.checked import Count, NotNegative, Positive, checked
+from course_lib.checked import Count, NotNegative, Positive, check_public
 from course_lib.validation import whole
 
 # Significant binary digits, the hidden one included. fp64, fp32, fp16, bf16: Higham and Mary 2019,
@@ -16,7 +16,6 @@ ROUNDING_UP_TO, MORE_FROM = 4.0, 16.0
 VERDICTS = ("rounding", "don't know", "more than rounding")
 
 
-@checked
 def unit_roundoff(dtype: Annotated[str, DIGITS]) -> float:
     """u = 2^-digits: the largest relative error of rounding a number to `dtype`.
 
@@ -34,7 +33,6 @@ def typical_rounding(dtype: str) -> float:
     return unit_roundoff(dtype) / math.sqrt(8 * math.log(2))
 
 
-@checked
 def sum_bound(terms: Count, dtype: str) -> float:
     """γ_n = n·u / (1 - n·u): no sum of n products is off by more, relative to Σ|x·y|.
 
@@ -50,7 +48,6 @@ def sum_bound(terms: Count, dtype: str) -> float:
     return product / (1 - product)
 
 
-@checked
 def typical_sum_error(terms: Count, dtype: str, accumulate: str = "fp32", blocks: int = 1) -> float:
     """√(n/b + b)·u of `accumulate`, and one rounding to `dtype`: a sum's usual relative error.
 
@@ -67,13 +64,11 @@ def typical_sum_error(terms: Count, dtype: str, accumulate: str = "fp32", blocks
     return math.hypot(summed, stored) if inside < stored else summed
 
 
-@checked
 def grown(error: NotNegative, roundings: Count) -> float:
     """error·√k: what k roundings of one size leave, one after the other, of random signs."""
     return error * math.sqrt(roundings)
 
 
-@checked
 def verdict(measured: NotNegative, typical: Positive) -> str:
     """One of VERDICTS, by measured / typical against ROUNDING_UP_TO and MORE_FROM.
 
@@ -82,3 +77,6 @@ def verdict(measured: NotNegative, typical: Positive) -> str:
     if measured > MORE_FROM * typical:
         return VERDICTS[2]
     return VERDICTS[0] if measured <= ROUNDING_UP_TO * typical else VERDICTS[1]
+
+
+check_public(globals())

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any, ClassVar
 
-from course_lib.checked import Count, Fraction, NotNegative, Positive, Text, checked
+from course_lib.checked import Count, Fraction, NotNegative, Positive, Text, check_public
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.inputs.units import GB, GIB
 from course_lib.validation import DERIVED, choice, derive, whole
@@ -39,7 +39,6 @@ FIRST_FLASH_OVER_SECOND = 0.33 / ATTENTION_EFFICIENCY
 ATTENTION_KERNELS = ("flash-1", "flash-2", "new")
 
 
-@checked
 @dataclass(frozen=True)
 class Link:
     """What one accelerator can send at a time: bytes per second ONE way, and seconds a message.
@@ -56,7 +55,6 @@ class Link:
         return f"{self.name}: {self.bytes_per_s / 1e9:g} GB/s one way, {self.latency_s * 1e6:g} µs"
 
 
-@checked
 @dataclass(frozen=True)
 class Accelerator:
     """One chip: dense peak, memory, and the links that it has inside and between nodes.
@@ -102,7 +100,6 @@ class Accelerator:
         """Arithmetic intensity from which compute, not memory, is the limit: peak / bandwidth."""
         return ridge(self.peak_flop_per_s, self.memory_bytes_per_s)
 
-    @checked
     def attainable_flop_per_s(self, flop_per_byte: NotNegative) -> float:
         """The roofline: min(peak, intensity × memory bandwidth)."""
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
@@ -115,7 +112,6 @@ class Accelerator:
         return known.get(kernel, self.attention_efficiency)
 
 
-@checked
 def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
     """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
 
@@ -136,7 +132,6 @@ def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2
     return 2 * rows * inner * columns / (element_bytes * moved)
 
 
-@checked
 def ridge_rows(
     inner: Count, columns: Count, flop_per_byte: Positive, element_bytes: Count = 2
 ) -> float:
@@ -261,7 +256,6 @@ def accelerator(name: str) -> Accelerator:
 # --- Clusters: how many accelerators, and the links between them ---
 
 
-@checked
 @dataclass(frozen=True)
 class Cluster:
     """`nodes` machines with `gpus_per_node` accelerators.
@@ -301,7 +295,6 @@ class Cluster:
         """What one accelerator computes in large matmuls: peak × matmul_efficiency."""
         return self.accelerator.peak_flop_per_s * self.matmul_efficiency
 
-    @checked
     def link(self, group: Count, stride: Count = 1) -> Link:
         """The slowest link inside every group of ranks r, r + stride, … of `group` members.
 
@@ -315,3 +308,6 @@ class Cluster:
             )
         within = group == 1 or self.nodes == 1 or self.gpus_per_node % (group * stride) == 0
         return self.inside if within or self.between is None else self.between
+
+
+check_public(globals())

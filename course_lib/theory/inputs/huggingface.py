@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.model_types import (
     MODEL_TYPES,
     all_keys,
@@ -42,7 +42,6 @@ class Configuration:
     constants: Constants = field(default_factory=dict)
 
 
-@checked
 def configuration(values: Mapping[str, Any]) -> Configuration:
     """The shape behind the entries of a configuration; of a model with images, its text part.
 
@@ -173,3 +172,6 @@ def _entries(content: bytes) -> dict[str, Any]:
             f"{FILE_NAME}"
         )
     return entries
+
+
+check_public(globals())

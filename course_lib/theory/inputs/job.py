@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from course_lib.checked import Count, NotNegative, checked
+from course_lib.checked import Count, NotNegative, check_public
 from course_lib.theory.inputs.hardware import ACCELERATORS, ATTENTION_KERNELS, Cluster
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import MIXED_16, Recipe
@@ -25,7 +25,6 @@ class Tokens:
     outside: int
 
 
-@checked
 @dataclass(frozen=True)
 class Job:
     """The one input of everything that asks about a whole training step.
@@ -95,7 +94,6 @@ class Job:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@checked
 @dataclass(frozen=True)
 class Framework:
     """Fields of Recipe and Layout as a framework sets them, by name.
@@ -171,7 +169,6 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 _COMPILED = {"fused_norms": True, "fused_swiglu": True}
 
 
-@checked
 def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
     """The job with the choices of framework `name`, under torch.compile if `compiled`."""
     choice("framework", name, FRAMEWORKS)
@@ -181,3 +178,6 @@ def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
     if job.layout.zero_stage < 3:
         layout.pop("reshard", None)
     return replace(job, recipe=replace(job.recipe, **recipe), layout=replace(job.layout, **layout))
+
+
+check_public(globals())

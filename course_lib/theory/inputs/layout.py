@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, checked
+from course_lib.checked import Count, CountOrZero, check_public
 from course_lib.theory.inputs.schedule_rules import (
     MOST_CHUNKS,
     MOST_STAGES,
@@ -20,7 +20,6 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import divisible, told, whole
 
 
-@checked
 @dataclass(frozen=True)
 class Layout:
     """Parallel degrees, ZeRO stage, micro-batches and pipeline schedule.
@@ -159,7 +158,6 @@ class Layout:
         """Whether whole gradients add up over micro-batches although ZeRO shards them."""
         return self.zero_stage >= 2 and self.reduces != "micro-batch" and self.accumulation > 1
 
-    @checked
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
         """Raise ValueError unless `shape`, and a `sequence` if given, can be cut like this.
 
@@ -182,14 +180,12 @@ class Layout:
         if sequence is not None:
             self.check_sequence(sequence)
 
-    @checked
     def check_sequence(self, sequence: Count) -> None:
         """Raise ValueError unless cp, and tp under sequence parallelism, divide `sequence`."""
         divisible("sequence", sequence, "cp", self.cp)
         if self.sequence_parallel:
             divisible("sequence/cp", sequence // self.cp, "tp", self.tp)
 
-    @checked
     def check_world(self, world: Count) -> None:
         """Raise ValueError unless dp·tp·pp·cp is exactly `world` GPUs."""
         if self.world != world:
@@ -198,7 +194,6 @@ class Layout:
                 f"{self.world}: change a degree, or take {self.world} GPUs"
             )
 
-    @checked
     def check_chunks(self, shape: TransformerShape) -> None:
         """Raise ValueError unless all layers are dealt out, one to each chunk without a list."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
@@ -261,3 +256,6 @@ class Layout:
 
 
 ALONE = Layout()  # one GPU
+
+
+check_public(globals())

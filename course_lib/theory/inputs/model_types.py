@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.validation import choice, divisible, told
 
@@ -69,7 +69,6 @@ def json_told(value: object) -> str:
 _Rule = _Key | Callable[[Mapping[str, Any]], Any] | str | int | bool | None
 
 
-@checked
 @dataclass(frozen=True)
 class ModelType:
     """The rules for fields of TransformerShape, and `only`: keys that must have this value.
@@ -85,7 +84,6 @@ class ModelType:
         for name in self.fields:
             choice("field", name, sizes)
 
-    @checked
     def shape(self, values: Mapping[str, Any]) -> TransformerShape:
         """The shape; ValueError for a missing or wrong key and for sizes that do not fit."""
         for name, expected in self.only.items():
@@ -137,7 +135,6 @@ def _renamed(sentence: str, names: Mapping[str, str], values: Mapping[str, Any])
     return renamed + "".join(f" ({name} is not there, and has its default)" for name in absent)
 
 
-@checked
 def all_keys(values: Mapping[str, Any]) -> str:
     """The keys whose entry is something, those of nested objects as well, as one text."""
     return " ".join(
@@ -147,7 +144,6 @@ def all_keys(values: Mapping[str, Any]) -> str:
     )
 
 
-@checked
 def nearest_type(values: Mapping[str, Any]) -> str:
     """The one of MODEL_TYPES that is most like a configuration of another type.
 
@@ -415,3 +411,6 @@ MODEL_TYPES: Mapping[str, ModelType] = {
 
 def _width(values: Mapping[str, Any]) -> int:
     return int(_Key("n_embd").value(values))
+
+
+check_public(globals())

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.validation import DERIVED, choice
 
@@ -184,13 +184,11 @@ CONSTANTS: Mapping[str, Constants] = {
 }
 
 
-@checked
 def of_shape(shape: TransformerShape) -> Constants:
     """Those of the preset with these sizes; nothing where there is none."""
     return next((CONSTANTS[name] for name, its in MODELS.items() if its == shape), {})
 
 
-@checked
 def of_configuration(values: Mapping[str, Any]) -> Constants:
     """Those among the entries of a configuration.
 
@@ -204,14 +202,12 @@ def of_configuration(values: Mapping[str, Any]) -> Constants:
     return {key: values[key] for key in KEYS if values.get(key) is not None}
 
 
-@checked
 def stretching(constants: Constants) -> tuple[Mapping[str, Any], str]:
     """How rotary positions are stretched to longer sequences, and by which method: "" for none."""
     scaling = constants.get("rope_scaling") or {}
     return scaling, scaling.get("rope_type", scaling.get("type", ""))
 
 
-@checked
 def untold(constants: Constants, methods: Sequence[str] = ()) -> Iterator[str]:
     """Lines on what a program with these constants may still lack; it knows `methods`."""
     if not constants:
@@ -221,3 +217,6 @@ def untold(constants: Constants, methods: Sequence[str] = ()) -> Iterator[str]:
         yield f"{family} computes more than is written here: compare its modeling_{family}.py"
     if method not in ("", *methods):
         yield f"rotary positions are not stretched here, as by {method}: only for long sequences"
+
+
+check_public(globals())

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from course_lib.checked import Count, checked
+from course_lib.checked import Count, check_public
 from course_lib.validation import number
 
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -20,7 +20,6 @@ UPDATES = ("fused", "copied", "foreach")
 LOSSES = ("eager", "in-place", "fused", "chunked")
 
 
-@checked
 @dataclass(frozen=True)
 class Recipe:
     """Everything about training that is not the model's shape or the layout over GPUs.
@@ -143,3 +142,6 @@ RECIPES = {
     # PyTorch with neither autocast nor cast weights.
     "fp32-16": Recipe(parameters="fp32", gradients="fp32", master_copy=False),
 }
+
+
+check_public(globals())

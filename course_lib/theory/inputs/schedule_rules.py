@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, Text, checked
+from course_lib.checked import Count, CountOrZero, Text, check_public
 from course_lib.validation import choice, divisible, whole
 
 # As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
@@ -13,7 +13,6 @@ MOST_STAGES = 1024
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipe")
 
 
-@checked
 def check_schedule(
     name: str,
     stages: int,
@@ -59,7 +58,6 @@ def check_schedule(
         whole(f"{batches_word} of zbv", micro_batches, least=2 * stages - 1)
 
 
-@checked
 def chunks_on_a_stage(
     name: str, virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1
 ) -> int:
@@ -71,7 +69,6 @@ def chunks_on_a_stage(
     return 2 if name == "zbv" else virtual_stages
 
 
-@checked
 def stage_of_chunk(name: str, stages: Count, chunk: CountOrZero) -> int:
     """The stage on which piece `chunk` of the model lies: chunk % stages, in "zbv" down and up.
 
@@ -82,7 +79,6 @@ def stage_of_chunk(name: str, stages: Count, chunk: CountOrZero) -> int:
     return stages - 1 - place if name == "zbv" and turn else place
 
 
-@checked
 def stage_chunks(name: str, stages: Count, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:
     """The pieces of the model that one stage holds: stage, stage + stages, …
 
@@ -115,7 +111,6 @@ def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None
         )
 
 
-@checked
 def chunks_in_flight(
     name: str,
     stages: int,
@@ -138,7 +133,6 @@ def chunks_in_flight(
 Moments = Iterator[tuple[list[tuple[int, int]], int]]
 
 
-@checked
 def full_moments(
     name: str,
     stages: int,
@@ -215,3 +209,6 @@ def _take(turns: list[list[int]], step: int) -> None:
     turns[-1][1] -= step
     if not turns[-1][1]:
         turns.pop()
+
+
+check_public(globals())

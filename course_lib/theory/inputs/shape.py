@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from operator import add
 from typing import Annotated, ClassVar
 
-from course_lib.checked import Count, CountOrZero, Text, checked
+from course_lib.checked import Count, CountOrZero, Text, check_public
 from course_lib.validation import DERIVED, derive, divisible, whole
 
 
@@ -35,7 +35,6 @@ class ParameterCount:
         """The leaves in order."""
         return (getattr(self, leaf.name) for leaf in fields(self))
 
-    @checked
     def times(self, layers: CountOrZero) -> "ParameterCount":
         """`layers` equal layers."""
         return ParameterCount(*(layers * leaf for leaf in self))
@@ -64,7 +63,6 @@ class ParameterCount:
         return self.total - self.embedding - self.positions
 
 
-@checked
 def sum_counts(counts: Sequence[ParameterCount]) -> ParameterCount:
     """The leaves of several counts, added: the layers of a pipeline stage, for example."""
     return sum(counts, ParameterCount())
@@ -79,7 +77,6 @@ MOST_NORMS = 4  # one before and one behind attention and MLP
 NORM_NUMBERS = {"layernorm": 2, "rmsnorm": 1, "plain": 0}  # for each number that is normalised
 
 
-@checked
 @dataclass(frozen=True)
 class Matrix:
     """One weight matrix of a layer. A token multiplies `used` of its `copies` (experts).
@@ -105,7 +102,6 @@ class Matrix:
         return 2 * self.inputs * self.outputs * self.used
 
 
-@checked
 @dataclass(frozen=True)
 class LatentAttention:
     """Multi-head latent attention: queries, and keys with values, pass through narrow latents.
@@ -122,7 +118,6 @@ class LatentAttention:
     value_dim: Count
 
 
-@checked
 @dataclass(frozen=True)
 class TransformerShape:
     """The sizes of a decoder-only transformer.
@@ -250,7 +245,6 @@ class TransformerShape:
         """Whether attention's output has a bias."""
         return self.biases if self.attention_biases is None else self.attention_biases == "all"
 
-    @checked
     def check_sequence(self, sequence: Count) -> None:
         """Raise ValueError for a sequence below 1 or longer than the learned positions."""
         if self.learned_positions and sequence > self.context:
@@ -259,7 +253,6 @@ class TransformerShape:
                 f"learned: take at most {self.context}"
             )
 
-    @checked
     def has_experts(self, layer: CountOrZero) -> bool:
         """Whether layer number `layer` has routed experts in place of one MLP."""
         _at_most("layer", layer, "layers - 1", self.layers - 1)
@@ -362,3 +355,6 @@ def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
     routed = shape._mlp_matrices("experts", width, shape.experts, shape.top_k)
     common = shape._mlp_matrices("shared_experts", width, shared, shared)
     return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
+
+
+check_public(globals())

@@ -4,7 +4,7 @@ import re
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import NotNegative, checked
+from course_lib.checked import NotNegative, check_public
 from course_lib.validation import number, told, whole
 
 # Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
@@ -19,19 +19,16 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
-@checked
 def gb(size_bytes: NotNegative) -> float:
     """Bytes as decimal gigabytes: size / 10^9."""
     return size_bytes / GB
 
 
-@checked
 def gib(size_bytes: NotNegative) -> float:
     """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB."""
     return size_bytes / GIB
 
 
-@checked
 def format_bytes(
     size_bytes: NotNegative,
     unit: Annotated[str, ("GB", "GiB")] = "GB",
@@ -44,7 +41,6 @@ def format_bytes(
     return f"{size_bytes:.0f} B"
 
 
-@checked
 def format_count(count: NotNegative) -> str:
     """Text for a count: 6_738_415_616 parameters are "6.74B" (B = billion, 10^9)."""
     for name, factor in _COUNTS.items():
@@ -53,7 +49,6 @@ def format_count(count: NotNegative) -> str:
     return format_number(count, 6)
 
 
-@checked
 def format_number(
     value: Annotated[float, partial(number, most=1e40)],
     digits: Annotated[int, partial(whole, least=1, most=12)] = 3,
@@ -71,13 +66,11 @@ def format_number(
     return f"{value:.{zeros + digits - 1}f}".rstrip("0")
 
 
-@checked
 def power_of_ten(power: Annotated[int, partial(whole, least=-400, most=400)]) -> str:
     """Text for a power of ten: -5 is "10⁻⁵". Raises ValueError outside of ±400, past all floats."""
     return f"10{str(power).translate(_SUPERSCRIPTS)}"
 
 
-@checked
 def format_flop(flop: Annotated[float, partial(number, least=0, most=1e40)]) -> str:
     """Text for an amount of computation, not a rate: 196_608_000_000_000 is "196.6 TFLOP"."""
     for name, factor in _FLOP.items():
@@ -86,7 +79,6 @@ def format_flop(flop: Annotated[float, partial(number, least=0, most=1e40)]) -> 
     return f"{format_number(flop, 6)} FLOP"
 
 
-@checked
 def format_seconds(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
     """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs"."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -96,7 +88,6 @@ def format_seconds(seconds: Annotated[float, partial(number, least=0, most=1e18)
     return f"{format_number(seconds / 1e-9)} ns"
 
 
-@checked
 def format_duration(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
     """Text for a time that people wait: 1156 is "19.3 min"; less than two as `format_seconds`."""
     for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
@@ -118,3 +109,6 @@ def parse_count(text: str) -> int:
     if not match:
         raise ValueError(f"text {told_text} is not a count: write it like '70b', '1.5B' or '124M'")
     return round(float(match[1]) * _COUNTS.get(match[2].upper(), 1))
+
+
+check_public(globals())

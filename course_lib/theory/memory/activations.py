@@ -10,7 +10,7 @@ and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of
 import math
 from dataclasses import dataclass, fields, replace
 
-from course_lib.checked import CountOrZero, checked
+from course_lib.checked import CountOrZero, check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -61,7 +61,6 @@ class ActivationTerms:
         )
 
 
-@checked
 def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What layer number `layer` keeps of one micro-batch until its backward pass.
 
@@ -103,7 +102,6 @@ def recomputed_bytes(job: Job, layer: int = 0) -> int:
     return needed_terms(job, layer).total_bytes - (kept.total_bytes - kept.unused_bytes)
 
 
-@checked
 def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
     """Gradients that exist for a moment inside one layer's backward pass, at their most.
 
@@ -121,7 +119,6 @@ def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
     return tokens.outside * shape.hidden * recipe.compute_bytes + max(inside, scores)
 
 
-@checked
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
@@ -172,14 +169,12 @@ def _saved_operators(job: Job, layer: int) -> ActivationTerms:
     )
 
 
-@checked
 def gathered_tokens(job: Job) -> int:
     """Tokens of a column-cut matrix's input that are kept: outside, or all with `keep_gathered`."""
     tokens = job.local_tokens
     return tokens.inside if job.layout.keep_gathered else tokens.outside
 
 
-@checked
 def norm_bytes(recipe: Recipe, width: CountOrZero) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
 
@@ -259,13 +254,11 @@ def _with_experts(terms: ActivationTerms, job: Job) -> ActivationTerms:
 # --- What is kept for the backward pass before the first layer and after the last, in bytes ---
 
 
-@checked
 def embedding_activation_bytes(job: Job) -> int:
     """Bytes kept before the first layer: s·b·h for the mask of the embedding's dropout, or 0."""
     return job.local_tokens.outside * job.shape.hidden * job.recipe.dropout
 
 
-@checked
 def output_activation_bytes(job: Job) -> int:
     """Bytes kept after the last layer: inputs of the last norm and of the head, and the loss.
 
@@ -288,13 +281,11 @@ def head_activation_bytes(job: Job) -> int:
     return embedding_activation_bytes(job) + output_activation_bytes(job)
 
 
-@checked
 def loss_temporary_bytes(job: Job) -> int:
     """Bytes that the loss needs for a moment in its backward pass, beyond what it keeps."""
     return math.ceil(logit_count(job) * loss_copies(job).temporary_bytes)
 
 
-@checked
 def logit_count(job: Job) -> int:
     """Numbers in the logits of one micro-batch: s·b·v/t, the vocabulary rounded up over t = tp."""
     return job.local_tokens.inside * -(-job.shape.vocab // job.layout.tp)
@@ -308,7 +299,6 @@ class LossCopies:
     temporary_bytes: float
 
 
-@checked
 def loss_copies(job: Job) -> LossCopies:
     """How often the logits are there, by the implementation of the cross-entropy.
 
@@ -329,3 +319,6 @@ def loss_copies(job: Job) -> LossCopies:
         "fused": LossCopies(w, 0),
         "chunked": LossCopies(w, chunk),
     }[job.recipe.loss]
+
+
+check_public(globals())

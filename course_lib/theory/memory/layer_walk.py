@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.checked import CountOrZero, checked
+from course_lib.checked import CountOrZero, check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import needed_terms
 from course_lib.trace import FREE, TAKE, Event, Trace
@@ -44,7 +44,6 @@ class LayerWalk:
         """The operations in their order."""
         return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
-    @checked
     def held_bytes(self, step: CountOrZero) -> int:
         """All that is held for the backward pass after so many steps."""
         return sum(part.bytes for part in self.trace.held(step)[0].values())
@@ -60,7 +59,6 @@ class LayerWalk:
         return max(size for _, size in self.trace.levels(0))
 
 
-@checked
 def layer_walk(job: Job) -> LayerWalk:
     """What one GELU layer holds for its backward pass after each operation, on one GPU.
 
@@ -133,3 +131,6 @@ def _tensors(job: Job) -> tuple[SavedTensor, ...]:
         SavedTensor("GELU's result", wide, DOWN, DOWN),
         SavedTensor("dropout mask 2", mask, ADD_2, ADD_2),
     )
+
+
+check_public(globals())

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import NotNegative, Positive, checked
+from course_lib.checked import NotNegative, Positive, check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
@@ -56,7 +56,6 @@ def training_memory(
     return gpu_memory(job, overhead_bytes=overhead_bytes)
 
 
-@checked
 def gpu_memory(
     job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
 ) -> MemoryBreakdown:
@@ -65,7 +64,6 @@ def gpu_memory(
     return max(moments.values(), key=lambda bill: bill.total_bytes)
 
 
-@checked
 def memory_moments(
     job: Job, stage: int = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> dict[str, MemoryBreakdown]:
@@ -104,7 +102,6 @@ def memory_moments(
     }
 
 
-@checked
 def gradients_come_late(job: Job) -> bool:
     """Whether no gradients are there yet when most activations are held.
 
@@ -114,7 +111,6 @@ def gradients_come_late(job: Job) -> bool:
     return job.recipe.gradient_life == "backward" and layout.accumulation * layout.pp == 1
 
 
-@checked
 def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[int, MemoryBreakdown]:
     """The pipeline rank that needs most memory, the earliest of equals, and its breakdown."""
     stages = range(job.layout.pp)
@@ -123,7 +119,6 @@ def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[in
     return worst, bills[worst]
 
 
-@checked
 def host_bytes(job: Job, stage: int = 0) -> int:
     """Bytes in the host's memory for one GPU: offloaded master copy and optimizer states, or 0.
 
@@ -135,7 +130,6 @@ def host_bytes(job: Job, stage: int = 0) -> int:
     return everything.model_states_bytes - kept.model_states_bytes
 
 
-@checked
 def fewest_gpus(total_bytes: NotNegative, gpu_bytes: Positive) -> int:
     """GPUs whose memories together hold `total_bytes`: total / gpu, rounded up.
 
@@ -158,14 +152,12 @@ def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
     return found
 
 
-@checked
 def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """Activations of one micro-batch and layer, the largest of the chunks."""
     sizes = (layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
     return max(sizes, default=0)
 
 
-@checked
 def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """What one layer needs for a moment: what it recomputes, and gradients inside it."""
     sizes = (
@@ -175,7 +167,6 @@ def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     return max(sizes, default=0)
 
 
-@checked
 def held_at_peak(job: Job, stage: int = 0) -> dict[int, int]:
     """Micro-batches that `stage` holds of each of its chunks when a backward pass needs most."""
     found: dict[int, int] = {}
@@ -214,7 +205,6 @@ def _before_backward(
         yield held, at_loss, (inputs, layers, head - output * last[place], its_layer[place])
 
 
-@checked
 def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
     """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends."""
     layers = job.layers_of(chunk)
@@ -227,7 +217,6 @@ def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
     )
 
 
-@checked
 def boundary_bytes(job: Job) -> int:
     """Bytes that a chunk keeps of what it has sent on: s·b·h with `keep_outputs`, else 0."""
     width = job.shape.hidden * job.recipe.compute_bytes
@@ -247,7 +236,6 @@ COMMUNICATOR_BYTES = 688 * MIB
 RESERVED_OVER_ALLOCATED = 1.15
 
 
-@checked
 def metered_bytes(
     bill: MemoryBreakdown,
     meter: Annotated[str, METERS],
@@ -272,7 +260,6 @@ def metered_bytes(
     return reserved + OVERHEAD_BYTES + communicators(layout) * COMMUNICATOR_BYTES
 
 
-@checked
 def communicators(layout: Layout) -> int:
     """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
     axes = (layout.dp * layout.cp, layout.tp, layout.cp, layout.ep, layout.pp)
@@ -367,3 +354,6 @@ def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
                 f"{count} layers{kind} × {each}"
             )
     return lines
+
+
+check_public(globals())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from course_lib.checked import Count, checked
+from course_lib.checked import Count, check_public
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -110,7 +110,6 @@ class LocalParameters:
         return self.dense + self.experts
 
 
-@checked
 def local_parameters(
     shape: TransformerShape, layout: Layout = ALONE, stage: int = 0
 ) -> LocalParameters:
@@ -125,7 +124,6 @@ def local_parameters(
     return _added_up(shape, layout, layout.stage_chunks(stage))
 
 
-@checked
 def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> LocalParameters:
     """The part of `local_parameters` that one chunk of a pipeline has."""
     whole("chunk", chunk, least=0, most=layout.chunks - 1)
@@ -161,7 +159,6 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
     return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk, head, tied)
 
 
-@checked
 def model_states(parameters: Count, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
     """Bytes of weights, gradients and optimizer states: parameters × bytes of each kind.
 
@@ -173,7 +170,6 @@ def model_states(parameters: Count, recipe: Recipe, layout: Layout = ALONE) -> M
     return sharded_states(local, recipe, layout)
 
 
-@checked
 def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> MemoryBreakdown:
     """Model states of one GPU after ZeRO: each kind whole, or a part of it, rounded up.
 
@@ -195,20 +191,17 @@ def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> Me
     )
 
 
-@checked
 def shard_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters in one ZeRO shard, rounded up: dense / (dp·cp) + experts / (dp·cp/ep)."""
     dense = -(-local.dense // layout.shard_ranks)
     return dense + -(-local.experts // layout.expert_shard_ranks)
 
 
-@checked
 def updated_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters that this GPU's optimizer updates: its shard from ZeRO-1 on, all without."""
     return shard_parameters(local, layout) if layout.zero_stage else local.total
 
 
-@checked
 def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
     """Bytes that the optimizer's step needs for a moment.
 
@@ -223,7 +216,6 @@ def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
     return updated_parameters(local, layout) * (copies + listed)
 
 
-@checked
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
     """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
 
@@ -258,7 +250,6 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     }
 
 
-@checked
 def whole_gradients_stay(recipe: Recipe, layout: Layout) -> bool:
     """Whether whole gradients, or buffers for them, are there outside of backward passes too."""
     return layout.adds_up or (recipe.gathering == "yafsdp" and layout.zero_stage == 3)
@@ -329,3 +320,6 @@ def _end_parameters(
     # The last stage has a copy of a tied embedding, unless it is the first as well.
     tied = shape.tied_embeddings and last and layout.holds_ends(layout.stage_of(chunk))[0]
     return table, embedding, head, tied * table
+
+
+check_public(globals())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import (
     embedding_activation_bytes,
@@ -83,7 +83,6 @@ class StepTimeline:
         return self.peak.bill.total_bytes
 
 
-@checked
 def step_timeline(
     job: Job, *, first_update: bool = False, overhead_bytes: float = OVERHEAD_BYTES
 ) -> StepTimeline:
@@ -212,3 +211,6 @@ class _Step:
         return replace(
             bill, gathered_parameters_bytes=max(0, bill.gathered_parameters_bytes - missing)
         )
+
+
+check_public(globals())

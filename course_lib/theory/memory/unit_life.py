@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import CountOrZero, checked
+from course_lib.checked import CountOrZero, check_public
 from course_lib.trace import FREE, TAKE, Event, Trace
 from course_lib.validation import listed, number, whole
 
@@ -21,7 +21,6 @@ _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
 
 
-@checked
 @dataclass(frozen=True)
 class UnitCosts:
     """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
@@ -75,7 +74,6 @@ class UnitLife:
         return max(size for _, size in self.trace.levels(0))
 
 
-@checked
 def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = True) -> UnitLife:
     """The root and its layers through one step: `units[0]` is the root, then the layers in order.
 
@@ -93,7 +91,6 @@ def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = 
     return UnitLife(Trace(event for together in changes(units, calls) for event in together))
 
 
-@checked
 def fsdp_calls(
     layers: Annotated[int, partial(whole, most=_MOST_UNITS)],
     *,
@@ -185,7 +182,6 @@ def changes(
 _MOST_LAYERS = 200
 
 
-@checked
 def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_LAYERS)]) -> Trace:
     """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
 
@@ -215,3 +211,6 @@ def _events(layers: int) -> Iterator[Event]:
             yield Event(now, 0, TAKE, (GRADIENTS, layer % 2), label=str(layer))
             if layer + 1 < layers:
                 yield Event(now, 0, "reduce-scatter", layer + 1, end=end, label=str(layer + 1))
+
+
+check_public(globals())

@@ -5,7 +5,7 @@ from functools import partial
 from math import inf
 from typing import Annotated
 
-from course_lib.checked import NotNegative, checked
+from course_lib.checked import NotNegative, check_public
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.validation import choice, whole
@@ -40,7 +40,6 @@ class Way:
         return sum(amount for (sender, _), amount in self.sent.items() if sender == rank)
 
 
-@checked
 def all_reduce_ways(
     ranks: Annotated[int, partial(whole, least=2, most=_MOST_RANKS)],
 ) -> dict[str, Way]:
@@ -126,7 +125,6 @@ class RingOrTree:
         return collectives.bus_bandwidth(self.operation, self.size_bytes, self.ranks, self.ring_s)
 
 
-@checked
 def ring_or_tree(
     operation: str, size_bytes: float, ranks: int, link: Link, *, tree: str = "tree"
 ) -> RingOrTree:
@@ -188,7 +186,6 @@ class NcclWay:
         """As in "Ring, LL"."""
         return f"{self.algorithm}, {self.protocol}"
 
-    @checked
     def seconds(self, size_bytes: NotNegative) -> float:
         """The time that NCCL expects: latency + size / bandwidth."""
         return self.latency_s + size_bytes / self.bytes_per_s
@@ -215,3 +212,6 @@ def nccl_ways() -> tuple[NcclWay, ...]:
 def nccl_choice(size_bytes: float) -> NcclWay:
     """The way with the least time for this size."""
     return min(nccl_ways(), key=lambda way: way.seconds(size_bytes))
+
+
+check_public(globals())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from course_lib.checked import Count, CountOrZero, NotNegative, Positive, Text, checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, Text, check_public
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import MIB
@@ -17,7 +17,6 @@ FIRST_BUCKET_BYTES = 1 * MIB
 BUCKET_CAP_BYTES = 25 * MIB
 
 
-@checked
 def gradient_syncs(micro_steps: Count, accumulation: Count, no_sync: bool) -> int:
     """Backward passes that all-reduce the gradients.
 
@@ -27,7 +26,6 @@ def gradient_syncs(micro_steps: Count, accumulation: Count, no_sync: bool) -> in
     return -(-micro_steps // accumulation) if no_sync else micro_steps
 
 
-@checked
 def ddp_buckets(
     gradient_bytes: Sequence[int],
     cap_bytes: Count = BUCKET_CAP_BYTES,
@@ -51,7 +49,6 @@ def ddp_buckets(
     return [*buckets, size] if size else buckets
 
 
-@checked
 def ddp_all_reduces(syncs: Count, buckets: Count) -> int:
     """All-reduces of a whole DDP run: one in the first synchronised backward, then one a bucket.
 
@@ -69,7 +66,6 @@ def ddp_all_reduces(syncs: Count, buckets: Count) -> int:
 # Source: Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.
 
 
-@checked
 @dataclass(frozen=True)
 class Gradient:
     """One step of backward: `backward_s` of computing, then `size_bytes` of gradient are there.
@@ -139,7 +135,6 @@ class BucketTimeline:
         return computing / (computing + self.exposed_s) if computing else 0.0
 
 
-@checked
 def ddp_timeline(
     gradients: Sequence[Gradient],
     ranks: int,
@@ -172,7 +167,6 @@ def ddp_timeline(
     return BucketTimeline(tuple(gradients), tuple(exchanges))
 
 
-@checked
 def model_gradients(
     shape: TransformerShape, accelerator: Accelerator, tokens: Count, element_bytes: Count = 4
 ) -> tuple[Gradient, ...]:
@@ -205,7 +199,6 @@ def model_gradients(
     return (*found, Gradient("embedding", element_bytes * ends, 0.0))
 
 
-@checked
 def hiding_tokens(
     flop_per_s: Positive, bytes_per_s: Positive, ranks: int, element_bytes: Count = 4
 ) -> float:
@@ -217,3 +210,6 @@ def hiding_tokens(
     jax-ml.github.io/scaling-book/training, for e = 2.
     """
     return bus_factor("all-reduce", ranks) * element_bytes * flop_per_s / (4 * bytes_per_s)
+
+
+check_public(globals())

@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 from typing import Annotated
 
-from course_lib.checked import Count, NotNegative, Positive, checked
+from course_lib.checked import Count, NotNegative, Positive, check_public
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.validation import choice, number, whole
 
@@ -74,7 +74,6 @@ def bus_factor(operation: str, ranks: int) -> float:
     return 1.0 if ranks > 1 else 0.0
 
 
-@checked
 def sent_bytes(operation: str, size_bytes: NotNegative, ranks: int) -> float:
     """Bytes that one GPU sends: size · 2(n-1)/n for all-reduce, · (n-1)/n for its halves.
 
@@ -116,7 +115,6 @@ def messages(operation: str, ranks: int, algorithm: str = "ring") -> int:
     return trees * (ranks - 1) * (2 if operation == "all-reduce" else 1)
 
 
-@checked
 def seconds(
     operation: str,
     size_bytes: float,
@@ -144,7 +142,6 @@ def moved_bytes(operation: str, size_bytes: float, ranks: int, algorithm: str = 
     return sent_bytes(operation, size_bytes, ranks)
 
 
-@checked
 def crossover_bytes(
     operation: str,
     ranks: int,
@@ -169,7 +166,6 @@ def crossover_bytes(
     return inf if extra <= 0 else saved * link.latency_s * link.bytes_per_s / extra
 
 
-@checked
 def algorithm_bandwidth(size_bytes: NotNegative, time_s: Positive) -> float:
     """Bytes per second as a user sees it: size / time (nccl-tests: algbw)."""
     return size_bytes / time_s
@@ -184,7 +180,6 @@ def bus_bandwidth(operation: str, size_bytes: float, ranks: int, time_s: float) 
     return algorithm_bandwidth(size_bytes, time_s) * bus_factor(operation, ranks)
 
 
-@checked
 def zero_volume(
     size_bytes: NotNegative,
     zero_stage: Annotated[int, partial(whole, least=0, most=3)],
@@ -214,7 +209,6 @@ def tensor_parallel_bytes(
     return 4 * sent_bytes("all-reduce", size, tp)
 
 
-@checked
 def activation_bytes(
     micro_batch: Count, sequence: Count, hidden: Count, element_bytes: Count = 2
 ) -> int:
@@ -225,7 +219,6 @@ def activation_bytes(
     return micro_batch * sequence * hidden * element_bytes
 
 
-@checked
 def matrix_intensity(hidden: Count, tp: Positive, element_bytes: Count = 2) -> float:
     """FLOP per byte of one h × h matrix cut by columns over t GPUs: 3·2·h / t / bytes of a number.
 
@@ -236,7 +229,6 @@ def matrix_intensity(hidden: Count, tp: Positive, element_bytes: Count = 2) -> f
     return 3 * 2 * hidden / tp / element_bytes
 
 
-@checked
 def layer_intensity(
     hidden: int, tp: Count, element_bytes: int = 2, layer_parameters: int | None = None
 ) -> float:
@@ -292,3 +284,6 @@ def _check(operation: str, ranks: int, algorithm: str = "ring") -> None:
             f"algorithm {algorithm!r} does not do {operation}: take 'ring', or all-reduce, "
             "broadcast or reduce"
         )
+
+
+check_public(globals())

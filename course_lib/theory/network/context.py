@@ -3,13 +3,12 @@
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, Positive, checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.validation import divisible, whole
 
 _MOST_RANKS = 65_536
 
 
-@checked
 def chunks(
     rank: int, ranks: Annotated[int, partial(whole, most=_MOST_RANKS)], zigzag: bool = False
 ) -> tuple[int, ...]:
@@ -21,7 +20,6 @@ def chunks(
     return (rank, 2 * ranks - 1 - rank) if zigzag else (rank,)
 
 
-@checked
 def rank_scores(
     sequence: Count, rank: int, ranks: int, *, zigzag: bool = False, masked: bool = True
 ) -> int:
@@ -37,7 +35,6 @@ def rank_scores(
     return sum((chunk + 1) * size**2 - hidden for chunk in mine)
 
 
-@checked
 def hidden_ring_tokens(
     flop_per_s: Positive,
     bytes_per_s: Positive,
@@ -55,3 +52,6 @@ def hidden_ring_tokens(
     """
     send_s = 2 * kv_width * element_bytes / bytes_per_s  # for each token
     return send_s * flop_per_s / (4 * hidden)
+
+
+check_public(globals())

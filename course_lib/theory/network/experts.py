@@ -6,7 +6,7 @@ from functools import partial
 from math import ceil, comb
 from typing import Annotated
 
-from course_lib.checked import Count, checked
+from course_lib.checked import Count, check_public
 from course_lib.theory.network.collectives import bus_factor
 from course_lib.validation import divisible, number, whole
 
@@ -14,7 +14,6 @@ _MOST_EXPERTS = 65_536
 _MOST_TOKENS = 10**12
 
 
-@checked
 @dataclass(frozen=True)
 class ExpertLoad:
     """Choices that fall on each expert, and the capacity that each expert has.
@@ -98,7 +97,6 @@ class ExpertLoad:
         return max(self.rank_load) * self.row_bytes
 
 
-@checked
 def capacity(
     choices: Annotated[int, partial(whole, most=_MOST_TOKENS * _MOST_EXPERTS)],
     experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
@@ -122,7 +120,6 @@ def _choices(top_k: int, experts: int) -> None:
         )
 
 
-@checked
 def nodes_of_a_token(
     experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)], top_k: int, nodes: int
 ) -> float:
@@ -137,7 +134,6 @@ def nodes_of_a_token(
     return nodes * (1 - comb(elsewhere, top_k) / comb(experts, top_k))
 
 
-@checked
 def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count = 2) -> float:
     """FLOP of the experts for each byte that their tokens are sent, forward and backward.
 
@@ -149,7 +145,6 @@ def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count 
     return 1.5 * matrices * width / element_bytes
 
 
-@checked
 def zipf_load(
     tokens: Annotated[int, partial(whole, most=_MOST_TOKENS)],
     experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
@@ -199,7 +194,6 @@ def expert_load(
     return ExpertLoad(load, top_k, limit, ranks, row_bytes)
 
 
-@checked
 def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float:
     """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
 
@@ -221,7 +215,6 @@ def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float
     return len(load) * sum(one * other for one, other in pairs) / sum(load)
 
 
-@checked
 def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
     """experts / ranks, if `counts[rank][expert]` is a table of counts for evenly placed experts.
 
@@ -243,7 +236,6 @@ def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
     return experts // len(counts)
 
 
-@checked
 def routed_bytes(
     counts: Sequence[Sequence[int]], rank: int, row_bytes: Count, passes: Count = 2
 ) -> int:
@@ -258,3 +250,6 @@ def routed_bytes(
     whole("rank", rank, least=0, most=len(counts) - 1)
     received = sum(sum(row[rank * own : (rank + 1) * own]) for row in counts)
     return passes * (sum(counts[rank]) + received) * row_bytes
+
+
+check_public(globals())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network import collectives
@@ -37,7 +37,6 @@ class FittedLink:
         )
 
 
-@checked
 def fit_alpha_beta(
     operation: str,
     sizes_bytes: Sequence[float],
@@ -73,7 +72,6 @@ def fit_alpha_beta(
     return FittedLink(level / steps, 1 / slope, residual)
 
 
-@checked
 def bounding_link(
     operation: str, sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int
 ) -> Link:
@@ -123,3 +121,6 @@ def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
 
 def _span(values: Sequence[float]) -> str:
     return f"{format_number(min(values), 2)} to {format_number(max(values), 2)}"
+
+
+check_public(globals())

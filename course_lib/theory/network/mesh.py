@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, checked
+from course_lib.checked import Count, CountOrZero, check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network.step_traffic import step_traffic
@@ -38,7 +38,6 @@ def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
     return world // replica
 
 
-@checked
 def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     """Distance in ranks between neighbours on each axis: the product of the axes further inside.
 
@@ -57,7 +56,6 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     return found
 
 
-@checked
 def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
     """Coordinates of a rank: rank // stride mod degree, for each axis."""
     whole("rank", rank, least=0, most=layout.world - 1)
@@ -67,7 +65,6 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
     }
 
 
-@checked
 def groups(
     layout: Layout,
     axis: Annotated[str, ORDER],
@@ -82,7 +79,6 @@ def groups(
     return tuple(tuple(range(start, start + width, stride)) for start in starts)
 
 
-@checked
 def expert_groups(
     layout: Layout,
     axis: Annotated[str, EXPERT_AXES],
@@ -102,7 +98,6 @@ def expert_groups(
     return groups(folded, EXPERT_AXES[axis])
 
 
-@checked
 def nodes_of(
     layout: Layout, axis: str, gpus_per_node: Count = 8, order: Sequence[str] = ORDER
 ) -> int:
@@ -149,7 +144,6 @@ class Talk:
     nodes: int
 
 
-@checked
 def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     """The messages of `step_traffic` for one rank, with their groups, in the order of an update.
 
@@ -168,7 +162,6 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     return tuple(_talk(job, rank, message) for message in sorted(sent, key=_turn))
 
 
-@checked
 def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
     """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
     turns = enumerate(talk.message for talk in talks)
@@ -178,7 +171,6 @@ def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
     )
 
 
-@checked
 def sent_bytes(talks: tuple[Talk, ...], axis: str = "") -> float:
     """What a rank sends in an update: along one axis, or along all."""
     return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
@@ -215,3 +207,6 @@ def _groups(layout: Layout, message: Collective) -> tuple[tuple[int, ...], ...]:
     if message.place == "experts":
         return tuple(line[first::ep] for line in lines for first in range(ep))
     return lines
+
+
+check_public(globals())

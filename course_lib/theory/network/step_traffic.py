@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.memory.states import local_parameters
@@ -24,7 +24,6 @@ from course_lib.theory.network.traffic import (
 from course_lib.validation import choice
 
 
-@checked
 def step_traffic(
     job: Job,
     stage: int = 0,
@@ -397,3 +396,6 @@ _ON_AXIS: dict[str, Callable[[_Step], Iterator[Collective]]] = {
     "dp": _data,
     "pp": _pipeline,
 }
+
+
+check_public(globals())

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from course_lib.checked import Count, Positive, checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.theory.network import collectives
 from course_lib.validation import divisible, listed, whole
 
 
-@checked
 @dataclass(frozen=True)
 class CutLayer:
     """One layer of 12h² weights, forward and backward, on one of `tp` GPUs.
@@ -81,7 +80,6 @@ class CutLayer:
         return collectives.layer_tp_reach(self.hidden, *rates, element_bytes=self.element_bytes)
 
 
-@checked
 def qkv_rows(heads: Count, kv_heads: Count, width: Count, *, tp: Count, rank: int) -> list[int]:
     """Rows of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
 
@@ -101,7 +99,6 @@ def qkv_rows(heads: Count, kv_heads: Count, width: Count, *, tp: Count, rank: in
     return [row for start, rows in starts for row in range(start, start + rows)]
 
 
-@checked
 def kv_copies(kv_heads: Count, tp: Count) -> int:
     """Ranks that hold the same key-value head: 1 while tp <= kv_heads, then tp / kv_heads.
 
@@ -112,3 +109,6 @@ def kv_copies(kv_heads: Count, tp: Count) -> int:
         return 1
     divisible("tp", tp, "kv_heads", kv_heads)
     return tp // kv_heads
+
+
+check_public(globals())

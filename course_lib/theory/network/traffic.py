@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, NotNegative, Text, checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Text, check_public
 from course_lib.theory.inputs.hardware import Cluster, Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
@@ -13,7 +13,6 @@ from course_lib.theory.network.collectives import ALGORITHMS
 from course_lib.validation import choice, number, whole
 
 
-@checked
 @dataclass(frozen=True)
 class CommunicationPolicy:
     """What frameworks do differently.
@@ -34,7 +33,6 @@ class CommunicationPolicy:
 # --- The link that a group of ranks sees, inside a node or over several ---
 
 
-@checked
 def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) -> Link:
     """The link as one GPU of a group sees it: ranks r, r + stride, … with `ranks` members.
 
@@ -67,7 +65,6 @@ KINDS = ("activations", "gradients", "parameters")
 PLACES = ("layers", "experts", "embedding", "head", "ends")
 
 
-@checked
 @dataclass(frozen=True)
 class Collective:
     """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
@@ -138,7 +135,6 @@ class Collective:
         return 1 - self.alone / self.count if self.alone else 1.0
 
 
-@checked
 @dataclass(frozen=True)
 class Traffic:
     """Every collective of one training step on one GPU; totals are properties.
@@ -217,3 +213,6 @@ class Traffic:
         sent = format_bytes(self.total_bytes, unit)
         total = f"total {sent} sent per GPU, {self.seconds:.4f} s, of which {hidden:.4f} s hidden"
         return "\n".join([*lines, total])
+
+
+check_public(globals())

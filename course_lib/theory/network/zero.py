@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, Positive, checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -27,7 +27,6 @@ class Shard:
     zeros: int
 
 
-@checked
 def shard(parameters: Count, ranks: Count, rank: int) -> Shard:
     """Rank `rank`'s part of a vector of `parameters` elements cut over `ranks`.
 
@@ -60,7 +59,6 @@ class StageBill:
         """Model states on the GPU."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
-    @checked
     def bus_seconds(self, link: Link = PCIE4) -> float:
         """Time of gradients to the host and weights back, one after the other: bytes / bandwidth.
 
@@ -79,7 +77,6 @@ class ZeroStages:
     bills: tuple[StageBill, ...]
 
 
-@checked
 def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     """The bill of each stage, for one micro-batch an update: `states.model_states`, `sent_bytes`.
 
@@ -92,7 +89,6 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     )
 
 
-@checked
 def sent_bytes(
     parameters: Count,
     zero_stage: Annotated[int, partial(whole, least=0, most=3)],
@@ -137,7 +133,6 @@ def _bill(parameters: int, ranks: int, recipe: Recipe, stage: int) -> StageBill:
 # --- What a unit of FSDP takes alone: seconds of its passes and messages, bytes while whole ---
 
 
-@checked
 def unit_costs(
     shape: TransformerShape,
     recipe: Recipe,
@@ -179,3 +174,6 @@ def unit_costs(
     layer = costs(local.layer_dense, forward_s, 2 * forward_s)
     root = costs(local.ends_dense, 0.0, head_s, local.head_dense)
     return (root, *[layer] * shape.layers)
+
+
+check_public(globals())

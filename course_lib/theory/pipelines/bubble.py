@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.checked import Count, NotNegative, checked
+from course_lib.checked import Count, NotNegative, check_public
 from course_lib.theory.inputs.schedule_rules import (
     check_schedule,
     chunks_in_flight,
@@ -20,7 +20,6 @@ from course_lib.theory.pipelines.schedules import (
 from course_lib.validation import listed, number
 
 
-@checked
 @dataclass(frozen=True)
 class PassTimes:
     """Seconds (or any unit) that one micro-batch takes on one stage, with all its chunks.
@@ -47,7 +46,6 @@ class PassTimes:
             elif value is not None or name in ("forward", "backward"):
                 _duration(name, name, value)
 
-    @checked
     def of(self, stages: Count) -> list[dict[str, float]]:
         """Duration by kind of pass, for each stage; ValueError if the stages differ in number."""
         listed("stages", stages, "take fewer", most=MOST_PASSES)
@@ -88,7 +86,6 @@ def _duration(kind: str, name: str, value: object) -> None:
 # transfers); uneven stages and slow links need `pipeline.timeline`.
 
 
-@checked
 def bubble_over_ideal(stages: Count, micro_batches: Count, virtual_stages: Count = 1) -> float:
     """Idle over ideal time of GPipe, 1F1B and interleaved 1F1B: (p-1) / (v m).
 
@@ -106,7 +103,6 @@ def bubble_fraction(stages: int, micro_batches: int, virtual_stages: int = 1) ->
     return ratio / (1 + ratio)
 
 
-@checked
 def bubble_time(
     name: str,
     stages: int,
@@ -164,3 +160,6 @@ def in_flight(
     sizes = (stages, micro_batches, virtual_stages)
     held = chunks_in_flight(name, *sizes, stage=stage, group=group)
     return sum(held.values()) / chunks_on_a_stage(name, virtual_stages)
+
+
+check_public(globals())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, NamedTuple
 
-from course_lib.checked import CountOrZero, checked
+from course_lib.checked import CountOrZero, check_public
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES, check_schedule
 from course_lib.validation import listed, whole
 
@@ -83,7 +83,6 @@ class Schedule:
         return tuple(map(tuple, found))
 
 
-@checked
 def apart(plan: Schedule) -> Schedule:
     """The same orders with each "F&B" as two passes, forward first."""
     orders = (tuple(part for work in order for part in work.parts) for order in plan.orders)
@@ -100,7 +99,6 @@ def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: in
     listed("passes", passes, "take fewer micro-batches", most=MOST_PASSES)
 
 
-@checked
 def schedule(
     name: str,
     stages: Annotated[int, partial(whole, most=MOST_STAGES)],
@@ -208,7 +206,6 @@ def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     return split_backward(one_f_one_b_order(stage, stages, micro_batches), late=stage)
 
 
-@checked
 def split_backward(order: Sequence[Pass], late: CountOrZero) -> tuple[Pass, ...]:
     """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
 
@@ -356,3 +353,6 @@ _ORDERS = {
     "zbv": zbv_order,
     "dualpipe": dualpipe_order,
 }
+
+
+check_public(globals())

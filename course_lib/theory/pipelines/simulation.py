@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -100,7 +100,6 @@ class Timeline:
             held -= task.kind in (BACKWARD, WEIGHT, OVERLAPPED)
         return most / self.schedule.visits
 
-    @checked
     def repeated(self, turns: Annotated[int, partial(whole, most=1000)]) -> tuple[Task, ...]:
         """The tasks of `turns` such batches: each begins when the one before is flushed.
 
@@ -127,7 +126,6 @@ class Deadlock(ValueError):
     """Orders in which stages wait for each other without end."""
 
 
-@checked
 def timeline(
     name: str,
     stages: int,
@@ -142,7 +140,6 @@ def timeline(
     return simulate(plan, times or PassTimes())
 
 
-@checked
 def simulate(plan: Schedule, times: PassTimes) -> Timeline:
     """Run each stage's passes in the given order, each as soon as what it needs has arrived.
 
@@ -245,7 +242,6 @@ DOES = {
 }
 
 
-@checked
 def pipeline_trace(line: Timeline) -> Trace:
     """The passes of `line`, what stages hold meanwhile, and what they send.
 
@@ -298,3 +294,6 @@ def _neighbour(plan: Schedule, stage: int, chunk: int, step: int) -> int | None:
     piece = plan.pieces[stage][chunk]
     same_way = (piece + step) // plan.length == piece // plan.length
     return plan.homes[piece + step] if same_way else None
+
+
+check_public(globals())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated
 
-from course_lib.checked import Positive, checked
+from course_lib.checked import Positive, check_public
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.layout import Layout
@@ -106,12 +106,10 @@ class Plan:
         """Layouts whose worst stage fits into a GPU."""
         return len(self._fits)
 
-    @checked
     def best(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
         return tuple(map(self._option, self._fits[:count].tolist()))
 
-    @checked
     def ranked(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
         """One layout of each tp × pp × ep that fits, the fastest first, and then all others.
 
@@ -144,7 +142,6 @@ class Plan:
         order = numpy.argsort(cost[tied[chosen]], kind="stable")
         return numbers[tied[chosen]][order], sizes[order] - 1
 
-    @checked
     def under(self, assumptions: Assumptions) -> "Plan":
         """The same layouts under other assumptions, which change times and not memory."""
         question = replace(self.question, assumptions=assumptions)
@@ -177,7 +174,6 @@ class Plan:
             option = self._option(index)
             yield option, too_large(self.question, option.layout, option.recipe) or ""
 
-    @checked
     def why(self, layout: Layout, recompute: str | None = None) -> str:
         """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
 
@@ -198,12 +194,10 @@ class Plan:
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 
-    @checked
     def memory(self, option: PlannedLayout) -> MemoryBreakdown:
         """The breakdown of the worst stage."""
         return need(self.question, option.layout, option.recipe)[1]
 
-    @checked
     def step(self, option: PlannedLayout) -> StepTime:
         """The leaves of the step."""
         return self._step(option.layout, option.recipe)
@@ -233,7 +227,6 @@ class Plan:
         )
         return f"{title}\n{self.table(self.ranked(count))}\n{legend}"
 
-    @checked
     def table(self, options: Sequence[PlannedLayout]) -> str:
         """A line for each of `options`, below a head."""
         times = [f"{one.step_s:8.3f} {self.mfu(one.step_s):6.1%}" for one in options]
@@ -242,7 +235,6 @@ class Plan:
         lines = [f"{time} {columns:<{len(_HEAD)}}{more}".rstrip() for time, columns, more in rows]
         return "\n".join([f"  step s    MFU {_HEAD}{'   as fast' * any(tied)}", *lines])
 
-    @checked
     def mfu(self, step_s: Positive) -> float:
         """Model FLOPs utilisation of a step that takes `step_s`."""
         question, cluster = self.question, self.question.cluster
@@ -294,7 +286,6 @@ class Plan:
         return numbers[numpy.lexsort((second[numbers], first[numbers]))]
 
 
-@checked
 def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     """The `count` ways to cut the model, tp × pp × ep, of the least regret under some assumptions.
 
@@ -310,7 +301,6 @@ def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     return _judged(plans, first._one_of_each_cut(first._fits[order], worst[order])[0][:count])
 
 
-@checked
 def fastest(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     """The first plan's fastest cuts of the model, with their times in all plans; see `sturdy`."""
     first = _same_layouts(plans)
@@ -318,7 +308,6 @@ def fastest(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     return _judged(plans, first._one_of_each_cut(first._fits, times)[0][:count])
 
 
-@checked
 def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
     """A table of the sturdiest layouts, below what is assumed: in all plans, and in each."""
     best = sturdy(tuple(plans.values()), count)
@@ -379,7 +368,6 @@ def _columns(option: PlannedLayout) -> str:
     )
 
 
-@checked
 def plan(
     shape: TransformerShape,
     recipe: Recipe,
@@ -407,3 +395,6 @@ def plan(
     question = Question(*asked, overhead_bytes, margin, dict(only or {}))
     check_one_layer(question)
     return Plan(question, search(question))
+
+
+check_public(globals())

@@ -6,7 +6,7 @@ from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
 from typing import Annotated, NamedTuple
 
-from course_lib.checked import NotNegative, checked
+from course_lib.checked import NotNegative, check_public
 from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -30,7 +30,6 @@ MOST_ROWS, MOST_PARTS = 400_000, 200_000
 MARGIN = 0.05
 
 
-@checked
 @dataclass(frozen=True)
 class Question:
     """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.
@@ -211,3 +210,6 @@ def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[
             chunks = list(question.allowed("virtual_stages", range(1, most + 1)))
             for ep in experts:
                 yield from (Row(tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)
+
+
+check_public(globals())

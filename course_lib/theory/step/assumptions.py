@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Fraction, NotNegative, checked
+from course_lib.checked import Fraction, NotNegative, check_public
 from course_lib.theory.compute.flops import MASKS
 from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Cluster, Link
 from course_lib.theory.inputs.job import FRAMEWORKS
@@ -38,7 +38,6 @@ MESSAGE_SMS = 20 / 132
 CAUTIOUS_OVERLAP = {"cp": 0.0, "dp": 0.5}
 
 
-@checked
 @dataclass(frozen=True)
 class Assumptions:
     """What no formula knows: how fast whole layers are, and what hides behind computing.
@@ -79,7 +78,6 @@ class Assumptions:
             number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
 
-    @checked
     def reached(self, cluster: Cluster) -> Cluster:
         """The cluster with the link inside a node as fast as collectives are on it."""
         rate = cluster.inside.bytes_per_s * self.inside_efficiency
@@ -97,12 +95,10 @@ class Assumptions:
             f"through the memory, or {self.message_sms:.0%} of the SMs"
         )
 
-    @checked
     def attention_mask(self, recipe: Recipe) -> str:
         """The mask that is computed: `mask`, or what the attention kernel of `recipe` does."""
         return self.mask or ("causal" if recipe.attention == "flash" else "full")
 
-    @checked
     def flop_conventions(self, recipe: Recipe) -> dict[str, str]:
         """mask, recompute and attention, as the functions of `flops` want them."""
         mask = self.attention_mask(recipe)
@@ -117,7 +113,6 @@ CAUTIOUS = Assumptions(overlap=CAUTIOUS_OVERLAP)
 DEEPSEEK_V3 = Assumptions(overlap={"ep": 1.0, "pp": 1.0}, policy=replace(BUCKETS, token_nodes=4))
 
 
-@checked
 def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> Assumptions:
     """`assumptions` with what framework `name` does."""
     choice("framework", name, FRAMEWORKS)
@@ -128,3 +123,6 @@ def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> A
         overlap={**assumptions.overlap, **its.overlap},
         policy=replace(assumptions.policy, token_nodes=its.token_nodes),
     )
+
+
+check_public(globals())

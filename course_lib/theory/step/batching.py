@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from course_lib.checked import Count, Positive, checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs.units import format_number
 from course_lib.validation import divisible, listed, number, whole
 
@@ -22,7 +22,6 @@ class Epoch:
     last_window: int  # micro-steps in the last update
 
 
-@checked
 @dataclass(frozen=True)
 class Batching:
     """How a data set is cut into batches for `nodes * gpus_per_node` processes.
@@ -125,7 +124,6 @@ class Batching:
         )
 
 
-@checked
 def rank_samples(samples: Count, dp: Count, rank: int, drop_last: bool = False) -> list[int]:
     """Indices that data-parallel `rank` sees, in order, without shuffling.
 
@@ -138,7 +136,6 @@ def rank_samples(samples: Count, dp: Count, rank: int, drop_last: bool = False) 
     return [(rank + dp * i) % samples for i in range(per_rank)]
 
 
-@checked
 def scaled_learning_rate(
     base: Positive,
     base_batch: Count,
@@ -172,7 +169,6 @@ class BatchCost:
     samples: float  # E / E_min: 1 with a tiny batch
 
 
-@checked
 def batch_cost(batch: Positive, critical_batch: Positive) -> BatchCost:
     """Steps and samples to a fixed loss: S/S_min = 1 + Bc/B and E/E_min = 1 + B/Bc.
 
@@ -181,7 +177,6 @@ def batch_cost(batch: Positive, critical_batch: Positive) -> BatchCost:
     return BatchCost(steps=1 + critical_batch / batch, samples=1 + batch / critical_batch)
 
 
-@checked
 def noise_scale(small: Count, square_small: Positive, big: int, square_big: Positive) -> float:
     """The simple noise scale tr(Σ)/|G|², an estimate of the critical batch, in samples.
 
@@ -207,3 +202,6 @@ def _floor(value: int, by: int) -> int:
 
 def _ceil(value: int, by: int) -> int:
     return -(-value // by)
+
+
+check_public(globals())

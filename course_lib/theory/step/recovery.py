@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, NotNegative, Positive, checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, check_public
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.units import format_number
 from course_lib.trace import Event, Trace
@@ -19,7 +19,6 @@ _LARGEST_EXPONENT = 100.0  # e^100 attempts at one interval
 _LARGEST_WASTE = 1e4  # a day of work takes 27 years
 
 
-@checked
 def machine_mtbf_s(part_mtbf_s: Positive, parts: Count) -> float:
     """Mean time between failures of `parts` independent parts, each of `part_mtbf_s`: m / n."""
     return part_mtbf_s / parts
@@ -46,7 +45,6 @@ def daly_interval_s(save_s: float, mtbf_s: float) -> float:
     return young_interval_s(save_s, mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
 
 
-@checked
 def wasted_fraction(
     interval_s: Positive, save_s: float, mtbf_s: float, restart_s: NotNegative = 0.0
 ) -> float:
@@ -59,7 +57,6 @@ def wasted_fraction(
     return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-@checked
 def expected_waste(
     interval_s: Positive, save_s: float, mtbf_s: float, restart_s: NotNegative = 0.0
 ) -> float:
@@ -119,19 +116,16 @@ class Saving:
         return 1 / (1 + self.waste)
 
 
-@checked
 def lost_steps(done: CountOrZero, every: Count) -> int:
     """Updates since the last save, which are done again: done mod every."""
     return done % every
 
 
-@checked
 def mean_lost_steps(every: Count) -> float:
     """Mean of `lost_steps` where a failure may come after any update: (every − 1) / 2."""
     return (every - 1) / 2
 
 
-@checked
 def checkpoint_bytes(parameters: Count, recipe: Recipe) -> int:
     """Weights (the fp32 master copy where there is one) and optimizer states, whoever holds them.
 
@@ -151,7 +145,6 @@ def _save_and_mtbf(save_s: float, mtbf_s: float) -> None:
 _MOST_UPDATES = 1000
 
 
-@checked
 @dataclass(frozen=True)
 class JobCosts:
     """Seconds of an update and of a save, and of the three waits after a failure.
@@ -205,7 +198,6 @@ class FailingJob:
         """New work over all time, at the end."""
         return self.updates * self.costs.update_s / self.total_s
 
-    @checked
     def after(self, events: CountOrZero) -> tuple[int, int]:
         """Updates done, and of them saved, after the first `events` of the trace."""
         past = [(event.what, int(str(event.part))) for event in self.trace[:events]]
@@ -213,7 +205,6 @@ class FailingJob:
         return (past[-1][1] if past else 0), saved
 
 
-@checked
 def failing_job(
     updates: Annotated[int, partial(whole, least=2, most=_MOST_UPDATES)],
     every: Count,
@@ -254,3 +245,6 @@ def _work(
         yield "update", update, label(update)
         if update % every == 0:
             yield "save", update, ""
+
+
+check_public(globals())

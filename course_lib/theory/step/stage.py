@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any
 
-from course_lib.checked import CountOrZero, Positive, checked
+from course_lib.checked import CountOrZero, Positive, check_public
 from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
 from course_lib.theory.inputs.hardware import Cluster
@@ -64,7 +64,6 @@ class Hideable:
             if isinstance(value, float | int):
                 number(name, value, least=0)
 
-    @checked
     def saved_s(
         self,
         assumptions: Assumptions,
@@ -116,7 +115,6 @@ class StageBusyTime:
         return self.passes_s + self.dp_s + self.accumulation_s + self.optimizer_s
 
 
-@checked
 def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
     """How many pipeline ranks compute and send alike, by the first of them.
 
@@ -136,13 +134,11 @@ def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
     return {stages[0]: len(stages) for stages in found.values()}
 
 
-@checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
     return _Step(job, assumptions).busy_time(stage)
 
 
-@checked
 def stage_busy_times(
     job: Job, assumptions: Assumptions, stages: tuple[int, ...]
 ) -> list[StageBusyTime]:
@@ -167,13 +163,11 @@ class Work:
         mine, its = vars(self), vars(other)
         return Work(**{name: mine[name] + its[name] for name in mine})
 
-    @checked
     def times(self, count: CountOrZero) -> "Work":
         """`count` times the same."""
         return Work(**{name: count * value for name, value in vars(self).items()})
 
 
-@checked
 def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     """One layer and micro-batch, forward and backward, on one GPU with the busiest experts.
 
@@ -191,7 +185,6 @@ def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     return Work((flops.hardware_flop - attention + extra) / gpus, attention / gpus, touched)
 
 
-@checked
 def head_work(job: Job, assumptions: Assumptions) -> Work:
     """The last norm, the logits and the loss of one micro-batch, forward and backward."""
     layout = job.layout
@@ -200,7 +193,6 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
     return Work(flops.hardware_flop / (layout.tp * layout.cp), 0.0, touched)
 
 
-@checked
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
     return _Step(job, assumptions).work(stage)
@@ -271,14 +263,12 @@ class _Step:
         )
 
 
-@checked
 def layer_rate(cluster: Cluster, assumptions: Assumptions) -> float:
     """FLOP per second that one GPU reaches in a layer's matmuls."""
     chip = cluster.accelerator
     return cluster.matmul_flop_per_s * (assumptions.layer_efficiency or chip.layer_efficiency)
 
 
-@checked
 def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -> float:
     """FLOP per second of the attention kernel; standard attention is matmuls like the others."""
     if recipe.attention == "standard":
@@ -288,7 +278,6 @@ def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -
     return chip.peak_flop_per_s * share
 
 
-@checked
 def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -> float:
     """The optimizer: reads and writes its part of all states once, at the memory's bandwidth.
 
@@ -302,7 +291,6 @@ def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -
     return 2 * part * recipe.bytes_per_parameter / job.cluster.accelerator.memory_bytes_per_s
 
 
-@checked
 def accumulation_seconds(job: Job, local: LocalParameters) -> float:
     """Adding the gradients of one micro-batch to the sum: reads both, writes the sum.
 
@@ -317,3 +305,6 @@ def accumulation_seconds(job: Job, local: LocalParameters) -> float:
     parameters = shard_parameters(local, layout) if sharded else local.total
     moved = parameters * (recipe.compute_bytes + 2 * recipe.accumulated_bytes)
     return moved / job.cluster.accelerator.memory_bytes_per_s
+
+
+check_public(globals())

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from course_lib.checked import NotNegative, checked
+from course_lib.checked import NotNegative, check_public
 from course_lib.theory.compute.budget import TrainingRun, utilisation
 from course_lib.theory.compute.flops import (
     FlopBreakdown,
@@ -108,7 +108,6 @@ class StepTime:
         """Hardware FLOPs utilisation: with what is recomputed, never below MFU."""
         return utilisation(self.hardware_flop, self.total_s, self.gpus, self.peak_flop_per_s)
 
-    @checked
     def run(self, tokens: NotNegative) -> TrainingRun:
         """Training on `tokens`: days, GPU-hours and money."""
         return TrainingRun(tokens / self.tokens_per_s, self.gpus, self.gpu_hour_usd)
@@ -137,7 +136,6 @@ class StepTime:
         return "\n".join([*lines, where, rates, *self.convention.split("; ")])
 
 
-@checked
 def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
 
@@ -207,3 +205,6 @@ def _bubble_s(layout: Layout, others: float, forward: float) -> float:
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
     return bubble_time(layout.schedule, *sizes, group=layout.group, times=times)
+
+
+check_public(globals())

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Text, checked
+from course_lib.checked import Text, check_public
 from course_lib.validation import choice, listed, number, text
 
 _MOST_TASKS = 500
 _DONE = 1e-9  # of a task's work: what is left to rounding
 
 
-@checked
 @dataclass(frozen=True)
 class Task:
     """`alone_s` seconds of work in a stream, and the part of each resource that it uses alone.
@@ -120,7 +119,6 @@ class SharedTimeline:
         return [span for span in self.spans if span.task == name]
 
 
-@checked
 def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
     """Run `tasks`, each stream in the order given, with resources shared by `rates`.
 
@@ -140,7 +138,6 @@ def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
     return SharedTimeline(tuple(tasks), tuple(_run(tasks, shared=True)), unshared)
 
 
-@checked
 def rates(tasks: Sequence[Task]) -> list[float]:
     """How fast each of some tasks runs while all of them run: 1 is its speed alone.
 
@@ -203,3 +200,6 @@ def _startable(tasks: Sequence[Task], left: Collection[str]) -> list[Task]:
         if task.name in left:
             first.setdefault(task.stream, task)
     return [task for task in first.values() if not any(name in left for name in task.after)]
+
+
+check_public(globals())

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from itertools import accumulate, product
 from typing import Annotated, NamedTuple
 
-from course_lib.checked import Count, NotNegative, checked
+from course_lib.checked import Count, NotNegative, check_public
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
@@ -15,7 +15,6 @@ from course_lib.validation import number, whole
 MOST_RANKS, _LAYERS = 32, 100
 
 
-@checked
 def zero_steps(
     layer_parameters: Count,
     layers: Annotated[int, partial(whole, most=_LAYERS)],
@@ -137,7 +136,6 @@ class _Zero(NamedTuple):
 # --- DDP's buckets --------------------------------------------------------------------------------
 
 
-@checked
 def bucket_steps(timeline: BucketTimeline) -> Trace:
     """The backward pass of one rank, which a `BucketTimeline` prices: "backward" and "all-reduce".
 
@@ -172,7 +170,6 @@ class Rows(NamedTuple):
     late: int = 0
 
 
-@checked
 def served_steps(
     compute_s: Sequence[float],
     until_s: NotNegative,
@@ -231,3 +228,6 @@ def _served(
                 pulled[each] = version
                 yield Event(at_s, each, PULL, Rows(version))
                 heappush(requests, (at_s + compute_s[each], each))
+
+
+check_public(globals())

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 from typing import Annotated, NamedTuple
 
-from course_lib.checked import Count, checked
+from course_lib.checked import Count, check_public
 from course_lib.theory.network.context import chunks
 from course_lib.theory.network.experts import capacity, experts_per_rank, zipf_load
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
@@ -21,7 +21,6 @@ STAY = "stay"  # what is sent to oneself
 Table = tuple[tuple[int, ...], ...]
 
 
-@checked
 def ring_steps(
     ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)], part_bytes: Count = 1
 ) -> Trace:
@@ -39,7 +38,6 @@ def ring_steps(
     return Trace([*own, *(one._replace(bytes=part_bytes) for one in sent)])
 
 
-@checked
 def tree_steps(
     ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)], size_bytes: Count = 1
 ) -> Trace:
@@ -58,7 +56,6 @@ def tree_steps(
     return Trace(events)
 
 
-@checked
 def ring_attention_steps(
     sequence: Count,
     ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)],
@@ -129,7 +126,6 @@ class ExpertExchange:
         return sum(map(sum, self.counts)) - sum(map(sum, self.kept))
 
 
-@checked
 def expert_exchange(counts: Sequence[Sequence[int]], limit: Count) -> ExpertExchange:
     """The exchange for `counts` (ranks, experts) if each expert accepts `limit` choices.
 
@@ -147,7 +143,6 @@ def expert_exchange(counts: Sequence[Sequence[int]], limit: Count) -> ExpertExch
     return ExpertExchange(tuple(map(tuple, counts)), tuple(kept), limit)
 
 
-@checked
 def skewed_exchange(
     tokens: int, experts: Count, top_k: int, ranks: Count, *, skew: float, factor: float | None
 ) -> ExpertExchange:
@@ -161,7 +156,6 @@ def skewed_exchange(
     return expert_exchange((row,) * ranks, limit)
 
 
-@checked
 def expert_steps(exchange: ExpertExchange, row_bytes: Count = 1) -> Trace:
     """Tokens are chosen at 0, accepted at 1, travel to their experts and back in n turns each.
 
@@ -204,7 +198,6 @@ class Tensor(NamedTuple):
     columns: int
 
 
-@checked
 def pair_steps(
     kind: Annotated[str, PAIR_WIDTHS],
     hidden: Count,
@@ -251,3 +244,6 @@ def pair_steps(
         its_bytes = tensor.rows * tensor.columns * element_bytes
         events.append(Event(step, rank, TAKE, tensor, bytes=its_bytes))
     return Trace(events)
+
+
+check_public(globals())
