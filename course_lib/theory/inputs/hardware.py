@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from course_lib.checked import Count, Fraction, NotNegative, Positive, Text, check_public
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.inputs.units import GB, GIB
-from course_lib.validation import DERIVED, choice, derive, whole
+from course_lib.validation import DERIVED, choice, derive
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
 # github.com/NVIDIA/nccl at 01afd20, release 2.7.5. The network's was 9.6 until 2.17; since 2.18
@@ -65,8 +65,6 @@ class Accelerator:
     that one. `attention_efficiency`: what FlashAttention-2 reaches of the peak, and
     `new_attention_efficiency` what kernels written for this chip do. `between` None: no
     usual network, a cluster must name one.
-    Raises ValueError for numbers that are not positive and finite, for less memory than 1 GB, and
-    for another format.
     """
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
@@ -104,9 +102,8 @@ class Accelerator:
         """The roofline: min(peak, intensity × memory bandwidth)."""
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
 
-    def attention_share(self, kernel: str = "flash-2") -> float:
+    def attention_share(self, kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2") -> float:
         """What an attention kernel reaches of the peak."""
-        choice("attention_kernel", kernel, ATTENTION_KERNELS)
         first = self.attention_efficiency * FIRST_FLASH_OVER_SECOND
         known = {"flash-1": first, "new": self.new_attention_efficiency}
         return known.get(kernel, self.attention_efficiency)
@@ -120,14 +117,11 @@ def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
     return flop_per_s / bytes_per_s
 
 
-def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2) -> float:
+def matmul_intensity(rows: Count, inner: Count, columns: Count, element_bytes: Count = 2) -> float:
     """FLOP per byte of a matmul that reads both matrices and writes the result once.
 
     2·m·n·k / (bytes·(m·k + k·n + m·n)), with m rows, k inner, n columns.
     """
-    sizes = {"rows": rows, "inner": inner, "columns": columns, "element_bytes": element_bytes}
-    for name, size in sizes.items():
-        whole(name, size)
     moved = rows * inner + inner * columns + rows * columns
     return 2 * rows * inner * columns / (element_bytes * moved)
 
@@ -138,8 +132,7 @@ def ridge_rows(
     """Rows from which a product with an inner × columns matrix is limited by arithmetic.
 
     `matmul_intensity` solved for m: bytes·R·k·n / (2·k·n − bytes·R·(k + n)), with R FLOP per byte,
-    the chip's ridge. Infinite where the matrix is too narrow for any number of rows. Raises
-    ValueError for sizes below 1 and a ridge that is not positive.
+    the chip's ridge. Infinite where the matrix is too narrow for any number of rows.
     """
     moved = element_bytes * flop_per_byte
     left = 2 * inner * columns - moved * (inner + columns)
@@ -163,11 +156,17 @@ def _nvlink(generation: int, gb_per_s: float) -> Link:
     return Link(f"NVLink{generation}", gb_per_s * 1e9, NVLINK_LATENCY_S)
 
 
+_AMPERE = {"between": HDR, "matmul_efficiency": 271.2 / 312}
 _HOPPER = {
+    "between": NDR,
+    "matmul_efficiency": 794.5 / 989.4,
     "layer_efficiency": H100_LAYER_EFFICIENCY,
     "attention_efficiency": H100_ATTENTION_EFFICIENCY,
     "new_attention_efficiency": H100_NEW_ATTENTION_EFFICIENCY,
 }
+_H100_500W = _HOPPER | {"layer_efficiency": H100_500W_LAYER_EFFICIENCY}
+# H200 and B200: not measured in the source, the H100's efficiencies are assumed.
+_LATER = _HOPPER | {"matmul_efficiency": MATMUL_EFFICIENCY}
 
 # What PyTorch reports as a GPU's total capacity: in an error on A100s, issue 24 of
 # github.com/XLabs-AI/x-flux; in torchtitan's log on an H100, github.com/dudeperf3ct/minicode-llm,
@@ -181,61 +180,17 @@ H100_MEMORY_BYTES = int(79.18 * GIB)
 # Peaks are dense bf16 with fp32 accumulation, without sparsity. Peaks, memory and links are those
 # of Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering, compute/accelerator
 # and network), as are the best measured matmuls; other sources stand at their line.
-_LIST = (
-    _chip(
-        "A100-SXM-80GB",
-        312,
-        A100_MEMORY_BYTES,
-        2039,
-        _nvlink(3, 300),
-        between=HDR,
-        matmul_efficiency=271.2 / 312,
-    ),
-    _chip(
-        "A100-SXM-40GB",
-        312,
-        40 * GB,
-        1555,
-        _nvlink(3, 300),
-        between=HDR,
-        matmul_efficiency=271.2 / 312,
-    ),
-    _chip(
-        "H100-SXM",
-        989.4,
-        H100_MEMORY_BYTES,
-        3350,
-        _nvlink(4, 450),
-        between=NDR,
-        matmul_efficiency=794.5 / 989.4,
-        **_HOPPER,
-    ),
+_CHIPS = (
+    _chip("A100-SXM-80GB", 312, A100_MEMORY_BYTES, 2039, _nvlink(3, 300), **_AMPERE),
+    _chip("A100-SXM-40GB", 312, 40 * GB, 1555, _nvlink(3, 300), **_AMPERE),
+    _chip("H100-SXM", 989.4, H100_MEMORY_BYTES, 3350, _nvlink(4, 450), **_HOPPER),
     # An H100 whose NVLink is cut to 400 GB/s in all, 200 one way (DeepSeek-AI 2025,
     # arXiv:2505.09343, section 4.1), with 400 Gb/s of InfiniBand for each GPU.
-    _chip(
-        "H800-SXM",
-        989.4,
-        H100_MEMORY_BYTES,
-        3350,
-        _nvlink(4, 200),
-        between=NDR,
-        matmul_efficiency=794.5 / 989.4,
-        **_HOPPER,
-    ),
+    _chip("H800-SXM", 989.4, H100_MEMORY_BYTES, 3350, _nvlink(4, 200), **_HOPPER),
     # github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, 500 W.
-    _chip(
-        "H100-SXM-500W",
-        989.4,
-        96 * GB,
-        2400,
-        _nvlink(4, 450),
-        between=NDR,
-        matmul_efficiency=794.5 / 989.4,
-        **_HOPPER | {"layer_efficiency": H100_500W_LAYER_EFFICIENCY},
-    ),
-    # H200 and B200: not measured in the source, the H100's efficiencies are assumed.
-    _chip("H200-SXM", 989.4, 141 * GB, 4800, _nvlink(4, 450), between=NDR, **_HOPPER),
-    _chip("B200-SXM", 2250, 180 * GB, 8000, _nvlink(5, 900), between=NDR, **_HOPPER),
+    _chip("H100-SXM-500W", 989.4, 96 * GB, 2400, _nvlink(4, 450), **_H100_500W),
+    _chip("H200-SXM", 989.4, 141 * GB, 4800, _nvlink(4, 450), **_LATER),
+    _chip("B200-SXM", 2250, 180 * GB, 8000, _nvlink(5, 900), **_LATER),
     # NVIDIA Ada whitepaper, appendix A: 330.3 TFLOP/s is fp16 with fp16 accumulation.
     _chip("RTX4090", 165.2, 24 * GB, 1008, PCIE4),
     _chip("L40S", 362, 48 * GB, 864, PCIE4),
@@ -244,7 +199,7 @@ _LIST = (
     _chip("TPUv5p", 459, 95 * GB, 2765, Link("ICI, one link", 90e9, NVLINK_LATENCY_S)),
 )
 
-ACCELERATORS = {chip.name: chip for chip in _LIST}
+ACCELERATORS = {chip.name: chip for chip in _CHIPS}
 
 
 def accelerator(name: str) -> Accelerator:

@@ -5,7 +5,7 @@ from typing import Any
 
 from course_lib.checked import check_public
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import DERIVED, choice
+from course_lib.validation import choice
 
 
 def model(name: str) -> TransformerShape:
@@ -25,32 +25,22 @@ def _megatron(layers: int, hidden: int, heads: int) -> TransformerShape:
     return _gpt(layers, hidden, heads, context=2048, vocab=51200)
 
 
-def _llama(
-    layers: int,
-    hidden: int,
-    heads: int,
-    ffn: int,
-    context: int,
-    kv_heads: int = DERIVED,
-    vocab: int = 32000,
-    **more: Any,
-) -> TransformerShape:
-    return TransformerShape(
-        layers,
-        hidden,
-        heads,
-        ffn,
-        vocab,
-        context,
-        kv_heads,
-        mlp="swiglu",
-        norm="rmsnorm",
-        biases=False,
-        learned_positions=False,
-        tied_embeddings=False,
-        **more,
-    )
+_LLAMA_LIKE: Mapping[str, Any] = {
+    "mlp": "swiglu",
+    "norm": "rmsnorm",
+    "biases": False,
+    "learned_positions": False,
+    "tied_embeddings": False,
+}
 
+
+def _llama(
+    layers: int, hidden: int, heads: int, ffn: int, *, vocab: int = 32000, **more: Any
+) -> TransformerShape:
+    return TransformerShape(layers, hidden, heads, ffn, vocab, **_LLAMA_LIKE, **more)
+
+
+_V3_LATENTS = LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
 
 MODELS = {
     # Radford et al. 2019, table 2, with the sizes of the published config.json files: the paper's
@@ -94,7 +84,7 @@ MODELS = {
         shared_experts=1,
         expert_ffn=2048,
         dense_layers=3,
-        mla=LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
+        mla=_V3_LATENTS,
     ),
     # Smith et al. 2022, arXiv:2201.11990, section 2.2.
     "mt-nlg-530b": _megatron(105, 20480, 128),

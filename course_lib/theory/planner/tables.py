@@ -274,7 +274,8 @@ def message_lines(
     """
     found = []
     for micro_batch in (1, 2):
-        layout, sent = row._replace(micro_batch=micro_batch).layout(), ()
+        layout = row._replace(micro_batch=micro_batch).layout()
+        sent: tuple[Collective, ...] = ()
         if getattr(layout, axis) > 1:
             job = Job(shape, recipe, layout, question.reached, question.sequence)
             policy = question.assumptions.policy
