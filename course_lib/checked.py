@@ -110,7 +110,8 @@ def _rule(annotation: Any) -> _Rule:
     if _is_record(annotation):
         return (annotation,), None
     if origin in _CONTAINERS:
-        return (origin,), partial(_each, _rule(parts[origin is Mapping]))
+        keys = _rule(parts[0]) if origin is Mapping else ((), None)
+        return (origin,), partial(_each, keys, _rule(parts[origin is Mapping]))
     if origin in (Union, UnionType):
         rules = [_rule(part) for part in parts if part is not NoneType]
         if len(rules) == 1:
@@ -131,13 +132,14 @@ def _or_none(rule: _Rule) -> _Rule:
     return (*kinds, NoneType) if kinds else (), check and unless_none
 
 
-def _each(rule: _Rule, name: str, values: Any) -> None:
+def _each(keys: _Rule, rule: _Rule, name: str, values: Any) -> None:
     """The entries of a container; text is none, although it is a sequence."""
     if isinstance(values, str):
         raise _wrong(name, values, (Sequence,))
-    if any(rule):
+    if any(rule) or any(keys):
         pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
         for entry, value in pairs:
+            _apply(keys, f"{name} key", entry)
             _apply(rule, f"{name}[{entry!r}]", value)
 
 

@@ -9,7 +9,6 @@ from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.collectives import bus_factor, seconds
-from course_lib.validation import whole
 
 # torch's DistributedDataParallel: the first bucket is small so that sending starts early
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES), the others have bucket_cap_mb = 25.
@@ -27,7 +26,7 @@ def gradient_syncs(micro_steps: Count, accumulation: Count, no_sync: bool) -> in
 
 
 def ddp_buckets(
-    gradient_bytes: Sequence[int],
+    gradient_bytes: Sequence[Count],
     cap_bytes: Count = BUCKET_CAP_BYTES,
     first_bytes: Count = FIRST_BUCKET_BYTES,
 ) -> list[int]:
@@ -40,8 +39,7 @@ def ddp_buckets(
     """
     buckets: list[int] = []
     size = 0
-    for count, piece in enumerate(gradient_bytes):
-        whole(f"gradient_bytes[{count}]", piece)
+    for piece in gradient_bytes:
         size += piece
         if size >= (cap_bytes if buckets else min(first_bytes, cap_bytes)):
             buckets.append(size)

@@ -6,7 +6,7 @@ from functools import partial
 from math import ceil, comb
 from typing import Annotated
 
-from course_lib.checked import Count, check_public
+from course_lib.checked import Count, CountOrZero, NotNegative, check_public
 from course_lib.theory.network.collectives import bus_factor
 from course_lib.validation import divisible, number, whole
 
@@ -22,7 +22,7 @@ class ExpertLoad:
     `row_bytes` is what one token takes on its way.
     """
 
-    load: tuple[int, ...]
+    load: tuple[CountOrZero, ...]
     top_k: int
     capacity: Count
     ranks: Count
@@ -30,8 +30,6 @@ class ExpertLoad:
 
     def __post_init__(self) -> None:
         whole("experts", len(self.load), most=_MOST_EXPERTS)
-        for expert, choices in enumerate(self.load):
-            whole(f"load[{expert}]", choices, least=0)
         whole("choices", sum(self.load))
         _choices(self.top_k, len(self.load))
         divisible("experts", len(self.load), "ranks", self.ranks)
@@ -194,7 +192,7 @@ def expert_load(
     return ExpertLoad(load, top_k, limit, ranks, row_bytes)
 
 
-def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float:
+def balance_loss(load: Sequence[NotNegative], probabilities: Sequence[NotNegative]) -> float:
     """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
 
     1 when all N experts are chosen alike, which is not the least; at most N / top_k, when the same
@@ -207,15 +205,12 @@ def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float
             f"load has {len(load)} experts and probabilities {len(probabilities)}: give one "
             "number for each expert in both"
         )
-    for name, values in (("load", load), ("probabilities", probabilities)):
-        for place, value in enumerate(values):
-            number(f"{name}[{place}]", value, least=0)
     number("sum of load", sum(load), above=0)
     pairs = zip(load, probabilities, strict=True)
     return len(load) * sum(one * other for one, other in pairs) / sum(load)
 
 
-def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
+def experts_per_rank(counts: Sequence[Sequence[CountOrZero]]) -> int:
     """experts / ranks, if `counts[rank][expert]` is a table of counts for evenly placed experts.
 
     Raises ValueError for rows of different length, counts below 0, and experts that do not divide
@@ -231,8 +226,6 @@ def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
                 f"counts[{rank}] has {len(row)} experts and counts[0] {experts}: give one number "
                 "for each expert"
             )
-        for expert, count in enumerate(row):
-            whole(f"counts[{rank}][{expert}]", count, least=0)
     return experts // len(counts)
 
 

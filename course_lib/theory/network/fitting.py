@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from course_lib.checked import check_public
+from course_lib.checked import NotNegative, Positive, check_public
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network import collectives
-from course_lib.validation import number
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class FittedLink:
 
 def fit_alpha_beta(
     operation: str,
-    sizes_bytes: Sequence[float],
-    seconds: Sequence[float],
+    sizes_bytes: Sequence[NotNegative],
+    seconds: Sequence[Positive],
     ranks: int,
     *,
     algorithm: str = "ring",
@@ -73,7 +72,7 @@ def fit_alpha_beta(
 
 
 def bounding_link(
-    operation: str, sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int
+    operation: str, sizes_bytes: Sequence[NotNegative], seconds: Sequence[Positive], ranks: int
 ) -> Link:
     """What measured times prove of a ring's link, where no line fits them.
 
@@ -109,9 +108,6 @@ def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
             f"sizes_bytes has {len(sizes_bytes)} entries and seconds {len(seconds)}: give one time "
             "for each size"
         )
-    for place, (size, time) in enumerate(zip(sizes_bytes, seconds, strict=True)):
-        number(f"sizes_bytes[{place}]", size, least=0)
-        number(f"seconds[{place}]", time, above=0)
     if len(set(sizes_bytes)) < 2:
         raise ValueError(
             f"sizes_bytes must hold two different sizes or more, got {list(sizes_bytes)}: "

@@ -17,12 +17,13 @@ from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.experts import nodes_of_a_token
 from course_lib.theory.network.traffic import (
     AXES,
+    Axis,
     Collective,
     CommunicationPolicy,
+    Part,
     Traffic,
     group_link,
 )
-from course_lib.validation import choice
 
 
 def step_traffic(
@@ -30,8 +31,8 @@ def step_traffic(
     stage: int = 0,
     *,
     policy: CommunicationPolicy | None = None,
-    overlap: Mapping[str, float] | None = None,
-    axes: Collection[str] = AXES,
+    overlap: Mapping[Axis, Part] | None = None,
+    axes: Collection[Axis] = AXES,
 ) -> Traffic:
     """Every collective of one update on a GPU of pipeline rank `stage`.
 
@@ -45,8 +46,6 @@ def step_traffic(
     one of them.
     """
     step = _Step(job, stage, policy or CommunicationPolicy())
-    for axis in axes:
-        choice("axis", axis, AXES)
     entries = (entry for axis in AXES if axis in axes for entry in _ON_AXIS[axis](step))
     return Traffic(tuple(entry for entry in entries if entry.count), dict(overlap or {}))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, NotNegative, Text, check_public
@@ -60,6 +61,8 @@ def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) ->
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
+Axis = Annotated[str, AXES]
+Part = Annotated[float, partial(number, least=0, most=1)]
 # What a message carries, and of which part of the model.
 KINDS = ("activations", "gradients", "parameters")
 PLACES = ("layers", "experts", "embedding", "head", "ends")
@@ -75,7 +78,7 @@ class Collective:
     of a pass and its last reduction.
     """
 
-    axis: Annotated[str, AXES]
+    axis: Axis
     what: Text
     operation: str
     count: CountOrZero
@@ -143,14 +146,7 @@ class Traffic:
     """
 
     collectives: tuple[Collective, ...]
-    overlap: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for axis, part in self.overlap.items():
-            choice("overlap axis", axis, AXES)
-            number(f"overlap[{axis!r}]", part, least=0)
-            if part > 1:
-                raise ValueError(f"overlap[{axis!r}] must be at most 1, got {part}: 0.8 is 80 %")
+    overlap: Mapping[Axis, Part] = field(default_factory=dict)
 
     @property
     def total_bytes(self) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Fraction, NotNegative, check_public
@@ -11,8 +10,8 @@ from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Cluster,
 from course_lib.theory.inputs.job import FRAMEWORKS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
-from course_lib.theory.network.traffic import AXES, CommunicationPolicy
-from course_lib.validation import choice, number
+from course_lib.theory.network.traffic import Axis, CommunicationPolicy, Part
+from course_lib.validation import choice
 
 # Fitted together with `inputs.hardware.LAYER_EFFICIENCY`.
 TOUCHES = 8
@@ -57,25 +56,19 @@ class Assumptions:
     default. `host_link`: the way to an offloaded optimizer.
     """
 
-    layer_efficiency: float | None = None
-    attention_efficiency: float | None = None
+    layer_efficiency: Fraction | None = None
+    attention_efficiency: Fraction | None = None
     attention_kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2"
     touches: NotNegative = TOUCHES
     inside_efficiency: Fraction = INSIDE_EFFICIENCY
     message_touches: NotNegative = MESSAGE_TOUCHES
-    message_sms: Annotated[float, partial(number, least=0, most=1)] = MESSAGE_SMS
+    message_sms: Part = MESSAGE_SMS
     mask: Annotated[str, MASKS] | None = None
-    overlap: Mapping[str, float] = field(default_factory=dict)
+    overlap: Mapping[Axis, Part] = field(default_factory=dict)
     policy: CommunicationPolicy = BUCKETS
     host_link: Link = PCIE4
 
     def __post_init__(self) -> None:
-        for name in ("layer_efficiency", "attention_efficiency"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name), above=0, most=1)
-        for axis, part in self.overlap.items():
-            choice("overlap axis", axis, AXES)
-            number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
 
     def reached(self, cluster: Cluster) -> Cluster:

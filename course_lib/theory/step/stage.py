@@ -17,8 +17,9 @@ NVLink. On a slow network it is message_sms.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
+from operator import add
 from typing import Annotated, Any
 
 from course_lib.checked import CountOrZero, Positive, check_public
@@ -142,30 +143,28 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
 def stage_busy_times(
     job: Job, assumptions: Assumptions, stages: tuple[int, ...]
 ) -> list[StageBusyTime]:
-    """The same for several: what they have in common is computed once."""
+    """Those of several pipeline ranks: what they have in common is computed once."""
     step = _Step(job, assumptions)
     return [step.busy_time(stage) for stage in stages]
+
+
+_Amount = Annotated[float, partial(number, least=0, most=ABSURD_FLOP)]
 
 
 @dataclass(frozen=True)
 class Work:
     """What one GPU computes: FLOP of matmuls, of the attention kernel, bytes of elementwise."""
 
-    matmul_flop: float = 0.0
-    attention_flop: float = 0.0
-    memory_bytes: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            number(name, value, least=0, most=ABSURD_FLOP)
+    matmul_flop: _Amount = 0.0
+    attention_flop: _Amount = 0.0
+    memory_bytes: _Amount = 0.0
 
     def __add__(self, other: "Work") -> "Work":
-        mine, its = vars(self), vars(other)
-        return Work(**{name: mine[name] + its[name] for name in mine})
+        return Work(*map(add, vars(self).values(), vars(other).values()))
 
     def times(self, count: CountOrZero) -> "Work":
         """`count` times the same."""
-        return Work(**{name: count * value for name, value in vars(self).items()})
+        return Work(*(count * value for value in vars(self).values()))
 
 
 def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
@@ -215,41 +214,36 @@ class _Step:
         """What one layer of each kind does, with each kind of recomputation, once it was asked."""
         return {}
 
-    def layer(self, its: Job, layer: int) -> Work:
-        """What `layer_work` says of a job like this one."""
-        key = its.recipe.recompute, layer
-        if key not in self.known:
-            self.known[key] = layer_work(its, self.assumptions, layer)
-        return self.known[key]
-
     def work(self, stage: int) -> Work:
         """What `stage_work` says."""
         layout, total = self.job.layout, Work()
         for chunk in layout.stage_chunks(stage):
             for its, layer, count in self.job.layers_of(chunk):
-                total += self.layer(its, layer).times(count)
-        _, has_head = layout.holds_ends(stage)
-        if has_head:
+                key = its.recipe.recompute, layer
+                if key not in self.known:
+                    self.known[key] = layer_work(its, self.assumptions, layer)
+                total += self.known[key].times(count)
+        if layout.holds_ends(stage)[1]:
             total += head_work(self.job, self.assumptions)
         return total.times(layout.passes)
 
     def busy_time(self, stage: int) -> StageBusyTime:
         """What `stage_busy_time` says."""
         job, assumptions = self.job, self.assumptions
-        layout, cluster = job.layout, job.cluster
+        layout, chip = job.layout, job.cluster.accelerator
         traffic = step_traffic(self.sent, stage, policy=assumptions.policy)
         work = self.work(stage)
-        attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
-        compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
-        each_pass = layout.exchanges_each_pass
-        elementwise = work.memory_bytes / cluster.accelerator.memory_bytes_per_s
+        attention = work.attention_flop / attention_rate(job.cluster, assumptions, job.recipe)
+        compute = work.matmul_flop / layer_rate(job.cluster, assumptions) + attention
+        elementwise = work.memory_bytes / chip.memory_bytes_per_s
+        passes = 1 if layout.exchanges_each_pass else layout.accumulation  # of which one hides dp
         left, shown = compute + elementwise, traffic.waited_by_axis
         for axis in HIDING_ORDER:
             if axis not in shown:
                 continue
-            windows = {"cp": attention, "dp": left / (1 if each_pass else layout.accumulation)}
-            hides = Hideable(*traffic.hideable_by_axis[axis], windows.get(axis, left))
-            saved = hides.saved_s(assumptions, axis, cluster.accelerator.memory_bytes_per_s)
+            window = {"cp": attention, "dp": left / passes}.get(axis, left)
+            hides = Hideable(*traffic.hideable_by_axis[axis], window)
+            saved = hides.saved_s(assumptions, axis, chip.memory_bytes_per_s)
             left, shown[axis] = left - saved, shown[axis] - saved
         local = local_parameters(job.shape, layout, stage)
         sums = layout.passes if layout.accumulation > 1 else 0

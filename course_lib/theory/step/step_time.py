@@ -18,18 +18,8 @@ from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
 
 # What the time of a step is made of, in the order in which it is told.
-LEAVES = (
-    "compute_s",
-    "elementwise_s",
-    "tp_s",
-    "cp_s",
-    "ep_s",
-    "pp_s",
-    "dp_s",
-    "bubble_s",
-    "accumulation_s",
-    "optimizer_s",
-)
+_AXES = ("tp_s", "cp_s", "ep_s", "pp_s", "dp_s")
+LEAVES = ("compute_s", "elementwise_s", *_AXES, "bubble_s", "accumulation_s", "optimizer_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +68,7 @@ class StepTime:
     @property
     def communication_s(self) -> float:
         """Messages that nothing hides, all axes together."""
-        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
+        return sum(getattr(self, name) for name in _AXES)
 
     def parts(self) -> dict[str, float]:
         """Seconds by what the GPUs do; their sum is `total_s`."""
@@ -153,6 +143,12 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     bubbles = [_bubble_s(job.layout, everyone - stage.passes_s, forward) for stage in stages]
     ends = [stage.total_s + bubble for stage, bubble in zip(stages, bubbles, strict=True)]
     slowest = ends.index(max(ends))  # the earliest of equals
+    cluster, tera = job.cluster, 1e12
+    attention = attention_rate(cluster, assumptions, job.recipe) / tera
+    rates = (
+        f"matmuls of layers reach {layer_rate(cluster, assumptions) / tera:.0f} TFLOP/s, the best "
+        f"matmul {cluster.matmul_flop_per_s / tera:.0f}, attention {attention:.0f}"
+    )
     return StepTime(
         **vars(stages[slowest]),
         bubble_s=bubbles[slowest],
@@ -162,7 +158,7 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
         hardware_flop=flops.hardware_flop,
         peak_flop_per_s=job.cluster.accelerator.peak_flop_per_s,
         gpu_hour_usd=job.cluster.gpu_hour_usd,
-        convention=f"{flops.convention}; {_rates(job, assumptions)}; {assumptions.explain()}",
+        convention=f"{flops.convention}; {rates}; {assumptions.explain()}",
     )
 
 
@@ -180,17 +176,6 @@ def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
             total += one.times(count)
     words = f"recompute={job.recipe.recompute} of {job.recipe.recompute_layers} layers a chunk"
     return replace(total, convention=words)
-
-
-def _rates(job: Job, assumptions: Assumptions) -> str:
-    """How fast matmuls and attention are taken to be."""
-    cluster, tera = job.cluster, 1e12
-    layers = layer_rate(cluster, assumptions) / tera
-    attention = attention_rate(cluster, assumptions, job.recipe) / tera
-    return (
-        f"matmuls of layers reach {layers:.0f} TFLOP/s, the best matmul "
-        f"{cluster.matmul_flop_per_s / tera:.0f}, attention {attention:.0f}"
-    )
 
 
 def _bubble_s(layout: Layout, others: float, forward: float) -> float:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Text, check_public
-from course_lib.validation import choice, listed, number, text
+from course_lib.validation import choice, listed, number
 
 _MOST_TASKS = 500
 _DONE = 1e-9  # of a task's work: what is left to rounding
@@ -31,17 +31,14 @@ class Task:
     name: Text
     stream: Text
     alone_s: Annotated[float, partial(number, above=0, most=1000000000.0)]
-    demands: Mapping[str, float] = field(default_factory=dict)
+    demands: Mapping[Text, Annotated[float, partial(number, least=0, most=1)]] = field(
+        default_factory=dict
+    )
     weight: Annotated[float, partial(number, least=1e-6, most=1e6)] = 1.0
-    after: Sequence[str] = ()
+    after: Sequence[Text] = ()
 
     def __post_init__(self) -> None:
         listed("resources", len(self.demands), "name fewer", most=10)
-        for resource, part in self.demands.items():
-            text("resource", resource)
-            number(f"demands[{resource!r}]", part, least=0, most=1)
-        for name in self.after:
-            text("after", name)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from heapq import heappop, heappush
 from itertools import accumulate, product
 from typing import Annotated, NamedTuple
 
-from course_lib.checked import Count, NotNegative, check_public
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, check_public
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
-from course_lib.validation import number, whole
+from course_lib.validation import whole
 
 MOST_RANKS, _LAYERS = 32, 100
 
@@ -173,7 +173,7 @@ class Rows(NamedTuple):
 def served_steps(
     compute_s: Sequence[float],
     until_s: NotNegative,
-    bound: int | None = None,
+    bound: CountOrZero | None = None,
     together: bool = False,
 ) -> Trace:
     """What a server and its trainers do in the first `until_s` seconds; messages take no time.
@@ -187,20 +187,16 @@ def served_steps(
     Networks", section 4.1; Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
     Parallel Parameter Server", NeurIPS.
     """
-    for place, each in enumerate(compute_s):
-        number(f"compute_s[{place}]", each, above=0)
     whole("trainers", len(compute_s))
-    if bound is not None:
-        whole("bound", bound, least=0)
-        if together:
-            raise ValueError("bound is for trainers that do not go together: leave one of them out")
+    if bound is not None and together:
+        raise ValueError("bound is for trainers that do not go together: leave one of them out")
     if until_s / min(compute_s) * len(compute_s) > _MOST_EVENTS:
         raise ValueError(f"until_s {until_s:g} has too many updates to show: take fewer seconds")
     return Trace(_served(compute_s, until_s, 0 if together else bound, together))
 
 
 def _served(
-    compute_s: Sequence[float], until_s: float, bound: int | None, together: bool
+    compute_s: Sequence[Positive], until_s: float, bound: int | None, together: bool
 ) -> Iterator[Event]:
     trainers, version = range(len(compute_s)), 0
     done = [0 for _ in trainers]  # gradients of each trainer

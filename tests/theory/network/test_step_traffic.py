@@ -578,7 +578,7 @@ REFUSED = [
     (lambda: traffic(Layout(tp=3)), "heads 8 is not divisible by tp 3"),
     (lambda: traffic(Layout(cp=3)), "sequence 256 is not divisible by cp 3"),
     (lambda: traffic(Layout(pp=2), stage=2), "stage must be at most 1"),
-    (lambda: traffic(Layout(), overlap={"dq": 1}), "overlap axis 'dq' is not one of"),
+    (lambda: traffic(Layout(), overlap={"dq": 1}), "overlap key 'dq' is not one of"),
     (lambda: traffic(Layout(), overlap={"dp": 1.5}), "at most 1, got 1.5"),
 ]
 PROBES = by_name(

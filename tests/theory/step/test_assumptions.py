@@ -88,7 +88,7 @@ REFUSED = [
             (dict(touches=float("nan")), "touches must be finite"),
             (dict(inside_efficiency=0), "inside_efficiency must be above 0, got 0"),
             (dict(mask="casual"), "did you mean 'causal'"),
-            (dict(overlap={"td": 0.5}), "overlap axis 'td' is not one of"),
+            (dict(overlap={"td": 0.5}), "overlap key 'td' is not one of"),
             (dict(overlap={"tp": 2}), r"overlap\['tp'\] must be at most"),
         ],
     ),
