@@ -8,7 +8,7 @@ from typing import Annotated
 from course_lib.checked import NotNegative, check_public
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, whole
+from course_lib.validation import whole
 
 # --- Who sends how much to whom in an all-reduce, for four ways of doing it ---
 
@@ -126,7 +126,12 @@ class RingOrTree:
 
 
 def ring_or_tree(
-    operation: str, size_bytes: float, ranks: int, link: Link, *, tree: str = "tree"
+    operation: str,
+    size_bytes: float,
+    ranks: int,
+    link: Link,
+    *,
+    tree: Annotated[str, collectives.TREES] = "tree",
 ) -> RingOrTree:
     """One collective on `ranks` GPUs that have a `link` each, by ring and by tree.
 
@@ -134,7 +139,6 @@ def ring_or_tree(
     and reaches TREE_EFFICIENCY of the bandwidth. The crossover is where the times are equal.
     Source: Thakur, Rabenseifner, Gropp 2005, section 4.
     """
-    choice("tree", tree, collectives.TREES)
     ring_s = collectives.seconds(operation, size_bytes, ranks, link)
     if operation not in collectives.ALGORITHMS[tree].operations:
         return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, None, None)
@@ -198,15 +202,13 @@ def nccl_ways() -> tuple[NcclWay, ...]:
     bandwidth is the tensor's. NCCL lowers the bandwidth of trees further at middle sizes, which is
     left out: no tree is the fastest even so.
     """
-    rings = [
-        NcclWay("Ring", protocol, (base + _STEPS * step) * 1e-6, bus * RANKS / _STEPS)
-        for protocol, (base, step, bus) in _RING.items()
+    known = (("Ring", _RING, RANKS / _STEPS), ("Tree", _TREE, 1 / 2))
+    ways = [
+        NcclWay(algorithm, protocol, (base + _STEPS * step) * 1e-6, bus * part)
+        for algorithm, protocols, part in known
+        for protocol, (base, step, bus) in protocols.items()
     ]
-    trees = [
-        NcclWay("Tree", protocol, (base + _STEPS * step) * 1e-6, bus / 2)
-        for protocol, (base, step, bus) in _TREE.items()
-    ]
-    return (*rings, *trees, NcclWay("NVLS", "Simple", 25e-6, _NVLS_BUS * RANKS / _STEPS))
+    return (*ways, NcclWay("NVLS", "Simple", 25e-6, _NVLS_BUS * RANKS / _STEPS))
 
 
 def nccl_choice(size_bytes: float) -> NcclWay:

@@ -23,7 +23,7 @@ class ExpertLoad:
     """
 
     load: tuple[CountOrZero, ...]
-    top_k: int
+    top_k: Count
     capacity: Count
     ranks: Count
     row_bytes: Count
@@ -110,7 +110,6 @@ def capacity(
 
 
 def _choices(top_k: int, experts: int) -> None:
-    whole("top_k", top_k)
     if top_k > experts:
         raise ValueError(
             f"top_k {top_k} is above experts {experts}, and a token chooses different ones: "
@@ -119,7 +118,7 @@ def _choices(top_k: int, experts: int) -> None:
 
 
 def nodes_of_a_token(
-    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)], top_k: int, nodes: int
+    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)], top_k: Count, nodes: int
 ) -> float:
     """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
 
@@ -146,7 +145,7 @@ def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count 
 def zipf_load(
     tokens: Annotated[int, partial(whole, most=_MOST_TOKENS)],
     experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
-    top_k: int,
+    top_k: Count,
     skew: Annotated[float, partial(number, least=0, most=10)],
 ) -> tuple[int, ...]:
     """Expected load when expert i is liked in proportion to 1 / i^skew, i = 1, 2, …

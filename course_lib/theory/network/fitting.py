@@ -51,15 +51,11 @@ def fit_alpha_beta(
     below zero or does not rise with the size.
     """
     _check(sizes_bytes, seconds)
-    steps = collectives.steps(operation, ranks, algorithm)
-    if steps == 0:
-        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
-    sent = [collectives.moved_bytes(operation, size, ranks, algorithm) for size in sizes_bytes]
+    steps, sent = _sent(operation, sizes_bytes, ranks, algorithm)
     level, slope = _line(sent, seconds, [1 / time**2 for time in seconds])
     if slope <= 0:
-        raise ValueError(
-            f"seconds do not grow with the sizes ({_span(seconds)} s): measure larger sizes"
-        )
+        span = f"{format_number(min(seconds), 2)} to {format_number(max(seconds), 2)}"
+        raise ValueError(f"seconds do not grow with the sizes ({span} s): measure larger sizes")
     if level < -1e-9 * max(seconds):  # less is rounding
         raise ValueError(
             f"latency comes out below zero ({format_number(level / steps, 2)} s): measure "
@@ -81,12 +77,19 @@ def bounding_link(
     Raises ValueError as `fit_alpha_beta` does for times and sizes that are no measurement.
     """
     _check(sizes_bytes, seconds)
-    steps = collectives.steps(operation, ranks)
-    if steps == 0:
-        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
-    sent = [collectives.moved_bytes(operation, size, ranks) for size in sizes_bytes]
+    steps, sent = _sent(operation, sizes_bytes, ranks, "ring")
     fastest = max(moved / time for moved, time in zip(sent, seconds, strict=True))
     return Link("bounds of a link", fastest, min(seconds) / steps)
+
+
+def _sent(
+    operation: str, sizes_bytes: Sequence[float], ranks: int, algorithm: str
+) -> tuple[int, list[float]]:
+    """Steps of a collective, and the bytes that it moves at each size."""
+    steps = collectives.steps(operation, ranks, algorithm)
+    if steps == 0:
+        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
+    return steps, [collectives.moved_bytes(operation, x, ranks, algorithm) for x in sizes_bytes]
 
 
 def _line(
@@ -113,10 +116,6 @@ def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
             f"sizes_bytes must hold two different sizes or more, got {list(sizes_bytes)}: "
             "a line has two unknowns"
         )
-
-
-def _span(values: Sequence[float]) -> str:
-    return f"{format_number(min(values), 2)} to {format_number(max(values), 2)}"
 
 
 check_public(globals())

@@ -14,22 +14,19 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective, CommunicationPolicy
 from course_lib.trace import Event, Trace
-from course_lib.validation import choice, divisible, listed, whole
+from course_lib.validation import divisible, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
 # The axes of the experts' own mesh, and those in whose place they stand.
 EXPERT_AXES = {"etp": "tp", "ep": "cp", "edp": "dp"}
 
 
-def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
+def data_parallel(world: Count, tp: Count = 1, pp: Count = 1, cp: Count = 1) -> int:
     """Replicas of the model: dp = world / (tp · pp · cp).
 
     Raises ValueError where the product does not divide `world`.
     """
-    replica = 1
-    for name, degree in {"world": world, "tp": tp, "pp": pp, "cp": cp}.items():
-        whole(name, degree)
-        replica *= 1 if name == "world" else degree
+    replica = tp * pp * cp
     if world % replica:
         raise ValueError(
             f"world {world} / (tp {tp} * pp {pp} * cp {cp}) = {world / replica:g} is not a whole "
@@ -38,13 +35,11 @@ def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
     return world // replica
 
 
-def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
+def strides(layout: Layout, order: Sequence[Annotated[str, ORDER]] = ORDER) -> dict[str, int]:
     """Distance in ranks between neighbours on each axis: the product of the axes further inside.
 
     Raises ValueError unless `order` names each axis once.
     """
-    for axis in order:
-        choice("order", axis, ORDER)
     if sorted(order) != sorted(ORDER):
         raise ValueError(
             f"order {tuple(order)} must name each of {', '.join(ORDER)} once: it is innermost first"
@@ -159,7 +154,13 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
         )
     stage = place(layout, rank)["pp"]
     sent = step_traffic(job, stage, policy=_ONE_BUCKET).collectives
-    return tuple(_talk(job, rank, message) for message in sorted(sent, key=_turn))
+    talks = []
+    for message in sorted(sent, key=_turn):
+        together = _groups(layout, message)
+        (own,) = (group for group in together if rank in group)
+        nodes = len({member // job.cluster.gpus_per_node for member in own})
+        talks.append(Talk(message, together, own, nodes))
+    return tuple(talks)
 
 
 def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
@@ -181,13 +182,6 @@ def _turn(message: Collective) -> int:
         if message.axis == axis and message.what.startswith(what):
             return turn
     return len(_TURNS)
-
-
-def _talk(job: Job, rank: int, message: Collective) -> Talk:
-    groups = _groups(job.layout, message)
-    (own,) = (group for group in groups if rank in group)
-    nodes = len({member // job.cluster.gpus_per_node for member in own})
-    return Talk(message, groups, own, nodes)
 
 
 def _groups(layout: Layout, message: Collective) -> tuple[tuple[int, ...], ...]:

@@ -10,8 +10,8 @@ from course_lib.theory.inputs.hardware import Cluster, Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.bucket_timeline import BUCKET_CAP_BYTES
-from course_lib.theory.network.collectives import ALGORITHMS
-from course_lib.validation import choice, number, whole
+from course_lib.theory.network.collectives import ALGORITHMS, Operation
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CommunicationPolicy:
 # --- The link that a group of ranks sees, inside a node or over several ---
 
 
-def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) -> Link:
+def group_link(cluster: Cluster, operation: Operation, ranks: int, stride: int = 1) -> Link:
     """The link as one GPU of a group sees it: ranks r, r + stride, … with `ranks` members.
 
     Within a node: the inner link. Over k nodes with g members in each, each member next to its own
@@ -43,7 +43,6 @@ def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) ->
     port. Of the n-1 steps of a ring k-1 cross the network, and the latency is their mean.
     Source: NCCL, src/graph/tuning.cc (nInterSteps); Bekman, Machine Learning Engineering, network.
     """
-    choice("operation", operation, collectives.OPERATIONS)
     slowest = cluster.link(ranks, stride)
     if slowest == cluster.inside or operation == "send-recv":
         return slowest
@@ -80,20 +79,18 @@ class Collective:
 
     axis: Axis
     what: Text
-    operation: str
+    operation: Operation
     count: CountOrZero
     size_bytes: NotNegative
     ranks: Count
     link: Link
-    algorithm: str = "ring"
+    algorithm: Annotated[str, ALGORITHMS] = "ring"
     kind: Annotated[str, KINDS] = "activations"
     place: Annotated[str, PLACES] = "layers"
     hidden: bool = False
     alone: int = 0
 
     def __post_init__(self) -> None:
-        choice("operation", self.operation, collectives.OPERATIONS)
-        choice("algorithm", self.algorithm, collectives.ALGORITHMS)
         whole("alone", self.alone, least=0, most=self.count)
 
     @property
@@ -109,14 +106,10 @@ class Collective:
     @property
     def seconds(self) -> float:
         """Time of all calls, one after the other: count · (steps · α + sent / β)."""
-        trees = self.operation in ("all-reduce", "broadcast", "reduce")
-        return self.count * collectives.seconds(
-            self.operation,
-            self.size_bytes,
-            self.ranks,
-            self.link,
-            algorithm=self.algorithm if trees else "ring",
-        )
+        sizes = (self.operation, self.size_bytes, self.ranks, self.link)
+        known = self.operation in ALGORITHMS[self.algorithm].operations
+        algorithm = self.algorithm if known else "ring"
+        return self.count * collectives.seconds(*sizes, algorithm=algorithm)
 
     @property
     def waited_s(self) -> float:
@@ -156,7 +149,7 @@ class Traffic:
     @property
     def bytes_by_axis(self) -> dict[str, float]:
         """Bytes sent for each axis that communicates."""
-        return self._sums("axis", "total_bytes")
+        return self._sums("total_bytes")
 
     @property
     def seconds(self) -> float:
@@ -164,19 +157,14 @@ class Traffic:
         return sum(entry.seconds for entry in self.collectives)
 
     @property
-    def seconds_by_axis(self) -> dict[str, float]:
-        """Time of each axis' collectives, not hidden."""
-        return self._sums("axis", "seconds")
-
-    @property
     def waited_by_axis(self) -> dict[str, float]:
-        """The same without what is hidden by its nature."""
-        return self._sums("axis", "waited_s")
+        """Time of each axis' collectives without what is hidden by its nature."""
+        return self._sums("waited_s")
 
     @property
     def hideable_by_axis(self) -> dict[str, tuple[float, float]]:
         """Seconds of each axis that computing can hide, and bytes sent in them."""
-        times, sent = self._sums("axis", "hideable_s"), self._sums("axis", "hideable_bytes")
+        times, sent = self._sums("hideable_s"), self._sums("hideable_bytes")
         return {axis: (time, sent[axis]) for axis, time in times.items()}
 
     @property
@@ -190,11 +178,11 @@ class Traffic:
         """Time that is added to the step: the sum of `exposed_by_axis`."""
         return sum(self.exposed_by_axis.values())
 
-    def _sums(self, key: str, value: str) -> dict[str, float]:
+    def _sums(self, value: str) -> dict[str, float]:
+        """The sum of a property over the collectives of each axis."""
         totals: dict[str, float] = {}
         for entry in self.collectives:
-            name = getattr(entry, key)
-            totals[name] = totals.get(name, 0.0) + getattr(entry, value)
+            totals[entry.axis] = totals.get(entry.axis, 0.0) + getattr(entry, value)
         return totals
 
     def explain(self, unit: str = "GB") -> str:

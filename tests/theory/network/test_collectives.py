@@ -199,7 +199,6 @@ def test_bus_bandwidth_is_the_links(operation, n, size, bandwidth):
 
 
 def test_bus_bandwidth_by_hand():
-    assert collectives.algorithm_bandwidth(8e9, 0.02) == 400e9
     assert collectives.bus_bandwidth("all-reduce", 8e9, 8, 0.02) == 700e9
     assert collectives.bus_bandwidth("all-gather", 8e9, 8, 0.02) == 350e9
     assert collectives.bus_bandwidth("broadcast", 8e9, 8, 0.02) == 400e9
@@ -285,7 +284,7 @@ REFUSED = [
         lambda: crossover_bytes("all-reduce", 2, Link("link", 1, float("nan"))),
         "latency_s must be finite",
     ),
-    (lambda: collectives.algorithm_bandwidth(1, 0), "time_s must be above 0"),
+    (lambda: collectives.bus_bandwidth("all-reduce", 1, 2, 0), "time_s must be above 0"),
     (lambda: collectives.zero_volume(1, 4), "zero_stage must be at most 3"),
     (lambda: collectives.tensor_parallel_bytes(0, 1, 1, 1), "micro_batch must be at least 1"),
     (lambda: collectives.layer_intensity(8, 0), "tp must be at least 1"),
@@ -307,11 +306,6 @@ PROBES = by_name(
         crossover_bytes,
         CALL | {"link": PCIE4},
         OTHER_CALL | {"link": SLOW_LINK, "tree": "tree", "efficiency": 0.5},
-    ),
-    Probe(
-        collectives.algorithm_bandwidth,
-        {"size_bytes": 1e6, "time_s": 1.0},
-        {"size_bytes": 2e6, "time_s": 2.0},
     ),
     Probe(collectives.bus_bandwidth, SENT | {"time_s": 1.0}, OTHER_SENT | {"time_s": 2.0}),
     Probe(

@@ -505,7 +505,9 @@ def test_overlap_hides_time_but_not_bytes():
     assert hidden.seconds == shown.seconds == pytest.approx(shown.exposed_seconds)
     assert hidden.total_bytes == shown.total_bytes
     saved = shown.exposed_seconds - hidden.exposed_seconds
-    assert saved == pytest.approx(0.75 * shown.seconds_by_axis["dp"])
+    assert saved == pytest.approx(
+        0.75 * sum(it.seconds for it in shown.collectives if it.axis == "dp")
+    )
 
 
 def test_smaller_buckets_cost_latency_only():
@@ -557,7 +559,6 @@ def test_parts_sum_to_the_total(layout, recompute, data):
     stage = data.draw(st.integers(0, layout.pp - 1))
     result = traffic(layout, EXPERTS, Recipe(recompute=recompute), nodes=32, stage=stage)
     assert sum(result.bytes_by_axis.values()) == pytest.approx(result.total_bytes)
-    assert sum(result.seconds_by_axis.values()) == pytest.approx(result.seconds)
     assert all(item.total_bytes > 0 and item.seconds > 0 for item in result.collectives)
     degrees = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "pp": layout.pp}
     assert set(result.bytes_by_axis) <= {axis for axis, n in degrees.items() if n > 1} | {"dp"}
