@@ -39,12 +39,14 @@ class PassTimes:
     def __post_init__(self) -> None:
         for name in ("forward", "backward", "weight", "overlapped"):
             value = getattr(self, name)
-            if isinstance(value, Sequence):
+            if value is None and name in ("weight", "overlapped"):
+                continue
+            several = isinstance(value, Sequence)
+            if several:
                 object.__setattr__(self, name, tuple(value))
-                for stage, item in enumerate(value):
-                    _duration(name, f"{name}[{stage}]", item)
-            elif value is not None or name in ("forward", "backward"):
-                _duration(name, name, value)
+            for stage, item in enumerate(value if several else [value]):
+                limit = {"least": 0} if name == "weight" else {"above": 0}
+                number(f"{name}[{stage}]" if several else name, item, **limit)
 
     def of(self, stages: Count) -> list[dict[str, float]]:
         """Duration by kind of pass, for each stage; ValueError if the stages differ in number."""
@@ -53,11 +55,10 @@ class PassTimes:
         weight = self._each("weight", stages) or [full / 2 for full in backward]
         both = self._each("overlapped", stages)
         both = both or [f + b for f, b in zip(forward, backward, strict=True)]
-        for stage in range(stages):
-            if weight[stage] > backward[stage]:
+        for stage, (part, full) in enumerate(zip(weight, backward, strict=True)):
+            if part > full:
                 raise ValueError(
-                    f"weight {weight[stage]} is part of backward {backward[stage]} "
-                    f"on stage {stage}: give at most that"
+                    f"weight {part} is part of backward {full} on stage {stage}: give at most that"
                 )
         return [
             {FORWARD: f, BACKWARD: b, INPUT: b - w, WEIGHT: w, OVERLAPPED: o}
@@ -73,11 +74,6 @@ class PassTimes:
                 f"{name} has {len(value)} values for {stages} stages: give one per stage"
             )
         return list(value) if isinstance(value, tuple) else [value] * stages
-
-
-def _duration(kind: str, name: str, value: object) -> None:
-    """A pass takes time; only its part for the weights may take none."""
-    number(name, value, **({"least": 0} if kind == "weight" else {"above": 0}))
 
 
 # --- Closed forms of pipeline schedules: bubble and micro-batches in flight, without a timeline ---

@@ -222,10 +222,10 @@ class _Simulation:
         return [(FORWARD if kind == FORWARD else BACKWARD, i, self.plan.pieces[stage][chunk])]
 
     def _deadlock(self) -> str:
-        waits = []
-        for (kind, i, piece), stage in sorted(self.waiting.items(), key=lambda item: item[1]):
-            at = self.plan.homes[piece]
-            waits.append(f"stage {stage} for {kind} of micro-batch {i} on stage {at}")
+        waits = [
+            f"stage {stage} for {kind} of micro-batch {i} on stage {self.plan.homes[piece]}"
+            for (kind, i, piece), stage in sorted(self.waiting.items(), key=lambda item: item[1])
+        ]
         return (
             f"the orders deadlock, waiting are {'; '.join(waits[:4])}: "
             "run each of these passes, and run it before what depends on it"
@@ -283,17 +283,13 @@ def _events(plan: Schedule, task: Task, start: float, end: float) -> Iterator[Ev
         if half.kind in (BACKWARD, WEIGHT):
             yield Event(end, task.stage, FREE, part)
         onward = half.kind == FORWARD
-        receiver = _neighbour(plan, task.stage, half.chunk, 1 if onward else -1)
-        if half.kind != WEIGHT and receiver not in (None, task.stage):
+        piece, step = plan.pieces[task.stage][half.chunk], 1 if onward else -1
+        if half.kind == WEIGHT or (piece + step) // plan.length != piece // plan.length:
+            continue  # nothing to send, or an end of the way
+        receiver = plan.homes[piece + step]
+        if receiver != task.stage:
             what = "activations" if onward else "gradients"
             yield Event(end, task.stage, what, part, receiver, label=label)
-
-
-def _neighbour(plan: Schedule, stage: int, chunk: int, step: int) -> int | None:
-    """The stage that has the next (step 1) or the previous (-1) piece of the model."""
-    piece = plan.pieces[stage][chunk]
-    same_way = (piece + step) // plan.length == piece // plan.length
-    return plan.homes[piece + step] if same_way else None
 
 
 check_public(globals())

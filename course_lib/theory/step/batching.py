@@ -6,7 +6,7 @@ from typing import Annotated
 
 from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs.units import format_number
-from course_lib.validation import divisible, listed, number, whole
+from course_lib.validation import divisible, listed, whole
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,9 @@ class Batching:
         samples per rank = ceil(samples / dp); micro-steps = ceil(that / micro_batch);
         updates = ceil(micro-steps / accumulation). With drop_last every ceil is a floor.
         """
-        cut = _floor if self.drop_last else _ceil
-        per_rank = cut(self.samples, self.dp)
-        micro_steps = cut(per_rank, self.micro_batch)
-        updates = cut(micro_steps, self.accumulation)
+        per_rank = _parts(self.samples, self.dp, self.drop_last)
+        micro_steps = _parts(per_rank, self.micro_batch, self.drop_last)
+        updates = _parts(micro_steps, self.accumulation, self.drop_last)
         if self.drop_last:
             micro_steps = updates * self.accumulation
             per_rank = micro_steps * self.micro_batch
@@ -131,7 +130,7 @@ def rank_samples(samples: Count, dp: Count, rank: int, drop_last: bool = False) 
     repeated until all ranks have equally many, as torch's DistributedSampler does.
     """
     whole("rank", rank, least=0, most=dp - 1)
-    per_rank = (_floor if drop_last else _ceil)(samples, dp)
+    per_rank = _parts(samples, dp, drop_last)
     listed("samples of a rank", per_rank, "take fewer samples, or more ranks")
     return [(rank + dp * i) % samples for i in range(per_rank)]
 
@@ -142,7 +141,7 @@ def scaled_learning_rate(
     batch: Count,
     rule: Annotated[str, ("linear", "sqrt")],
     *,
-    critical_batch: float | None = None,
+    critical_batch: Positive | None = None,
 ) -> float:
     """The learning rate for another batch size.
 
@@ -156,7 +155,6 @@ def scaled_learning_rate(
     """
     ratio = batch / base_batch
     if critical_batch is not None:
-        number("critical_batch", critical_batch, above=0)
         ratio *= (base_batch + critical_batch) / (batch + critical_batch)
     return base * (ratio if rule == "linear" else math.sqrt(ratio))
 
@@ -196,12 +194,9 @@ def noise_scale(small: Count, square_small: Positive, big: int, square_big: Posi
     return noise / signal
 
 
-def _floor(value: int, by: int) -> int:
-    return value // by
-
-
-def _ceil(value: int, by: int) -> int:
-    return -(-value // by)
+def _parts(value: int, by: int, drop_last: bool) -> int:
+    """value / by, rounded down with `drop_last` and else up."""
+    return value // by if drop_last else -(-value // by)
 
 
 check_public(globals())

@@ -24,21 +24,19 @@ def machine_mtbf_s(part_mtbf_s: Positive, parts: Count) -> float:
     return part_mtbf_s / parts
 
 
-def young_interval_s(save_s: float, mtbf_s: float) -> float:
+def young_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
     """Seconds of work between saves that waste least: √(2·C·M), for C far below M.
 
     Source: Young 1974, doi:10.1145/361147.361115.
     """
-    _save_and_mtbf(save_s, mtbf_s)
     return math.sqrt(2 * save_s * mtbf_s)
 
 
-def daly_interval_s(save_s: float, mtbf_s: float) -> float:
+def daly_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
     """The same without Young's assumption: √(2CM)·(1 + √(C/2M)/3 + (C/2M)/9) − C, or M if C ≥ 2M.
 
     Source: Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
     """
-    _save_and_mtbf(save_s, mtbf_s)
     ratio = save_s / (2 * mtbf_s)
     if ratio >= 1:
         return mtbf_s
@@ -46,26 +44,24 @@ def daly_interval_s(save_s: float, mtbf_s: float) -> float:
 
 
 def wasted_fraction(
-    interval_s: Positive, save_s: float, mtbf_s: float, restart_s: NotNegative = 0.0
+    interval_s: Positive, save_s: Positive, mtbf_s: Positive, restart_s: NotNegative = 0.0
 ) -> float:
     """Time not spent on new work over time spent on it: C/τ + (τ/2 + R)/M.
 
     A failure finds on average half an interval τ unsaved. The first order of Young's model: only
     for τ and R far below M.
     """
-    _save_and_mtbf(save_s, mtbf_s)
     return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
 def expected_waste(
-    interval_s: Positive, save_s: float, mtbf_s: float, restart_s: NotNegative = 0.0
+    interval_s: Positive, save_s: Positive, mtbf_s: Positive, restart_s: NotNegative = 0.0
 ) -> float:
     """The same fraction without Young's assumption: (M/τ)·e^(R/M)·(e^((τ + C)/M) − 1) − 1.
 
     Failures come at random, also during saves and restarts. Raises ValueError where practically
     nothing is ever finished. Source: Daly 2006, doi:10.1016/j.future.2004.11.016, section 3.
     """
-    _save_and_mtbf(save_s, mtbf_s)
     exponent = (interval_s + save_s + restart_s) / mtbf_s
     if exponent < _LARGEST_EXPONENT:
         again = math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s)
@@ -133,11 +129,6 @@ def checkpoint_bytes(parameters: Count, recipe: Recipe) -> int:
     """
     weight_bytes = 4 if recipe.master_copy else recipe.weight_bytes
     return parameters * (weight_bytes + OPTIMIZER_STATE_BYTES[recipe.optimizer])
-
-
-def _save_and_mtbf(save_s: float, mtbf_s: float) -> None:
-    number("save_s", save_s, above=0)
-    number("mtbf_s", mtbf_s, above=0)
 
 
 # --- A job that saves, loses a node, waits and resumes: what it does, one stretch after another ---
