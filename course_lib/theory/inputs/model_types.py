@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 from course_lib.checked import check_public
@@ -226,6 +227,11 @@ def _latents(values: Mapping[str, Any]) -> LatentAttention:
     )
 
 
+def _four_times(name: str, of: str) -> Callable[[Mapping[str, Any]], int]:
+    """The entry `name`, by default four times the entry `of`."""
+    return lambda values: _Key(name, None).value(values) or 4 * int(_Key(of).value(values))
+
+
 def _falcon_kv_heads(values: Mapping[str, Any]) -> int | None:
     """One head for all queries (multi-query), unless a newer Falcon names its number."""
     grouped = _Key("new_decoder_architecture", default=False).value(values)
@@ -306,47 +312,49 @@ _DEEPSEEK = _PLAIN | {
     "mla": _latents,
 }
 _DEEPSEEK_ONLY = {"moe_layer_freq": 1, "attention_bias": False, "mlp_bias": False}
+_MOE_ONLY = {"decoder_sparse_step": 1}
+
+
+def _like(
+    family: Mapping[str, _Rule], only: Mapping[str, Any] = MappingProxyType({}), **different: _Rule
+) -> ModelType:
+    """A type with the rules of a family but for those that are different."""
+    return ModelType({**family, **different}, only)
+
 
 MODEL_TYPES: Mapping[str, ModelType] = {
-    "llama": ModelType(_LLAMA),
-    "mistral": ModelType(_MISTRAL),
-    "mixtral": ModelType(
-        _MISTRAL
-        | {"experts": _Key("num_local_experts", 8), "top_k": _Key("num_experts_per_tok", 2)}
+    "llama": _like(_LLAMA),
+    "mistral": _like(_MISTRAL),
+    "mixtral": _like(
+        _MISTRAL, experts=_Key("num_local_experts", 8), top_k=_Key("num_experts_per_tok", 2)
     ),
-    "qwen2": ModelType(_QWEN2),
-    "qwen2_moe": ModelType(
-        _QWEN2
-        | _QWEN_MIXTURE
-        | {
-            "kv_heads": _kv_heads(16),
-            "attention_biases": _biased(_Key("qkv_bias", default=True), "qkv"),
-            "experts": _Key("num_experts"),
-            "shared_experts": _shared_of_qwen2_moe,
-            "shared_gate": True,
-        },
-        only={"decoder_sparse_step": 1},
+    "qwen2": _like(_QWEN2),
+    "qwen2_moe": _like(
+        _QWEN2 | _QWEN_MIXTURE,
+        _MOE_ONLY,
+        kv_heads=_kv_heads(16),
+        attention_biases=_biased(_Key("qkv_bias", default=True), "qkv"),
+        experts=_Key("num_experts"),
+        shared_experts=_shared_of_qwen2_moe,
+        shared_gate=True,
     ),
-    "qwen3": ModelType(_QWEN3),
-    "qwen3_moe": ModelType(
-        _QWEN3
-        | _QWEN_MIXTURE
-        | {
-            "kv_heads": _kv_heads(4),
-            "head_dim": _HEAD_DIM,
-            "experts": _Key("num_experts", or_name="num_local_experts"),
-        },
-        only={"decoder_sparse_step": 1},
+    "qwen3": _like(_QWEN3),
+    "qwen3_moe": _like(
+        _QWEN3 | _QWEN_MIXTURE,
+        _MOE_ONLY,
+        kv_heads=_kv_heads(4),
+        head_dim=_HEAD_DIM,
+        experts=_Key("num_experts", or_name="num_local_experts"),
     ),
-    "deepseek_v2": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),
-    "deepseek_v3": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),
-    "kimi_k2": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),  # DeepSeek-V3's modules, other sizes
+    "deepseek_v2": _like(_DEEPSEEK, _DEEPSEEK_ONLY),
+    "deepseek_v3": _like(_DEEPSEEK, _DEEPSEEK_ONLY),
+    "kimi_k2": _like(_DEEPSEEK, _DEEPSEEK_ONLY),  # DeepSeek-V3's modules, other sizes
     "gpt2": ModelType(
         {
             "layers": _Key("n_layer"),
             "hidden": _Key("n_embd"),
             "heads": _Key("n_head"),
-            "ffn": lambda values: _Key("n_inner", None).value(values) or 4 * _width(values),
+            "ffn": _four_times("n_inner", "n_embd"),
             "vocab": _Key("vocab_size"),
             "context": _Key("n_positions"),
             "biases": True,
@@ -354,63 +362,45 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         },
         only={"add_cross_attention": False},
     ),
-    "gpt_neox": ModelType(
-        _SIZES
-        | {
-            "biases": True,
-            "attention_biases": _biased(_Key("attention_bias", default=True)),
-            "tied_embeddings": _tied(default=False),
-        }
+    "gpt_neox": _like(
+        _SIZES,
+        biases=True,
+        attention_biases=_biased(_Key("attention_bias", default=True)),
+        tied_embeddings=_tied(default=False),
     ),
-    "gemma": ModelType(_GEMMA),
-    "gemma2": ModelType(_GEMMA2),
-    "gemma3_text": ModelType(
-        _GEMMA2
-        | {
-            "qk_norm": "head",
-            # A model with images names in its text_config only what is not the default.
-            "heads": _Key("num_attention_heads", 8),
-            "vocab": _Key("vocab_size", 262208),
-            "context": _Key("max_position_embeddings", 131072),
-        }
+    "gemma": _like(_GEMMA),
+    "gemma2": _like(_GEMMA2),
+    # A model with images names in its text_config only what is not the default.
+    "gemma3_text": _like(
+        _GEMMA2,
+        qk_norm="head",
+        heads=_Key("num_attention_heads", 8),
+        vocab=_Key("vocab_size", 262208),
+        context=_Key("max_position_embeddings", 131072),
     ),
-    "phi3": ModelType(_PLAIN),
-    "olmo": ModelType(_OLMO),
-    "olmo2": ModelType(_OLMO2),
-    "olmo3": ModelType(_OLMO2),
-    "olmoe": ModelType(
-        _OLMO2 | {"experts": _Key("num_experts", 64), "top_k": _Key("num_experts_per_tok", 8)}
+    "phi3": _like(_PLAIN),
+    "olmo": _like(_OLMO),
+    "olmo2": _like(_OLMO2),
+    "olmo3": _like(_OLMO2),
+    "olmoe": _like(_OLMO2, experts=_Key("num_experts", 64), top_k=_Key("num_experts_per_tok", 8)),
+    "granite": _like(_LLAMA),
+    "smollm3": _like(_LLAMA, kv_heads=_kv_heads(4), tied_embeddings=_tied(default=True)),
+    "starcoder2": _like(
+        _SIZES,
+        kv_heads=_kv_heads(2),
+        biases=_Key("use_bias", default=True),
+        tied_embeddings=_tied(default=True),
     ),
-    "granite": ModelType(_LLAMA),
-    "smollm3": ModelType(
-        _LLAMA | {"kv_heads": _kv_heads(4), "tied_embeddings": _tied(default=True)}
-    ),
-    "starcoder2": ModelType(
-        _SIZES
-        | {
-            "kv_heads": _kv_heads(2),
-            "biases": _Key("use_bias", default=True),
-            "tied_embeddings": _tied(default=True),
-        }
-    ),
-    "falcon": ModelType(
-        _SIZES
-        | {
-            "ffn": lambda values: (
-                _Key("ffn_hidden_size", None).value(values) or 4 * _Key("hidden_size").value(values)
-            ),
-            "context": _Key("max_position_embeddings", 2048),
-            "kv_heads": _falcon_kv_heads,
-            "biases": _Key("bias", default=False),
-            "layer_norms": _falcon_norms,
-            "tied_embeddings": _tied(default=True),
-        }
+    "falcon": _like(
+        _SIZES,
+        ffn=_four_times("ffn_hidden_size", "hidden_size"),
+        context=_Key("max_position_embeddings", 2048),
+        kv_heads=_falcon_kv_heads,
+        biases=_Key("bias", default=False),
+        layer_norms=_falcon_norms,
+        tied_embeddings=_tied(default=True),
     ),
 }
-
-
-def _width(values: Mapping[str, Any]) -> int:
-    return int(_Key("n_embd").value(values))
 
 
 check_public(globals())

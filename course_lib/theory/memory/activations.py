@@ -15,7 +15,6 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     see `_saved_operators`.
     """
     if job.recipe.recompute == "full":
-        whole("layer", layer, least=0, most=job.shape.layers - 1)
+        job.shape.has_experts(layer)  # refuses a layer that is not there
         width = job.shape.hidden * job.recipe.compute_bytes
         return ActivationTerms(layer_input_bytes=job.local_tokens.outside * width)
     if job.recipe.recompute == "operators":
@@ -122,20 +121,22 @@ def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
-    whole("layer", layer, least=0, most=shape.layers - 1)
     size, h = recipe.compute_bytes, shape.hidden
     heads = shape.heads // tp
     # With more tp ranks than key-value heads each rank has a whole one, copied.
     kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
     number = tokens.inside * size  # bytes of one number per token inside
+    # Numbers per token in the norms of queries and keys, before keys are copied.
+    normed = (heads + max(1, shape.kv_heads // tp)) * shape.head_width * (shape.qk_norm != "none")
     terms = ActivationTerms(
         norms_bytes=tokens.outside * shape.layer_norms * norm_bytes(recipe, h)
-        + tokens.inside * _query_key_norm_bytes(job),
+        + tokens.inside * norm_bytes(recipe, normed),
         matrix_inputs_bytes=gathered_tokens(job) * min(2, shape.layer_norms) * h * size,
         latents_bytes=tokens.outside * _latent_bytes(shape, recipe),
         queries_bytes=number * heads * shape.head_width,
         keys_values_bytes=number * kv_heads * (shape.head_width + shape.value_width),
-        scores_bytes=_score_bytes(job),
+        # Softmax output, and dropout's mask and output: 16-bit 5·a·s²·b/t.
+        scores_bytes=_score_count(job) * (size + (size + 1) * recipe.dropout),
         attention_output_bytes=number * heads * shape.value_width,
         dropout_masks_bytes=tokens.outside * 2 * h * recipe.dropout,
     )
@@ -184,29 +185,11 @@ def norm_bytes(recipe: Recipe, width: CountOrZero) -> int:
     return width * (recipe.compute_bytes + (0 if recipe.fused_norms else 4))
 
 
-def _query_key_norm_bytes(job: Job) -> int:
-    """Bytes per token of the inputs of the norms of queries and keys, before keys are copied."""
-    shape, tp = job.shape, job.layout.tp
-    if shape.qk_norm == "none":
-        return 0
-    heads = shape.heads // tp + max(1, shape.kv_heads // tp)
-    return norm_bytes(job.recipe, heads * shape.head_width)
-
-
 def _score_count(job: Job) -> int:
     """Numbers in one s × s tensor of all heads; flash attention stores none."""
     if job.recipe.attention == "flash":
         return 0
     return job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
-
-
-def _score_bytes(job: Job) -> int:
-    """The s × s attention core of one layer: softmax output, and dropout's mask and output.
-
-    16-bit with dropout: 5·a·s²·b/t; flash attention keeps none of it.
-    """
-    size = job.recipe.compute_bytes
-    return _score_count(job) * (size + (size + 1) * job.recipe.dropout)
 
 
 def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:

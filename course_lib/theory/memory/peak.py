@@ -1,7 +1,7 @@
 """What is in the memory of a GPU that trains a model: alone, or in any layout over many.
 
 The parts: `recipe` (bytes per number), `layout` (who holds what), `states` (weights, gradients,
-optimizer), `activations` and `ends` (what forward keeps for backward). This module adds them up.
+optimizer), `activations` (what forward keeps for backward). This module adds them up.
 """
 
 import math
@@ -206,21 +206,19 @@ def _before_backward(
 
 
 def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
-    """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends."""
+    """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends.
+
+    With `keep_outputs` also what it has sent on, s·b·h.
+    """
     layers = job.layers_of(chunk)
     activations = sum(count * layer_activation_bytes(its, layer) for its, layer, count in layers)
+    sent = job.local_tokens.outside * job.shape.hidden * job.recipe.compute_bytes
     first, last = chunk == 0, chunk == job.layout.chunks - 1
     return MemoryBreakdown(
         inputs_bytes=(first + last) * INDEX_BYTES * job.local_tokens.inside,
-        activations_bytes=activations + (0 if last else boundary_bytes(job)),
+        activations_bytes=activations + sent * (job.layout.keep_outputs and not last),
         head_bytes=first * embedding_activation_bytes(job) + last * output_activation_bytes(job),
     )
-
-
-def boundary_bytes(job: Job) -> int:
-    """Bytes that a chunk keeps of what it has sent on: s·b·h with `keep_outputs`, else 0."""
-    width = job.shape.hidden * job.recipe.compute_bytes
-    return job.layout.keep_outputs * job.local_tokens.outside * width
 
 
 # --- The same memory read off different meters: what tensors need is not what a GPU shows ---
@@ -293,12 +291,10 @@ def _convention(recipe: Recipe) -> str:
     parts = [
         f"weights {recipe.weight_bytes} ({recipe.parameters})",
         f"gradients {recipe.gradient_bytes} ({recipe.gradients})",
+        *["fp32 gradient buffer 4"] * recipe.gradient_buffer,
+        *["fp32 master copy 4"] * recipe.master_copy,
+        f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}",
     ]
-    if recipe.gradient_buffer:
-        parts.append("fp32 gradient buffer 4")
-    if recipe.master_copy:
-        parts.append("fp32 master copy 4")
-    parts.append(f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}")
     total = recipe.bytes_per_parameter
     return f"{recipe.optimizer}: {' + '.join(parts)} = {total} B per parameter"
 

@@ -1,7 +1,8 @@
 """The memory of one GPU as a list of leaves."""
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Annotated
 
 from course_lib.checked import Count, check_public
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -33,13 +34,8 @@ class MemoryBreakdown:
     @property
     def model_states_bytes(self) -> int:
         """Parameters, gradients and optimizer states with their fp32 copies."""
-        return (
-            self.parameters_bytes
-            + self.gradients_bytes
-            + self.gradient_buffer_bytes
-            + self.master_copy_bytes
-            + self.optimizer_state_bytes
-        )
+        kinds = self.consumers
+        return kinds["weights"] + kinds["gradients"] + kinds["optimizer"]
 
     @property
     def total_bytes(self) -> int:
@@ -75,7 +71,8 @@ class MemoryBreakdown:
 
 # --- states on one GPU, and what sharding gathers for a moment ---
 
-MOST_PARAMETERS = 10**100  # of shapes that are all at their limits
+# At most as many as a shape makes whose sizes are all at their limits.
+_Parameters = Annotated[int, partial(whole, least=0, most=10**100)]
 
 
 @dataclass(frozen=True)
@@ -89,20 +86,16 @@ class LocalParameters:
     `tied_dense` the table that is the embedding as well.
     """
 
-    dense: int
-    experts: int = 0
-    layer_dense: int = 0
-    layer_experts: int = 0
-    ends_dense: int = 0
-    table: int = 0
-    chunk_dense: int = 0
-    chunk_experts: int = 0
-    head_dense: int = 0
-    tied_dense: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            whole(name, value, least=0, most=MOST_PARAMETERS)
+    dense: _Parameters
+    experts: _Parameters = 0
+    layer_dense: _Parameters = 0
+    layer_experts: _Parameters = 0
+    ends_dense: _Parameters = 0
+    table: _Parameters = 0
+    chunk_dense: _Parameters = 0
+    chunk_experts: _Parameters = 0
+    head_dense: _Parameters = 0
+    tied_dense: _Parameters = 0
 
     @property
     def total(self) -> int:
@@ -135,9 +128,8 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
 
     def sharded(count: tuple[int, int]) -> tuple[int, int]:
         """How many of them other ranks hold as well, then how many there are."""
-        return count[0] * (layout.shard_ranks > 1) + count[1] * (
-            layout.expert_shard_ranks > 1
-        ), sum(count)
+        dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
+        return count[0] * dense + count[1] * experts, sum(count)
 
     dense = experts = ends = table = head = tied = 0
     largest_chunk = (0, 0)
@@ -291,22 +283,17 @@ def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
 def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
     """Dense and routed-expert parameters of one layer on one GPU, rounded up."""
     count, ranks = shape.layer_parameters(layer), layout.tp
-    copied = count.norms + count.router + _copied_attention(shape)
+    # On every tp rank: norms, routers, the output's bias, and the latents' down-projections.
+    copied = count.norms + count.router + shape.output_bias * shape.hidden
+    if shape.mla is not None:
+        widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim
+        copied += widths * (shape.hidden + shape.biases)
     if not shape.has_experts(layer):
         copied += shape.biases * shape.hidden  # of the MLP's last matrix, added after the sum
     keys_values = 0 if shape.mla else 2 * shape.kv_width * (shape.hidden + shape.qkv_biases)
     split = count.total - count.experts - copied - keys_values
     dense = copied - (-split // ranks) + keys_values // min(ranks, shape.kv_heads)
     return dense, -(-count.experts // (layout.ep * ranks))
-
-
-def _copied_attention(shape: TransformerShape) -> int:
-    """Attention's parameters on every tp rank: the output's bias; latent down-projections."""
-    output_bias = shape.output_bias * shape.hidden
-    if shape.mla is None:
-        return output_bias
-    widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim
-    return output_bias + widths * (shape.hidden + shape.biases)
 
 
 def _end_parameters(

@@ -21,6 +21,9 @@ _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
 
 
+_Seconds = Annotated[float, partial(number, least=0, most=1e6)]
+
+
 @dataclass(frozen=True)
 class UnitCosts:
     """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
@@ -29,10 +32,10 @@ class UnitCosts:
     a reduction of 0 s is a message all the same.
     """
 
-    forward_s: Annotated[float, partial(number, least=0, most=1e6)]
-    backward_s: Annotated[float, partial(number, least=0, most=1e6)]
-    gather_s: Annotated[float, partial(number, least=0, most=1e6)]
-    reduce_s: Annotated[float, partial(number, least=0, most=1e6)]
+    forward_s: _Seconds
+    backward_s: _Seconds
+    gather_s: _Seconds
+    reduce_s: _Seconds
     weights_bytes: CountOrZero
     gradients_bytes: CountOrZero
     waiting_bytes: CountOrZero = 0

@@ -84,9 +84,8 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     part that this rank updates. Source: ZeRO, arXiv:1910.02054, sections 5 and 7; ZeRO-Offload,
     arXiv:2101.06840, section 4.
     """
-    return ZeroStages(
-        parameters, ranks, recipe, tuple(_bill(parameters, ranks, recipe, s) for s in STAGES)
-    )
+    bills = tuple(_bill(parameters, ranks, recipe, stage) for stage in STAGES)
+    return ZeroStages(parameters, ranks, recipe, bills)
 
 
 def sent_bytes(

@@ -136,6 +136,9 @@ def checkpoint_bytes(parameters: Count, recipe: Recipe) -> int:
 _MOST_UPDATES = 1000
 
 
+_Seconds = Annotated[float, partial(number, least=0, most=1e6)]
+
+
 @dataclass(frozen=True)
 class JobCosts:
     """Seconds of an update and of a save, and of the three waits after a failure.
@@ -145,10 +148,10 @@ class JobCosts:
     """
 
     update_s: Annotated[float, partial(number, above=0, most=1e6)]
-    save_s: Annotated[float, partial(number, least=0, most=1e6)]
-    notice_s: Annotated[float, partial(number, least=0, most=1e6)]
-    queue_s: Annotated[float, partial(number, least=0, most=1e6)]
-    start_s: Annotated[float, partial(number, least=0, most=1e6)]
+    save_s: _Seconds
+    notice_s: _Seconds
+    queue_s: _Seconds
+    start_s: _Seconds
 
     @property
     def restart_s(self) -> float:
@@ -215,7 +218,7 @@ def failing_job(
 
 def _events(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iterator[Event]:
     saved = fails_after - lost_steps(fails_after, every)
-    waits = [("notice", saved, ""), ("queue", saved, ""), ("start", saved, "")]
+    waits = [(what, saved, "") for what in ("notice", "queue", "start")]
     first = _work(range(1, fails_after + 1), every, lambda it: "lost" if it > saved else "")
     second = _work(
         range(saved + 1, updates + 1), every, lambda it: "again" if it <= fails_after else ""

@@ -22,7 +22,6 @@ from course_lib.theory.memory.activations import head_activation_bytes
 from course_lib.theory.memory.peak import (
     COMMUNICATOR_BYTES,
     OVERHEAD_BYTES,
-    boundary_bytes,
     chunk_activations,
     communicators,
     explain_memory,
@@ -464,12 +463,6 @@ PROBES = by_name(
         {"job": JOB},
         {"stage": 1},
         silent=("shape", "recipe", "micro_batch", "cluster", "sequence"),
-    ),
-    Probe(
-        boundary_bytes,
-        {"job": dataclasses.replace(JOB, layout=SENT)},
-        {},
-        silent=("recipe", "cluster"),
     ),
     Probe(chunk_activations, {"job": JOB, "chunk": 0}, {"chunk": 1}, silent=("cluster",)),
     Probe(
