@@ -6,11 +6,7 @@ from typing import Annotated
 
 from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.audits.claim import Audit, Claim
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import MODELS, RECIPES, Job, Layout, TransformerShape
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.peak import memory_moments
 

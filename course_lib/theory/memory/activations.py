@@ -11,9 +11,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from course_lib.checked import CountOrZero, check_public
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Job, Recipe, TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 
 

@@ -11,10 +11,8 @@ from functools import partial
 from typing import Annotated
 
 from course_lib.checked import NotNegative, Positive, check_public
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 from course_lib.theory.inputs.units import GIB, MIB, format_bytes
 from course_lib.theory.memory.activations import (
     embedding_activation_bytes,

@@ -5,9 +5,9 @@ from functools import lru_cache, partial
 from typing import Annotated
 
 from course_lib.checked import Count, check_public
-from course_lib.theory.inputs.layout import ALONE, Layout
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Layout, Recipe, TransformerShape
+from course_lib.theory.inputs.layout import ALONE
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.validation import whole
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from course_lib.checked import Count, CountOrZero, NotNegative, Positive, Text, check_public
-from course_lib.theory.inputs.hardware import Accelerator, Link
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Accelerator, Link, TransformerShape
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.collectives import bus_factor, seconds
 

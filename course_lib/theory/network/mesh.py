@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, check_public
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective, CommunicationPolicy
 from course_lib.trace import Event, Trace

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, NotNegative, Text, check_public
-from course_lib.theory.inputs.hardware import Cluster, Link
+from course_lib.theory.inputs import Cluster, Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.bucket_timeline import BUCKET_CAP_BYTES

@@ -5,10 +5,8 @@ from functools import partial
 from typing import Annotated
 
 from course_lib.checked import Count, Positive, check_public
-from course_lib.theory.inputs.hardware import PCIE4, Link
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Layout, Link, Recipe, TransformerShape
+from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.memory.unit_life import UnitCosts
 from course_lib.theory.network import collectives

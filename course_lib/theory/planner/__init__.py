@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from course_lib.checked import Positive, check_public
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Cluster, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.memory.states import MemoryBreakdown

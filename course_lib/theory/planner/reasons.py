@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import Layout, Recipe
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.peak import worst_stage

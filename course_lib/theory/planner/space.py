@@ -7,12 +7,8 @@ from itertools import islice
 from typing import Annotated, NamedTuple
 
 from course_lib.checked import NotNegative, check_public
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import choice, number, whole

@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.activations import (
     embedding_activation_bytes,
     layer_activation_bytes,

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from course_lib.checked import Fraction, NotNegative, check_public
 from course_lib.theory.compute.flops import MASKS
-from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Cluster, Link
+from course_lib.theory.inputs import Cluster, Link, Recipe
+from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4
 from course_lib.theory.inputs.job import FRAMEWORKS
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
 from course_lib.theory.network.traffic import Axis, CommunicationPolicy, Part
 from course_lib.validation import choice

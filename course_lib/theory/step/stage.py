@@ -25,11 +25,7 @@ from typing import Annotated, Any
 from course_lib.checked import CountOrZero, Positive, check_public
 from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.activations import (
     needed_terms,
     output_activation_bytes,

@@ -10,8 +10,7 @@ from course_lib.theory.compute.flops import (
     layer_flops,
     training_flops,
 )
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import PassTimes, bubble_time
 from course_lib.theory.step.assumptions import Assumptions
