@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory.compute.budget import hfu, mfu
+from course_lib.theory.compute.budget import utilisation
 from course_lib.theory.compute.flops import head_flops, layer_flops, training_flops
 from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster, Link
 from course_lib.theory.inputs.job import Job
@@ -309,7 +309,7 @@ def test_flops_are_the_sum_of_layers_and_head(shape, sequences, sequence, conven
     assert training_flops(shape, 2 * sequences, sequence, **conventions).model_flop == (
         2 * whole.model_flop
     )
-    rates = [used(whole, 1.5, 8, 1e15) for used in (mfu, hfu)]
+    rates = [utilisation(flop, 1.5, 8, 1e15) for flop in (whole.model_flop, whole.hardware_flop)]
     check_amounts(*rates)
     assert rates[0] <= rates[1]
     check_text(whole.explain())

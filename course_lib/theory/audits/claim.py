@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated
 
 from course_lib.checked import NotNegative, Text, check_public
-from course_lib.validation import choice, number
+from course_lib.validation import number
 
 # By whether what is said agrees with its own terms, and with what is found on the right ones.
 VERDICTS = {
@@ -67,11 +67,6 @@ class Audit:
     def __post_init__(self) -> None:
         if not self.claims:
             raise ValueError("claims is empty: give at least one Claim")
-
-    def count(self, verdict: str) -> int:
-        """Claims with this verdict."""
-        choice("verdict", verdict, VERDICTS.values())
-        return sum(claim.verdict == verdict for claim in self.claims)
 
 
 def _text(value: float) -> str:

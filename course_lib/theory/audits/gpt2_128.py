@@ -78,50 +78,35 @@ _RECIPE = replace(RECIPES["fp32-16"], attention="standard", dropout=True, loss="
 def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
     """The claims of the article, on cards of `card_bytes`."""
     large, xl = MODELS["gpt2-774m"], MODELS["gpt2-1.5b"]
-    told = Program(large, 12, False, card_bytes)
-    ran, ran_xl = Program(large, card_bytes=card_bytes), Program(xl, card_bytes=card_bytes)
-    return Audit(
-        SOURCE,
-        (
-            Claim(
-                "GPT-2 Large has 762 million parameters",
-                762e6,
-                None,
-                large.parameters().total,
-                "762M is the paper's number, the released model is larger",
-                within=0.005,
-            ),
-            *(
-                Claim(
-                    f"Large, {way}, block size 12: at most {said}",
-                    said,
-                    told.largest_batch(way),
-                    ran.largest_batch(way),
-                    "128 tokens, and all that the program keeps",
-                    "samples",
-                    within=0.4,
-                )
-                for way, said in _PUBLISHED.items()
-            ),
-            Claim(
-                "XL under DDP: out of memory",
-                0,
-                Program(xl, 12, False, card_bytes).largest_batch("DDP"),
-                ran_xl.largest_batch("DDP"),
-                "16 bytes for each of 1.56 billion parameters in fp32 leave nothing",
-                "samples",
-            ),
-            Claim(
-                "XL under FULL_SHARD: 5",
-                5,
-                Program(xl, 12, False, card_bytes).largest_batch("FULL_SHARD"),
-                ran_xl.largest_batch("FULL_SHARD"),
-                "128 tokens; between 5 and 6 samples lie 20 %",
-                "samples",
-                within=0.3,
-            ),
-        ),
+    told, told_xl = (Program(shape, 12, False, card_bytes) for shape in (large, xl))
+    ran, ran_xl = (Program(shape, card_bytes=card_bytes) for shape in (large, xl))
+    kept, nothing = (
+        "128 tokens, and all that the program keeps",
+        "16 bytes for each of 1.56 billion",
     )
+    rows = [
+        (f"Large, {way}, block size 12: at most {said}", said, way, told, ran, kept, 0.4)
+        for way, said in _PUBLISHED.items()
+    ]
+    nothing += " parameters in fp32 leave nothing"
+    between = "128 tokens; between 5 and 6 samples lie 20 %"
+    rows += [
+        ("XL under DDP: out of memory", 0, "DDP", told_xl, ran_xl, nothing, 0.05),
+        ("XL under FULL_SHARD: 5", 5, "FULL_SHARD", told_xl, ran_xl, between, 0.3),
+    ]
+    parameters = Claim(
+        "GPT-2 Large has 762 million parameters",
+        762e6,
+        None,
+        large.parameters().total,
+        "762M is the paper's number, the released model is larger",
+        within=0.005,
+    )
+    batches = (
+        Claim(words, said, *(it.largest_batch(way) for it in both), because, "samples", within)
+        for words, said, way, *both, because, within in rows
+    )
+    return Audit(SOURCE, (parameters, *batches))
 
 
 check_public(globals())

@@ -6,7 +6,6 @@ from math import sqrt
 from typing import Annotated
 
 from course_lib.checked import Count, NotNegative, Positive, check_public
-from course_lib.theory.compute.flops import FlopBreakdown
 from course_lib.validation import number
 
 HOUR_S = 3600
@@ -131,16 +130,6 @@ def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: Positive
     appendix B.
     """
     return achieved_flop_per_s(flop, time_s, gpus) / peak_flop_per_s
-
-
-def mfu(flops: FlopBreakdown, time_s: float, gpus: int, peak_flop_per_s: float) -> float:
-    """Model FLOPs utilisation: without what was recomputed."""
-    return utilisation(flops.model_flop, time_s, gpus, peak_flop_per_s)
-
-
-def hfu(flops: FlopBreakdown, time_s: float, gpus: int, peak_flop_per_s: float) -> float:
-    """Hardware FLOPs utilisation: with what was recomputed, so never below MFU."""
-    return utilisation(flops.hardware_flop, time_s, gpus, peak_flop_per_s)
 
 
 def saved_fraction(before_s: Positive, after_s: Positive) -> float:

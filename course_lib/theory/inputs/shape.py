@@ -1,6 +1,6 @@
 """Parameters of a model, or of a part of it, by place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from operator import add
@@ -53,19 +53,6 @@ class ParameterCount:
     def experts(self) -> int:
         """Routed experts, used by a token or not: what expert parallelism spreads."""
         return self.chosen_experts + self.idle_experts
-
-    @property
-    def without_embedding(self) -> int:
-        """total − embedding − positions: N of Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
-
-        A tied embedding leaves with its head; an untied head stays, as in torchtitan's MFU.
-        """
-        return self.total - self.embedding - self.positions
-
-
-def sum_counts(counts: Sequence[ParameterCount]) -> ParameterCount:
-    """The leaves of several counts, added: the layers of a pipeline stage, for example."""
-    return sum(counts, ParameterCount())
 
 
 # --- The sizes of a transformer, its weight matrices, and how many parameters they make ---
@@ -336,7 +323,7 @@ class TransformerShape:
     def parameters(self) -> ParameterCount:
         """Exact count of the whole model: embedding, layers and head, each as leaves."""
         layers = [self.layer_parameters(layer).times(n) for layer, n in self.layer_kinds()]
-        return sum_counts([self.embedding_parameters(), *layers, self.head_parameters()])
+        return sum(layers, self.embedding_parameters() + self.head_parameters())
 
 
 def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:

@@ -106,9 +106,9 @@ def kv_copies(kv_heads: Count, tp: Count) -> int:
     """
     if tp <= kv_heads:
         divisible("kv_heads", kv_heads, "tp", tp)
-        return 1
-    divisible("tp", tp, "kv_heads", kv_heads)
-    return tp // kv_heads
+    else:
+        divisible("tp", tp, "kv_heads", kv_heads)
+    return max(1, tp // kv_heads)
 
 
 check_public(globals())

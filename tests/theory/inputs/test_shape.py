@@ -15,7 +15,6 @@ from course_lib.theory.inputs.shape import (
     Matrix,
     ParameterCount,
     TransformerShape,
-    sum_counts,
 )
 from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 
@@ -24,7 +23,7 @@ def test_layers_embedding_and_head_sum_to_the_model():
     for shape in (*MODELS.values(), SMALL, DEEPSEEK):
         layers = [shape.layer_parameters(layer) for layer in range(shape.layers)]
         parts = [shape.embedding_parameters(), *layers, shape.head_parameters()]
-        assert sum_counts(parts) == shape.parameters()
+        assert sum(parts, ParameterCount()) == shape.parameters()
         assert sum(count for _, count in shape.layer_kinds()) == shape.layers
 
 
@@ -278,13 +277,11 @@ def test_totals_are_sums_of_leaves():
     assert count.total == 55
     assert count.experts == count.chosen_experts + count.idle_experts
     assert count.active == count.total - count.idle_experts
-    assert count.without_embedding == count.total - count.embedding - count.positions
     assert count.times(3).total == (count + count + count).total == 165
 
 
 PROBES_PARAMETER_COUNT = by_name(
     Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
-    Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
 )
 RECORDS = {
     "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
