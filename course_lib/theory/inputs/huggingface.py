@@ -135,7 +135,7 @@ def read_configuration(path: str | os.PathLike[str]) -> Configuration:
     try:
         if place.is_dir():
             place /= FILE_NAME
-        return configuration(_entries(_content(place)))
+        return configuration(_entries(place))
     except OSError as error:
         words = f"{error.strerror}: give a file that can be read"
         raise ValueError(f"{told(str(place))}: {words}") from error
@@ -143,8 +143,8 @@ def read_configuration(path: str | os.PathLike[str]) -> Configuration:
         raise ValueError(f"{told(str(place))}: {error}") from error
 
 
-def _content(place: Path) -> bytes:
-    """The bytes of a file that is neither absurdly long nor a device, which might never end."""
+def _entries(place: Path) -> dict[str, Any]:
+    """The JSON object in a file that is neither absurdly long nor a device, without an end."""
     if not place.is_file():
         raise ValueError(
             f"there is no such file: download the model's {FILE_NAME} from its page at "
@@ -157,11 +157,6 @@ def _content(place: Path) -> bytes:
             f"more than {MOST_BYTES:,} bytes are no configuration: give the model's {FILE_NAME}, "
             "not its weights or its tokenizer"
         )
-    return content
-
-
-def _entries(content: bytes) -> dict[str, Any]:
-    """The JSON object in the bytes of a file."""
     try:
         entries = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

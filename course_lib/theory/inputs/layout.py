@@ -14,7 +14,6 @@ from course_lib.theory.inputs.schedule_rules import (
     chunks_in_flight,
     full_moments,
     stage_chunks,
-    stage_of_chunk,
 )
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import divisible, told, whole
@@ -230,9 +229,13 @@ class Layout:
         return stage_chunks(self.schedule, self.pp, stage, self.virtual_stages)
 
     def stage_of(self, chunk: int) -> int:
-        """The pipeline rank that holds a chunk; of the two in DualPipe, the first direction's."""
+        """The pipeline rank that holds a chunk: chunk % pp, and under "zbv" down and up.
+
+        Of the two in DualPipe it is the first direction's.
+        """
         whole("chunk", chunk, least=0, most=self.chunks - 1)
-        return stage_of_chunk(self.schedule, self.pp, chunk)
+        turn, stage = divmod(chunk, self.pp)
+        return self.pp - 1 - stage if self.schedule == "zbv" and turn else stage
 
     def holds_ends(self, stage: int) -> tuple[bool, bool]:
         """Whether pipeline rank `stage` has the embedding, and whether it has the head."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import Count, CountOrZero, Text, check_public
+from course_lib.checked import Count, Text, check_public
 from course_lib.validation import choice, divisible, whole
 
 # As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
@@ -67,16 +67,6 @@ def chunks_on_a_stage(
     """
     choice("schedule", name, SCHEDULES)
     return 2 if name == "zbv" else virtual_stages
-
-
-def stage_of_chunk(name: str, stages: Count, chunk: CountOrZero) -> int:
-    """The stage on which piece `chunk` of the model lies: chunk % stages, in "zbv" down and up.
-
-    "dualpipe" has every piece on two stages, of which this is the one of the first direction.
-    """
-    choice("schedule", name, SCHEDULES)
-    turn, place = divmod(chunk, stages)
-    return stages - 1 - place if name == "zbv" and turn else place
 
 
 def stage_chunks(name: str, stages: Count, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:

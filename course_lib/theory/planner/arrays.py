@@ -125,14 +125,9 @@ class Tables:
 
     def _counts(self, row: Row) -> list[Numbers]:
         """[kind]: how many layers and ends a stage has, and how many such stages there are."""
+        names = ("dense", "experts", "first", "last")
         return [
-            {
-                "dense": kind.dense,
-                "experts": kind.experts,
-                "first": kind.first,
-                "last": kind.last,
-                "stages": kind.count,
-            }
+            {name: getattr(kind, name) for name in names} | {"stages": kind.count}
             for kind in self._kinds(row)
         ]
 

@@ -241,16 +241,8 @@ def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     """The model with `layers` layers, all dense or all with experts."""
     if kind == "experts":
         return replace(shape, layers=layers, dense_layers=0, ffn=shape.expert_width)
-    return replace(
-        shape,
-        layers=layers,
-        dense_layers=0,
-        experts=0,
-        top_k=0,
-        shared_experts=0,
-        shared_gate=False,
-        expert_ffn=0,
-    )
+    none = dict.fromkeys(("dense_layers", "experts", "top_k", "shared_experts", "expert_ffn"), 0)
+    return replace(shape, layers=layers, shared_gate=False, **none)
 
 
 # The parts of the model whose messages along an axis are counted apart: places of `Collective`.

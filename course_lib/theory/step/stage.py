@@ -101,6 +101,11 @@ class StageBusyTime:
     optimizer_s: float = 0.0
 
     @property
+    def communication_s(self) -> float:
+        """Messages that nothing hides, all axes together."""
+        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
+
+    @property
     def passes_s(self) -> float:
         """What repeats with every micro-batch, but for dp and for adding up gradients."""
         messages = self.tp_s + self.cp_s + self.ep_s + self.pp_s

@@ -14,15 +14,21 @@ from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import PassTimes, bubble_time
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
+from course_lib.theory.step.stage import (
+    StageBusyTime,
+    alike_stages,
+    attention_rate,
+    layer_rate,
+    stage_busy_times,
+)
 
 # What the time of a step is made of, in the order in which it is told.
-_AXES = ("tp_s", "cp_s", "ep_s", "pp_s", "dp_s")
-LEAVES = ("compute_s", "elementwise_s", *_AXES, "bubble_s", "accumulation_s", "optimizer_s")
+_MESSAGES = ("tp_s", "cp_s", "ep_s", "pp_s", "dp_s")
+LEAVES = ("compute_s", "elementwise_s", *_MESSAGES, "bubble_s", "accumulation_s", "optimizer_s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTime:
+class StepTime(StageBusyTime):
     """Seconds of one training step on the slowest stage, by leaf; totals are properties.
 
     `compute_s`: matmuls. `elementwise_s`: what is between them and limited by the memory. `tp_s` to
@@ -31,17 +37,7 @@ class StepTime:
     `model_flop` and `hardware_flop`: of all GPUs together.
     """
 
-    compute_s: float
-    elementwise_s: float
-    tp_s: float
-    cp_s: float
-    ep_s: float
-    pp_s: float
-    dp_s: float
     bubble_s: float
-    accumulation_s: float
-    optimizer_s: float
-    stage: int
     tokens: int
     gpus: int
     model_flop: float
@@ -63,11 +59,6 @@ class StepTime:
     def working_s(self) -> float:
         """What the chip does itself: matmuls, what lies between them, sums, and the optimizer."""
         return self.compute_s + self.elementwise_s + self.accumulation_s + self.optimizer_s
-
-    @property
-    def communication_s(self) -> float:
-        """Messages that nothing hides, all axes together."""
-        return sum(getattr(self, name) for name in _AXES)
 
     def parts(self) -> dict[str, float]:
         """Seconds by what the GPUs do; their sum is `total_s`."""

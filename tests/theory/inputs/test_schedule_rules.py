@@ -15,7 +15,6 @@ from course_lib.theory.inputs.schedule_rules import (
     chunks_on_a_stage,
     full_moments,
     stage_chunks,
-    stage_of_chunk,
 )
 from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, stage_order
 
@@ -146,11 +145,6 @@ PROBES = by_name(
         chunks_on_a_stage,
         {"name": "1f1b", "virtual_stages": 1},
         {"name": "zbv", "virtual_stages": 3},
-    ),
-    Probe(
-        stage_of_chunk,
-        {"name": "zbv", "stages": 4, "chunk": 5},
-        {"name": "interleaved", "stages": 3, "chunk": 6},
     ),
     Probe(
         chunks_in_flight,
