@@ -80,16 +80,13 @@ def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
     large, xl = MODELS["gpt2-774m"], MODELS["gpt2-1.5b"]
     told, told_xl = (Program(shape, 12, False, card_bytes) for shape in (large, xl))
     ran, ran_xl = (Program(shape, card_bytes=card_bytes) for shape in (large, xl))
-    kept, nothing = (
-        "128 tokens, and all that the program keeps",
-        "16 bytes for each of 1.56 billion",
-    )
+    kept = "128 tokens, and all that the program keeps"
+    nothing = "16 bytes for each of 1.56 billion parameters in fp32 leave nothing"
+    between = "128 tokens; between 5 and 6 samples lie 20 %"
     rows = [
         (f"Large, {way}, block size 12: at most {said}", said, way, told, ran, kept, 0.4)
         for way, said in _PUBLISHED.items()
     ]
-    nothing += " parameters in fp32 leave nothing"
-    between = "128 tokens; between 5 and 6 samples lie 20 %"
     rows += [
         ("XL under DDP: out of memory", 0, "DDP", told_xl, ran_xl, nothing, 0.05),
         ("XL under FULL_SHARD: 5", 5, "FULL_SHARD", told_xl, ran_xl, between, 0.3),
@@ -103,8 +100,8 @@ def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
         within=0.005,
     )
     batches = (
-        Claim(words, said, *(it.largest_batch(way) for it in both), because, "samples", within)
-        for words, said, way, *both, because, within in rows
+        Claim(words, said, own.largest_batch(way), it.largest_batch(way), why, "samples", within)
+        for words, said, way, own, it, why, within in rows
     )
     return Audit(SOURCE, (parameters, *batches))
 

@@ -12,10 +12,12 @@ from course_lib.checked import Count, CountOrZero, NotNegative, check_public
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
-from course_lib.validation import choice, whole
 
 MASKS = ("full", "causal")
 ATTENTION = ("standard", "flash")
+_Mask = Annotated[str, MASKS]
+_Recompute = Annotated[str, RECOMPUTE]
+_Attention = Annotated[str, ATTENTION]
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,12 @@ class FlopBreakdown:
 
 def training_flops(
     shape: TransformerShape,
-    sequences: int = 1,
+    sequences: Count = 1,
     sequence: int | None = None,
     *,
-    mask: str = "full",
-    recompute: str = "none",
-    attention: str = "standard",
+    mask: _Mask = "full",
+    recompute: _Recompute = "none",
+    attention: _Attention = "standard",
 ) -> FlopBreakdown:
     """FLOP of forward and backward pass over `sequences` of `sequence` tokens (None: context).
 
@@ -139,15 +141,14 @@ def training_flops(
 def layer_flops(
     shape: TransformerShape,
     layer: int,
-    sequences: int,
+    sequences: Count,
     sequence: int,
     *,
-    mask: str = "full",
-    recompute: str = "none",
-    attention: str = "standard",
+    mask: _Mask = "full",
+    recompute: _Recompute = "none",
+    attention: _Attention = "standard",
 ) -> FlopBreakdown:
     """The part of `training_flops` that is layer number `layer`: a pipeline stage is their sum."""
-    _check_conventions(mask, recompute, attention)
     result = _nothing(
         shape, sequences, sequence, f"{mask} mask, {attention} attention, recompute={recompute}"
     )
@@ -170,10 +171,9 @@ def layer_flops(
 
 
 def attention_flop(
-    shape: TransformerShape, one: FlopBreakdown, recompute: str, attention: str
+    shape: TransformerShape, one: FlopBreakdown, recompute: _Recompute, attention: _Attention
 ) -> int:
     """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated."""
-    _check_conventions(MASKS[0], recompute, attention)
     return one.scores_flop + _repeated_scores(shape, one.scores_flop, recompute, attention)
 
 
@@ -197,7 +197,7 @@ def _every_second_matmul(shape: TransformerShape, layer: int) -> int:
     return sum(matrix.forward_flop for matrix in [*single[1::2], *experts])
 
 
-def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
+def head_flops(shape: TransformerShape, sequences: Count, sequence: int) -> FlopBreakdown:
     """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
     result = _nothing(shape, sequences, sequence, "logits of every token")
     return replace(result, head_flop=6 * result.tokens * shape.hidden * shape.vocab)
@@ -206,15 +206,8 @@ def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBr
 def _nothing(
     shape: TransformerShape, sequences: int, sequence: int, convention: str
 ) -> FlopBreakdown:
-    whole("sequences", sequences)
     shape.check_sequence(sequence)
     return FlopBreakdown(sequences * sequence, convention=convention)
-
-
-def _check_conventions(mask: str, recompute: str, attention: str) -> None:
-    choice("mask", mask, MASKS)
-    choice("recompute", recompute, RECOMPUTE)
-    choice("attention", attention, ATTENTION)
 
 
 def six_nd(
@@ -242,8 +235,18 @@ def palm_flop_per_token(
     return 6 * parameters + 12 * layers * heads * head_dim * sequence
 
 
+# What stands before h² and s·h in the formulas of Megatron-LM's papers, by recomputation.
+_MEGATRON = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}
+
+
 def megatron_flop(
-    batch: int, sequence: int, *, layers: int, hidden: int, vocab: int, recompute: str = "full"
+    batch: Count,
+    sequence: Count,
+    *,
+    layers: Count,
+    hidden: Count,
+    vocab: Count,
+    recompute: Annotated[str, _MEGATRON] = "full",
 ) -> int:
     """FLOP of one step of a GPT with 4h GELU MLPs, as Megatron-LM's papers count them.
 
@@ -252,12 +255,7 @@ def megatron_flop(
     (Korthikanti et al. 2022, arXiv:2205.05198, appendix A): that charges 12·B·l·s²·h for the
     recomputed scores, whereas their forward pass is 4·B·l·s²·h, which `training_flops` adds.
     """
-    sizes = {"batch": batch, "sequence": sequence, "layers": layers, "hidden": hidden}
-    for name, size in {**sizes, "vocab": vocab}.items():
-        whole(name, size)
-    known = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}
-    choice("recompute", recompute, known)
-    matrices, scores = known[recompute]
+    matrices, scores = _MEGATRON[recompute]
     tokens = batch * sequence
     layer = tokens * (matrices * hidden**2 + scores * sequence * hidden)
     return layers * layer + 6 * tokens * hidden * vocab

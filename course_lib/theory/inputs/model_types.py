@@ -9,13 +9,13 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from course_lib.checked import check_public
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import choice, divisible, told
+from course_lib.validation import divisible, told
 
 _REQUIRED = object()
 
@@ -38,7 +38,7 @@ class _Key:
         """The one of its two names that `values` has."""
         return self.or_name if self.name not in values and self.or_name in values else self.name
 
-    def value(self, values: Mapping[str, Any]) -> Any:
+    def __call__(self, values: Mapping[str, Any]) -> Any:
         """The entry of `values`, or the default; ValueError for a missing or a wrong one."""
         name = self.name_in(values)
         if name not in values:
@@ -66,8 +66,8 @@ def json_told(value: object) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(repr(value)) or told(value)
 
 
-# What an entry says about a field: a key, a function of the whole configuration, or a value.
-_Rule = _Key | Callable[[Mapping[str, Any]], Any] | str | int | bool | None
+# What gives a field: a key, another function of the whole configuration, or a value.
+_Rule = Callable[[Mapping[str, Any]], Any] | str | int | bool | None
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,6 @@ class ModelType:
     fields: Mapping[str, _Rule]
     only: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        sizes = [one.name for one in fields(TransformerShape)]
-        for name in self.fields:
-            choice("field", name, sizes)
-
     def shape(self, values: Mapping[str, Any]) -> TransformerShape:
         """The shape; ValueError for a missing or wrong key and for sizes that do not fit."""
         for name, expected in self.only.items():
@@ -93,24 +88,20 @@ class ModelType:
                     f"{name} {json_told(values[name])} means other matrices than can be counted "
                     f"here: only {json.dumps(expected)} is read"
                 )
-        sizes, names = {}, {}
+        sizes: dict[str, Any] = {}
+        names: dict[str, str] = {}
         for field_name, rule in self.fields.items():
-            sizes[field_name], name = _resolve(rule, values)
-            names[field_name] = name or field_name
+            read = _Read(values)
+            sizes[field_name] = rule(read) if callable(rule) else rule
+            names[field_name] = read.last or field_name
+        if sizes.get("attention_biases") == ("all" if sizes["biases"] else "none"):
+            sizes["attention_biases"] = None  # a default that is spelled out
+        if sizes.get("expert_ffn") and not sizes.get("dense_layers"):
+            sizes["ffn"] = sizes["expert_ffn"]  # no layer uses the other one
         try:
-            return TransformerShape(**_fitted(sizes))
+            return TransformerShape(**sizes)
         except ValueError as error:
             raise ValueError(_renamed(str(error), names, values)) from error
-
-
-def _resolve(rule: _Rule, values: Mapping[str, Any]) -> tuple[Any, str]:
-    """What a rule says, and the last entry that it read; "" for none."""
-    if isinstance(rule, _Key):
-        return rule.value(values), rule.name_in(values)
-    if not callable(rule):
-        return rule, ""
-    read = _Read(values)
-    return rule(read), read.last
 
 
 class _Read(dict[str, Any]):
@@ -182,18 +173,9 @@ def nearest_type(values: Mapping[str, Any]) -> str:
     return max(MODEL_TYPES, key=likeness)
 
 
-def _fitted(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The sizes, without those that no layer uses and without a default that is spelled out."""
-    if sizes.get("attention_biases") == ("all" if sizes["biases"] else "none"):
-        sizes["attention_biases"] = None
-    if sizes.get("expert_ffn") and not sizes.get("dense_layers"):
-        sizes["ffn"] = sizes["expert_ffn"]
-    return sizes
-
-
 def _biased(key: _Key, places: str = "all") -> Callable[[Mapping[str, Any]], str]:
     """attention_biases: `places` under the flag, else none."""
-    return lambda values: places if key.value(values) else "none"
+    return lambda values: places if key(values) else "none"
 
 
 def _first_dense(values: Mapping[str, Any]) -> int:
@@ -210,8 +192,7 @@ def _first_dense(values: Mapping[str, Any]) -> int:
 def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
     """Its one shared expert is as wide as so many routed ones."""
     name, by_name = "shared_expert_intermediate_size", "moe_intermediate_size"
-    shared = _Key(name, 5632, least=0).value(values)
-    width = _Key(by_name, 1408).value(values)
+    shared, width = _Key(name, 5632, least=0)(values), _Key(by_name, 1408)(values)
     divisible(name, shared, by_name, width)
     return int(shared // width)
 
@@ -219,32 +200,32 @@ def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
 def _latents(values: Mapping[str, Any]) -> LatentAttention:
     """DeepSeek-V2's and V3's latent attention, whose defaults are the same."""
     return LatentAttention(
-        q_rank=_Key("q_lora_rank", 1536, nullable=True).value(values),
-        kv_rank=_Key("kv_lora_rank", 512).value(values),
-        nope_dim=_Key("qk_nope_head_dim", 128).value(values),
-        rope_dim=_Key("qk_rope_head_dim", 64).value(values),
-        value_dim=_Key("v_head_dim", 128).value(values),
+        q_rank=_Key("q_lora_rank", 1536, nullable=True)(values),
+        kv_rank=_Key("kv_lora_rank", 512)(values),
+        nope_dim=_Key("qk_nope_head_dim", 128)(values),
+        rope_dim=_Key("qk_rope_head_dim", 64)(values),
+        value_dim=_Key("v_head_dim", 128)(values),
     )
 
 
 def _four_times(name: str, of: str) -> Callable[[Mapping[str, Any]], int]:
     """The entry `name`, by default four times the entry `of`."""
-    return lambda values: _Key(name, None).value(values) or 4 * int(_Key(of).value(values))
+    return lambda values: _Key(name, None)(values) or 4 * int(_Key(of)(values))
 
 
 def _falcon_kv_heads(values: Mapping[str, Any]) -> int | None:
     """One head for all queries (multi-query), unless a newer Falcon names its number."""
-    grouped = _Key("new_decoder_architecture", default=False).value(values)
-    if _Key("multi_query", default=True).value(values) and not grouped:
+    grouped = _Key("new_decoder_architecture", default=False)(values)
+    if _Key("multi_query", default=True)(values) and not grouped:
         return 1
-    return _Key("num_kv_heads", None).value(values)  # type: ignore[no-any-return]
+    return _Key("num_kv_heads", None)(values)  # type: ignore[no-any-return]
 
 
 def _falcon_norms(values: Mapping[str, Any]) -> int:
     """One norm for attention and MLP side by side; two in a newer Falcon unless it says one."""
-    if _Key("new_decoder_architecture", default=False).value(values):
-        return _Key("num_ln_in_parallel_attn", None).value(values) or 2
-    return 1 if _Key("parallel_attn", default=True).value(values) else 2
+    if _Key("new_decoder_architecture", default=False)(values):
+        return _Key("num_ln_in_parallel_attn", None)(values) or 2
+    return 1 if _Key("parallel_attn", default=True)(values) else 2
 
 
 _SIZES: dict[str, _Rule] = {
@@ -306,7 +287,7 @@ _DEEPSEEK = _PLAIN | {
     "attention_biases": None,
     "experts": _Key("n_routed_experts"),
     "top_k": _Key("num_experts_per_tok"),
-    "shared_experts": lambda values: _Key("n_shared_experts", None, least=0).value(values) or 0,
+    "shared_experts": lambda values: _Key("n_shared_experts", None, least=0)(values) or 0,
     "expert_ffn": _Key("moe_intermediate_size"),
     "dense_layers": _Key("first_k_dense_replace", 0, least=0),
     "mla": _latents,

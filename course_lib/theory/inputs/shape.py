@@ -249,35 +249,6 @@ class TransformerShape:
         """Every weight matrix of one layer: the base of parameter counts and of FLOPs."""
         return _matrices(self, self.has_experts(layer))
 
-    def _attention_matrices(self) -> tuple[Matrix, ...]:
-        h, queries = self.hidden, self.heads * self.head_width
-        keys = Matrix("attention", h, self.kv_width, self.qkv_biases)
-        return (
-            Matrix("attention", h, queries, self.qkv_biases),
-            keys,
-            keys,  # values are as wide as keys
-            Matrix("attention", queries, h, self.output_bias),
-        )
-
-    def _latent(self, mla: LatentAttention) -> tuple[Matrix, ...]:
-        h, heads, bias = self.hidden, self.heads, self.biases
-        queries = [Matrix("attention", mla.q_rank or h, heads * self.head_width, bias)]
-        if mla.q_rank is not None:
-            queries.insert(0, Matrix("attention", h, mla.q_rank, bias))
-        return (
-            *queries,
-            Matrix("attention", h, mla.kv_rank + mla.rope_dim, bias),
-            Matrix("attention", mla.kv_rank, heads * (mla.nope_dim + mla.value_dim), bias),
-            Matrix("attention", heads * mla.value_dim, h, bias),
-        )
-
-    def _mlp_matrices(
-        self, place: str, ffn: int, copies: int = 1, used: int = 1
-    ) -> tuple[Matrix, ...]:
-        into = Matrix(place, self.hidden, ffn, self.biases, copies, used)
-        back = Matrix(place, ffn, self.hidden, self.biases, copies, used)
-        return (into, back) if self.mlp == "gelu" else (into, into, back)
-
     def layer_parameters(self, layer: int) -> ParameterCount:
         """Exact parameters of layer number `layer`, counted from 0.
 
@@ -334,14 +305,31 @@ def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:
 @lru_cache(maxsize=64)  # a step asks again and again for those of one model
 def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
     """The matrices of a layer with one MLP, or of one with experts."""
-    attention = shape._attention_matrices() if shape.mla is None else shape._latent(shape.mla)
+    h, mla, bias = shape.hidden, shape.mla, shape.biases
+    queries, values = shape.heads * shape.head_width, shape.heads * shape.value_width
+    if mla is None:  # queries, keys, values, which are as wide as keys, and the output
+        qkv = shape.qkv_biases
+        attention = [(h, queries, qkv), (h, shape.kv_width, qkv), (h, shape.kv_width, qkv)]
+        attention.append((queries, h, shape.output_bias))
+    else:
+        keys_values = shape.heads * mla.nope_dim + values
+        attention = [] if mla.q_rank is None else [(h, mla.q_rank, bias)]
+        attention += [(mla.q_rank or h, queries, bias), (h, mla.kv_rank + mla.rope_dim, bias)]
+        attention += [(mla.kv_rank, keys_values, bias), (values, h, bias)]
+    found = [Matrix("attention", *sizes) for sizes in attention]
+
+    def mlp(place: str, width: int, copies: int = 1, used: int = 1) -> list[Matrix]:
+        into = Matrix(place, h, width, bias, copies, used)
+        back = Matrix(place, width, h, bias, copies, used)
+        return [into, back] if shape.mlp == "gelu" else [into, into, back]
+
     if not experts:
-        return (*attention, *shape._mlp_matrices("mlp", shape.ffn))
-    width, shared = shape.expert_width, shape.shared_experts
-    router = Matrix("router", shape.hidden, shape.experts + shape.shared_gate, bias=False)
-    routed = shape._mlp_matrices("experts", width, shape.experts, shape.top_k)
-    common = shape._mlp_matrices("shared_experts", width, shared, shared)
-    return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
+        return (*found, *mlp("mlp", shape.ffn))
+    found.append(Matrix("router", h, shape.experts + shape.shared_gate, bias=False))
+    found += mlp("experts", shape.expert_width, shape.experts, shape.top_k)
+    if shape.shared_experts:
+        found += mlp("shared_experts", shape.expert_width, *[shape.shared_experts] * 2)
+    return tuple(found)
 
 
 check_public(globals())

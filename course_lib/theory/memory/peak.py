@@ -14,22 +14,8 @@ from course_lib.checked import NotNegative, Positive, check_public
 from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 from course_lib.theory.inputs.units import GIB, MIB, format_bytes
-from course_lib.theory.memory.activations import (
-    embedding_activation_bytes,
-    layer_activation_bytes,
-    layer_gradients_bytes,
-    loss_temporary_bytes,
-    output_activation_bytes,
-    recomputed_bytes,
-)
-from course_lib.theory.memory.states import (
-    MemoryBreakdown,
-    local_parameters,
-    sharded_states,
-    sharding_buffers,
-    update_bytes,
-    whole_gradients_stay,
-)
+from course_lib.theory.memory import activations, states
+from course_lib.theory.memory.states import MemoryBreakdown
 from course_lib.validation import DERIVED, number
 
 # CUDA context, NCCL buffers, library workspaces: a convention, seen between 0.5 and 2 GiB.
@@ -78,13 +64,13 @@ def memory_moments(
     gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
     counted too, which come to be only as the whole ones go.
     """
-    local = local_parameters(job.shape, job.layout, stage)
-    states = replace(
-        sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
+    local = states.local_parameters(job.shape, job.layout, stage)
+    kept = replace(
+        states.sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
     )
-    passing = replace(states, **sharding_buffers(local, job.recipe, job.layout))
+    passing = replace(kept, **states.sharding_buffers(local, job.recipe, job.layout))
     first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
-    stay = whole_gradients_stay(job.recipe, job.layout)
+    stay = states.whole_gradients_stay(job.recipe, job.layout)
     at_loss = replace(first, gathered_gradients_bytes=stay * first.gathered_gradients_bytes)
     chunks = job.layout.stage_chunks(stage)
     temporary = layer_temporary_bytes(job, chunks)
@@ -96,7 +82,7 @@ def memory_moments(
         "backward ends": replace(
             passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
         ),
-        "update": replace(states, update_bytes=update_bytes(local, job.recipe, job.layout)),
+        "update": replace(kept, update_bytes=states.update_bytes(local, job.recipe, job.layout)),
     }
 
 
@@ -122,9 +108,9 @@ def host_bytes(job: Job, stage: int = 0) -> int:
 
     Source: ZeRO-Offload, arXiv:2101.06840. Gradients are counted on the GPU.
     """
-    local = local_parameters(job.shape, job.layout, stage)
-    kept = sharded_states(local, job.recipe, job.layout)
-    everything = sharded_states(local, replace(job.recipe, offload="none"), job.layout)
+    local = states.local_parameters(job.shape, job.layout, stage)
+    kept = states.sharded_states(local, job.recipe, job.layout)
+    everything = states.sharded_states(local, replace(job.recipe, offload="none"), job.layout)
     return everything.model_states_bytes - kept.model_states_bytes
 
 
@@ -152,14 +138,14 @@ def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
 
 def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """Activations of one micro-batch and layer, the largest of the chunks."""
-    sizes = (layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
+    sizes = (activations.layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
     return max(sizes, default=0)
 
 
 def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """What one layer needs for a moment: what it recomputes, and gradients inside it."""
     sizes = (
-        recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+        activations.recomputed_bytes(its, layer) + activations.layer_gradients_bytes(its, layer)
         for its, layer in _layers(job, chunks)
     )
     return max(sizes, default=0)
@@ -190,7 +176,10 @@ def _before_backward(
     each = [chunk_activations(job, chunk) for chunk in chunks]
     its_layer = [layer_temporary_bytes(job, (chunk,)) for chunk in chunks]
     last = [chunk == job.layout.chunks - 1 for chunk in chunks]
-    output, its_loss = output_activation_bytes(job), loss_temporary_bytes(job)
+    output, its_loss = (
+        activations.output_activation_bytes(job),
+        activations.loss_temporary_bytes(job),
+    )
     held = dict.fromkeys(range(len(chunks)), 0)
     inputs = layers = head = 0
     for changes, place in job.layout.full_moments(stage):
@@ -209,13 +198,16 @@ def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
     With `keep_outputs` also what it has sent on, s·b·h.
     """
     layers = job.layers_of(chunk)
-    activations = sum(count * layer_activation_bytes(its, layer) for its, layer, count in layers)
+    stored = sum(
+        count * activations.layer_activation_bytes(its, layer) for its, layer, count in layers
+    )
     sent = job.local_tokens.outside * job.shape.hidden * job.recipe.compute_bytes
     first, last = chunk == 0, chunk == job.layout.chunks - 1
     return MemoryBreakdown(
         inputs_bytes=(first + last) * INDEX_BYTES * job.local_tokens.inside,
-        activations_bytes=activations + sent * (job.layout.keep_outputs and not last),
-        head_bytes=first * embedding_activation_bytes(job) + last * output_activation_bytes(job),
+        activations_bytes=stored + sent * (job.layout.keep_outputs and not last),
+        head_bytes=first * activations.embedding_activation_bytes(job)
+        + last * activations.output_activation_bytes(job),
     )
 
 
@@ -319,7 +311,7 @@ def _assumed(job: Job) -> str:
 
 def _parameter_lines(job: Job, stage: int) -> list[str]:
     """What pipeline, tensor and expert parallelism leave this GPU, and over how many ZeRO cuts."""
-    layout, local = job.layout, local_parameters(job.shape, job.layout, stage)
+    layout, local = job.layout, states.local_parameters(job.shape, job.layout, stage)
     shards = {"optimizer": 1, "gradients": 2, "parameters": 3}
     cut = [name for name, least in shards.items() if layout.zero_stage >= least]
     lines = [
@@ -341,7 +333,7 @@ def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     lines = []
     for chunk, held in held_at_peak(job, stage).items():
         for its, layer, count in job.layers_of(chunk):
-            each = format_bytes(layer_activation_bytes(its, layer), unit)
+            each = format_bytes(activations.layer_activation_bytes(its, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""
             lines.append(
                 f"{job.layout.schedule}, recompute {its.recipe.recompute}: {held} micro-batches × "

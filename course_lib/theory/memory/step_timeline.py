@@ -10,13 +10,7 @@ from functools import cached_property
 
 from course_lib.checked import check_public
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.memory.activations import (
-    embedding_activation_bytes,
-    layer_activation_bytes,
-    layer_gradients_bytes,
-    loss_temporary_bytes,
-    recomputed_bytes,
-)
+from course_lib.theory.memory import activations
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, chunk_activations, memory_moments
 from course_lib.theory.memory.states import MemoryBreakdown, local_parameters
 from course_lib.trace import TAKE, Event, Trace
@@ -121,9 +115,9 @@ class _Step:
         self.passing = replace(self.resting, **largest)
         kinds = job.layers_of(0)
         layers = [(its, layer) for its, layer, count in kinds for _ in range(count)]
-        self.kept = [layer_activation_bytes(its, layer) for its, layer in layers]
+        self.kept = [activations.layer_activation_bytes(its, layer) for its, layer in layers]
         self.temporary = [
-            recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+            activations.recomputed_bytes(its, layer) + activations.layer_gradients_bytes(its, layer)
             for its, layer in layers
         ]
         self.parameters = [job.shape.layer_parameters(layer).total for _, layer in layers]
@@ -148,7 +142,7 @@ class _Step:
         base = replace(
             self.passing,
             inputs_bytes=ends.inputs_bytes,
-            head_bytes=embedding_activation_bytes(self.job),
+            head_bytes=activations.embedding_activation_bytes(self.job),
             gradients_bytes=self.passing.gradients_bytes * come,
             gathered_gradients_bytes=self.unreduced(number),
         )
@@ -169,7 +163,7 @@ class _Step:
         loss = {
             "gradients_bytes": base.gradients_bytes * come,
             "head_bytes": ends.head_bytes,
-            "temporary_bytes": loss_temporary_bytes(job),
+            "temporary_bytes": activations.loss_temporary_bytes(job),
             "activations_bytes": sum(self.kept),
             "gathered_gradients_bytes": self.unreduced(number),
         }
@@ -180,7 +174,7 @@ class _Step:
             share = base.gradients_bytes * above // job.shape.parameters().total
             its = {
                 "gradients_bytes": base.gradients_bytes if come else share,
-                "head_bytes": embedding_activation_bytes(job),
+                "head_bytes": activations.embedding_activation_bytes(job),
                 "activations_bytes": sum(self.kept[:layer]),
                 "temporary_bytes": self.temporary[layer - 1],
             }

@@ -7,34 +7,15 @@ looks at one stage of each kind.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
-from course_lib.theory.memory.activations import (
-    embedding_activation_bytes,
-    layer_activation_bytes,
-    layer_gradients_bytes,
-    loss_temporary_bytes,
-    output_activation_bytes,
-    recomputed_bytes,
-)
+from course_lib.theory.memory import activations, states
 from course_lib.theory.memory.peak import INDEX_BYTES
-from course_lib.theory.memory.states import (
-    local_parameters,
-    sharded_states,
-    sharding_buffers,
-    update_bytes,
-    whole_gradients_stay,
-)
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
-from course_lib.theory.step.stage import (
-    accumulation_seconds,
-    head_work,
-    layer_work,
-    update_seconds,
-)
+from course_lib.theory.step import stage
 
 
 class Held(NamedTuple):
@@ -110,9 +91,9 @@ def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
     """The kinds of stages of one pipeline, by their first stages."""
     chunks, pp = _chunks(shape, layout), layout.pp
     found: dict[tuple[tuple[tuple[int, int], ...], bool, bool], list[int]] = {}
-    for stage in range(pp):
-        key = (tuple(chunks[stage::pp]), stage == 0, stage == pp - 1)
-        found.setdefault(key, []).append(stage)
+    for rank in range(pp):
+        key = (tuple(chunks[rank::pp]), rank == 0, rank == pp - 1)
+        found.setdefault(key, []).append(rank)
     return [StageKind(stages[0], len(stages), *key) for key, stages in found.items()]
 
 
@@ -154,20 +135,24 @@ def layer_numbers(shape: TransformerShape) -> dict[str, int]:
 def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
     """Bytes and FLOP of one micro-batch, by part: depend on tp and micro_batch / cp."""
     job = question.job(row.layout(), recipe)
-    indices, head = INDEX_BYTES * job.local_tokens.inside, head_work(job, question.assumptions)
+    indices, head = (
+        INDEX_BYTES * job.local_tokens.inside,
+        stage.head_work(job, question.assumptions),
+    )
     parts: Numbers = {
-        "first_bytes": indices + embedding_activation_bytes(job),
-        "last_bytes": indices + output_activation_bytes(job),
-        "last_head": output_activation_bytes(job),
-        "last_temporary": loss_temporary_bytes(job),
+        "first_bytes": indices + activations.embedding_activation_bytes(job),
+        "last_bytes": indices + activations.output_activation_bytes(job),
+        "last_head": activations.output_activation_bytes(job),
+        "last_temporary": activations.loss_temporary_bytes(job),
         "last_matmul": head.matmul_flop,
         "last_touched": head.memory_bytes,
     }
     for kind, layer in layer_numbers(job.shape).items():
-        work = layer_work(job, question.assumptions, layer)
+        work = stage.layer_work(job, question.assumptions, layer)
         parts |= {
-            f"{kind}_bytes": layer_activation_bytes(job, layer),
-            f"{kind}_temporary": recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer),
+            f"{kind}_bytes": activations.layer_activation_bytes(job, layer),
+            f"{kind}_temporary": activations.recomputed_bytes(job, layer)
+            + activations.layer_gradients_bytes(job, layer),
             f"{kind}_matmul": work.matmul_flop,
             f"{kind}_attention": work.attention_flop,
             f"{kind}_touched": work.memory_bytes,
@@ -189,19 +174,21 @@ def _states_of(
     question: Question, jobs: Sequence[Job], exchanges: Sequence[Numbers], kind: StageKind
 ) -> list[Numbers]:
     recipe = question.recipe
-    local = local_parameters(question.shape, jobs[0].layout, kind.stage)
+    local = states.local_parameters(question.shape, jobs[0].layout, kind.stage)
     lines = []
     for zero_stage, job in zip(ZERO_STAGES, jobs, strict=True):
-        states = sharded_states(local, recipe, job.layout)
-        buffers = sharding_buffers(local, recipe, job.layout)
-        whole = buffers["gathered_gradients_bytes"] * (not whole_gradients_stay(recipe, job.layout))
+        kept = states.sharded_states(local, recipe, job.layout)
+        buffers = states.sharding_buffers(local, recipe, job.layout)
+        whole = buffers["gathered_gradients_bytes"] * (
+            not states.whole_gradients_stay(recipe, job.layout)
+        )
         numbers: Numbers = {
-            "bytes": states.total_bytes + sum(buffers.values()),
-            "loss_bytes": states.total_bytes + sum(buffers.values()) - whole,
-            "gradients_bytes": states.gradients_bytes,
-            "update_bytes": states.total_bytes + update_bytes(local, recipe, job.layout),
-            "update_s": update_seconds(job, question.assumptions, local),
-            "sum_s": accumulation_seconds(job, local),
+            "bytes": kept.total_bytes + sum(buffers.values()),
+            "loss_bytes": kept.total_bytes + sum(buffers.values()) - whole,
+            "gradients_bytes": kept.gradients_bytes,
+            "update_bytes": kept.total_bytes + states.update_bytes(local, recipe, job.layout),
+            "update_s": stage.update_seconds(job, question.assumptions, local),
+            "sum_s": stage.accumulation_seconds(job, local),
         }
         lines.append(numbers | exchanges[zero_stage])
     return lines
@@ -241,7 +228,9 @@ def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     """The model with `layers` layers, all dense or all with experts."""
     if kind == "experts":
         return replace(shape, layers=layers, dense_layers=0, ffn=shape.expert_width)
-    none = dict.fromkeys(("dense_layers", "experts", "top_k", "shared_experts", "expert_ffn"), 0)
+    none: dict[str, Any] = dict.fromkeys(
+        ("dense_layers", "experts", "top_k", "shared_experts", "expert_ffn"), 0
+    )
     return replace(shape, layers=layers, shared_gate=False, **none)
 
 
