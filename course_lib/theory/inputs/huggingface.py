@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checked import check_public
-from course_lib.theory.inputs.model_types import (
-    MODEL_TYPES,
-    all_keys,
-    json_told,
-    nearest_type,
-)
+from course_lib.theory.inputs.model_types import MODEL_TYPES, all_keys, json_told, nearest_type
 from course_lib.theory.inputs.models import Constants, of_configuration
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import told

@@ -133,12 +133,10 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         ),
         # github.com/Lightning-AI/lightning-thunder, benchmark_litgpt.py: bf16 everywhere.
         "thunder": Framework(
-            recipe=_TORCH | {"optimizer": "adamw-bf16", "update": "foreach", "fused_norms": False},
+            recipe=_TORCH | {"optimizer": "adamw-bf16", "update": "foreach", "fused_norms": False}
         ),
         # github.com/pytorch/torchtune, recipes/configs: bf16 everywhere, AdamW with fused=True.
-        "torchtune": Framework(
-            recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False},
-        ),
+        "torchtune": Framework(recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False}),
         # github.com/NVIDIA-NeMo/Automodel, components/distributed: FSDP2. components/moe: DeepEP
         # sends a token once to a node, and in its benchmarks FakeBalancedGate gives a token
         # neighbouring experts, which lie on one node.

@@ -123,12 +123,7 @@ def messages(
 
 
 def seconds(
-    operation: str,
-    size_bytes: float,
-    ranks: int,
-    link: Link,
-    *,
-    algorithm: str = "ring",
+    operation: str, size_bytes: float, ranks: int, link: Link, *, algorithm: str = "ring"
 ) -> float:
     """Time of one collective: steps · latency + bytes / bandwidth, one way, of each GPU's link."""
     count = steps(operation, ranks, algorithm)

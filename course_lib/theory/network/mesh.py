@@ -60,9 +60,7 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
 
 
 def groups(
-    layout: Layout,
-    axis: Annotated[str, ORDER],
-    order: Sequence[str] = ORDER,
+    layout: Layout, axis: Annotated[str, ORDER], order: Sequence[str] = ORDER
 ) -> tuple[tuple[int, ...], ...]:
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
     stride, degree = strides(layout, order)[axis], getattr(layout, axis)
@@ -74,9 +72,7 @@ def groups(
 
 
 def expert_groups(
-    layout: Layout,
-    axis: Annotated[str, EXPERT_AXES],
-    etp: Count | None = None,
+    layout: Layout, axis: Annotated[str, EXPERT_AXES], etp: Count | None = None
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of the experts' own mesh, "etp", "ep" or "edp", over the same ranks, by their first.
 

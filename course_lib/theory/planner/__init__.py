@@ -290,11 +290,9 @@ def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     question under different assumptions, as `Plan.under` gives them. Memory and time of a layout
     itself are those of the first plan. Raises ValueError for no plans and for different layouts.
     """
-    import numpy
-
     first = _same_layouts(plans)
     worst = _worst(plans, first._fits)
-    order = numpy.argsort(worst, kind="stable")
+    order = worst.argsort(kind="stable")
     return _judged(plans, first._one_of_each_cut(first._fits[order], worst[order])[0][:count])
 
 

@@ -89,22 +89,12 @@ class StageKind:
 
 def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
     """The kinds of stages of one pipeline, by their first stages."""
-    chunks, pp = _chunks(shape, layout), layout.pp
+    chunks, pp = stage.chunk_kinds(shape, layout), layout.pp
     found: dict[tuple[tuple[tuple[int, int], ...], bool, bool], list[int]] = {}
     for rank in range(pp):
         key = (tuple(chunks[rank::pp]), rank == 0, rank == pp - 1)
         found.setdefault(key, []).append(rank)
     return [StageKind(stages[0], len(stages), *key) for key, stages in found.items()]
-
-
-def _chunks(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
-    """Dense and expert layers of each chunk, in the order of the model."""
-    counts = []
-    for chunk in range(layout.chunks):
-        layers = shape.layer_kinds(*layout.layer_slice(shape, chunk))
-        kinds = {shape.has_experts(layer): n for layer, n in layers}
-        counts.append((kinds.get(False, 0), kinds.get(True, 0)))
-    return counts
 
 
 def pad(kinds: Iterable[list[StageKind]]) -> list[list[StageKind]]:

@@ -117,18 +117,23 @@ class StageBusyTime:
         return self.passes_s + self.dp_s + self.accumulation_s + self.optimizer_s
 
 
-def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
-    """How many pipeline ranks compute and send alike, by the first of them.
-
-    Their chunks have as many layers of each kind, and they hold the same ends.
-    """
+def chunk_kinds(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
+    """Layers with one MLP, and with experts, of each chunk in the order of the model."""
     counts = layout.chunk_layers(shape)
     dense = shape.dense_layers if shape.experts else shape.layers
     starts = [0, *accumulate(counts[:-1])]
     one_mlp = [
         min(count, max(0, dense - start)) for count, start in zip(counts, starts, strict=True)
     ]
-    kinds = list(zip(counts, one_mlp, strict=True))
+    return [(one, count - one) for one, count in zip(one_mlp, counts, strict=True)]
+
+
+def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
+    """How many pipeline ranks compute and send alike, by the first of them.
+
+    Their chunks have as many layers of each kind, and they hold the same ends.
+    """
+    kinds = chunk_kinds(shape, layout)
     found: dict[tuple[object, ...], list[int]] = {}
     for stage in range(layout.pp):
         chunks = sorted(kinds[chunk] for chunk in layout.stage_chunks(stage))

@@ -4,12 +4,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.checked import NotNegative, check_public
 from course_lib.theory.compute.budget import TrainingRun, utilisation
-from course_lib.theory.compute.flops import (
-    FlopBreakdown,
-    head_flops,
-    layer_flops,
-    training_flops,
-)
+from course_lib.theory.compute.flops import FlopBreakdown, head_flops, layer_flops, training_flops
 from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import PassTimes, bubble_time

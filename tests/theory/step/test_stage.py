@@ -23,6 +23,7 @@ from course_lib.theory.step.stage import (
     accumulation_seconds,
     alike_stages,
     attention_rate,
+    chunk_kinds,
     head_work,
     layer_rate,
     layer_work,
@@ -227,6 +228,11 @@ PROBES_STAGE = by_name(
     ),
     Probe(
         alike_stages,
+        {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
+        {"shape": probes.DENSE, "layout": Layout()},
+    ),
+    Probe(
+        chunk_kinds,
         {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
         {"shape": probes.DENSE, "layout": Layout()},
     ),
