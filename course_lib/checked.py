@@ -136,11 +136,16 @@ def _each(keys: _Rule, rule: _Rule, name: str, values: Any) -> None:
     """The entries of a container; text is none, although it is a sequence."""
     if isinstance(values, str):
         raise _wrong(name, values, (Sequence,))
-    if any(rule) or any(keys):
-        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
-        for entry, value in pairs:
-            _apply(keys, f"{name} key", entry)
-            _apply(rule, f"{name}[{entry!r}]", value)
+    if any(keys):
+        for key in values:
+            _apply(keys, f"{name} key", key)
+    kinds, check = rule
+    if kinds or check:
+        for entry, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+            if kinds and not isinstance(value, kinds):
+                raise _wrong(f"{name}[{entry!r}]", value, kinds)
+            if check:
+                check(f"{name}[{entry!r}]", value)
 
 
 def _is_record(annotation: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated
 
 from course_lib.checked import Count, CountOrZero, NotNegative, Text, check_public
@@ -93,7 +93,7 @@ class Collective:
     def __post_init__(self) -> None:
         whole("alone", self.alone, least=0, most=self.count)
 
-    @property
+    @cached_property
     def sent_bytes(self) -> float:
         """Bytes that one GPU sends in one call."""
         return collectives.sent_bytes(self.operation, self.size_bytes, self.ranks)
@@ -103,7 +103,7 @@ class Collective:
         """Bytes that one GPU sends in a step: count · sent_bytes."""
         return self.count * self.sent_bytes
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Time of all calls, one after the other: count · (steps · α + sent / β)."""
         sizes = (self.operation, self.size_bytes, self.ranks, self.link)
