@@ -171,7 +171,7 @@ class Rows(NamedTuple):
 
 
 def served_steps(
-    compute_s: Sequence[float],
+    compute_s: Sequence[Positive],
     until_s: NotNegative,
     bound: CountOrZero | None = None,
     together: bool = False,
@@ -196,7 +196,7 @@ def served_steps(
 
 
 def _served(
-    compute_s: Sequence[Positive], until_s: float, bound: int | None, together: bool
+    compute_s: Sequence[float], until_s: float, bound: int | None, together: bool
 ) -> Iterator[Event]:
     trainers, version = range(len(compute_s)), 0
     done = [0 for _ in trainers]  # gradients of each trainer
