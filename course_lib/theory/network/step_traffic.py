@@ -115,13 +115,13 @@ def _tensor(step: _Step) -> Iterator[Collective]:
     size = step.activation_bytes(inside=True)
     # Without it every rank has all tokens, and one sum at the end does for all experts.
     routed = step.routed_bytes(inside=True) if layout.sequence_parallel else size
-    shared = experts * bool(layout.sequence_parallel and step.job.shape.shared_experts)
+    shared = layout.sequence_parallel and step.job.shape.shared_experts > 0
     forward, again = dense + experts, dense_again + experts_again
     blocks = (  # what, forward and backward passes, bytes, place
         ("attention", forward + again, forward, size, "layers"),
         ("MLP", dense + dense_again, dense, size, "layers"),
         ("experts", experts + experts_again, experts, routed, "layers"),
-        ("shared experts", shared and experts + experts_again, shared, size, "layers"),
+        ("shared experts", shared * (experts + experts_again), shared * experts, size, "layers"),
         ("embedding", int(embedding), 0, size, "embedding"),
         ("head", 0, int(head), size, "head"),
     )
@@ -134,10 +134,9 @@ def _tensor(step: _Step) -> Iterator[Collective]:
             count = passes * (there + back)
             yield step.calls(group, what, operation, count, block_bytes, place=place)
         if layout.sequence_parallel and not layout.keep_gathered:
-            what, again = f"{what}, inputs again", passes * back
-            yield step.calls(
-                group, what, "all-gather", again, block_bytes, place=place, hidden=True
-            )
+            what, count = f"{what}, inputs again", passes * back
+            more = {"place": place, "hidden": True}
+            yield step.calls(group, what, "all-gather", count, block_bytes, **more)
     # The loss over a split vocabulary: maximum, sum and right logit of each token, in fp32.
     loss, count = step.job.local_tokens.inside * 4, 3 * head * passes
     yield step.calls(group, "loss", "all-reduce", count, loss, place="head")

@@ -70,11 +70,6 @@ class SharedTimeline:
         """All tasks one after another: the sum of their times alone."""
         return sum(task.alone_s for task in self.tasks)
 
-    @property
-    def lost_s(self) -> float:
-        """What sharing costs: total - ideal."""
-        return self.total_s - self.ideal_s
-
     def start_s(self, name: str) -> float:
         """When a task starts."""
         return min(span.start_s for span in self._of(name))
