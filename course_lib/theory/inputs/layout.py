@@ -11,7 +11,6 @@ from course_lib.theory.inputs.schedule_rules import (
     SCHEDULES,
     Moments,
     check_schedule,
-    chunks_in_flight,
     full_moments,
     stage_chunks,
 )
@@ -249,8 +248,9 @@ class Layout:
 
     def in_flight(self, stage: int) -> dict[int, int]:
         """Micro-batches whose activations `stage` holds of each of its chunks at its first peak."""
-        sizes = (self.pp, self.accumulation, self.virtual_stages)
-        return chunks_in_flight(self.schedule, *sizes, stage=stage, group=self.group)
+        changes, _ = next(self.full_moments(stage))
+        chunks = self.stage_chunks(stage)
+        return {chunks[place]: count for place, count in changes}
 
     def full_moments(self, stage: int) -> Moments:
         """When `stage` may hold most, as `schedule_rules.full_moments` lists it."""

@@ -58,18 +58,12 @@ def check_schedule(
         whole(f"{batches_word} of zbv", micro_batches, least=2 * stages - 1)
 
 
-def chunks_on_a_stage(
-    name: str, virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1
-) -> int:
-    """Into how many pieces of the model each stage's part is cut: 2 in "zbv".
-
-    Otherwise `virtual_stages`; both chunks of a stage of "dualpipe" are whole parts.
-    """
-    choice("schedule", name, SCHEDULES)
-    return 2 if name == "zbv" else virtual_stages
-
-
-def stage_chunks(name: str, stages: Count, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:
+def stage_chunks(
+    name: Annotated[str, SCHEDULES],
+    stages: Count,
+    stage: int,
+    virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1,
+) -> tuple[int, ...]:
     """The pieces of the model that one stage holds: stage, stage + stages, …
 
     Two mirrored ones in "dualpipe", of as many as stages, and in "zbv", of twice as many. Sources:
@@ -78,7 +72,7 @@ def stage_chunks(name: str, stages: Count, stage: int, virtual_stages: int = 1) 
     arXiv:2401.10241, section 6.
     """
     whole("stage", stage, least=0, most=stages - 1)
-    chunks = stages * chunks_on_a_stage(name, virtual_stages)
+    chunks = stages * (2 if name == "zbv" else virtual_stages)
     if name in ("dualpipe", "zbv"):
         return stage, chunks - 1 - stage
     return tuple(range(stage, chunks, stages))
@@ -99,25 +93,6 @@ def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None
             f"{last}, and {stages} stages would wait for each other: make every group at least "
             f"{stages}, or take one of all {micro_batches}"
         )
-
-
-def chunks_in_flight(
-    name: str,
-    stages: int,
-    micro_batches: int,
-    virtual_stages: int = 1,
-    *,
-    stage: int = 0,
-    group: int | None = None,
-) -> dict[int, int]:
-    """Micro-batches whose activations `stage` holds of each of its chunks at its first peak.
-
-    The first of `full_moments`, whose docstring has the forms.
-    """
-    moments = full_moments(name, stages, micro_batches, virtual_stages, stage=stage, group=group)
-    first, _ = next(moments)
-    chunks = stage_chunks(name, stages, stage, virtual_stages)
-    return {chunks[place]: count for place, count in first}
 
 
 Moments = Iterator[tuple[list[tuple[int, int]], int]]

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from course_lib.checked import Count, NotNegative, check_public
 from course_lib.theory.inputs.schedule_rules import (
     check_schedule,
-    chunks_in_flight,
-    chunks_on_a_stage,
+    full_moments,
 )
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -149,13 +148,13 @@ def in_flight(
 ) -> float:
     """Most micro-batches whose activations `stage` holds at once; a chunk is 1/v of one.
 
-    The sum of `schedule_rules.chunks_in_flight`, whose docstring has the forms: a chunk of
+    The first of `schedule_rules.full_moments`, whose docstring has the forms: a chunk of
     DualPipe is a whole micro-batch, one of an interleaved schedule 1 / virtual_stages, one of ZB-V
     a half.
     """
     sizes = (stages, micro_batches, virtual_stages)
-    held = chunks_in_flight(name, *sizes, stage=stage, group=group)
-    return sum(held.values()) / chunks_on_a_stage(name, virtual_stages)
+    changes, _ = next(full_moments(name, *sizes, stage=stage, group=group))
+    return sum(held for _, held in changes) / (2 if name == "zbv" else virtual_stages)
 
 
 check_public(globals())

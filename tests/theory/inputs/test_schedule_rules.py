@@ -11,12 +11,17 @@ from probes import Given, Probe, by_name, check
 from course_lib.theory.inputs.schedule_rules import (
     SCHEDULES,
     check_schedule,
-    chunks_in_flight,
-    chunks_on_a_stage,
     full_moments,
     stage_chunks,
 )
 from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, stage_order
+
+
+def chunks_in_flight(name, *sizes, stage=0, group=None):
+    """Micro-batches that a stage holds of each of its chunks at its first peak."""
+    changes, _ = next(full_moments(name, *sizes, stage=stage, group=group))
+    chunks = stage_chunks(name, sizes[0], stage, *sizes[2:])
+    return {chunks[place]: count for place, count in changes}
 
 
 def test_what_each_schedule_holds_by_hand():
@@ -139,23 +144,6 @@ PROBES = by_name(
             "virtual_stages": 2,
             "group": 8,
             "words": Given(("pp", "accumulation"), {"stages": 3}),
-        },
-    ),
-    Probe(
-        chunks_on_a_stage,
-        {"name": "1f1b", "virtual_stages": 1},
-        {"name": "zbv", "virtual_stages": 3},
-    ),
-    Probe(
-        chunks_in_flight,
-        SIZES | {"name": "1f1b"},
-        {
-            "name": "gpipe",
-            "stages": 2,
-            "micro_batches": 3,
-            "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
-            "stage": 1,
-            "group": Given(8, IN_TURNS),
         },
     ),
     Probe(
