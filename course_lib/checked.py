@@ -8,6 +8,7 @@ names its check in the annotation, as in `ranks: Count`, or the words that it ma
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial, wraps
+from inspect import Parameter, signature
 from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -43,12 +44,10 @@ def checked(thing: Checked) -> Checked:
     if isinstance(thing, type):
         thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
         return thing
-    code = thing.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    rules = {name: _rule_of(thing, name) for name in names}
+    rules = {name: _rule_of(parameter) for name, parameter in signature(thing).parameters.items()}
     if not any(map(any, rules.values())):
         return thing
-    by_place = [(name, *rules[name]) for name in names[: code.co_argcount]]
+    by_place = [(name, *rule) for name, rule in rules.items()]
 
     @wraps(thing)
     def call(*args: Any, **named: Any) -> Any:
@@ -90,14 +89,10 @@ def _apply(rule: _Rule, name: str, value: Any) -> None:
         check(name, value)
 
 
-def _rule_of(function: Callable[..., Any], name: str) -> _Rule:
-    """The rule of a parameter; where None is its default, None may be given as well."""
-    code, defaults = function.__code__, function.__defaults__ or ()
-    positional = code.co_varnames[: code.co_argcount]
-    default = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
-    default |= function.__kwdefaults__ or {}
-    rule = _rule(function.__annotations__.get(name))
-    return _or_none(rule) if default.get(name, "") is None else rule
+def _rule_of(parameter: Parameter) -> _Rule:
+    """Its rule; where None is the default, None may be given as well."""
+    rule = _rule(parameter.annotation)
+    return _or_none(rule) if parameter.default is None else rule
 
 
 def _rule(annotation: Any) -> _Rule:
