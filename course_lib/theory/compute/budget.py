@@ -13,6 +13,7 @@ DAY_S = 24 * HOUR_S
 
 # More than any computation ever made, and far below the largest float: a larger value is a typo.
 ABSURD_FLOP = 1e40
+_Flop = Annotated[float, partial(number, least=0, most=ABSURD_FLOP)]
 
 # With so many tokens a fixed budget of FLOP reaches the least loss: Hoffmann et al. 2022,
 # arXiv:2203.15556, table 3.
@@ -26,7 +27,7 @@ class TrainingRun:
     The default price, 2 USD, is what DeepSeek-V3 (arXiv:2412.19437, table 1) assumes.
     """
 
-    time_s: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)]
+    time_s: _Flop
     gpus: Count
     gpu_hour_usd: NotNegative = 2.0
 
@@ -58,10 +59,7 @@ class TrainingRun:
 
 
 def training_run(
-    flop: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
-    gpus: Count,
-    flop_per_s_per_gpu: Positive,
-    gpu_hour_usd: float = 2.0,
+    flop: _Flop, gpus: Count, flop_per_s_per_gpu: Positive, gpu_hour_usd: float = 2.0
 ) -> TrainingRun:
     """A run of `flop` in total: time = flop / (gpus × achieved FLOP/s of one GPU).
 
@@ -77,9 +75,7 @@ def training_run_at(
     return TrainingRun(tokens / (gpus * tokens_per_s_per_gpu), gpus, gpu_hour_usd)
 
 
-def compute_optimal_parameters(
-    flop: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
-) -> float:
+def compute_optimal_parameters(flop: _Flop) -> float:
     """The model that makes the most of a budget: N = sqrt(flop / 120).
 
     It follows from flop = 6·N·D with D = 20·N tokens. Source: Hoffmann et al. 2022 ("Chinchilla"),
@@ -88,10 +84,7 @@ def compute_optimal_parameters(
     return sqrt(flop / (6 * TOKENS_PER_PARAMETER))
 
 
-def cost(
-    gpu_hours: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
-    gpu_hour_usd: NotNegative,
-) -> float:
+def cost(gpu_hours: _Flop, gpu_hour_usd: NotNegative) -> float:
     """Money in USD: GPU-hours × price of one."""
     return gpu_hours * gpu_hour_usd
 
@@ -114,11 +107,7 @@ def even_price(
     return price_usd * other_tokens_per_s / tokens_per_s
 
 
-def achieved_flop_per_s(
-    flop: Annotated[float, partial(number, least=0, most=ABSURD_FLOP)],
-    time_s: Positive,
-    gpus: Count = 1,
-) -> float:
+def achieved_flop_per_s(flop: _Flop, time_s: Positive, gpus: Count = 1) -> float:
     """FLOP/s of one GPU: flop / (time × gpus)."""
     return flop / (time_s * gpus)
 

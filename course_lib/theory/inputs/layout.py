@@ -17,6 +17,8 @@ from course_lib.theory.inputs.schedule_rules import (
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import divisible, told, whole
 
+ZeroStage = Annotated[int, partial(whole, least=0, most=3)]
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -49,7 +51,7 @@ class Layout:
     pp: Annotated[int, partial(whole, most=MOST_STAGES)] = 1
     cp: Count = 1
     ep: Count = 1
-    zero_stage: Annotated[int, partial(whole, least=0, most=3)] = 0
+    zero_stage: ZeroStage = 0
     sequence_parallel: bool = False
     micro_batch: Count = 1
     accumulation: Count = 1

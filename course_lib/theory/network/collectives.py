@@ -8,13 +8,12 @@ reduce-scatter, all n pieces of one GPU in all-to-all.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Annotated
 
 from course_lib.checked import Count, NotNegative, Positive, check_public
 from course_lib.theory.inputs.hardware import Link, ridge
-from course_lib.validation import whole
+from course_lib.theory.inputs.layout import ZeroStage
 
 OPERATIONS = (
     "all-reduce",
@@ -176,11 +175,7 @@ def bus_bandwidth(operation: str, size_bytes: NotNegative, ranks: int, time_s: P
     return size_bytes / time_s * bus_factor(operation, ranks)
 
 
-def zero_volume(
-    size_bytes: NotNegative,
-    zero_stage: Annotated[int, partial(whole, least=0, most=3)],
-    ranks: int | None = None,
-) -> float:
+def zero_volume(size_bytes: NotNegative, zero_stage: ZeroStage, ranks: int | None = None) -> float:
     """Bytes a GPU sends in a step with one micro-batch: 2, 2, 2 or 3 times the parameters' size.
 
     ZeRO-0 all-reduces the gradients; 1 and 2 reduce-scatter them and gather the parameters; 3

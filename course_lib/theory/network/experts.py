@@ -12,6 +12,7 @@ from course_lib.validation import divisible, number, whole
 
 _MOST_EXPERTS = 65_536
 _MOST_TOKENS = 10**12
+_Experts = Annotated[int, partial(whole, most=_MOST_EXPERTS)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class ExpertLoad:
 
 def capacity(
     choices: Annotated[int, partial(whole, most=_MOST_TOKENS * _MOST_EXPERTS)],
-    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
+    experts: _Experts,
     factor: Annotated[float, partial(number, above=0, most=_MOST_EXPERTS)] | None,
 ) -> int:
     """Choices that one expert takes: factor · choices / experts, rounded up; all where None.
@@ -117,9 +118,7 @@ def _choices(top_k: int, experts: int) -> None:
         )
 
 
-def nodes_of_a_token(
-    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)], top_k: Count, nodes: int
-) -> float:
+def nodes_of_a_token(experts: _Experts, top_k: Count, nodes: int) -> float:
     """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
 
     nodes · (1 − the chance that none of them lies on one node). Raises ValueError for more nodes or
@@ -144,7 +143,7 @@ def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count 
 
 def zipf_load(
     tokens: Annotated[int, partial(whole, most=_MOST_TOKENS)],
-    experts: Annotated[int, partial(whole, most=_MOST_EXPERTS)],
+    experts: _Experts,
     top_k: Count,
     skew: Annotated[float, partial(number, least=0, most=10)],
 ) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Annotated
 from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs import Layout, Link, Recipe, TransformerShape
 from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.inputs.layout import ZeroStage
 from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.memory.unit_life import UnitCosts
 from course_lib.theory.network import collectives
@@ -87,12 +88,7 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
 
 
 def sent_bytes(
-    parameters: Count,
-    zero_stage: Annotated[int, partial(whole, least=0, most=3)],
-    ranks: int,
-    recipe: Recipe,
-    *,
-    accumulation: Count = 1,
+    parameters: Count, zero_stage: ZeroStage, ranks: int, recipe: Recipe, *, accumulation: Count = 1
 ) -> float:
     """Bytes that one GPU sends in an update of `accumulation` micro-batches.
 

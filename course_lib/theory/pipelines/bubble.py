@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.checked import Count, NotNegative, check_public
-from course_lib.theory.inputs.schedule_rules import (
-    check_schedule,
-    full_moments,
-)
+from course_lib.theory.inputs.schedule_rules import check_schedule, full_moments
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
     FORWARD,

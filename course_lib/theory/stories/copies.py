@@ -7,6 +7,7 @@ from itertools import accumulate, product
 from typing import Annotated, NamedTuple
 
 from course_lib.checked import Count, CountOrZero, NotNegative, Positive, check_public
+from course_lib.theory.inputs.layout import ZeroStage
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
@@ -19,7 +20,7 @@ def zero_steps(
     layer_parameters: Count,
     layers: Annotated[int, partial(whole, most=_LAYERS)],
     ranks: Annotated[int, partial(whole, most=MOST_RANKS)],
-    stage: Annotated[int, partial(whole, least=0, most=3)],
+    stage: ZeroStage,
 ) -> Trace:
     """One training step under ZeRO: forward, backward and update, with one micro-batch.
 

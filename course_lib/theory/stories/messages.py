@@ -17,13 +17,12 @@ from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
 from course_lib.validation import divisible, whole
 
 MOST_RANKS = 32  # as many as a picture has room for
+_Ranks = Annotated[int, partial(whole, least=2, most=MOST_RANKS)]
 STAY = "stay"  # what is sent to oneself
 Table = tuple[tuple[int, ...], ...]
 
 
-def ring_steps(
-    ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)], part_bytes: Count = 1
-) -> Trace:
+def ring_steps(ranks: _Ranks, part_bytes: Count = 1) -> Trace:
     """The ring all-reduce: n-1 steps in which parts are added, n-1 in which sums are copied.
 
     Part i sets out at rank i+1 and is complete at rank i. Source: Patarasuk and Yuan 2009,
@@ -38,9 +37,7 @@ def ring_steps(
     return Trace([*own, *(one._replace(bytes=part_bytes) for one in sent)])
 
 
-def tree_steps(
-    ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)], size_bytes: Count = 1
-) -> Trace:
+def tree_steps(ranks: _Ranks, size_bytes: Count = 1) -> Trace:
     """The binomial tree: sums go up to rank 0 in ceil(log2 n) steps, and the same way down.
 
     The whole tensor is part 0. Source: Thakur, Rabenseifner and Gropp 2005,
@@ -57,11 +54,7 @@ def tree_steps(
 
 
 def ring_attention_steps(
-    sequence: Count,
-    ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)],
-    *,
-    zigzag: bool = False,
-    token_bytes: Count = 1,
+    sequence: Count, ranks: _Ranks, *, zigzag: bool = False, token_bytes: Count = 1
 ) -> Trace:
     """Causal attention of `sequence` tokens whose keys and values go round a ring.
 
@@ -202,7 +195,7 @@ def pair_steps(
     kind: Annotated[str, PAIR_WIDTHS],
     hidden: Count,
     tokens: Count,
-    ranks: Annotated[int, partial(whole, least=2, most=MOST_RANKS)],
+    ranks: _Ranks,
     *,
     element_bytes: Count = 2,
     sequence_parallel: bool = False,
