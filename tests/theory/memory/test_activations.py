@@ -382,8 +382,8 @@ REFUSED = [
             ({"layout": {"micro_batch": 0}}, "micro_batch must be at least 1"),
             ({"sequence": 0}, "sequence must be at least 1"),
             ({"sequence": 30, "layout": {"cp": 4}}, "sequence 30 is not divisible by cp 4"),
-            ({"layer": 1}, "layer must be at most 0"),
-            ({"layer": 1, "recompute": "full"}, "layer must be at most 0"),
+            ({"layer": 1}, "layer 1 is above layers - 1 = 0"),
+            ({"layer": 1, "recompute": "full"}, "layer 1 is above layers - 1 = 0"),
         ],
     ),
 ]
