@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory.compute.budget import hfu, mfu
+from course_lib.theory.compute.budget import utilisation
 from course_lib.theory.compute.flops import head_flops, layer_flops, training_flops
 from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster, Link
 from course_lib.theory.inputs.job import Job
@@ -194,7 +194,6 @@ def test_parameters_are_the_sum_of_their_places_and_of_their_parts(shape):
     parts = [shape.embedding_parameters(), shape.head_parameters()]
     parts += [shape.layer_parameters(layer) for layer in range(shape.layers)]
     assert sum(part.total for part in parts) == count.total
-    check_text(count.explain())
 
 
 @given(jobs())
@@ -307,7 +306,7 @@ def test_flops_are_the_sum_of_layers_and_head(shape, sequences, sequence, conven
     assert training_flops(shape, 2 * sequences, sequence, **conventions).model_flop == (
         2 * whole.model_flop
     )
-    rates = [used(whole, 1.5, 8, 1e15) for used in (mfu, hfu)]
+    rates = [utilisation(flop, 1.5, 8, 1e15) for flop in (whole.model_flop, whole.hardware_flop)]
     check_amounts(*rates)
     assert rates[0] <= rates[1]
     check_text(whole.explain())
@@ -339,7 +338,6 @@ def test_traffic_is_the_sum_of_its_collectives(data, job, policy, overlap):
         check_amounts(entry.count, entry.size_bytes, entry.sent_bytes, entry.seconds)
     for total, parts in (
         (traffic.total_bytes, traffic.bytes_by_axis),
-        (traffic.seconds, traffic.seconds_by_axis),
         (traffic.exposed_seconds, traffic.exposed_by_axis),
     ):
         check_amounts(total, *parts.values())

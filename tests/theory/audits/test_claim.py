@@ -3,7 +3,7 @@
 import pytest
 from probes import Given, Probe, by_name
 
-from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
+from course_lib.theory.audits.claim import Audit, Claim
 
 
 @pytest.mark.parametrize(
@@ -23,18 +23,11 @@ def test_three_numbers_make_a_verdict(said, own, found, verdict, factor):
     claim = Claim("it is so", said, own, found, "of this")
     assert (claim.verdict, claim.factor) == (verdict, pytest.approx(factor))
     assert verdict in claim.explain()
-    audit = Audit("somebody", (claim,))
-    assert [audit.count(word) for word in VERDICTS.values()].count(1) == 1
-    assert audit.explain().startswith("somebody\n1. it is so")
 
 
 CLAIM = {"words": "it is so", "said": 10.0, "own_terms": 10.0, "found": 12.0, "because": "of this"}
 REFUSED = [
     (lambda: Audit("somebody", ()), "claims is empty"),
-    (
-        lambda: Audit("somebody", (Claim("it is so", 1, 1, 1, ""),)).count("fine"),
-        "is not one of right, right on",
-    ),
 ]
 PROBES = by_name(
     Probe(Claim, CLAIM, see=lambda claim: claim.explain()),

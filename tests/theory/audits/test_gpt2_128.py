@@ -20,7 +20,8 @@ def test_the_table_of_section_9_5():
 def test_twelve_tokens_were_not_what_ran():
     assert Program(LARGE, 12, written_out=False).largest_batch("DDP") == 197
     audit = gpt2_128()
-    assert audit.count("right number, other terms") == 5
+    verdicts = [claim.verdict for claim in audit.claims]
+    assert verdicts.count("right number, other terms") == 5
     assert [claim.verdict for claim in audit.claims if "XL under DDP" in claim.words] == ["right"]
 
 

@@ -22,13 +22,15 @@ def test_a_run_is_time_gpu_hours_and_money():
 def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
     flop = training_flops(MODELS["gpt3-175b"], 64, 2048, recompute="full")
     where = {"time_s": 18.0, "gpus": 64, "peak_flop_per_s": 312e12}
-    assert budget.mfu(flop, **where) == flop.model_flop / (18 * 64 * 312e12)
-    ratio = budget.hfu(flop, **where) / budget.mfu(flop, **where)
+    assert budget.utilisation(flop.model_flop, **where) == flop.model_flop / (18 * 64 * 312e12)
+    ratio = budget.utilisation(flop.hardware_flop, **where) / budget.utilisation(
+        flop.model_flop, **where
+    )
     assert ratio == pytest.approx(flop.hardware_flop / flop.model_flop)
     for name in where:
-        assert budget.mfu(flop, **{**where, name: 2 * where[name]}) == pytest.approx(
-            budget.mfu(flop, **where) / 2
-        )
+        assert budget.utilisation(
+            flop.model_flop, **{**where, name: 2 * where[name]}
+        ) == pytest.approx(budget.utilisation(flop.model_flop, **where) / 2)
 
 
 @every(

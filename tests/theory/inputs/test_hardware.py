@@ -92,7 +92,7 @@ def seen(chip):
     cluster = Cluster(chip, nodes=2)
     links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
     fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
-    name = chip.explain().split(":")[0], chip.element_bytes
+    name = chip.name, chip.element_bytes
     rates = layer_rate(cluster, GUESS), attention_rate(cluster, GUESS, PLAIN)
     rates += (chip.attention_share("new"),)
     return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links, rates

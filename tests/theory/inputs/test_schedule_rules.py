@@ -11,12 +11,17 @@ from probes import Given, Probe, by_name, check
 from course_lib.theory.inputs.schedule_rules import (
     SCHEDULES,
     check_schedule,
-    chunks_in_flight,
-    chunks_on_a_stage,
     full_moments,
-    stage_of_chunk,
+    stage_chunks,
 )
 from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, stage_order
+
+
+def chunks_in_flight(name, *sizes, stage=0, group=None):
+    """Micro-batches that a stage holds of each of its chunks at its first peak."""
+    changes, _ = next(full_moments(name, *sizes, stage=stage, group=group))
+    chunks = stage_chunks(name, sizes[0], stage, *sizes[2:])
+    return {chunks[place]: count for place, count in changes}
 
 
 def test_what_each_schedule_holds_by_hand():
@@ -125,17 +130,6 @@ PROBES = by_name(
         check_schedule,
         SIZES | {"name": "dualpipe", "group": None, "words": ("stages", "micro_batches")},
         {"words": Given(("pp", "accumulation"), {"stages": 3})},
-    ),
-    Probe(chunks_on_a_stage, {"name": "1f1b", "virtual_stages": 1}, {"name": "zbv"}),
-    Probe(stage_of_chunk, {"name": "zbv", "stages": 4, "chunk": 5}),
-    Probe(
-        chunks_in_flight,
-        SIZES | {"name": "1f1b"},
-        {
-            "micro_batches": 3,
-            "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
-            "group": Given(8, IN_TURNS),
-        },
     ),
     Probe(
         full_moments,

@@ -13,7 +13,6 @@ from course_lib.theory.inputs.shape import (
     Matrix,
     ParameterCount,
     TransformerShape,
-    sum_counts,
 )
 from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 
@@ -22,7 +21,7 @@ def test_layers_embedding_and_head_sum_to_the_model():
     for shape in (*MODELS.values(), SMALL, DEEPSEEK):
         layers = [shape.layer_parameters(layer) for layer in range(shape.layers)]
         parts = [shape.embedding_parameters(), *layers, shape.head_parameters()]
-        assert sum_counts(parts) == shape.parameters()
+        assert sum(parts, ParameterCount()) == shape.parameters()
         assert sum(count for _, count in shape.layer_kinds()) == shape.layers
 
 
@@ -101,7 +100,6 @@ def test_totals_are_sums_of_leaves():
     assert count.total == 55
     assert count.experts == count.chosen_experts + count.idle_experts
     assert count.active == count.total - count.idle_experts
-    assert count.without_embedding == count.total - count.embedding - count.positions
     assert count.times(3).total == (count + count + count).total == 165
 
 

@@ -27,13 +27,6 @@ def test_by_hand():
     assert load.dispatch_bytes == 50 and load.travelling_bytes == 25 and load.received_bytes == 60
 
 
-def test_explain_has_the_numbers():
-    text = ExpertLoad((6, 2, 3, 1), 1, 4, 2, 10**9).explain()
-    assert "12 on 4 experts, 3.0 each" in text
-    assert "2.00 times the mean" in text and "2 dropped (16.7%)" in text
-    assert "5.00 GB from each of 2 ranks, 6.00 GB to the busiest" in text
-
-
 @every("skew", [0, 0.3, 1, 3, 10])
 @every(("tokens", "count", "top_k"), [(1, 1, 1), (1000, 8, 2), (77, 64, 6), (5, 4, 4)])
 def test_all_choices_are_made_and_no_token_asks_an_expert_twice(tokens, count, top_k, skew):

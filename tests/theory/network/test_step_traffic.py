@@ -331,7 +331,9 @@ def test_overlap_hides_time_but_not_bytes():
     assert hidden.seconds == shown.seconds == pytest.approx(shown.exposed_seconds)
     assert hidden.total_bytes == shown.total_bytes
     saved = shown.exposed_seconds - hidden.exposed_seconds
-    assert saved == pytest.approx(0.75 * shown.seconds_by_axis["dp"])
+    assert saved == pytest.approx(
+        0.75 * sum(it.seconds for it in shown.collectives if it.axis == "dp")
+    )
 
 
 def test_precision_counts():

@@ -137,7 +137,6 @@ ORDER = {"stage": 1, "stages": 4, "micro_batches": 8}
 OTHER_ORDER = {"stage": 0, "stages": 8, "micro_batches": 16}
 PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 5)]
 # Orders have one signature; these two are the same on every stage of any pipeline.
-SAME_ON_ALL_STAGES = ("stage", "stages")
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
 PROBES = by_name(
     Probe(

@@ -21,6 +21,7 @@ from course_lib.theory.step.stage import (
     accumulation_seconds,
     alike_stages,
     attention_rate,
+    chunk_kinds,
     head_work,
     layer_rate,
     layer_work,
@@ -177,6 +178,11 @@ PROBES = by_name(
         {"assumptions": FREE},
     ),
     Probe(alike_stages, {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)}),
+    Probe(
+        chunk_kinds,
+        {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
+        {"shape": probes.DENSE, "layout": Layout()},
+    ),
     Probe(
         stage_busy_times,
         ASKED | {"stages": (0,)},

