@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from course_lib.validation import choice, flag, fraction, number, text, told, whole
 
+# True while a checked function runs: what that hands on was checked when it came in.
+_inside = False
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 
 # A check takes the name of an argument and its value.
@@ -48,9 +50,13 @@ def checked(thing: Checked) -> Checked:
     if not any(map(any, rules.values())):
         return thing
     by_place = [(name, *rule) for name, rule in rules.items()]
+    builds = thing.__name__ == "__init__"
 
     @wraps(thing)
     def call(*args: Any, **named: Any) -> Any:
+        global _inside
+        if _inside and not builds:
+            return thing(*args, **named)
         for (name, kinds, check), value in zip(by_place, args, strict=False):
             if kinds and not isinstance(value, kinds):
                 raise _wrong(name, value, kinds)
@@ -59,7 +65,11 @@ def checked(thing: Checked) -> Checked:
         for name, value in named.items():
             if name in rules:
                 _apply(rules[name], name, value)
-        return thing(*args, **named)
+        before, _inside = _inside, True
+        try:
+            return thing(*args, **named)
+        finally:
+            _inside = before
 
     return call  # type: ignore[return-value]
 

@@ -135,7 +135,6 @@ SILENT = {
     "loss_copies": ("shape", "micro_batch", "sequence"),
     "accumulation_seconds": ("shape", "micro_batch", "sequence"),
     "update_seconds": ("shape", "micro_batch", "sequence"),
-    "boundary_bytes": ("recipe",),
 }
 NO_CLUSTER = ("stage_work", "layer_work", "head_work", "memory_timeline", "segment_bill")
 

@@ -70,7 +70,7 @@ def in_flight(schedule, micro_batches=32):
 ROWS = [
     (1, "004", "D", "6 is the FLOP per token: per token and parameter, without scores",
      lambda: (SEVENTY_FLOP.model_flop - SEVENTY_FLOP.scores_flop) / 4096,
-     6.0 * SEVENTY.parameters().without_embedding),
+     6.0 * (SEVENTY.parameters().total - SEVENTY.parameters().embedding)),
     (2, "004", "W", "a computation is 196 Tflops: TFLOP/s is a rate",
      lambda: (format_flop(LAYER_FLOP), flops.six_nd(1e9, 8 * 4096)), ("196.6 TFLOP", LAYER_FLOP)),
     (3, "004", "OK", "384 FLOP per byte, so that 330 TFLOP/s need 859 GB/s",

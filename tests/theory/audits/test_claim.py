@@ -35,11 +35,5 @@ PROBES = by_name(
         Audit,
         {"source": "somebody", "claims": (Claim(**CLAIM),)},
         {"claims": Given((Claim(**CLAIM), Claim(**CLAIM)))},
-        see=lambda audit: audit.explain(),
-    ),
-    Probe(
-        Audit("somebody", (Claim(**CLAIM),)).count,
-        {"verdict": "wrong"},
-        {"verdict": "right on its own terms"},
     ),
 )

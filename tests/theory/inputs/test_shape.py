@@ -103,13 +103,6 @@ def test_totals_are_sums_of_leaves():
     assert count.times(3).total == (count + count + count).total == 165
 
 
-def test_explain_of_a_mixture_names_its_leaves_and_the_active_parameters():
-    text = DEEPSEEK.parameters().explain()
-    for word in ("chosen_experts", "idle_experts", "shared_experts", "router", "active"):
-        assert word in text
-        assert word not in SMALL.parameters().explain()
-
-
 REFUSED = [
     *rows(
         lambda change: dataclasses.replace(SMALL, **change),
@@ -163,7 +156,6 @@ PROBES = by_name(
     Probe(MIXTURE.has_experts, {"layer": 1}),
     Probe(MIXTURE.layer_matrices, {"layer": 1}),
     Probe(MIXTURE.layer_parameters, {"layer": 1}),
-    Probe(sum_counts, {"counts": [DENSE.parameters()]}),
 )
 RECORDS = {
     "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]

@@ -18,7 +18,6 @@ from course_lib.theory.memory.activations import head_activation_bytes
 from course_lib.theory.memory.peak import (
     COMMUNICATOR_BYTES,
     OVERHEAD_BYTES,
-    boundary_bytes,
     communicators,
     explain_memory,
     fewest_gpus,
@@ -291,12 +290,6 @@ REFUSED = [
     )
 ]
 PROBES = by_name(
-    Probe(
-        boundary_bytes,
-        {"job": dataclasses.replace(JOB, layout=SENT)},
-        {},
-        silent=("recipe", "cluster"),
-    ),
     Probe(largest_layer_bytes, {"job": HALF_DENSE, "chunks": (0,)}, silent=("cluster",)),
     Probe(layer_temporary_bytes, {"job": HALF_DENSE, "chunks": (0,)}, silent=("cluster",)),
     Probe(

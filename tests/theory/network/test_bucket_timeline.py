@@ -118,19 +118,6 @@ def test_the_size_of_the_model_cancels(name):
     assert result.communication_s == pytest.approx(sent / 50e9)
 
 
-def test_explain_names_every_bucket():
-    text = ddp_timeline(THREE, 2, SLOW, cap_bytes=10).explain()
-    assert text.count("bucket") == 3
-    assert "10000.00 ms hidden and 20000.00 ms exposed" in text
-    assert text.splitlines() == [
-        "bucket   1:       10 B, full at 5000.00 ms, sent 5000.00 to 15000.00 ms",
-        "bucket   2:       10 B, full at 10000.00 ms, sent 15000.00 to 25000.00 ms",
-        "bucket   3:       10 B, full at 15000.00 ms, sent 25000.00 to 35000.00 ms",
-        "backward 15000.00 ms, communication 30000.00 ms, of which 10000.00 ms hidden and "
-        "20000.00 ms exposed",
-    ]
-
-
 GRADIENTS = model_gradients(DENSE, H100, tokens=64)
 TIMELINES = [ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)]
 

@@ -58,13 +58,6 @@ def test_parts_cover_the_vector_once_and_are_equally_long(parameters, ranks):
     assert len({part.stop - part.start + part.zeros for part in parts}) == 1
 
 
-def test_explain_has_a_line_for_each_stage():
-    lines = zero_stages(7_500_000_000, 64, MIXED).explain().splitlines()
-    assert len(lines) == 6
-    assert lines[0] == "7,500,000,000 parameters, 64 ranks, 16 B per parameter"
-    assert lines[-1].startswith("3") and "1.88 GB" in lines[-1] and "44.30 GB" in lines[-1]
-
-
 ON_HOST = zero_stages(1000, 4, OFFLOADED)
 
 

@@ -148,8 +148,6 @@ PROBES = by_name(
         },
         see=lambda plan: plan.orders,
     ),
-    Probe(schedules.naive_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
-    Probe(schedules.gpipe_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
     Probe(
         schedules.stage_order,
         ORDER | {"name": "1f1b"},
