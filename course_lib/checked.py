@@ -14,7 +14,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from course_lib.validation import choice, flag, fraction, number, text, told, whole
 
-# True while a checked function runs: what that hands on was checked when it came in.
+# True while a function runs that has checked all that it was given: what it calls is handed no
+# input any more. Records are always checked when they are built.
 _inside = False
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 
@@ -46,11 +47,13 @@ def checked(thing: Checked) -> Checked:
     if isinstance(thing, type):
         thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
         return thing
-    rules = {name: _rule_of(parameter) for name, parameter in signature(thing).parameters.items()}
+    parameters = signature(thing).parameters
+    rules = {name: _rule_of(parameter) for name, parameter in parameters.items()}
     if not any(map(any, rules.values())):
         return thing
     by_place = [(name, *rule) for name, rule in rules.items()]
     builds = thing.__name__ == "__init__"
+    complete = all(_is_full(it.annotation) for name, it in parameters.items() if name != "self")
 
     @wraps(thing)
     def call(*args: Any, **named: Any) -> Any:
@@ -65,6 +68,8 @@ def checked(thing: Checked) -> Checked:
         for name, value in named.items():
             if name in rules:
                 _apply(rules[name], name, value)
+        if not complete:
+            return thing(*args, **named)
         before, _inside = _inside, True
         try:
             return thing(*args, **named)
@@ -125,6 +130,17 @@ def _rule(annotation: Any) -> _Rule:
             either = sum((kinds for kinds, _ in rules), ())
             return (*either, NoneType) if NoneType in parts else either, None
     return (), None
+
+
+def _is_full(annotation: Any) -> bool:
+    """Whether the annotation checks all there is, down to the entries of containers."""
+    origin = get_origin(annotation)
+    parts = [part for part in get_args(annotation) if part not in (NoneType, ...)]
+    if origin in _CONTAINERS or (origin in (Union, UnionType) and len(parts) == 1):
+        return all(map(_is_full, parts))
+    if origin in (Union, UnionType):
+        return all(map(_is_record, parts))
+    return origin is Annotated or annotation is bool or _is_record(annotation)
 
 
 def _or_none(rule: _Rule) -> _Rule:

@@ -7,6 +7,7 @@ first call that ends well and in which another value of each parameter changes t
 import contextlib
 import inspect
 import random
+import types
 import typing
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,15 +142,26 @@ NO_CLUSTER = ("stage_work", "layer_work", "head_work", "memory_timeline", "segme
 
 def values_of(parameter: inspect.Parameter) -> list[Any]:
     """What is tried for a parameter besides its default."""
-    kinds = typing.get_args(parameter.annotation | None)
+    kinds, words = kinds_of(parameter.annotation)
     values = list(next((TYPES[it] for it in kinds if it in TYPES), ()))
-    named = NAMES.get(parameter.name, ())
+    named = NAMES.get(parameter.name, ()) or words
     # "seconds" are a number here, and a list of measured ones there.
     if named and (not values or isinstance(named[0], int | float)):
         values = list(named)
     if type(parameter.default) in (int, float) and not named:
         values.append(2 * parameter.default)
     return [it for it in values if parameter.default is parameter.empty or it != parameter.default]
+
+
+def kinds_of(annotation: Any) -> tuple[list[Any], tuple[str, ...]]:
+    """The classes that an annotation names, and the words that the value may be."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        parts = [kinds_of(part) for part in typing.get_args(annotation)]
+        return [kind for kinds, _ in parts for kind in kinds], sum((w for _, w in parts), ())
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return [annotation], ()
+    kind, rule = typing.get_args(annotation)
+    return kinds_of(kind)[0], () if callable(rule) else tuple(rule)
 
 
 def seen(result: Any) -> Any:

@@ -47,7 +47,11 @@ def most_parameters(zero_stage: int, ranks: int, room_bytes: float, recipe: Reci
     whole("ranks", ranks)
     number("room_bytes", room_bytes, least=0)
     everywhere, cut = whole_and_cut(zero_stage, recipe)
-    found = int(room_bytes * ranks // (everywhere * ranks + cut))
-    while found and found * everywhere + -(-found // ranks) * cut > room_bytes:
-        found -= 1  # parts are rounded up
-    return found
+    fits, too_many = 0, int(room_bytes) * ranks // (everywhere * ranks + cut) + 1
+    while too_many - fits > 1:  # parts are rounded up, so that the quotient may be too large
+        tried = (fits + too_many) // 2
+        if tried * everywhere + -(-tried // ranks) * cut <= room_bytes:
+            fits = tried
+        else:
+            too_many = tried
+    return fits

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated
 
-from course_lib.checked import NotNegative, Positive, check_public
+from course_lib.checked import CountOrZero, NotNegative, Positive, check_public
 from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 from course_lib.theory.inputs.units import GIB, MIB, format_bytes
@@ -30,7 +30,7 @@ def training_memory(
     micro_batch: int,
     sequence: int = DERIVED,
     *,
-    overhead_bytes: float = OVERHEAD_BYTES,
+    overhead_bytes: NotNegative = OVERHEAD_BYTES,
 ) -> MemoryBreakdown:
     """All seven consumers of one GPU that trains `shape` alone, by default at its whole context.
 
@@ -41,7 +41,7 @@ def training_memory(
 
 
 def gpu_memory(
-    job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
+    job: Job, stage: CountOrZero = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> MemoryBreakdown:
     """Peak memory of one GPU of pipeline rank `stage`: the largest of `memory_moments`."""
     moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
@@ -49,7 +49,7 @@ def gpu_memory(
 
 
 def memory_moments(
-    job: Job, stage: int = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
+    job: Job, stage: CountOrZero = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> dict[str, MemoryBreakdown]:
     """What is there at the moments of an update at which most may be needed.
 
@@ -95,7 +95,9 @@ def gradients_come_late(job: Job) -> bool:
     return job.recipe.gradient_life == "backward" and layout.accumulation * layout.pp == 1
 
 
-def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[int, MemoryBreakdown]:
+def worst_stage(
+    job: Job, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
+) -> tuple[int, MemoryBreakdown]:
     """The pipeline rank that needs most memory, the earliest of equals, and its breakdown."""
     stages = range(job.layout.pp)
     bills = [gpu_memory(job, stage, overhead_bytes=overhead_bytes) for stage in stages]
@@ -103,7 +105,7 @@ def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[in
     return worst, bills[worst]
 
 
-def host_bytes(job: Job, stage: int = 0) -> int:
+def host_bytes(job: Job, stage: CountOrZero = 0) -> int:
     """Bytes in the host's memory for one GPU: offloaded master copy and optimizer states, or 0.
 
     Source: ZeRO-Offload, arXiv:2101.06840. Gradients are counted on the GPU.
@@ -151,7 +153,7 @@ def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     return max(sizes, default=0)
 
 
-def held_at_peak(job: Job, stage: int = 0) -> dict[int, int]:
+def held_at_peak(job: Job, stage: CountOrZero = 0) -> dict[int, int]:
     """Micro-batches that `stage` holds of each of its chunks when a backward pass needs most."""
     found: dict[int, int] = {}
     most = -1
@@ -257,7 +259,7 @@ def communicators(layout: Layout) -> int:
 # --- How a GPU's memory comes about, one line per term with its numbers ---
 
 
-def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
+def explain_memory(job: Job, stage: CountOrZero = 0, *, unit: str = "GB") -> str:
     """The derivation of `gpu_memory` for one stage: convention, shares, leaves and total."""
     moments = memory_moments(job, stage)
     peak = max(moments, key=lambda name: moments[name].total_bytes)

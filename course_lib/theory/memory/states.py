@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from typing import Annotated
 
-from course_lib.checked import Count, check_public
+from course_lib.checked import Count, CountOrZero, check_public
 from course_lib.theory.inputs import Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.layout import ALONE
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
@@ -104,7 +104,7 @@ class LocalParameters:
 
 
 def local_parameters(
-    shape: TransformerShape, layout: Layout = ALONE, stage: int = 0
+    shape: TransformerShape, layout: Layout = ALONE, stage: CountOrZero = 0
 ) -> LocalParameters:
     """Exact count for one GPU of pipeline rank `stage`.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from course_lib.checked import check_public
+from course_lib.checked import CountOrZero, check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.memory.states import local_parameters
@@ -28,7 +28,7 @@ from course_lib.theory.network.traffic import (
 
 def step_traffic(
     job: Job,
-    stage: int = 0,
+    stage: CountOrZero = 0,
     *,
     policy: CommunicationPolicy | None = None,
     overlap: Mapping[Axis, Part] | None = None,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from probes import FULL
+from probes import FULL, Probe, by_name
 
 from course_lib.chapters.ch04_activations.segments import runs_again, segment_bill
 from course_lib.measure.gradients import saved_bytes
@@ -52,3 +52,12 @@ REFUSED = [
         "recompute must be 'full', got 'none': take it",
     )
 ]
+PROBES = by_name(
+    Probe(
+        segment_bill,
+        {"job": replace(LLAMA, layout=Layout(tp=2)), "segment": 2},
+        silent=("cluster",),
+        refuses=True,
+    )
+)
+RECORDS = {"SegmentBill": [segment_bill(LLAMA, 1), segment_bill(LLAMA, 2)]}

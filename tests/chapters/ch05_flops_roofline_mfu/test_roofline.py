@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from probes import DENSE
 
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import linear_products, model_roofline
 from course_lib.measure.times import matmul_flops
@@ -94,3 +95,11 @@ REFUSED = [
         "experts 8: the tokens of a matrix depend on the router",
     ),
 ]
+RECORDS = {
+    "Product": list(linear_products(2, 3, 4)),
+    "Operation": list(model_roofline(DENSE, H100, 64).operations),
+    "Roofline": [
+        model_roofline(DENSE, H100, 64),
+        model_roofline(DENSE, accelerator("RTX4090"), 128),
+    ],
+}
