@@ -171,7 +171,8 @@ _UNITS = r"""
     ? 2 bytes stay beside shards
     frees under a gather
     + from course_lib.scratch import wire
-    + self.gathering = wire.start_all_gather(self.whole, self.shard.detach(), self.group)
+    + own = self.shard.detach().to(self.whole.dtype)
+    + self.gathering = wire.start_all_gather(self.whole, own, self.group)
     - self.gather()
     + self.gathering = None
     ? 1 still filling
