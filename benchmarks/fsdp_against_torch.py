@@ -10,7 +10,7 @@ import time
 
 from course_lib import launch
 from course_lib.chapters.ch09_fsdp.demos.yafsdp import Memory, measure_memory
-from course_lib.demos.fsdp.versions import FullyShard, MiniFSDP, Options, Ya
+from course_lib.demos.fsdp import FullyShard, MiniFSDP, Options, Ya
 
 KINDS = (FullyShard, MiniFSDP, Ya)
 

@@ -15,10 +15,7 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.shape import TransformerShape
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "theory"))
-from test_published_memory import block, recipe_of
-from test_published_models_flops import shape_of
-from test_published_steptime import layout_of
-from test_published_steptime import shape_of as step_shape
+from test_published_numbers import block, layout_of, recipe_of, shape_of, step_shape
 
 PUBLISHED = Path(__file__).parents[1] / "tests" / "theory" / "published"
 DAY_S = 86400

@@ -1,14 +1,30 @@
-"""Refuses arguments of the wrong kind where a function or a record takes one of our records."""
+"""Checks arguments where a function or a record takes them, by what their annotations say.
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+A record, a sequence or a mapping of another kind is a TypeError of one sentence. A number or a word
+names its check in the annotation, as in `ranks: Count`, or the words that it may be, as in
+`unit: Annotated[str, ("GB", "GiB")]`: anything else is a ValueError.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import wraps
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from functools import partial, wraps
+from inspect import Parameter, signature
+from types import FunctionType, NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from course_lib.validation import told
+from course_lib.validation import choice, flag, fraction, number, text, told, whole
 
+# True while a checked function runs: what that hands on was checked when it came in.
+_inside = False
 Checked = TypeVar("Checked", bound=Callable[..., Any])
+
+# A check takes the name of an argument and its value.
+Count = Annotated[int, whole]
+CountOrZero = Annotated[int, partial(whole, least=0)]
+Positive = Annotated[float, partial(number, above=0)]
+NotNegative = Annotated[float, partial(number, least=0)]
+Fraction = Annotated[float, fraction]
+Text = Annotated[str, text]
 
 _CONTAINERS: dict[Any, str] = {
     Sequence: "a list",
@@ -16,112 +32,125 @@ _CONTAINERS: dict[Any, str] = {
     Mapping: "a dict",
     Collection: "a list",
 }
+# The classes that are allowed, () for any, and the check that the value must pass.
+_Rule = tuple[tuple[type, ...], Callable[[str, Any], None] | None]
 
 
 def checked(thing: Checked) -> Checked:
-    """`thing`, a function or a dataclass, with a TypeError of one sentence for the wrong kind.
+    """`thing`, a function or a dataclass, that first looks at what it is given.
 
-    It looks at the parameters that are annotated with a record (a dataclass or a named tuple), a
-    sequence or a mapping; numbers and names are checked by `thing` itself. A class says in BY_NAME
-    how one is found by its name: BY_NAME = "MODELS[{0}]".
+    It looks at parameters whose annotation is a record (a dataclass or a named tuple), a sequence,
+    a mapping, bool, or Annotated with a check, and at the entries of containers of those. A class
+    says in BY_NAME how one is found by its name: BY_NAME = "MODELS[{0}]".
     """
     if isinstance(thing, type):
-        _check_fields(thing)
+        thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
         return thing
-    wanted = tuple(_wanted(thing))
-    records = [(place, kinds) for place, _, kinds, item in wanted if item is None]
-    # Millions of calls are made by sliders and plans: mostly of one record.
-    simple = len(wanted) == len(records) == 1
-    first, kind = records[0] if simple else (10**9, ())
+    rules = {name: _rule_of(parameter) for name, parameter in signature(thing).parameters.items()}
+    if not any(map(any, rules.values())):
+        return thing
+    by_place = [(name, *rule) for name, rule in rules.items()]
+    builds = thing.__name__ == "__init__"
 
     @wraps(thing)
     def call(*args: Any, **named: Any) -> Any:
-        if len(args) <= first or not isinstance(args[first], kind):
-            _check(wanted, args, named)
-        return thing(*args, **named)
+        global _inside
+        if _inside and not builds:
+            return thing(*args, **named)
+        for (name, kinds, check), value in zip(by_place, args, strict=False):
+            if kinds and not isinstance(value, kinds):
+                raise _wrong(name, value, kinds)
+            if check:
+                check(name, value)
+        for name, value in named.items():
+            if name in rules:
+                _apply(rules[name], name, value)
+        before, _inside = _inside, True
+        try:
+            return thing(*args, **named)
+        finally:
+            _inside = before
 
     return call  # type: ignore[return-value]
 
 
-def _check_fields(record: type) -> None:
-    """Let a dataclass check its fields when it is built, before what it does then itself."""
-    wanted = tuple(_wanted(record.__init__))  # type: ignore[misc]
-    fields = [(name, kinds) for _, name, kinds, _ in wanted]
-    deep = any(item and item is not Any for *_, item in wanted)
-    after: Callable[[Any], None] = record.__post_init__  # type: ignore[attr-defined]
+def check_public(module: dict[str, Any]) -> None:
+    """`checked` for all public functions, dataclasses and methods of a module: its last line.
 
-    @wraps(after)
-    def build(self: Any) -> None:
-        for name, kinds in fields:
-            if deep or not isinstance(getattr(self, name), kinds):
-                _check(wanted, (), vars(self))
-        after(self)
-
-    record.__post_init__ = build  # type: ignore[attr-defined]
-
-
-def _check(wanted: "tuple[Wanted, ...]", args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Raise TypeError for the first argument of another kind than is wanted."""
-    given = len(args)
-    for place, name, kinds, item in wanted:
-        if place < given:
-            value = args[place]
-        elif name in named:
-            value = named[name]
-        else:
-            continue
-        if not isinstance(value, kinds) or (item and isinstance(value, str)):
-            raise _wrong(name, value, kinds)
-        if item and item is not Any:
-            parts: Any = value or ()
-            for entry, part in enumerate(parts):
-                if not isinstance(part, item):
-                    raise _wrong(f"{name}[{entry}]", part, (item,))
-
-
-Wanted = tuple[int, str, tuple[type, ...], Any]
-
-
-def _wanted(function: Callable[..., Any]) -> Iterator[Wanted]:
-    """Place, name, kinds and kind of the entries for each parameter that is looked at.
-
-    The entries' kind is None for a record, Any for a container of anything else.
+    check_public(globals())
     """
-    code, defaults = function.__code__, _defaults(function)
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    for place, name in enumerate(names):
-        annotation = function.__annotations__.get(name)
-        kinds, item = _kinds(annotation)
-        if kinds:
-            # A default of None also stands for "derived": None may then be given as well.
-            optional = (NoneType,) if defaults.get(name, "") is None else ()
-            yield place if place < code.co_argcount else 10**9, name, (*kinds, *optional), item
+    for name, value in list(module.items()):
+        if name.startswith("_") or getattr(value, "__module__", "") != module["__name__"]:
+            continue
+        if isinstance(value, FunctionType):
+            module[name] = checked(value)
+        elif isinstance(value, type):
+            for key, method in list(vars(value).items()):
+                built = key == "__init__" and is_dataclass(value)
+                if isinstance(method, FunctionType) and (built or not key.startswith("_")):
+                    setattr(value, key, checked(method))
 
 
-def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    code = function.__code__
-    positional = code.co_varnames[: code.co_argcount]
-    values = function.__defaults__ or ()
-    given = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
-    return given | (function.__kwdefaults__ or {})
+def _apply(rule: _Rule, name: str, value: Any) -> None:
+    kinds, check = rule
+    if kinds and not isinstance(value, kinds):
+        raise _wrong(name, value, kinds)
+    if check:
+        check(name, value)
 
 
-def _kinds(annotation: Any) -> tuple[tuple[type, ...], Any]:
-    """The classes that `annotation` allows if it is about a record or a container, else none."""
-    if isinstance(annotation, UnionType):
-        parts = [_kinds(part) for part in get_args(annotation) if part is not NoneType]
-        kinds = tuple(kind for its, _ in parts for kind in its)
-        every = all(its for its, _ in parts)
-        return ((*kinds, NoneType), parts[0][1]) if every else ((), None)
+def _rule_of(parameter: Parameter) -> _Rule:
+    """Its rule; where None is the default, None may be given as well."""
+    rule = _rule(parameter.annotation)
+    return _or_none(rule) if parameter.default is None else rule
+
+
+def _rule(annotation: Any) -> _Rule:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        check = parts[1] if callable(parts[1]) else partial(choice, allowed=parts[1])
+        return _or_none(((), check)) if NoneType in get_args(parts[0]) else ((), check)
+    if annotation is bool:
+        return (), flag
     if _is_record(annotation):
         return (annotation,), None
-    origin = get_origin(annotation)
     if origin in _CONTAINERS:
-        first = get_args(annotation)[0]
-        item = get_origin(first) or first
-        known = origin is not Mapping and (_is_record(item) or item in _CONTAINERS)
-        return (origin,), item if known else Any
+        keys = _rule(parts[0]) if origin is Mapping else ((), None)
+        return (origin,), partial(_each, keys, _rule(parts[origin is Mapping]))
+    if origin in (Union, UnionType):
+        rules = [_rule(part) for part in parts if part is not NoneType]
+        if len(rules) == 1:
+            return _or_none(rules[0])
+        if all(kinds for kinds, _ in rules):
+            either = sum((kinds for kinds, _ in rules), ())
+            return (*either, NoneType) if NoneType in parts else either, None
     return (), None
+
+
+def _or_none(rule: _Rule) -> _Rule:
+    kinds, check = rule
+
+    def unless_none(name: str, value: Any) -> None:
+        if value is not None and check:
+            check(name, value)
+
+    return (*kinds, NoneType) if kinds else (), check and unless_none
+
+
+def _each(keys: _Rule, rule: _Rule, name: str, values: Any) -> None:
+    """The entries of a container; text is none, although it is a sequence."""
+    if isinstance(values, str):
+        raise _wrong(name, values, (Sequence,))
+    if any(keys):
+        for key in values:
+            _apply(keys, f"{name} key", key)
+    kinds, check = rule
+    if kinds or check:
+        for entry, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+            if kinds and not isinstance(value, kinds):
+                raise _wrong(f"{name}[{entry!r}]", value, kinds)
+            if check:
+                check(f"{name}[{entry!r}]", value)
 
 
 def _is_record(annotation: Any) -> bool:

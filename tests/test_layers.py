@@ -79,16 +79,7 @@ MAY_IMPORT = {
         "checking",
     },
     "hunting": {"checking", "demos", "launch", "diagnosing"},
-    "reporting": {
-        "theory",
-        "figures",
-        "measure",
-        "mine",
-        "demos",
-        "emitting",
-        "checking",
-        "lab",
-    },
+    "reporting": {"theory", "figures", "measure", "mine", "demos", "emitting", "checking", "lab"},
     "building": {"checking"},
     "lab": set(),
     "doctor": {"clinic", "lab", "launch", "checking", "cluster"},
@@ -128,15 +119,7 @@ MAY_LOAD = {
     "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
 }
 LIGHT = ("course_lib", "course_lib.cli", "course_lib.launch", "course_lib.checking")
-HEAVY = (
-    "torch",
-    "numpy",
-    "ipywidgets",
-    "anywidget",
-    "jupytext",
-    "jupyter_server",
-    "nbclient",
-)
+HEAVY = ("torch", "numpy", "ipywidgets", "anywidget", "jupyter_server", "nbclient")
 # Rooms inside a room, from the first to the last, read from the table that explains them.
 INNER_ROOMS = {
     room.__name__.split(".")[1]: re.findall(r"^\| `(\w+)` \|", room.__doc__ or "", re.M)
@@ -306,16 +289,7 @@ for module in light:
 
 def test_light_modules_load_nothing_heavy():
     """One process imports them in turn; what one loads is not held against the next."""
-    rooms = (
-        "theory",
-        "clinic",
-        "building",
-        "diagnosing",
-        "doctor",
-        "upgrading",
-        "cluster",
-        "cli",
-    )
+    rooms = ("theory", "clinic", "building", "diagnosing", "doctor", "upgrading", "cluster", "cli")
     theirs = [name for name in MODULES if room_of(name) in rooms]
     light = [*LIGHT, *(name for name in theirs if name not in LIGHT)]
     arguments = [",".join(light), ",".join(HEAVY)]

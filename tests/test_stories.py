@@ -5,7 +5,7 @@ own code on ranks, which `measure.wire` writes down.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import combinations_with_replacement, groupby, pairwise
+from itertools import groupby, pairwise
 
 import pytest
 import torch
@@ -36,7 +36,6 @@ from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.theory.memory.unit_life import (
-    WEIGHTS,
     UnitCosts,
     buffer_turns,
     changes,
@@ -75,14 +74,6 @@ def all_summed(trace: Trace) -> bool:
     )
 
 
-def all_met(trace: Trace) -> bool:
-    """Each pair of chunks that the mask lets meet has met once; each rank has one rank's keys."""
-    met = sorted(event.part for event in trace if event.what == "work")
-    chunks = range(1 + max(queries for queries, _ in met))
-    pairs = sorted((q, k) for k, q in combinations_with_replacement(chunks, 2))
-    return met == pairs and all(len(its) == 1 for its in trace.held(END).values())
-
-
 def all_back(trace: Trace) -> bool:
     """A rank has as many bytes of results as it has sent rows."""
     held = trace.held(END)
@@ -112,68 +103,9 @@ def all_sent(trace: Trace) -> bool:
     return set(left) == set(ready) and all(left.values())
 
 
-def all_made(trace: Trace) -> bool:
-    """The last thing made is the gradient of the first, and of its shape."""
-    made = [event.part for event in trace if event.what == TAKE and event.who == 0]
-    return made[-1] == made[0]._replace(name="dX")
-
-
-def in_turns(trace: Trace) -> bool:
-    """A trainer pulls, then pushes, then pulls, and no gradient is later than others' pushes."""
-    for trainer in trace.who:
-        own = [one.what for one in trace if one.who == trainer and one.what in ("pull", "push")]
-        if own != [("pull", "push")[place % 2] for place in range(len(own))]:
-            return False
-    return True
-
-
 def all_freed(trace: Trace) -> bool:
     """What was held is gone in the end."""
     return not any(trace.held(END).values())
-
-
-def all_passed(trace: Trace) -> bool:
-    """Every stage frees what it has taken, and a pass there has its pass back."""
-    work = ("forward", "backward", "input's gradient", "weights' gradient")
-    passes = [
-        sorted((event.who, event.part) for event in trace if event.what in kinds)
-        for kinds in (work[:1], work[1:3])
-    ]
-    return all_freed(trace) and passes[0] == passes[1]
-
-
-def in_buffers(trace: Trace) -> bool:
-    """Each layer goes forward and backward, from the buffer in which it lies."""
-    work = [event for event in trace if event.what in ("forward", "backward")]
-    layers = sorted(event.part for event in work)
-    return layers == sorted([*range(max(layers) + 1)] * 2) and all(
-        trace.held(event.at)[0][WEIGHTS, event.part % 2].label == event.label for event in work
-    )
-
-
-def as_before(trace: Trace) -> bool:
-    """No more is left than there was at the beginning."""
-    first, last = (sum(part.bytes for part in trace.held(at)[0].values()) for at in (0, END))
-    return last <= first
-
-
-def all_done(trace: Trace) -> bool:
-    """One stretch after another; what was lost is done again, and in the end all is saved."""
-    ends = [event.until for event in trace]
-    lost, again = (
-        [event.part for event in trace if event.label == label] for label in ("lost", "again")
-    )
-    return (
-        [event.at for event in trace] == [0, *ends[:-1]]
-        and lost == again
-        and (trace[-1].what, trace[-1].part) == ("save", max(event.part for event in trace))
-    )
-
-
-def all_told(trace: Trace) -> bool:
-    """An update begins with the axis of most messages, and ends with copies that become equal."""
-    axes = [event.label for event in trace]
-    return axes[0] == "tp" and axes[-2:] == ["dp", "dp"] and set(axes) == {"tp", "pp", "dp"}
 
 
 FAST = Link("nearly no time", 1e15, 0.0)
@@ -182,24 +114,18 @@ ROOT, LAYER = UnitCosts(0, 0, 1, 1, 5, 5), UnitCosts(2, 4, 1, 1, 10, 10)
 GPT2 = MODELS["gpt2-124m"]
 THREE = [Gradient(name, 10, 5.0) for name in "cba"]
 
-# By name: the trace, and what must be so at its end.
-STORIES: dict[str, tuple[Trace, Callable[[Trace], bool]]] = {
+# By name: the trace, and what must be so at its end where no run on ranks or other test says it.
+STORIES: dict[str, tuple[Trace, Callable[[Trace], bool] | None]] = {
     **{f"ring of {n}": (ring_steps(n, 8), all_summed) for n in (2, 3, 5, 8, 32)},
     **{f"tree of {n}": (tree_steps(n, 8), all_summed) for n in (2, 3, 5, 8, 32)},
     **{f"zero, stage {n}": (zero_steps(36, 3, 3, n), all_new) for n in range(4)},
     **{
-        f"ring attention, {order}": (
-            ring_attention_steps(64, 4, zigzag=order == "zig-zag"),
-            all_met,
-        )
+        f"ring attention, {order}": (ring_attention_steps(64, 4, zigzag=order == "zig-zag"), None)
         for order in ("in order", "zig-zag")
     },
-    "experts": (
-        expert_steps(skewed_exchange(64, 8, 2, 4, skew=1.0, factor=1.25), 16),
-        all_back,
-    ),
-    "a pair": (pair_steps(MLP, 8, 4, 2), all_made),
-    "a pair, by tokens": (pair_steps(ATTENTION, 8, 4, 2, sequence_parallel=True), all_made),
+    "experts": (expert_steps(skewed_exchange(64, 8, 2, 4, skew=1.0, factor=1.25), 16), all_back),
+    "a pair": (pair_steps(MLP, 8, 4, 2), None),
+    "a pair, by tokens": (pair_steps(ATTENTION, 8, 4, 2, sequence_parallel=True), None),
     "buckets": (bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10)), all_sent),
     "buckets, all at the end": (
         bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10, overlap=False)),
@@ -210,20 +136,20 @@ STORIES: dict[str, tuple[Trace, Callable[[Trace], bool]]] = {
     ),
     "units of FSDP": (unit_life([ROOT, LAYER, LAYER, LAYER]).trace, all_freed),
     "gathered bytes of FSDP": (gather_timeline(GPT2, Recipe(), 4).trace, all_freed),
-    "buffers of YaFSDP": (buffer_turns(5), in_buffers),
-    "memory of a step": (step_timeline(Job(GPT2)).trace, as_before),
+    "buffers of YaFSDP": (buffer_turns(5), None),
+    "memory of a step": (step_timeline(Job(GPT2)).trace, None),
     **{
         f"a layer, recompute {it}": (layer_walk(Job(GPT2, Recipe(recompute=it))).trace, all_freed)
         for it in ("none", "selective", "full")
     },
     **{
-        f"a pipeline, {name}": (pipeline_trace(timeline(name, 4, 8)), all_passed)
+        f"a pipeline, {name}": (pipeline_trace(timeline(name, 4, 8)), all_freed)
         for name in ("naive", "gpipe", "1f1b", "zb1p", "zbv", "dualpipe")
     },
-    "a failing job": (failing_job(20, 4, 11, JobCosts(360, 60, 300, 120, 180)).trace, all_done),
-    "talks": (steppers.talks().result[0], all_told),
-    "block": (steppers.block()._tell().trace, all_told),
-    "a server": (served_steps((1.0, 1.5, 4.0), 20.0, 1), in_turns),
+    "a failing job": (failing_job(20, 4, 11, JobCosts(360, 60, 300, 120, 180)).trace, None),
+    "talks": (steppers.talks().result[0], None),
+    "block": (steppers.block()._tell().trace, None),
+    "a server": (served_steps((1.0, 1.5, 4.0), 20.0, 1), None),
 }
 stories = pytest.mark.parametrize("name", STORIES)
 
@@ -231,8 +157,9 @@ stories = pytest.mark.parametrize("name", STORIES)
 @stories
 def test_it_ends_as_it_should(name: str) -> None:
     trace, is_right = STORIES[name]
-    assert is_right(trace)
-    assert not is_right(Trace(trace[: 2 * len(trace) // 3])) or name == "a server"
+    if is_right:
+        assert is_right(trace)
+        assert not is_right(Trace(trace[: 2 * len(trace) // 3]))
 
 
 def steps(trace: Trace) -> Iterator[tuple[float, tuple[Event, ...]]]:

@@ -53,10 +53,7 @@ REFUSED = {
     "x must be at most 1e+18, got 10^400: look for a typo": (number, ("x", 10**400)),
     "x must be at least 1e-30, got 1e-320: look for a typo": (number, ("x", 1e-320, 0)),
     "heads 10^400 is not divisible by tp 3: take heads 10^400, or another value of tp that "
-    "divides 10^400": (
-        divisible,
-        ("heads", 10**400, "tp", 3),
-    ),
+    "divides 10^400": (divisible, ("heads", 10**400, "tp", 3)),
     "samples 9000000 is above 1,000,000, the longest list made: take fewer": (
         listed,
         ("samples", 9_000_000, "take fewer"),
@@ -78,10 +75,7 @@ REFUSED = {
         divisible,
         ("layers", 2, "pp", 5),
     ),
-    "unit 'Gb' is not one of GB, GiB: did you mean 'GB'?": (
-        choice,
-        ("unit", "Gb", ("GB", "GiB")),
-    ),
+    "unit 'Gb' is not one of GB, GiB: did you mean 'GB'?": (choice, ("unit", "Gb", ("GB", "GiB"))),
     "size 7 is not one of GB, GiB: choose one of them": (choice, ("size", 7, ("GB", "GiB"))),
     "part must be above 0, got 0: give a larger number": (fraction, ("part", 0)),
     "part must be at most 1, got 80: give a fraction, 0.8 for 80 %": (fraction, ("part", 80)),

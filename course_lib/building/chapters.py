@@ -1,39 +1,17 @@
-"""Reads the text of each chapter (jupytext `py:percent`) and refuses what breaks its rules."""
+"""Reads the text of each chapter and refuses what breaks its rules."""
 
 import re
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from course_lib.checking.texts import MARK, Cell, cells_of
 from course_lib.problem import Problem
 
 ROOMS = Path("course_lib") / "chapters"
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 GIVEN_BEGIN, GIVEN_END = "### BEGIN GIVEN", "### END GIVEN"
-_MARK = re.compile(r"### (BEGIN|END) (SOLUTION|GIVEN)")
-_LOOKS_LIKE_A_MARK = re.compile(r"#.*\b(BEGIN|END) (SOLUTION|GIVEN)")
-_CELL = re.compile(r"^# %%(\s|$)")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a chapter; `line` is the line of its `# %%` in the chapter file."""
-
-    kind: str
-    source: str
-    line: int
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def tags(self) -> list[str]:
-        """The cell's tags."""
-        return list(self.metadata.get("tags", []))
-
-    @property
-    def solved_here(self) -> bool:
-        """True when the cell holds a solution, or code that only the unsolved exercise shows."""
-        return self.kind == "code" and (BEGIN in self.source or GIVEN_BEGIN in self.source)
+_PART = re.compile(r"### (BEGIN|END) (SOLUTION|GIVEN)")
+_LOOKS_LIKE_A_PART = re.compile(r"#.*\b(BEGIN|END) (SOLUTION|GIVEN)")
 
 
 @dataclass(frozen=True)
@@ -67,19 +45,19 @@ class Chapter:
         return self.name.replace("_", " ")
 
 
+def solved_here(cell: Cell) -> bool:
+    """True when the cell holds a solution, or code that only the unsolved exercise shows."""
+    return cell.kind == "code" and (BEGIN in cell.source or GIVEN_BEGIN in cell.source)
+
+
 def read_chapter(path: Path) -> Chapter:
     """The cells of a chapter. Raises Problem naming file and line when it breaks a rule."""
     text = path.read_text(encoding="utf-8")
-    _require_balanced(path, text)
-    starts = [n for n, line in enumerate(text.splitlines(), 1) if _CELL.match(line)]
-    notebook = _jupytext().reads(text, fmt="py:percent")
-    if len(notebook.cells) != len(starts):
+    _require_marks(path, text)
+    cells = tuple(cells_of(text))
+    if not cells or cells[0].line > 1:
         raise Problem(f"{path}:1: text stands before the first cell: start with `# %% [markdown]`")
-    cells = [
-        Cell(cell.cell_type, cell.source, line, {k: v for k, v in cell.metadata.items()})
-        for cell, line in zip(notebook.cells, starts, strict=True)
-    ]
-    return Chapter(path, tuple(cells))
+    return Chapter(path, cells)
 
 
 def read_chapters(root: Path) -> list[Chapter]:
@@ -101,25 +79,20 @@ def read_chapters(root: Path) -> list[Chapter]:
     return [read_chapter(path) for path in paths]
 
 
-def _jupytext() -> Any:
-    try:
-        return import_module("jupytext")
-    except ModuleNotFoundError:
-        remedy = 'pip install -e ".[dev]"'
-        raise Problem(f"jupytext is missing, which reads the chapters: run `{remedy}`") from None
-
-
-def _require_balanced(path: Path, text: str) -> None:
+def _require_marks(path: Path, text: str) -> None:
     opened, kind = 0, ""
     lines = text.splitlines()
     for number, line in enumerate([*lines, "# %%"], 1):
-        mark = _MARK.fullmatch(line.strip())
+        mark = _PART.fullmatch(line.strip())
         starts_or_differs = mark is not None and (mark[1] == "BEGIN" or mark[2] != kind)
-        if opened and (starts_or_differs or _CELL.match(line)):
+        if line.startswith("# %%") and not MARK.fullmatch(line):
+            remedy = "write `# %%`, `# %% [markdown]` or `# %% tags=[…]`"
+            raise Problem(f"{path}:{number}: {line!r} begins no cell: {remedy}")
+        if opened and (starts_or_differs or MARK.fullmatch(line)):
             raise Problem(f"{path}:{opened}: this part has no end: add `### END {kind}` after it")
         if mark and not opened and mark[1] == "END":
             raise Problem(f"{path}:{number}: this part never began: add `### BEGIN {mark[2]}`")
         if mark:
             opened, kind = (number, mark[2]) if mark[1] == "BEGIN" else (0, "")
-        elif _LOOKS_LIKE_A_MARK.search(line):
+        elif _LOOKS_LIKE_A_PART.search(line):
             raise Problem(f"{path}:{number}: write the mark alone on its line, such as `{BEGIN}`")

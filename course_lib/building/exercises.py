@@ -1,7 +1,7 @@
-"""Joins a chapter with its exercises: writes their headings, refuses one without the other.
+"""Joins a chapter with its exercises: refuses a text without a check and a check without a text.
 
-In a chapter an exercise is a markdown cell that begins with `**5.1**`, and below it code with
-`check("5.1", …)`. Its kind, title, hints and check stand in exercises.py beside it.
+In a chapter an exercise is a markdown cell that begins with `### 5.1 Calculate: GPT-3`, a cell of
+hints, and below it code with `check("5.1", …)`. What that runs is in exercises.py beside the text.
 """
 
 import re
@@ -9,12 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from course_lib.building.chapters import Cell, Chapter
+from course_lib.building.chapters import Chapter, solved_here
 from course_lib.checking.exercises import Exercise, exercises_at
 from course_lib.checking.submissions.notebook import CHECK_CALL
+from course_lib.checking.texts import DATA_TAGS, HEADING, Cell
 from course_lib.problem import Problem
-
-_HEADING = re.compile(r"\*\*(\d+\.\d+)(.*?)\*\*", re.S)
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class _Part:
 
 
 def with_exercises(chapter: Chapter, root: Path) -> Chapter:
-    """The chapter with each `**5.1**` written out as a heading, `### 5.1 Calculate: GPT-3`.
+    """The chapter as notebooks show it: without the hints and the questions of its quiz.
 
     Raises Problem naming exercise and file when an exercise has no heading, no check or no check
     function, or its id is there twice.
@@ -43,9 +42,9 @@ def with_exercises(chapter: Chapter, root: Path) -> Chapter:
         _require_check(part)
     for key in known:
         if key not in {part.id for part in parts}:
-            remedy = f"add a markdown cell that begins with `**{key}**`"
+            remedy = f"add a markdown cell that begins with `### {key}`"
             raise Problem(f"{checks}: exercise {key} is missing from {chapter.path}: {remedy}")
-    return replace(chapter, cells=tuple(_written_out(cell, known) for cell in chapter.cells))
+    return replace(chapter, cells=tuple(c for c in chapter.cells if not DATA_TAGS & {*c.tags}))
 
 
 def _registered(root: Path, checks: Path) -> dict[str, Exercise]:
@@ -68,33 +67,30 @@ def _parts(chapter: Chapter) -> list[_Part]:
     parts: list[_Part] = []
     for cell in chapter.cells:
         where = f"{chapter.path}:{cell.line}"
-        if cell.solved_here and "exercise" not in cell.tags:
+        if solved_here(cell) and "exercise" not in cell.tags:
             raise Problem(f'{where}: a solution outside an exercise: add tags=["exercise"]')
         if heading := _heading(cell):
-            if heading[2]:
-                remedy = f"write `**{heading[1]}**`, the rest comes from exercises.py"
-                raise Problem(f"{where}: exercise {heading[1]} repeats its title: {remedy}")
             parts.append(_Part(heading[1], where))
         elif cell.kind == "code" and parts:
             parts[-1].code.append(cell)
-        elif cell.solved_here or (cell.kind == "code" and CHECK_CALL.search(cell.source)):
-            remedy = f"add a markdown cell that begins with `**{chapter.number}.1**`"
+        elif solved_here(cell) or (cell.kind == "code" and CHECK_CALL.search(cell.source)):
+            remedy = f"add a markdown cell that begins with `### {chapter.number}.1 Calculate: `"
             raise Problem(f"{where}: this exercise has no heading: {remedy}")
     return parts
 
 
 def _heading(cell: Cell) -> re.Match[str] | None:
     is_exercise = cell.kind == "markdown" and "exercise" in cell.tags
-    return _HEADING.match(cell.source) if is_exercise else None
+    return HEADING.match(cell.source) if is_exercise else None
 
 
 def _require_check(part: _Part) -> None:
     """Every solution is checked before the next one begins, and under its own id."""
     checked, waiting = 0, False
     for cell in part.code:
-        if cell.solved_here and waiting:
+        if solved_here(cell) and waiting:
             break
-        waiting = waiting or cell.solved_here
+        waiting = waiting or solved_here(cell)
         for key in CHECK_CALL.findall(cell.source):
             if key != part.id:
                 remedy = f'write `check("{part.id}", …)`'
@@ -103,10 +99,3 @@ def _require_check(part: _Part) -> None:
     if waiting or not checked:
         remedy = f'add `check("{part.id}", …)` below it'
         raise Problem(f"{part.where}: exercise {part.id} has no check: {remedy}")
-
-
-def _written_out(cell: Cell, known: dict[str, Exercise]) -> Cell:
-    if (heading := _heading(cell)) is None:
-        return cell
-    rest = cell.source[heading.end() :].strip()
-    return replace(cell, source=f"### {known[heading[1]].heading}\n\n{rest}".rstrip())

@@ -4,7 +4,8 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.building.chapters import ROOMS, Cell, Chapter
+from course_lib.building.chapters import ROOMS, Chapter
+from course_lib.checking.texts import Cell
 from course_lib.problem import Problem
 
 TABLE = ROOMS / "glossary.tsv"

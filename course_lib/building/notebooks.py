@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
+from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Chapter
+from course_lib.checking.texts import Cell
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
@@ -83,8 +84,7 @@ def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
 
     A chapter without exercises has notebooks/ only.
     """
-    read = [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]
-    made = {"notebooks": read}
+    made = {"notebooks": [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]}
     if chapter.has_exercises:
         chosen = [cell for cell in chapter.cells if _ROUTING_TAGS & set(cell.tags)]
         for folder, change in (("exercises", unsolved), ("solutions", solved)):
@@ -93,12 +93,12 @@ def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
     texts = {}
     for folder, cells in made.items():
         links = [cell for cell in [bar(chapters, chapter, folder)] if cell.source]
-        texts[folder] = _notebook(chapter, [*links, *map(_with_papers, cells), *links])
+        linked = [
+            replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell
+            for cell in cells
+        ]
+        texts[folder] = _notebook(chapter, [*links, *linked, *links])
     return texts
-
-
-def _with_papers(cell: Cell) -> Cell:
-    return replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell
 
 
 def _folded(cell: Cell) -> Cell:
@@ -110,13 +110,15 @@ def _folded(cell: Cell) -> Cell:
 
 
 def _only_prepares(source: str) -> bool:
+    """Whether a cell begins with an import and has only imports and calls that set up."""
     try:
         statements = ast.parse(source).body
     except SyntaxError:  # such as a line that begins with % or !
         return False
-    imports = [each for each in statements if isinstance(each, ast.Import | ast.ImportFrom)]
-    others = [each for each in statements if each not in imports]
-    return statements[:1] == imports[:1] != [] and all(map(_sets_up, others))
+    imports = (ast.Import, ast.ImportFrom)
+    return isinstance(statements[0] if statements else None, imports) and all(
+        isinstance(each, imports) or _sets_up(each) for each in statements
+    )
 
 
 def _sets_up(statement: ast.stmt) -> bool:
@@ -126,23 +128,20 @@ def _sets_up(statement: ast.stmt) -> bool:
 
 def _title_cell(chapter: Chapter, folder: str) -> Cell:
     name = f"{chapter.name}.ipynb"
-    lines = [f"# {folder.capitalize()}: {chapter.title}", ""]
-    lines.append(f"From the chapter [{chapter.title}](../notebooks/{name}).")
+    text = f"# {folder.capitalize()}: {chapter.title}\n\n"
+    text += f"From the chapter [{chapter.title}](../notebooks/{name}).\n"
     if folder == "solutions":
-        lines.append(
-            f"The unsolved ones are in [exercises/{name}](../exercises/{name}): try them first."
-        )
-        return Cell("markdown", "\n".join(lines), 0)
-    lines += [
-        "Replace each `...` with your answer and run the cell: `check` says whether it is right,",
-        "and why, or in which way it is wrong.",
-        f'`hint("{chapter.number}.1")` tells a little more each time you call it.',
-        "",
-        f"Save it, then in a terminal `course check exercises/{name}` grades the whole file and",
-        "`course progress` shows what is done.",
-        f"Worked answers are in [solutions/{name}](../solutions/{name}).",
-    ]
-    return Cell("markdown", "\n".join(lines), 0)
+        text += f"The unsolved ones are in [exercises/{name}](../exercises/{name}): try them first."
+    else:
+        text += f"""\
+Replace each `...` with your answer and run the cell: `check` says whether it is right,
+and why, or in which way it is wrong.
+`hint("{chapter.number}.1")` tells a little more each time you call it.
+
+Save it, then in a terminal `course check exercises/{name}` grades the whole file and
+`course progress` shows what is done.
+Worked answers are in [solutions/{name}](../solutions/{name})."""
+    return Cell("markdown", text, 0)
 
 
 def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
@@ -177,9 +176,7 @@ def sources_sha(cells: list[dict[str, Any]]) -> str:
 
 
 def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
-    # jupytext keeps its own notes on blank lines in the metadata: they are no part of a notebook.
-    kept = cell.metadata.items()
-    metadata = {key: value for key, value in kept if key != "tags" and "lines_to" not in key}
+    metadata = {key: value for key, value in cell.metadata.items() if key != "tags"}
     if tags := [tag for tag in cell.tags if tag not in _ROUTING_TAGS]:
         metadata["tags"] = tags
     made = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}

@@ -11,7 +11,8 @@ from course_lib.checking.exercises import Exercise, Unanswered, Wrong
 from course_lib.checking.helpers import described, require_answer
 from course_lib.checking.own_work import following, learners_line
 from course_lib.checking.races import Race
-from course_lib.mine.shelf import BY_FILE
+from course_lib.checking.texts import asked, text_of
+from course_lib.mine import BY_FILE
 
 _EMPTY = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 
@@ -32,8 +33,6 @@ class Step:
 def build(
     file: str,
     *,
-    title: str,
-    hints: tuple[str, ...],
     steps: tuple[Step, ...],
     race: Race | None = None,
 ) -> Exercise:
@@ -66,7 +65,8 @@ def build(
                 said = f"{type(error).__name__}: {error}"
                 raise Wrong(f"{place}: {line} raised {said}") from None
 
-    return Exercise(part.build, "build", title, hints, check, part=file, race=race)
+    text = text_of(int(part.build.partition(".")[0]))
+    return Exercise(part.build, *asked(part.build, text), check, part=file, race=race)
 
 
 def _by_name(answer: Any, names: tuple[str, ...]) -> SimpleNamespace:

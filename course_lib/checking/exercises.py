@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from course_lib import chapters as rooms
+from course_lib.checking.texts import asked
 
 KINDS = ("calculate", "implement", "debug", "predict", "build")
 
@@ -75,19 +76,19 @@ class Exercise:
 
 
 def exercise(
-    id: str,
-    *,
-    kind: str,
-    title: str,
-    hints: tuple[str, ...],
-    verdict: Callable[[Any], str] | None = None,
+    id: str, *, verdict: Callable[[Any], str] | None = None
 ) -> Callable[[Callable[[Any], None]], Exercise]:
-    """Make the check below it an `Exercise`, found because it stands in its chapter's module.
+    """Make the check below it an `Exercise`, found because it is in its chapter's module.
 
-    `title` continues the heading after the kind: "Calculate: two counts". Raises ValueError as
-    `Exercise` does.
+    Kind, title and hints come from the text in the folder of the check. Raises ValueError when that
+    text does not ask the exercise, and as `Exercise` does.
     """
-    return lambda check: Exercise(id, kind, title, hints, check, verdict=verdict)
+
+    def declared(check: Callable[[Any], None]) -> Exercise:
+        text = next(Path(check.__code__.co_filename).parent.glob("[0-9][0-9]_*.py"))
+        return Exercise(id, *asked(id, text), check, verdict=verdict)
+
+    return declared
 
 
 def chapters() -> list[int]:
@@ -97,7 +98,7 @@ def chapters() -> list[int]:
 
 
 def chapter_module(chapter: int) -> ModuleType:
-    """The module with the exercises and QUIZ of a chapter. Raises ValueError if there is none."""
+    """The module with the exercises of a chapter. Raises ValueError if there is none."""
     if chapter not in chapters():
         known = ", ".join(map(str, chapters())) or "none yet"
         message = f"chapter {chapter} has no exercises: choose one of these chapters: {known}"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,13 @@ from course_lib.checking.exercises import (
     Exercise,
     Unanswered,
     Wrong,
-    chapter_module,
     find,
     kept,
 )
 from course_lib.checking.own_work import learners_line, noted
 from course_lib.checking.quizzes import Question
 from course_lib.checking.submissions.answers import hand_over, is_graded
+from course_lib.checking.texts import questions, text_of
 from course_lib.checking.values import to_builtin
 from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem
@@ -250,10 +249,10 @@ def questions_of(chapter: int | str) -> tuple[Question, ...]:
     """The quiz of a chapter. Raises ValueError when the chapter is unknown or has no quiz."""
     if not str(chapter).isdecimal():
         raise ValueError(f'chapter {chapter!r} is not a number: write quiz("1")')
-    questions: Sequence[Question] = getattr(chapter_module(int(chapter)), "QUIZ", ())
-    if not questions:
+    found = questions(text_of(int(chapter)))
+    if not found:
         raise ValueError(f"chapter {chapter} has no quiz: choose another chapter")
-    return tuple(questions)
+    return found
 
 
 def quiz(chapter: int | str) -> "QuizWidget":
@@ -263,5 +262,4 @@ def quiz(chapter: int | str) -> "QuizWidget":
     """
     from course_lib.checking.widgets import QuizWidget
 
-    questions = questions_of(chapter)
-    return QuizWidget(str(int(chapter)), questions)
+    return QuizWidget(str(int(chapter)), questions_of(chapter))

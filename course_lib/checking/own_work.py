@@ -21,8 +21,7 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from course_lib.checking.exercises import bound
-from course_lib.mine import Part
-from course_lib.mine.shelf import own_names
+from course_lib.mine import Part, own_names
 
 
 def learners_line(error: Exception) -> str:

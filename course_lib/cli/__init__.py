@@ -15,12 +15,13 @@ from typing import Protocol, cast
 from course_lib import __version__
 from course_lib.arguments import Parser
 from course_lib.cli import commands
+from course_lib.cli.options import Answer
 from course_lib.problem import Problem
 from course_lib.streams import never_refuse
 
 
 class Command(Protocol):
-    """What each module in `commands/` offers; `run` returns the exit code.
+    """What each module in `commands/` offers.
 
     With TAKES_OTHERS it gets the options that are not its own, and shows its help itself.
     """
@@ -30,13 +31,32 @@ class Command(Protocol):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own options."""
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do it. Raises Problem for what becomes one sentence on stderr."""
+    def run(self, arguments: argparse.Namespace) -> Answer | int:
+        """The answer, which is then printed, or the exit code.
+
+        Problem, ValueError and MemoryError become one sentence on stderr.
+        """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code; a Problem becomes one sentence on stderr."""
+    """Run one subcommand and return the exit code; what it refuses is one sentence on stderr."""
     never_refuse()
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _run(argv)
+    except (Problem, ValueError, MemoryError) as problem:
+        print(f"course {argv[0]}: {problem}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # `course plan … | head` has read enough; what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt as stopped:  # of a launch, it says how many ranks were ended
+        print(f"course {argv[0]}: {str(stopped) or 'interrupted'}", file=sys.stderr)
+        return 130
+
+
+def _run(argv: Sequence[str]) -> int:
     parser = _parser()
     arguments, others = parser.parse_known_args(argv)
     if others and not arguments.takes_others:
@@ -45,18 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     arguments.others = others
-    try:
-        return cast(Command, arguments.module).run(arguments)
-    except Problem as problem:
-        print(f"course {arguments.command}: {problem}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # `course plan … | head` has read enough; what is still to be flushed goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt as stopped:  # of a launch, it says how many ranks were ended
-        print(f"course {arguments.command}: {str(stopped) or 'interrupted'}", file=sys.stderr)
-        return 130
+    result = cast(Command, arguments.module).run(arguments)
+    return result.say(arguments.json) if isinstance(result, Answer) else result
 
 
 def _parser() -> Parser:

@@ -3,7 +3,7 @@
 | module | reads |
 |---|---|
 | `recorded` | outputs of real machines, each with its source; a few built ones say so; `Sign` |
-| `gpus` | `nvidia-smi pmon`, `dmon`, `-q -d …`, `nvlink -s`, `topo -m`, `dcgmi diag`, Xids |
+| `gpus` | `nvidia-smi pmon`, `dmon`, `-q -d …`, `nvlink -s`, `topo -m`, `amd-smi`, Xids |
 | `ports` | `ibstat`, `ibstatus`, `ibv_devinfo`, `ibv_devices`, `rdma link`, counters |
 | `nccl_table` | all_reduce_perf and its siblings of nccl-tests |
 

@@ -45,31 +45,19 @@ class GpuSample:
 
 def pmon(text: str) -> tuple[GpuProcess, ...]:
     """The rows of `nvidia-smi pmon -s um`. Raises ValueError for a line that is not a row."""
-    return tuple(
-        GpuProcess(
-            _whole(row["gpu"]) or 0,
-            _whole(row["pid"]),
-            _whole(row.get("sm")),
-            _whole(row.get("mem")),
-            _whole(row.get("fb")),
-            row["command"],
-        )
-        for row in _rows("nvidia-smi pmon", text, {"gpu", "pid", "command"})
-    )
+    processes = []
+    for row in _rows("nvidia-smi pmon", text, ("gpu", "pid", "command")):
+        pid, busy, memory, used_mb = (_whole(row.get(name)) for name in ("pid", "sm", "mem", "fb"))
+        processes.append(GpuProcess(int(row["gpu"]), pid, busy, memory, used_mb, row["command"]))
+    return tuple(processes)
 
 
 def dmon(text: str) -> tuple[GpuSample, ...]:
     """The rows of `nvidia-smi dmon`. Raises ValueError for a line that is not a row."""
+    rows = _rows("nvidia-smi dmon", text, ("gpu",))
+    numbers = ("pwr", "gtemp", "sm", "mem", "pclk")
     return tuple(
-        GpuSample(
-            _whole(row["gpu"]) or 0,
-            _whole(row.get("pwr")),
-            _whole(row.get("gtemp")),
-            _whole(row.get("sm")),
-            _whole(row.get("mem")),
-            _whole(row.get("pclk")),
-        )
-        for row in _rows("nvidia-smi dmon", text, {"gpu"})
+        GpuSample(int(row["gpu"]), *(_whole(row.get(name)) for name in numbers)) for row in rows
     )
 
 
@@ -100,7 +88,10 @@ def hy_smi(text: str) -> tuple[GpuSample, ...]:
             if not words[0].isdigit() or len(words) != len(heading):
                 raise unreadable("hy-smi", line, "a row under a heading that begins with DCU")
             row = dict(zip(heading, words, strict=True))
-            heat, power, busy = (_whole(_digits(row[n])) for n in ("Temp", "AvgPwr", "DCU%"))
+            # Such as 31.0c: whole degrees, watts and percents.
+            heat, power, busy = (
+                _whole(re.split(r"\D", row[name])[0]) for name in ("Temp", "AvgPwr", "DCU%")
+            )
             samples.append(GpuSample(int(words[0]), power, heat, busy, None, None))
     return tuple(samples)
 
@@ -112,10 +103,10 @@ def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
     pids = {gpu: {p.pid for p in processes if p.gpu == gpu and p.pid is not None} for gpu in gpus}
     for gpu in sorted(gpus):
         if len(pids[gpu]) > 1:
-            told = ", ".join(map(str, sorted(pid for pid in pids[gpu] if pid)))
-            do = f"ask `ps -o user,cmd -p {told.replace(' ', '')}` whose they are"
+            listed = ", ".join(map(str, sorted(pid for pid in pids[gpu] if pid)))
+            do = f"ask `ps -o user,cmd -p {listed.replace(' ', '')}` whose they are"
             signs.append(
-                Sign(f"GPU {gpu} is shared by {len(pids[gpu])} processes ({told})", do, _UNSAID)
+                Sign(f"GPU {gpu} is shared by {len(pids[gpu])} processes ({listed})", do, _UNSAID)
             )
         elif not pids[gpu] and any(pids.values()):
             do = "see whether the job was started with too few ranks, or one has died"
@@ -123,9 +114,9 @@ def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
     waiting = [p for p in processes if _waits(p.sm_percent, p.memory_percent)]
     still = [p for p in processes if p.pid is not None and not p.sm_percent]
     if waiting and still:
-        told = ", ".join(f"GPU {p.gpu} (process {p.pid})" for p in still)
+        idle = ", ".join(f"GPU {p.gpu} (process {p.pid})" for p in still)
         others = ", ".join(str(p.gpu) for p in waiting)
-        wrong = f"{told} does nothing while GPU {others} run kernels that move no memory"
+        wrong = f"{idle} does nothing while GPU {others} run kernels that move no memory"
         do = f"look where it stands: `py-spy dump --pid {still[0].pid}`; the others may wait for it"
         signs.append(Sign(wrong, do, _UNSAID))
     return signs
@@ -154,11 +145,6 @@ def dmon_signs(samples: Sequence[GpuSample]) -> list[Sign]:
     return signs
 
 
-def _digits(word: str) -> str:
-    """The whole number that a word such as 31.0c begins with."""
-    return re.split(r"\D", word, maxsplit=1)[0]
-
-
 def _waits(sm_percent: int | None, memory_percent: int | None) -> bool:
     return (
         (sm_percent or 0) >= BUSY_PERCENT
@@ -167,19 +153,17 @@ def _waits(sm_percent: int | None, memory_percent: int | None) -> bool:
     )
 
 
-def _rows(command: str, text: str, needed: set[str]) -> list[dict[str, str]]:
+def _rows(command: str, text: str, needed: Sequence[str]) -> list[dict[str, str]]:
     """Each row as {column: word}; the first line names the columns, and may come again."""
     heading: list[str] = []
     rows = []
     for line in text.splitlines():
-        words = line.split(maxsplit=max(len(heading) - 1, 0) if heading else -1)
         if line.split()[:2] == ["#", "gpu"]:
             heading = line.split()[1:]
-        elif line.startswith("#") or not line.strip():
-            continue
-        elif not needed <= set(heading) or len(words) != len(heading) or not words[0].isdigit():
-            raise unreadable(command, line, "a row under a heading that begins with '# gpu'")
-        else:
+        elif line.strip() and not line.startswith("#"):
+            words = line.split(maxsplit=max(len(heading) - 1, 0))
+            if not {*needed} <= {*heading} or len(words) != len(heading) or not words[0].isdigit():
+                raise unreadable(command, line, "a row under a heading that begins with '# gpu'")
             rows.append({name: word.strip() for name, word in zip(heading, words, strict=True)})
     return rows
 
@@ -225,15 +209,6 @@ class NvLink:
     gb_per_s: float | None
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """One test of `dcgmi diag`: Pass, Fail, Skip or Warning, and its words."""
-
-    test: str
-    result: str
-    words: str
-
-
 def query(text: str) -> tuple[GpuState, ...]:
     """The GPUs of `nvidia-smi -q -d …`; a part without a line "GPU …" belongs to "GPU ?".
 
@@ -274,30 +249,6 @@ def nvlink(text: str) -> tuple[NvLink, ...]:
     return tuple(links)
 
 
-def dcgm(text: str) -> tuple[Diagnosis, ...]:
-    """The tests of `dcgmi diag`, warnings among them; a cell that goes on below is joined.
-
-    Raises ValueError for a row that is not a pair of cells.
-    """
-    found: list[Diagnosis] = []
-    for line in text.splitlines():
-        if not line.startswith("|") or "----" in line or "Diagnostic  " in line:
-            continue
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) not in (1, 2) or (len(cells) == 1 and not found):
-            raise unreadable("dcgmi diag", line, "'| test | result |'")
-        test, words = (cells[0], cells[1]) if len(cells) == 2 else ("", cells[0])
-        above = found[-1].test if found else ""
-        if match := re.match(r"(Pass|Fail|Skip)\b", words):
-            found.append(Diagnosis(test or above, match[1], words))
-        elif test in ("Warning", "Error"):
-            found.append(Diagnosis(above or test, test, words))
-        elif not test and found:
-            last = found.pop()
-            found.append(Diagnosis(last.test, last.result, last.words + words))
-    return tuple(found)
-
-
 def state_signs(states: Sequence[GpuState]) -> list[Sign]:
     """Errors of the memory that need a restart or a new GPU, and reasons for a low clock."""
     signs = []
@@ -333,17 +284,6 @@ def nvlink_signs(links: Sequence[NvLink]) -> list[Sign]:
             unsaid = "whether the board has that link at all, or how much passes over it"
             signs.append(Sign(wrong, do, unsaid))
     return signs
-
-
-def dcgm_signs(tests: Sequence[Diagnosis]) -> list[Sign]:
-    """What failed or was warned about; a GPU that has never been tested has no sign."""
-    do = "keep the output, drain the node, and give both to who looks after it"
-    unsaid = "that what passed is healthy: a run with all NVLinks down has passed (DCGM issue 198)"
-    return [
-        Sign(f"{test.test}: {test.words}", do, unsaid)
-        for test in tests
-        if test.result in ("Fail", "Warning", "Error")
-    ]
 
 
 # From near to far: at most one PCIe switch, several, the CPU, its other bridges, the other CPU.
@@ -399,12 +339,14 @@ class Topology:
 
     def _joined(self, ways: Sequence[str]) -> list[tuple[str, ...]]:
         """Groups of devices that chains of these paths join, by their first device."""
-        found: list[tuple[str, ...]] = []
+        groups: list[tuple[str, ...]] = []
         for device in self.devices:
-            near = [its for its in found if any(self.ways[device, one] in ways for one in its)]
-            found = [its for its in found if its not in near]
-            found.append((*chain(*near), device))
-        return sorted(found, key=lambda its: self.devices.index(its[0]))
+            near = [
+                group for group in groups if any(self.ways[device, one] in ways for one in group)
+            ]
+            groups = [group for group in groups if group not in near]
+            groups.append((*chain(*near), device))
+        return sorted(groups, key=lambda group: self.devices.index(group[0]))
 
 
 def topology(text: str) -> Topology:
@@ -470,44 +412,30 @@ class Meaning:
 
 _SANITIZER = "run it under `compute-sanitizer`, which names the line"
 _RESET = "checkpoint, drain the node, and have the GPU reset"
+_LATER = "go on, and have the GPU reset when it suits"
 MEANINGS = {
-    13: Meaning("exception while computing, such as an index out of range", "program", _SANITIZER),
-    31: Meaning("a kernel used an address that is not its own", "program", _SANITIZER),
-    43: Meaning("the program made a mistake and was ended, the GPU is well", "program", _SANITIZER),
-    45: Meaning(
-        "the program's work was removed: it was killed, or another Xid came first",
-        "program",
-        "look for the Xid before it, and for who killed the program",
-    ),
-    48: Meaning("an uncorrectable error of the memory", "machine", _RESET),
-    63: Meaning(
-        "a bad row of memory is to be replaced at the next reset",
-        "machine",
-        "go on, and have the GPU reset when it suits",
-    ),
-    64: Meaning("a bad row of memory could not be replaced", "machine", f"{_RESET}; it is for RMA"),
-    74: Meaning(
-        "an error of NVLink, here or at the other end",
-        "machine",
-        f"look at `nvidia-smi nvlink -s` of all GPUs; {_RESET}",
-    ),
-    79: Meaning(
-        "the GPU has fallen off the bus: it no longer answers over PCIe",
-        "machine",
-        "restart the node; if it comes again, it is the GPU, its slot or its power",
-    ),
-    92: Meaning(
-        "many errors of single bits, all corrected", "machine", "go on, and tell who owns it"
-    ),
-    94: Meaning(
-        "a memory error that hit one program only",
-        "machine",
-        "restart that program from its checkpoint; have the GPU reset when it suits",
-    ),
-    95: Meaning("a memory error that may have hit all programs", "machine", _RESET),
-    119: Meaning("the GPU's own processor (GSP) did not answer", "machine", _RESET),
-    120: Meaning("an error in the GPU's own processor (GSP)", "machine", _RESET),
-}
+    number: Meaning(what, whose, do)
+    for number, whose, what, do in (
+        (13, "program", "exception while computing, such as an index out of range", _SANITIZER),
+        (31, "program", "a kernel used an address that is not its own", _SANITIZER),
+        (43, "program", "the program made a mistake and was ended, the GPU is well", _SANITIZER),
+        (45, "program", "the program's work was removed: it was killed, or another Xid came first",
+         "look for the Xid before it, and for who killed the program"),
+        (48, "machine", "an uncorrectable error of the memory", _RESET),
+        (63, "machine", "a bad row of memory is to be replaced at the next reset", _LATER),
+        (64, "machine", "a bad row of memory could not be replaced", f"{_RESET}; it is for RMA"),
+        (74, "machine", "an error of NVLink, here or at the other end",
+         f"look at `nvidia-smi nvlink -s` of all GPUs; {_RESET}"),
+        (79, "machine", "the GPU has fallen off the bus: it no longer answers over PCIe",
+         "restart the node; if it comes again, it is the GPU, its slot or its power"),
+        (92, "machine", "many errors of single bits, all corrected", "go on, and tell who owns it"),
+        (94, "machine", "a memory error that hit one program only",
+         "restart that program from its checkpoint; have the GPU reset when it suits"),
+        (95, "machine", "a memory error that may have hit all programs", _RESET),
+        (119, "machine", "the GPU's own processor (GSP) did not answer", _RESET),
+        (120, "machine", "an error in the GPU's own processor (GSP)", _RESET),
+    )
+}  # fmt: skip
 _LINE = re.compile(
     r"NVRM: Xid \(PCI:(?P<pci>[\da-f:.]+)\): (?P<number>\d+)"
     r"(?:, pid='?(?P<pid>\d+|<unknown>)'?)?(?:, name=(?P<name>[^,]+))?,? *(?P<words>.*)"

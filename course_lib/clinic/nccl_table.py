@@ -6,10 +6,8 @@ Format and meaning: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORM
 import re
 from dataclasses import dataclass
 
-from course_lib.clinic.recorded import Sign, unreadable
-from course_lib.validation import number
+from course_lib.clinic.recorded import unreadable
 
-GOOD_SHARE = 0.8  # of the link that large sizes should reach; 0.9 and more on a good day
 _COLUMNS = (12, 13)  # old versions have no root
 
 
@@ -52,22 +50,3 @@ def nccl_table(text: str) -> NcclTable:
         checked = int(wrong) if wrong.isdigit() else None
         rows.append(Measured(int(words[0]), *times, checked))
     return NcclTable(len(set(re.findall(r"^#\s+Rank +(\d+) ", text, re.M))), tuple(rows))
-
-
-def table_signs(table: NcclTable, link_bytes_per_s: float) -> list[Sign]:
-    """Wrong results, and a bus bandwidth far below the link of one rank, one way."""
-    number("link_bytes_per_s", link_bytes_per_s, above=0)
-    signs = []
-    if bad := [row for row in table.rows if row.wrong]:
-        wrong = f"{bad[0].wrong} elements of {bad[0].size_bytes} bytes are wrong"
-        do = "take the node out: a GPU, a link or the driver changes data"
-        signs.append(Sign(wrong, do, "on which rank: run it on halves of the nodes"))
-    best = max((row.bus_bytes_per_s for row in table.rows), default=0.0)
-    if table.rows and best < GOOD_SHARE * link_bytes_per_s:
-        wrong = (
-            f"the best bus bandwidth is {best / 1e9:.3g} GB/s, "
-            f"{best / link_bytes_per_s:.0%} of the link"
-        )
-        do = "test larger sizes, then halves of the nodes, until a slow pair is left"
-        signs.append(Sign(wrong, do, "which link is slow: a ring runs at its slowest one"))
-    return signs

@@ -4,8 +4,9 @@ Formats: rdma-core's infiniband-diags and libibverbs/examples, iproute2's rdma-l
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from course_lib import validation
 from course_lib.clinic.recorded import Sign, unreadable
@@ -39,65 +40,88 @@ class Port:
         return f"{self.device} port {self.port}"
 
 
+# By command: what begins a device; what begins a port of it; and for each field of a Port its
+# label, a pattern whose group is the value, and what is made of it.
+_Fields = dict[str, tuple[str, str, Callable[[str], object]]]
+_ANY = r"(.+)"
+_FORMATS: dict[str, tuple[str, str, _Fields]] = {
+    "ibstat": (
+        r"^CA '([^']+)'",
+        r"^\s+Port (\d+):",
+        {
+            "state": ("State", _ANY, str),
+            "physical": ("Physical state", _ANY, str),
+            "gbit_per_s": ("Rate", r"([\d.]+)$", float),
+            "link_layer": ("Link layer", _ANY, str),
+        },
+    ),
+    "ibstatus": (
+        r"^Infiniband device '([^']+)'",
+        r"^ port (\d+) status:",
+        {
+            "state": ("state", r"\d+: (\w+)", str.capitalize),
+            "physical": ("phys state", r"\d+: (.+)", str),
+            "gbit_per_s": ("rate", r"([\d.]+) Gb/sec \(\d+X", float),
+            "lanes": ("rate", r"[\d.]+ Gb/sec \((\d+)X", int),
+            "link_layer": ("link_layer", _ANY, str),
+        },
+    ),
+    "ibv_devinfo": (
+        r"^hca_id:\s+(\S+)",
+        r"^\s+port:\s+(\d+)",
+        {
+            "state": ("state", r"(?:PORT_)?(\w+)", str.capitalize),
+            "link_layer": ("link_layer", _ANY, str),
+            "mtu_bytes": ("active_mtu", r"(\d+)", int),
+            "most_mtu_bytes": ("max_mtu", r"(\d+)", int),
+        },
+    ),
+}
+
+
 def ibstat(text: str) -> tuple[Port, ...]:
     """`ibstat`: "CA 'mlx5_0'", below it "Port 1:" and its fields. Raises ValueError as all do."""
-    ports = []
-    for device, part in _parts(text, r"^CA '([^']+)'", "ibstat"):
-        for number, body in _parts(part, r"^\s+Port (\d+):", "ibstat", required=False):
-            ports.append(
-                Port(
-                    device,
-                    int(number),
-                    _field(body, "State", "ibstat"),
-                    _field(body, "Physical state", "ibstat"),
-                    _number(_field(body, "Rate", "ibstat"), "ibstat"),
-                    link_layer=_field(body, "Link layer", "ibstat"),
-                )
-            )
-    return tuple(ports)
+    return _ports(text, "ibstat")
 
 
 def ibstatus(text: str) -> tuple[Port, ...]:
     """`ibstatus`, which gives the lanes as well: "200 Gb/sec (4X HDR)"."""
-    ports = []
-    heading = r"^Infiniband device '([^']+ port \d+|[^']+' port \d+) status:"
-    for name, part in _parts(text, heading, "ibstatus"):
-        device, number = name.replace("'", "").split(" port ")
-        rate = _field(part, "rate", "ibstatus")
-        match = re.match(r"([\d.]+) Gb/sec \((\d+)X", rate)
-        if not match:
-            raise unreadable("ibstatus", rate, "'200 Gb/sec (4X HDR)'")
-        ports.append(
-            Port(
-                device,
-                int(number),
-                _field(part, "state", "ibstatus").partition(": ")[2].capitalize(),
-                _field(part, "phys state", "ibstatus").partition(": ")[2],
-                float(match[1]),
-                int(match[2]),
-                _field(part, "link_layer", "ibstatus"),
-            )
-        )
-    return tuple(ports)
+    return _ports(text, "ibstatus")
 
 
 def ibv_devinfo(text: str) -> tuple[Port, ...]:
     """`ibv_devinfo`, which gives the size of packets (MTU), but not the rate."""
+    return _ports(text, "ibv_devinfo")
+
+
+def _ports(text: str, command: str) -> tuple[Port, ...]:
+    device_heading, port_heading, fields = _FORMATS[command]
+    for line in text.splitlines():
+        if line.strip() and not line[0].isspace() and not re.match(device_heading, line):
+            raise unreadable(command, line, "a device, or a field of one further in")
     ports = []
-    for device, part in _parts(text, r"^hca_id:\s+(\S+)", "ibv_devinfo"):
-        for number, body in _parts(part, r"^\s+port:\s+(\d+)", "ibv_devinfo", required=False):
-            state = _field(body, "state", "ibv_devinfo")
-            ports.append(
-                Port(
-                    device,
-                    int(number),
-                    state.split()[0].removeprefix("PORT_").capitalize(),
-                    link_layer=_field(body, "link_layer", "ibv_devinfo"),
-                    mtu_bytes=int(_field(body, "active_mtu", "ibv_devinfo").split()[0]),
-                    most_mtu_bytes=int(_field(body, "max_mtu", "ibv_devinfo").split()[0]),
-                )
-            )
+    for device, below in _parts(text, device_heading):
+        for number, body in _parts(below, port_heading):
+            values: Any = {name: _value(body, command, *how) for name, how in fields.items()}
+            ports.append(Port(device, int(number), **values))
     return tuple(ports)
+
+
+def _parts(text: str, heading: str) -> Iterator[tuple[str, str]]:
+    """What each heading names, with the text below it; what stands before the first is left out."""
+    pieces = re.split(heading, text, flags=re.M)
+    return zip(pieces[1::2], pieces[2::2], strict=True)
+
+
+def _value(
+    body: str, command: str, label: str, pattern: str, make: Callable[[str], object]
+) -> object:
+    line = re.search(rf"^\s*{label}:[ \t]*(\S.*?)\s*$", body, re.M)
+    value = re.match(pattern, line[1]) if line else None
+    if value is None:
+        lines = [line[1]] if line else [one for one in body.splitlines() if one.strip()] or [""]
+        raise unreadable(command, lines[-1], f"'{label}: …'")
+    return make(value[1])
 
 
 def ibv_devices(text: str) -> dict[str, str]:
@@ -131,8 +155,8 @@ def port_signs(ports: Sequence[Port]) -> list[Sign]:
     for port in ports:
         if port.state != "Active":
             do = _STATES.get(port.physical or "", "see `ibstat` for its physical state")
-            told = f" ({port.physical})" if port.physical else ""
-            signs.append(Sign(f"{port.name} is {port.state}{told}", do, _UNSAID))
+            physical = f" ({port.physical})" if port.physical else ""
+            signs.append(Sign(f"{port.name} is {port.state}{physical}", do, _UNSAID))
             continue
         alike = [p for p in ports if p.state == "Active" and p.link_layer == port.link_layer]
         best = max(p.gbit_per_s or 0 for p in alike)
@@ -163,30 +187,6 @@ def device_signs(devices: dict[str, str]) -> list[Sign]:
         for name, guid in devices.items()
         if not int(guid, 16)
     ]
-
-
-def _parts(text: str, heading: str, command: str, required: bool = True) -> list[tuple[str, str]]:
-    """What each heading names, with the text below it; what stands before the first is left out."""
-    pieces = re.split(heading, text, flags=re.M)
-    if required:
-        for line in text.splitlines():
-            if line.strip() and not line[0].isspace() and not re.match(heading, line):
-                raise unreadable(command, line, "a device, or a field of one further in")
-    return list(zip(pieces[1::2], pieces[2::2], strict=True))
-
-
-def _field(body: str, name: str, command: str) -> str:
-    match = re.search(rf"^\s*{name}:[ \t]*(\S.*?)\s*$", body, re.M)
-    if not match:
-        lines = [line for line in body.splitlines() if line.strip()]
-        raise unreadable(command, lines[-1] if lines else "", f"'{name}: …'")
-    return match[1]
-
-
-def _number(words: str, command: str) -> float:
-    if not re.fullmatch(r"[\d.]+", words):
-        raise unreadable(command, words, "a rate in Gb/s")
-    return float(words)
 
 
 WORD_BYTES = 4
@@ -253,21 +253,6 @@ def rates(before: PortCounters, after: PortCounters, seconds: float) -> PortRate
     grown = {n: after.values.get(n, 0) - before.values.get(n, 0) for n in ERRORS}
     sent, received = moved
     return PortRates(sent, received, {name: count for name, count in grown.items() if count > 0})
-
-
-def mlnx_perf(text: str) -> dict[str, float]:
-    """`mlnx_perf -i ib0`: bytes per second of each counter of bytes; other counters are left out.
-
-    Raises ValueError for a line of bytes that has no number.
-    """
-    found = {}
-    for line in text.splitlines():
-        if "bytes" in line:
-            match = re.match(r"\s*(\w*bytes\w*): ([\d,.]+) Bps\b", line)
-            if not match:
-                raise unreadable("mlnx_perf", line, "'rx_vport_rdma_unicast_bytes: 6,184 Bps'")
-            found[match[1]] = float(match[2].replace(",", ""))
-    return found
 
 
 def counter_signs(reading: PortCounters) -> list[Sign]:

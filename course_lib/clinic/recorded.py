@@ -8,18 +8,11 @@ from course_lib.validation import choice
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing that looks wrong, as three half sentences.
-
-    Raises ValueError without the first two.
-    """
+    """One thing that looks wrong, as three half sentences; the last one may be empty."""
 
     wrong: str
     do: str
     unsaid: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.wrong or not self.do:
-            raise ValueError("wrong and do must say something: a sign names a fault and a remedy")
 
     @property
     def sentence(self) -> str:

@@ -6,11 +6,10 @@ import secrets
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.home import home
-from course_lib.launch.two_nodes import ADDRESSES, search_path
+from course_lib.launch.two_nodes import search_path
 from course_lib.problem import Problem
 
 INSTALL = "apt-get install --no-install-recommends slurm-wlm munge"
@@ -29,12 +28,6 @@ def obstacle() -> str | None:
     return None
 
 
-def refuse_without_slurm() -> None:
-    """Raises Problem where there can be no cluster."""
-    if reason := obstacle():
-        raise Problem(reason)
-
-
 def program(name: str) -> str | None:
     """The full path of a program, administrators' folders included; None if there is none."""
     return shutil.which(name, path=search_path())
@@ -46,63 +39,23 @@ MARK = "COURSE_CLUSTER"  # in the environment of each daemon: the folder that it
 _MOST = 70
 
 
-@dataclass(frozen=True)
 class Folder:
     """The paths in it. Raises Problem for a path that is too long for Unix sockets."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        if len(os.fsencode(self.path)) > _MOST:
+    def __init__(self, path: Path) -> None:
+        if len(os.fsencode(path)) > _MOST:
             raise Problem(
-                f"{self.path} is too long a path for the sockets of a cluster: set COURSE_HOME to "
+                f"{path} is too long a path for the sockets of a cluster: set COURSE_HOME to "
                 f"a folder of at most {_MOST - len('/cluster')} letters"
             )
-
-    @property
-    def configuration(self) -> Path:
-        """What SLURM_CONF names."""
-        return self.path / "slurm.conf"
-
-    @property
-    def keeper(self) -> Path:
-        """Holds the id of the process that keeps the daemons."""
-        return self.path / "keeper.pid"
-
-    @property
-    def key(self) -> Path:
-        """By which the daemons and their user recognise each other."""
-        return self.path / "munge.key"
-
-    @property
-    def socket(self) -> Path:
-        """Where munged listens."""
-        return self.path / "munge.socket"
-
-    @property
-    def log(self) -> Path:
-        """What each daemon says, a file each."""
-        return self.path / "log"
-
-    @property
-    def state(self) -> Path:
-        """Where slurmctld remembers the jobs."""
-        return self.path / "state"
-
-    @property
-    def spool(self) -> Path:
-        """Where slurmd keeps the scripts of running jobs."""
-        return self.path / "spool"
-
-    @property
-    def slow(self) -> Path:
-        """Holds the Mbit/s between the nodes, where they are limited."""
-        return self.path / "mbit"
-
-    @property
-    def mbit(self) -> float | None:
-        """The limit; None where both nodes share the machine's loopback."""
-        return float(self.slow.read_text()) if self.slow.exists() else None
+        self.path = path
+        self.configuration = path / "slurm.conf"  # what SLURM_CONF names
+        self.keeper = path / "keeper.pid"  # the id of the process that keeps the daemons
+        self.key = path / "munge.key"  # by which daemons and their user recognise each other
+        self.socket = path / "munge.socket"  # where munged listens
+        self.log = path / "log"  # what each daemon says, a file each
+        self.state = path / "state"  # where slurmctld remembers the jobs
+        self.spool = path / "spool"  # where slurmd keeps the scripts of running jobs
 
     def make(self) -> None:
         """Create it, empty, for its owner alone. Raises Problem where that is not allowed."""
@@ -141,11 +94,10 @@ def write(folder: Folder) -> None:
 def text(folder: Folder, *ports: int) -> str:
     """slurm.conf for these ports: slurmctld's, and one of each node."""
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
-    addresses = ADDRESSES if folder.mbit else [_LOOPBACK] * len(NODES)
     controller, *of_nodes = ports
     options = {
         "ClusterName": "course",
-        "SlurmctldHost": f"{host}({addresses[0]})",
+        "SlurmctldHost": f"{host}({_LOOPBACK})",
         "SlurmctldPort": controller,
         # The user who starts the cluster is its administrator.
         "SlurmUser": user,
@@ -153,7 +105,7 @@ def text(folder: Folder, *ports: int) -> str:
         "AuthType": "auth/munge",
         "CredType": "cred/munge",
         "AuthInfo": f"socket={folder.socket}",
-        **_where_to_listen(folder),
+        **_where_to_listen(),
         "SlurmctldPidFile": folder.path / "slurmctld.pid",
         "SlurmctldLogFile": folder.log / "slurmctld.log",
         "StateSaveLocation": folder.state,
@@ -180,8 +132,8 @@ def text(folder: Folder, *ports: int) -> str:
         "KillWait": 2,
     }
     lines = [f"{name}={value}" for name, value in options.items()]
-    for node, address, port in zip(NODES, addresses, of_nodes, strict=True):
-        where = f"NodeHostname={host} NodeAddr={address} Port={port}"
+    for node, port in zip(NODES, of_nodes, strict=True):
+        where = f"NodeHostname={host} NodeAddr={_LOOPBACK} Port={port}"
         lines.append(f"NodeName={node} {where} CPUs={CPUS} RealMemory=4000 State=UNKNOWN")
     lines.append(f"PartitionName=debug Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE")
     # To Slurm they are machines in a cloud that are off and could be switched on.
@@ -197,13 +149,12 @@ def text(folder: Folder, *ports: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _where_to_listen(folder: Folder) -> dict[str, str]:
+def _where_to_listen() -> dict[str, str]:
     """What the host's name points to, if that is this machine alone; else Slurm's default.
 
-    That is every network: in that of slow nodes there is nobody else, and in others the key
-    protects the daemons.
+    That is every network, where the key protects the daemons.
     """
-    if folder.mbit or not on_loopback():
+    if not on_loopback():
         return {}
     return {"CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny"}
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from course_lib.cluster.configuration import NODES, Folder, program
-from course_lib.cluster.processes import lay, listen_for, start
-from course_lib.launch.descendants import adopt_orphans, end_all
+from course_lib.cluster.processes import last_line, start
+from course_lib.launch.descendants import adopt_orphans, end_all, listen_for
 
 _POLL_S = 0.01
 
@@ -50,9 +50,6 @@ class _Keeper:
         slurmctld = [str(program("slurmctld")), "-D", "-f", configuration]
         self._running = {"munged": start(folder, "munged", munged)}
         self._wait_for_the_socket()
-        self._entering: dict[str, list[str]] = {}  # how a node gets into a network of its own
-        if folder.mbit:
-            self._entering["n2"] = self._second_network(folder.mbit)
         self._running["slurmctld"] = start(folder, "slurmctld", slurmctld)
         self._start_nodes()
 
@@ -60,23 +57,11 @@ class _Keeper:
         while not self._folder.socket.exists() and self._running["munged"].poll() is None:
             time.sleep(_POLL_S)
 
-    def _second_network(self, mbit: float) -> list[str]:
-        """Make it, with the cable; returns the command that enters it. It survives its node."""
-        holder = start(self._folder, "wire", ["unshare", "--net", "sleep", "infinity"])
-        self._running["wire"] = holder
-        ours = os.readlink("/proc/self/ns/net")
-        while os.readlink(f"/proc/{holder.pid}/ns/net") == ours:
-            time.sleep(_POLL_S)
-        lay(holder.pid, mbit)
-        return ["nsenter", f"--target={holder.pid}", "--net"]
-
     def _start_nodes(self) -> None:
         for name in NODES:
             if name not in self._running or self._running[name].poll() is not None:
                 node = [sys.executable, "-m", "course_lib.cluster.node", str(self._folder.path)]
-                self._running[name] = start(
-                    self._folder, name, [*self._entering.get(name, []), *node, name]
-                )
+                self._running[name] = start(self._folder, name, [*node, name])
 
     def keep(self, watched: list[int]) -> bool:
         """Return False when the cluster is no longer wanted, True when one of its daemons ended.
@@ -95,12 +80,9 @@ class _Keeper:
             for name, process in self._running.items():
                 code = process.poll()
                 if code is not None and not (name in NODES and code == -signal.SIGKILL):
-                    print(f"{name} {_ended(code)}: {self._last_words(name)}", flush=True)
+                    said = last_line(self._folder.log / name, "it said nothing")
+                    print(f"{name} {_ended(code)}: {said}", flush=True)
                     return True
-
-    def _last_words(self, name: str) -> str:
-        words = (self._folder.log / name).read_text(errors="replace").strip().splitlines()
-        return words[-1] if words else "it said nothing"
 
 
 def _ended(code: int) -> str:

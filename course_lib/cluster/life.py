@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib.cluster import configuration
-from course_lib.cluster.configuration import MARK, Folder, learners, refuse_without_slurm
-from course_lib.cluster.processes import environment, left_in, private_network
+from course_lib.cluster.configuration import MARK, Folder, learners
+from course_lib.cluster.processes import environment, last_line, left_in
 from course_lib.cluster.slurm import KEEPER, Slurm
-from course_lib.launch import two_nodes
 from course_lib.launch.descendants import kill
-from course_lib.launch.two_nodes import link_limit
 from course_lib.problem import Problem
 
 _START_S = 60.0  # on an idle machine 2 s
@@ -25,23 +23,19 @@ _END_S = 20.0
 _POLL_S = 0.1
 
 
-def up(slow: float | None = None) -> Slurm:
+def up() -> Slurm:
     """The learner's cluster with both nodes ready; starts what is missing, cleans what is left.
 
-    `slow`: so many Mbit/s between the nodes, in networks of their own. Raises Problem where there
-    can be none, and when it does not come up; nothing is left then.
+    Raises Problem where there can be none, and when it does not come up; nothing is left then.
     """
-    refuse_without_slurm()
-    if slow is not None:
-        _check_link(slow)
+    if reason := configuration.obstacle():
+        raise Problem(reason)
     folder = learners()
     with _alone(folder):
         slurm = Slurm(folder)
         if slurm.keeper() is None:
             _clean(folder)
-            _start(folder, slow, follow=False)
-        elif folder.mbit != slow:
-            raise Problem("the cluster is up with another network: `course cluster down` first")
+            _start(folder, follow=False)
         else:
             slurm.start_nodes()
             _wait_until_ready(slurm)
@@ -67,17 +61,16 @@ def down() -> bool:
 
 
 @contextlib.contextmanager
-def running(slow: float | None = None) -> Iterator[Slurm]:
+def running() -> Iterator[Slurm]:
     """A cluster of one's own beside the learner's: up inside, gone afterwards.
 
-    Also when this process is killed. `slow`, and the Problems raised, are those of `up`.
+    Also when this process is killed. Raises the Problems of `up`.
     """
-    refuse_without_slurm()
-    if slow is not None:
-        _check_link(slow)
+    if reason := configuration.obstacle():
+        raise Problem(reason)
     # Not in TMPDIR, which may be too long a path for sockets.
     folder = Folder(Path(f"/tmp/course_cluster_{secrets.token_hex(4)}"))
-    keeper = _start(folder, slow, follow=True)
+    keeper = _start(folder, follow=True)
     try:
         yield Slurm(folder)
     finally:
@@ -102,25 +95,16 @@ def _alone(folder: Folder) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_link(mbit: float) -> None:
-    link_limit(mbit)
-    if reason := two_nodes.obstacle():
-        raise Problem(f"a slow link is not possible on this machine: {reason}")
-
-
-def _start(folder: Folder, slow: float | None, follow: bool) -> "subprocess.Popen[bytes]":
+def _start(folder: Folder, follow: bool) -> "subprocess.Popen[bytes]":
     """Start the keeper, and return it when both nodes are ready; else nothing is left."""
     folder.make()
     try:
-        if slow is not None:
-            folder.slow.write_text(str(slow))
         configuration.write(folder)
-        network = private_network() if slow is not None else []
         mode = "follow" if follow else "stay"
         with open(folder.log / "keeper", "wb") as log:
             # In a session of its own: neither Ctrl-C nor the end of a terminal is meant for it.
             keeper = subprocess.Popen(
-                [*network, sys.executable, "-m", KEEPER, str(folder.path), mode],
+                [sys.executable, "-m", KEEPER, str(folder.path), mode],
                 env=environment(folder) | {MARK: str(folder.path)},
                 stdin=subprocess.PIPE if follow else subprocess.DEVNULL,
                 stdout=log,
@@ -151,9 +135,7 @@ def _wait_until_ready(slurm: Slurm, keeper: "subprocess.Popen[bytes] | None" = N
 
 def _last_words(folder: Folder) -> str:
     """Which daemon ended, and why: the keeper's last line."""
-    log = folder.log / "keeper"
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    said = lines[-1] if lines else "its keeper said nothing"
+    said = last_line(folder.log / "keeper", "its keeper said nothing")
     if "Address already in use" in said:
         return f"another program took its port meanwhile: try again ({said})"
     return said

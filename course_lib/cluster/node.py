@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from course_lib.cluster.configuration import Folder, program
-from course_lib.cluster.processes import listen_for, start
-from course_lib.launch.descendants import adopt_orphans
+from course_lib.cluster.processes import start
+from course_lib.launch.descendants import adopt_orphans, listen_for
 
 
 def main(folder: Folder, name: str) -> int:

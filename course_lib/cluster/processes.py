@@ -1,62 +1,12 @@
-"""A slow link between the nodes: a network for each, and a limited cable between the two.
-
-n1, slurmctld and munged share the network of their keeper, which has one of its own; n2 has
-another. Slurm's own words cross the cable as well. Works as root, and for everybody where the
-system allows namespaces of users, in which users keep their own names.
-"""
+"""The processes of a cluster: how they start, and which ones belong to it."""
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
 from course_lib.cluster.configuration import MARK, Folder
 from course_lib.launch.descendants import end_with_parent
-from course_lib.launch.two_nodes import ADDRESSES, LINK, link_limit, search_path
-
-# The cable is made on this side; its other end goes to the network of process $1.
-_CABLE = """
-set -e
-ip link set lo up
-ip link add $LINK type veth peer name $LINK netns $1
-"""
-_END = """
-set -e
-ip link set lo up
-ip address add $ADDRESS/24 dev $LINK
-tc qdisc add dev $LINK root tbf $LIMIT
-ip link set $LINK up
-"""
-
-
-def private_network() -> list[str]:
-    """The command that gives a program a network of its own, and the right to set it up."""
-    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    return ["unshare", *user, "--net"]
-
-
-def inside(pid: int) -> list[str]:
-    """The command that runs another one in the network of that keeper."""
-    user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-    return ["nsenter", f"--target={pid}", *user, "--net"]
-
-
-def lay(holder: int, mbit: float) -> None:
-    """Lay the cable from this network to that of the process `holder`, which is another.
-
-    Raises subprocess.CalledProcessError with the words of `ip` or `tc`.
-    """
-    _shell([], _CABLE, {"LINK": LINK}, str(holder))
-    there = ["nsenter", f"--target={holder}", "--net"]
-    for address, where in zip(ADDRESSES, ([], there), strict=True):
-        end = {"LINK": LINK, "ADDRESS": address, "LIMIT": link_limit(mbit)}
-        _shell(where, _END, end)
-
-
-def _shell(where: list[str], script: str, variables: dict[str, str], *arguments: str) -> None:
-    command = [*where, "sh", "-c", script, "sh", *arguments]
-    subprocess.run(command, env=os.environ | variables, check=True)
-
+from course_lib.launch.two_nodes import search_path
 
 # Of a Slurm around this one, say the cluster on which a learner works.
 _OF_SLURM = ("SLURM", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "MUNGE_")
@@ -82,14 +32,10 @@ def start(folder: Folder, name: str, command: list[str]) -> "subprocess.Popen[by
         )
 
 
-def listen_for(*numbers: signal.Signals) -> int:
-    """A descriptor from which the numbers of arriving signals can be read, a byte each."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    for number in numbers:
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    return reading
+def last_line(path: Path, otherwise: str) -> str:
+    """The last line of a file; `otherwise` where there is none."""
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else otherwise
 
 
 def left_in(folder: Folder) -> list[int]:

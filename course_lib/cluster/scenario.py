@@ -13,12 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from course_lib.cluster.configuration import NODES
 from course_lib.cluster.life import running, status
-from course_lib.cluster.processes import steps_in
+from course_lib.cluster.processes import last_line, steps_in
 from course_lib.cluster.slurm import Slurm
 from course_lib.problem import Problem
-from course_lib.validation import choice, number, whole
 
 JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable"
 
@@ -29,14 +27,12 @@ def batch_script(
     every: int = 5,
     pause_s: float = 0.0,
     *,
-    interface: str = "lo",
     python: str = sys.executable,
 ) -> str:
     """What `sbatch` takes: torchrun on two nodes, and a job that resumes from `folder`.
 
     `steps` updates with a checkpoint after each `every`; `pause_s` of rest after each update leave
-    time to watch. `interface`: the network between the nodes, wire0 where it is a slow one;
-    `python`: what both nodes call it.
+    time to watch. `python`: what both nodes call it.
     """
     python, where = shlex.quote(python), shlex.quote(str(folder))
     return f"""#!/bin/bash
@@ -56,7 +52,7 @@ START=${{SLURM_RESTART_COUNT:-0}}
 # can reach. Nodes with a network of their own meet on the first of them:
 #   HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
 #   --rdzv-endpoint=$HEAD:29400
-export COURSE_STORE=$FOLDER/store.$START GLOO_SOCKET_IFNAME={interface}
+export COURSE_STORE=$FOLDER/store.$START GLOO_SOCKET_IFNAME=lo
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1
 
 srun {python} -m torch.distributed.run \\
@@ -152,20 +148,15 @@ def requeue(
     update let the node die in time; `tell` is called with each event as it happens. Raises Problem
     where there is no Slurm, and when the job does not recover.
     """
-    whole("steps", steps, least=3, most=10_000)
-    whole("every", every, most=steps)
-    whole("kill_after", kill_after, most=steps - 1)
-    choice("node", node, NODES)
-    number("pause_s", pause_s, least=0, most=60)
 
     def on(slurm: Slurm) -> Requeued:
         with tempfile.TemporaryDirectory(prefix="course_requeue_") as path:
             peaceful, lossy = Path(path, "peaceful"), Path(path, "lossy")
-            script = batch_script(peaceful, steps, every, interface=slurm.interface)
+            script = batch_script(peaceful, steps, every)
             with _Job.submitted(slurm, peaceful, script) as job:
                 job.wait_for("COMPLETED")
                 losses_undisturbed = job.losses()
-            script = batch_script(lossy, steps, every, pause_s, interface=slurm.interface)
+            script = batch_script(lossy, steps, every, pause_s)
             with _Job.submitted(slurm, lossy, script, tell) as job:
                 _lose(job, node, kill_after)
                 _recover(job, node)
@@ -306,11 +297,6 @@ class _Job:
         while not condition():
             state = self.fields().get("JobState", "unknown to Slurm")
             if state in _ENDED or time.monotonic() > until_s:
-                said = self._output()
+                said = last_line(self.folder / "output", "nothing")
                 raise Problem(f"the job is {state} before {what}; its output ends with: {said}")
             time.sleep(_POLL_S)
-
-    def _output(self) -> str:
-        path = self.folder / "output"
-        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return lines[-1] if lines else "nothing"

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.cluster.configuration import NODES, PAPER, Folder
-from course_lib.cluster.processes import environment, inside, is_running, left_in
+from course_lib.cluster.processes import environment, is_running, left_in
 from course_lib.launch.descendants import descendants, kill
-from course_lib.launch.two_nodes import LINK
 from course_lib.validation import choice
 
 KEEPER, NODE = "course_lib.cluster.keeper", "course_lib.cluster.node"
@@ -47,23 +46,13 @@ class Slurm:
         Raises subprocess.TimeoutExpired.
         """
         return subprocess.run(
-            [*self.entering(), *command],
+            list(command),
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeout_s,
         )
-
-    @property
-    def interface(self) -> str:
-        """The network interface by which nodes reach each other, for GLOO_SOCKET_IFNAME."""
-        return LINK if self.folder.mbit else "lo"
-
-    def entering(self) -> list[str]:
-        """What must precede a command: nothing, unless the nodes have their own network."""
-        keeper = self.keeper()
-        return inside(keeper) if keeper and self.folder.mbit else []
 
     def keeper(self) -> int | None:
         """The process that keeps it; None if there is none."""

@@ -1,5 +1,6 @@
 """What a comparison found: each tensor's verdict, and the sentence."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,11 @@ class Judged:
     typical: float
     verdict: str
     looks_like: str = ""  # what the difference looks like, where it is more than rounding
+
+    @property
+    def ratio(self) -> float:
+        """How much larger the difference is than rounding usually is."""
+        return self.measured / self.typical
 
     @property
     def title(self) -> str:
@@ -72,78 +78,68 @@ class Compared:
 
     def report(self) -> str:
         """The sentence, what is known about the first diverging tensor, and a table."""
-        return "\n".join([self._sentence(), *self._about(), "", *self._table(), *self._missing()])
+        lines = [self._sentence(), *self._about(), "", *self._table()]
+        if self.missing:
+            more = len(self.missing) - _SHOWN
+            rest = [f"and {more} more"] if more > 0 else []
+            lines += ["", f"not compared: {'; '.join([*self.missing[:_SHOWN], *rest])}"]
+        return "\n".join(lines)
 
     def _sentence(self) -> str:
-        count = len(self.tensors)
-        if self.verdict == VERDICTS[0]:
-            worst = max(self.tensors, key=lambda tensor: tensor.measured / tensor.typical)
-            ratio = worst.measured / worst.typical
-            how = f"within {ratio:.1g} times the typical rounding" if ratio else "to the last bit"
-            left = f", {len(self.missing)} could not be compared" if self.missing else ""
-            return f"Rounding: all {count} tensors agree {how}{left}.{self._hidden()}"
-        assert self.diverging is not None
-        where = self.diverging.title
-        if self.verdict == VERDICTS[1]:
+        first = self.diverging
+        if first is not None and self.verdict == VERDICTS[1]:
             return (
-                f"Don't know: the {where} differs by somewhat more than rounding usually does. "
-                "Record both runs with more digits, fp32 or fp64: rounding shrinks, a bug stays."
+                f"Don't know: the {first.title} differs by somewhat more than rounding usually "
+                "does. Record both runs with more digits, fp32 or fp64: rounding shrinks, a bug "
+                "stays."
             )
-        return f"More than rounding: the first tensor that differs is the {where}."
+        if first is not None:
+            return f"More than rounding: the first tensor that differs is the {first.title}."
+        ratio = max(tensor.ratio for tensor in self.tensors)
+        how = f"within {ratio:.1g} times the typical rounding" if ratio else "to the last bit"
+        left = f", {len(self.missing)} could not be compared" if self.missing else ""
+        hidden = ""
+        if coarse := [tensor for tensor in self.tensors if tensor.dtype not in ("fp32", "fp64")]:
+            worst = max(coarse, key=lambda tensor: tensor.typical)
+            hidden = (
+                f" In {worst.dtype} a bug hides that changes a tensor by less than "
+                f"{ROUNDING_UP_TO * worst.typical:.0e} of its largest number: record both in fp32 "
+                "to see it."
+            )
+        return f"Rounding: all {len(self.tensors)} tensors agree {how}{left}.{hidden}"
 
-    def _hidden(self) -> str:
-        """What so few digits cannot show."""
-        coarse = [tensor for tensor in self.tensors if tensor.dtype not in ("fp32", "fp64")]
-        if not coarse:
-            return ""
-        worst = max(coarse, key=lambda tensor: tensor.typical)
-        least = ROUNDING_UP_TO * worst.typical
-        return (
-            f" In {worst.dtype} a bug hides that changes a tensor by less than {least:.0e} of its"
-            " largest number: record both in fp32 to see it."
-        )
-
-    def _about(self) -> list[str]:
+    def _about(self) -> Iterator[str]:
+        """What is known about the first diverging tensor."""
         tensor = self.diverging
         if tensor is None:
-            return []
+            return
         shape = " x ".join(map(str, tensor.shape)) or "one number"
         sums = f" in sums of {tensor.terms} terms" if tensor.terms > 1 else ""
-        lines = [
-            f"  shape {shape}, {tensor.dtype}, {tensor.read_as}",
+        yield f"  shape {shape}, {tensor.dtype}, {tensor.read_as}"
+        yield (
             f"  differs by {tensor.measured:.2g} of its largest number; rounding{sums} would "
-            f"make about {tensor.typical:.1g}",
-        ]
+            f"make about {tensor.typical:.1g}"
+        )
         if tensor.looks_like:
-            lines.append(f"  {tensor.looks_like}")
+            yield f"  {tensor.looks_like}"
         if self.before is not None:
-            lines.append(f"  the last tensor that is right: {self.before.title}")
-        return lines
+            yield f"  the last tensor that is right: {self.before.title}"
 
-    def _table(self) -> list[str]:
+    def _table(self) -> Iterator[str]:
         """The tensors around the first diverging one, or the worst."""
-        place = self.tensors.index(self.diverging) if self.diverging else 0
-        start = max(0, min(place - 2, len(self.tensors) - _SHOWN))
-        shown = self.tensors[start : start + _SHOWN]
         if self.diverging is None:
-            shown = tuple(sorted(self.tensors, key=lambda t: -t.measured / t.typical)[:_SHOWN])
+            shown = tuple(sorted(self.tensors, key=lambda tensor: -tensor.ratio)[:_SHOWN])
+        else:
+            place = self.tensors.index(self.diverging)
+            start = max(0, min(place - 2, len(self.tensors) - _SHOWN))
+            shown = self.tensors[start : start + _SHOWN]
         width = max(len(tensor.title) for tensor in shown)
-        head = f"{'tensor':<{width}}  differs by  rounding    ratio  verdict"
-        return [head, *(_row(tensor, width) for tensor in shown)]
-
-    def _missing(self) -> list[str]:
-        more = len(self.missing) - _SHOWN
-        rest = [f"and {more} more"] if more > 0 else []
-        told = "; ".join([*self.missing[:_SHOWN], *rest])
-        return ["", f"not compared: {told}"] if self.missing else []
-
-
-def _row(tensor: Judged, width: int) -> str:
-    ratio = tensor.measured / tensor.typical
-    return (
-        f"{tensor.title:<{width}}  {tensor.measured:>10.1e}  {tensor.typical:>8.0e}  "
-        f"{ratio:>7.2g}  {tensor.verdict}"
-    )
+        yield f"{'tensor':<{width}}  differs by  rounding    ratio  verdict"
+        for one in shown:
+            yield (
+                f"{one.title:<{width}}  {one.measured:>10.1e}  {one.typical:>8.0e}  "
+                f"{one.ratio:>7.2g}  {one.verdict}"
+            )
 
 
 NAMES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -169,15 +165,17 @@ def compare(first: Path | str, second: Path | str) -> Compared:
         found = [rank[key] for rank in others if key in rank]
         pieces = [other.value for other in found]
         readings = list(right_readings(entry.kind, pieces, entry.value, own_rows)) if pieces else []
-        if readings and all(other.times == entry.times for other in found):
+        times = next((other.times for other in found if other.times != entry.times), None)
+        if readings and times is None:
             bias = reference[0].get(("weight", f"{entry.name}.bias"))
             judged.append(_judge(entry, pieces, readings, expected, bias))
-        else:
-            why = f"of other shapes in {second}" if pieces else f"only in {first}"
-            if readings:
-                other = next(other for other in found if other.times != entry.times)
-                why = f"{entry.times} × in {first}, {other.times} × in {second}"
-            missing.append(f"{' '.join(key).strip()} ({why})")
+            continue
+        why = f"only in {first}"
+        if readings:
+            why = f"{entry.times} × in {first}, {times} × in {second}"
+        elif pieces:
+            why = f"of other shapes in {second}"
+        missing.append(f"{' '.join(key).strip()} ({why})")
     known = set().union(*others)
     missing += [f"{' '.join(key)} (only in {second})" for key in sorted(known - {*reference[0]})]
     if not judged:

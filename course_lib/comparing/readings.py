@@ -85,7 +85,7 @@ def joined(pieces: list[Tensor], dimension: int, parts: int = 1) -> Tensor:
 
 
 def _same(pieces: list[Tensor], expected: Tensor) -> Reading:
-    """Whichever rank is furthest from what is expected speaks for all."""
+    """The rank that is furthest from what is expected speaks for all."""
     words = "the same on every rank" if len(pieces) > 1 else "whole"
     return Reading(words, max(pieces, key=lambda piece: relative(piece, expected)))
 
@@ -166,16 +166,12 @@ def _mistakes(pieces: list[Tensor], expected: Tensor) -> Iterator[Reading]:
 
 def _factors(ranks: int) -> Iterator[tuple[float, str]]:
     if ranks > 1:
-        yield (
-            ranks,
-            f"it is {ranks} times what is expected: summed over {ranks} ranks once too often",
-        )
-        yield (
-            1 / ranks,
-            f"it is 1/{ranks} of what is expected: divided by {ranks} ranks once too often",
-        )
-        yield ranks**0.5, f"it is √{ranks} times what is expected"
-        yield ranks**-0.5, f"it is 1/√{ranks} of what is expected"
+        expected = "what is expected"
+        once = f"{ranks} ranks once too often"
+        yield ranks, f"it is {ranks} times {expected}: summed over {once}"
+        yield 1 / ranks, f"it is 1/{ranks} of {expected}: divided by {once}"
+        yield ranks**0.5, f"it is √{ranks} times {expected}"
+        yield ranks**-0.5, f"it is 1/√{ranks} of {expected}"
     yield -1.0, "it has the wrong sign"
     for factor in (2.0, 0.5):
         yield factor, f"it is {factor:g} times what is expected"

@@ -34,27 +34,21 @@ class Entry:
         return self.kind, self.name
 
 
-def write(folder: Path, rank: int, ranks: int, entries: list[Entry]) -> None:
-    """Write rank<rank>.pt."""
-    page = {"ranks": ranks, "entries": [asdict(entry) for entry in entries]}
-    torch.save(page, folder / f"rank{rank}.pt")
-
-
 def read(folder: Path) -> list[dict[tuple[str, str], Entry]]:
     """The entries of each rank, by key, in the order in which they arose.
 
     Raises Problem for a folder that has no run, or not all of its ranks.
     """
-    first = _page(folder / "rank0.pt", folder)
-    pages = [first]
-    for rank in range(1, first["ranks"]):
-        pages.append(_page(folder / f"rank{rank}.pt", folder))
+    pages = [_page(folder, 0)]
+    pages += [_page(folder, rank) for rank in range(1, pages[0]["ranks"])]
     if any(page["ranks"] != len(pages) for page in pages):
         raise Problem(f"{folder} mixes runs on different numbers of ranks: record into a new one")
-    return [{entry.key: entry for entry in _entries(page)} for page in pages]
+    runs = [[Entry(**fields) for fields in page["entries"]] for page in pages]
+    return [{entry.key: entry for entry in entries} for entries in runs]
 
 
-def _page(path: Path, folder: Path) -> dict[str, Any]:
+def _page(folder: Path, rank: int) -> dict[str, Any]:
+    path = folder / f"rank{rank}.pt"
     try:
         page: dict[str, Any] = torch.load(path, weights_only=True)
         if set(page) == {"ranks", "entries"}:
@@ -67,10 +61,6 @@ def _page(path: Path, folder: Path) -> dict[str, Any]:
     except Exception:  # whatever else torch cannot read
         pass
     raise Problem(f"{path} is no record of an update: record it again, into a new folder")
-
-
-def _entries(page: dict[str, Any]) -> list[Entry]:
-    return [Entry(**fields) for fields in page["entries"]]
 
 
 # What wrappers put in front of the names of what they wrap.
@@ -133,15 +123,17 @@ class Recording:
                 gradient = self.parameters[name].grad
                 if gradient is not None:
                     self._keep("gradient of the weight", name, gradient, rows)
-            write(self.folder, self.rank, self.ranks, list(self.entries.values()))
+            entries = [asdict(entry) for entry in self.entries.values()]
+            page = {"ranks": self.ranks, "entries": entries}
+            torch.save(page, self.folder / f"rank{self.rank}.pt")
 
     def _output(self, name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
         # A second forward pass, of activations that are recomputed, comes inside the backward pass.
         backward = torch._C._current_graph_task_id() >= 0  # torch.utils.checkpoint asks it, too
         if backward or not isinstance(output, Tensor):
             return
-        if any(output is other for other in self.outputs):
-            return  # a container's output is that of its last module
+        if any(output is other for other in self.outputs):  # of a container and its last module
+            return
         self.outputs.append(output)
         self._keep("output", name, output, _terms(module))
         if output.requires_grad:

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from course_lib import launch, mine
 from course_lib.demos import collectives
 from course_lib.demos.shared.batch import Batch
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.demos.tp.versions import PAIR, own_pair
 from course_lib.scratch.collectives import Peers
 from course_lib.scratch.three_d import Coordinates, Mesh, ThreeD, axes
@@ -88,27 +88,20 @@ def main(options: Options) -> Result:
 
     Found are the coordinates of each rank, and which of BUILT are the learner's.
     """
-    rank = launch.init()
-    layout, training = options.layout(rank.world), options.training()
-    reference = one_process(training, rank.device)
+    training, ranks = options.training(), launch.init().world
+    layout, comparison = options.layout(ranks), Comparison(training)
     mesh = mine.get("Mesh", options.parts)(layout.dp, layout.tp, layout.pp)
     yours = [name for name in BUILT if options.parts == "mine" and mine.is_mine(name)]
-    version = follow(
+    comparison.follow(
         Mixed(training, layout, mesh, options.parts),
-        training,
-        reference,
         _predicted(training, layout, mesh.place, options.parts),
         predicted_stored(training, layout, mesh.place.pp),
         axes=axes(mesh),
     )
-    return compared(
+    return comparison.result(
         "three_d",
-        rank,
-        options.model,
-        reference,
-        [version],
         notes=_notes(mesh, layout, training) + _credit(yours),
-        places=[mesh.place_of(number)._asdict() for number in range(rank.world)],
+        places=[mesh.place_of(number)._asdict() for number in range(ranks)],
         yours=yours,
     )
 

@@ -60,7 +60,7 @@ def flights(kind: str) -> dict[int, list[dict[str, Any]]]:
     Recorded once with torch 2.13 on gloo; keys that nobody reads here were left out. Raises
     ValueError for another kind.
     """
-    told = json.loads(files("course_lib.data").joinpath("flights.json").read_text("utf-8"))
-    if kind not in told:
-        raise ValueError(f"{kind!r} was not recorded: take one of {', '.join(told)}")
-    return {int(rank): entries for rank, entries in told[kind].items()}
+    recorded = json.loads(files("course_lib.data").joinpath("flights.json").read_text("utf-8"))
+    if kind not in recorded:
+        raise ValueError(f"{kind!r} was not recorded: take one of {', '.join(recorded)}")
+    return {int(rank): entries for rank, entries in recorded[kind].items()}

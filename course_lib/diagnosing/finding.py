@@ -1,7 +1,11 @@
-"""What the doctor says, and the words that it is said in."""
+"""What the doctor says, and the words that it is said in.
+
+What ranks did is said in the past tense, whose verbs are the same for one rank and for several.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from course_lib.diagnosing.page import Call, Line
 
@@ -26,38 +30,40 @@ class Finding:
     lines: dict[int, Line] = field(default_factory=dict)
 
 
+def found(
+    cause: str,
+    sentence: str,
+    remedy: str,
+    ranks: Iterable[int] = (),
+    lines: dict[int, Line | None] | None = None,
+) -> Finding:
+    """A Finding with those of the lines that are known."""
+    known = {rank: line for rank, line in (lines or {}).items() if line}
+    return Finding(cause, sentence, remedy, tuple(ranks), known)
+
+
 def named(ranks: Iterable[int]) -> str:
-    """ "rank 1", "ranks 0 and 2", "ranks 0, 1 and 3"."""
-    numbers = [str(rank) for rank in sorted(ranks)]
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
-
-
-def begins(ranks: Iterable[int]) -> str:
-    """The same at the beginning of a sentence."""
-    return named(ranks).capitalize()
+    """Such as "rank 1" or "ranks 0, 1 and 3"."""
+    *most, last = map(str, sorted(ranks))
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def accused(ranks: Sequence[int]) -> str:
-    """ "Rank 1 is the cause: it", "Ranks 1 and 2 are the cause: they"."""
-    return f"{begins(ranks)} {verb(ranks, 'is the cause: it', 'are the cause: they')}"
+    """How a sentence begins that goes on with what these ranks did."""
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]} is the cause: it"
+    return f"{named(ranks).capitalize()} are the cause: they"
 
 
 def opening(blamed: Sequence[int], side: Sequence[int], all_: Iterable[int]) -> str:
-    """How a sentence begins that goes on with what `side` does; without `blamed`, nobody is."""
+    """How a sentence begins that goes on with what `side` did; without `blamed`, nobody is."""
     if blamed:
         return accused(blamed)
-    return f"{begins(all_)} disagree, and nothing shows which is wrong: {named(side)}"
-
-
-def verb(ranks: Sequence[int], one: str, many: str) -> str:
-    """The verb for so many."""
-    return one if len(ranks) == 1 else many
+    return f"{named(all_).capitalize()} disagree, and nothing shows which is wrong: {named(side)}"
 
 
 def at(line: Line | None) -> str:
-    """at train.py:42 (`time.sleep(1)`), with a blank before; nothing for an unknown line."""
+    """Such as " at train.py:42 (`time.sleep(1)`)"; nothing for an unknown line."""
     if line is None:
         return ""
     text = line.text if len(line.text) <= 70 else line.text[:67] + "..."
@@ -65,20 +71,12 @@ def at(line: Line | None) -> str:
 
 
 def size(call: Call) -> str:
-    """The elements and types of what is sent: "4 float", "4000 float"; "" where not known."""
+    """The elements and types of what is sent: "4 float", "4,000 float"; "" where not known."""
     pairs = zip(call.sizes, call.dtypes, strict=False)
-    parts = [f"{elements(shape):,} {kind.lower()}" for shape, kind in pairs]
+    parts = [f"{prod(shape):,} {kind.lower()}" for shape, kind in pairs]
     return " + ".join(parts[:3]) + (" + …" if len(parts) > 3 else "")
 
 
-def elements(shape: Sequence[int]) -> int:
-    """How many numbers a tensor of that shape has."""
-    count = 1
-    for length in shape:
-        count *= length
-    return count
-
-
 def the(call: Call) -> str:
-    """ "all_reduce number 17"; without its number where it is not known."""
+    """Such as "all_reduce number 17"; without its number where it is not known."""
     return f"{call.name} number {call.number}" if call.number else call.name

@@ -6,8 +6,8 @@ from statistics import median
 
 from course_lib.diagnosing.absences import absent, circle, ended, never_came
 from course_lib.diagnosing.disagreements import disagreement, other_group, sizes_said
-from course_lib.diagnosing.finding import HOW_TO_RECORD, Finding, accused, at, named, the
-from course_lib.diagnosing.page import Line, Page, own_line
+from course_lib.diagnosing.finding import HOW_TO_RECORD, Finding, accused, at, found, named, the
+from course_lib.diagnosing.page import NO_PAGE, Page, most_seen
 from course_lib.diagnosing.standing import STILL_S, Evidence, Standing, standings
 
 _LEAST_CALLS = 6
@@ -23,8 +23,8 @@ def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     Clocks of several machines differ, so that times alone accuse nobody: the others must have been
     seen waiting as well.
     """
-    pages = [record.page for record in evidence.records if record.page]
-    if len(pages) < 2 or len(pages) < len(stand):
+    pages = [record.page for record in evidence.records]
+    if len(stand) < 2 or NO_PAGE in pages:
         return None
     arrivals = _arrivals(pages)
     if len(arrivals) < _LEAST_CALLS:
@@ -42,7 +42,7 @@ def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     others = [share for other, share in enumerate(waits) if other != rank]
     if waits[rank] > _WAITS_LITTLE or min(others) < _WAIT_MUCH:
         return None
-    line = _busy_line(pages[rank])
+    line = most_seen(stack for stack in pages[rank].all if not stack.waits)
     sentence = (
         f"{accused([rank])} is slow, not stuck: it came last to {last.count(rank)} of {len(late)}"
         f" collectives, {late_s * 1000:.0f} ms behind the first, and spends its time{at(line)};"
@@ -52,7 +52,7 @@ def straggler(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
         "Look for more data or work on this rank, another program on its processor, or a slower"
         " device (clock, temperature, link)."
     )
-    return Finding("straggler", sentence, remedy, (rank,), {rank: line} if line else {})
+    return found("straggler", sentence, remedy, (rank,), {rank: line})
 
 
 def _arrivals(pages: Sequence[Page]) -> list[list[float]]:
@@ -66,18 +66,7 @@ def _arrivals(pages: Sequence[Page]) -> list[list[float]]:
 def _waiting_share(page: Page) -> float:
     """The share of its samples that were taken inside torch.distributed."""
     total = sum(stack.samples for stack in page.all)
-    waiting = sum(stack.samples for stack in page.all if any(line.torch for line in stack.lines))
-    return waiting / total if total else 0.0
-
-
-def _busy_line(page: Page) -> Line | None:
-    """The program's own line where it was seen most often, outside torch.distributed."""
-    seen: dict[Line, int] = {}
-    for stack in page.all:
-        line = own_line(stack.lines)
-        if line and not any(each.torch for each in stack.lines):
-            seen[line] = seen.get(line, 0) + stack.samples
-    return max(seen, key=lambda line: seen[line], default=None)
+    return sum(stack.samples for stack in page.all if stack.waits) / (total or 1)
 
 
 Cause = Callable[[Evidence, Sequence[Standing]], Finding | None]
@@ -112,21 +101,15 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
-    if not evidence.pages:
-        return Finding(
-            "unknown",
-            "Don't know: no rank left a page here",
-            HOW_TO_RECORD,
-        )
+    if all(record.page == NO_PAGE for record in evidence.records):
+        return Finding("unknown", "Don't know: no rank left a page here", HOW_TO_RECORD)
     if stand and all(each.state == "returned" for each in stand):
-        many = f"all {len(stand)} ranks have" if len(stand) > 1 else "the one rank has"
-        return Finding("nothing", f"Nothing wrong found: {many} finished")
+        return Finding("nothing", "Nothing wrong found: every rank has finished")
     silent = [each.rank for each in stand if each.state == "silent"]
     if silent:
         return Finding(
             "unknown",
-            f"Don't know: {named(silent)} left no page, so that nothing is known of where"
-            f" {'it was' if len(silent) == 1 else 'they were'}",
+            f"Don't know: {named(silent)} left no page",
             "Bring the files of all ranks into one folder.",
         )
     if all(each.still_s < STILL_S for each in stand):
@@ -153,17 +136,6 @@ def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
 
 def _line(each: Standing) -> str:
     """What one rank does, on one line."""
-    what = {
-        "ended": "ended by itself",
-        "returned": "has finished",
-        "joining": "waits to begin",
-        "waiting": f"is in {the(each.call)}" if each.call else "was aborted",
-        "message": f"is in {each.text} with rank {each.peer}",
-        "locked": f"waits for a lock that rank {each.peer} holds",
-        "unseen": "waits for something that is not recorded",
-        "own": "is in its own code",
-        "silent": "left no page",
-    }[each.state]
-    place = "" if each.state == "returned" else at(each.line)
+    where = "" if each.state == "returned" else at(each.line)
     since = f", for {each.still_s:.1f} s" if each.still_s >= STILL_S else ""
-    return f"  rank {each.rank} {what}{place}{since}"
+    return f"  rank {each.rank} {each.does}{where}{since}"

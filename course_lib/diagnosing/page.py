@@ -8,8 +8,9 @@ FOLDER/nccl_trace_rank_0, …        torch's own dumps, which are read as well
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 _NOT_OWN = re.compile(
@@ -51,7 +52,7 @@ class Line:
         return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
 
 
-def own_line(stack: "tuple[Line, ...]") -> Line | None:
+def own_line(stack: Sequence[Line]) -> Line | None:
     """The innermost line of the program itself; `stack` has the innermost line last."""
     return next((line for line in reversed(stack) if line.own), None)
 
@@ -91,19 +92,31 @@ class Stack:
     samples: int
     lines: tuple[Line, ...]
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is inside torch.distributed."""
+        return any(line.torch for line in self.lines)
+
+
+def most_seen(stacks: Iterable[Stack]) -> Line | None:
+    """The program's own line at which most samples were taken."""
+    seen: Counter[Line] = Counter()
+    for stack in stacks:
+        if line := own_line(stack.lines):
+            seen[line] += stack.samples
+    return max(seen, key=lambda line: seen[line], default=None)
+
 
 @dataclass(frozen=True)
 class Page:
     """What one rank knows of itself.
 
-    state: "joining", "running", "returned" or "failed"; launch: the same for all ranks that started
-    together; still_s: for how long it has called no collective, sent or received nothing, and ended
-    no step; stack: where its main thread is, the innermost line last; since: samples of it in that
-    time, all: in its life; message, peer, tag: "recv", the rank it receives from just now and the
-    tag, or "send"; "" and -1 for none; groups: the ranks of each process group; error, reason: what
-    it raised, or one of its threads while it runs, and that in a sentence; pid, locked_by: of its
-    process, and of the one that holds the file's lock for which it waits; 0 for none; hears:
-    SIGTERM would leave a trace.
+    state: "joining", "running", "returned", "failed" or "absent"; launch: the same for all ranks
+    that started together; still_s: for how long it has called no collective, sent or received
+    nothing, and ended no step; stack: where its main thread is, the innermost line last; since:
+    samples of it in that time, all: in its life; message, peer: "recv" and the rank it receives
+    from just now, or "send"; "" and -1 for none; groups: the ranks of each process group; error,
+    reason: what it raised, and that in a sentence; hears: SIGTERM would leave a trace.
     """
 
     rank: int
@@ -118,9 +131,6 @@ class Page:
     reason: str = ""
     peer: int = -1
     message: str = ""
-    tag: int = 0
-    pid: int = 0
-    locked_by: int = 0
     hears: bool = False
     stack: tuple[Line, ...] = ()
     since: tuple[Stack, ...] = ()
@@ -128,25 +138,18 @@ class Page:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: tuple[Call, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """As plain lists, dicts, numbers and words."""
-        return asdict(self)
 
+NO_PAGE = Page(-1, 0, state="absent")
 
 _PATH = 6  # own lines kept of a call
 _C10D = "/torch/distributed/distributed_c10d.py"
 
 
-def no_source(_file: str, _line: int) -> str:
-    """For records of another machine: what is written in a line is not known here."""
-    return ""
-
-
-def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = no_source) -> Call:
+def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = lambda *_: "") -> Call:
     """One entry as a Call. Raises KeyError, TypeError or ValueError for anything else.
 
-    `source` gives the text of a line. Keys: torch.distributed.flight_recorder, version 2.10; the
-    root and the operator are the course's own.
+    `source` gives the text of a line, which is not known for records of another machine. Keys:
+    torch.distributed.flight_recorder, version 2.10; the root and the operator are the course's own.
     """
     frames = tuple(
         Line(str(frame["filename"]), int(frame["line"]), str(frame["name"]))

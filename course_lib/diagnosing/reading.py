@@ -7,13 +7,13 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 
-from course_lib.diagnosing.page import Call, Line, Page, Stack, call_of
+from course_lib.diagnosing.page import NO_PAGE, Line, Page, call_of
 from course_lib.diagnosing.standing import End, Evidence, Record
 
 DUMP = "dump"  # what a page of a dump has in the place of its launch
@@ -44,11 +44,12 @@ def page_of_dump(data: bytes, rank: int) -> Page:
         for name, config in dict(dump.get("pg_config") or {}).items()
         if str(name)  # gloo's is of no group
     }
-    calls = tuple(call_of(entry) for entry in entries if not entry.get("is_p2p"))
+    largest = [rank + 1 for ranks in groups.values() for rank in ranks if rank < MOST_RANKS]
+    calls = [call_of(entry) for entry in entries if not entry.get("is_p2p")]
     message, peer = _message(entries, groups)
     return Page(
         rank=rank,
-        world=max([rank + 1, *(len(ranks) for ranks in groups.values()), *_largest(groups)]),
+        world=max([rank + 1, *(len(ranks) for ranks in groups.values()), *largest]),
         launch=DUMP,
         at_s=max((call.at_s for call in calls), default=0.0),
         # Dumps are written when a time limit of minutes has passed.
@@ -56,7 +57,7 @@ def page_of_dump(data: bytes, rank: int) -> Page:
         message=message,
         peer=peer,
         groups={name: ranks for name, ranks in groups.items() if ranks},
-        calls=_numbered(calls),
+        calls=tuple(call for call in calls if call.number > 0),
     )
 
 
@@ -64,10 +65,6 @@ def _ranks(config: Any) -> list[Any]:
     ranks = config.get("ranks", []) if isinstance(config, dict) else []
     found = json.loads(ranks) if isinstance(ranks, str) else ranks
     return found if isinstance(found, list) else []
-
-
-def _largest(groups: dict[str, tuple[int, ...]]) -> list[int]:
-    return [rank + 1 for ranks in groups.values() for rank in ranks if 0 <= rank < 100_000]
 
 
 def _message(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) -> tuple[str, int]:
@@ -81,13 +78,9 @@ def _message(entries: list[dict[str, Any]], groups: dict[str, tuple[int, ...]]) 
     return match["way"], ranks[peer] if peer < len(ranks) else peer
 
 
-def _numbered(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    return tuple(call for call in calls if call.number > 0)
-
-
 MOST_RANKS = 100_000
 _MOST_BYTES = 64 * 2**20  # of one file: a page has 30 kB
-_MOST_CALLS = 20_000  # of one rank
+_LARGE = 10**18
 _LOG_CHARACTERS = 16_384
 _BEHIND_S = 1.0  # a page is written four times a second
 _PAGE = re.compile(r"rank(\d{1,6})\.json")
@@ -101,16 +94,11 @@ def read(folder: Path) -> Evidence:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     notes: list[str] = []
     pages: dict[int, Page] = {}
-    for path in files:
-        if match := _PAGE.fullmatch(path.name):
-            page = _tried(path, notes, lambda path: page_of(_json(path)))
-            _add(pages, page, int(match[1]), path, notes)
-    for path in files:
-        match = _DUMP.fullmatch(path.name)
-        if match and path.suffix in ("", ".pickle", ".pkl") and int(match[1]) not in pages:
-            rank = int(match[1])
-            page = _tried(path, notes, partial(_dump, rank))
-            _add(pages, page, rank, path, notes)
+    for pattern, reader in ((_PAGE, _page), (_DUMP, _dump)):
+        for path in files:
+            match = pattern.fullmatch(path.name)
+            if match and (rank := int(match[1])) not in pages:
+                _add(pages, _tried(path, notes, partial(reader, rank)), rank, path, notes)
     path = folder / "launch.json"
     launch = _tried(path, notes, _json) if path.exists() else None
     launch = launch if isinstance(launch, dict) else {}
@@ -140,8 +128,9 @@ def read(folder: Path) -> Evidence:
         log = _text(folder / f"rank{rank}.log")
         records.append(
             Record(
-                rank, pages.get(rank), ends.get(rank), log, crash, fatal[1] if fatal else "",
-                aborted_outside(dump), bool(terms.get(rank)), behind_s.get(rank, 0.0),
+                rank, pages.get(rank, NO_PAGE), ends.get(rank), log, crash,
+                fatal[1] if fatal else "", aborted_outside(dump), bool(terms.get(rank)),
+                behind_s.get(rank, 0.0),
             )
         )  # fmt: skip
     return Evidence(tuple(records), tuple(notes))
@@ -174,6 +163,10 @@ def _bytes(path: Path) -> bytes:
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
     return path.read_bytes()
+
+
+def _page(_: int, path: Path) -> Page:
+    return page_of(_json(path))
 
 
 def _dump(rank: int, path: Path) -> Page:
@@ -254,8 +247,6 @@ def _ends(launch: dict[str, Any], notes: list[str]) -> dict[int, End]:
     for entry in entries if isinstance(entries, list) else ():
         try:
             rank, code = int(entry["rank"]), entry["exit_code"]
-            if not 0 <= rank < MOST_RANKS:
-                raise ValueError
             found[rank] = End(
                 exit_code=None if code is None else int(code),
                 returned=entry["returned"] is True,
@@ -265,92 +256,34 @@ def _ends(launch: dict[str, Any], notes: list[str]) -> dict[int, End]:
             )
         except (KeyError, TypeError, ValueError):
             notes.append("launch.json has an entry that is none: it was left out")
-    return found
-
-
-# --- from JSON to a page ----------------------------------------------------------------------
+    return {rank: end for rank, end in found.items() if 0 <= rank < MOST_RANKS}
 
 
 def page_of(data: Any) -> Page:
     """A page from what its file holds. Raises KeyError, TypeError or ValueError for others."""
-    page = Page(
-        rank=_whole(data["rank"]),
-        world=_whole(data["world"]),
-        launch=str(data["launch"])[:100],
-        state=str(data["state"]),
-        at_s=float(data["at_s"]),
-        still_s=float(data["still_s"]),
-        step=_whole(data["step"]),
-        steps=_whole(data["steps"]),
-        error=str(data["error"])[:_LOG_CHARACTERS],
-        reason=str(data["reason"])[:_LOG_CHARACTERS],
-        peer=int(data["peer"]),
-        message=str(data["message"])[:40],
-        tag=int(data.get("tag", 0)),
-        pid=_whole(data.get("pid", 0)),
-        locked_by=_whole(data.get("locked_by", 0)),
-        hears=data.get("hears") is True,
-        stack=_lines(data["stack"]),
-        since=_stacks(data["since"]),
-        all=_stacks(data["all"]),
-        groups={
-            str(name): tuple(_whole(rank) for rank in _some(ranks, MOST_RANKS))
-            for name, ranks in data["groups"].items()
-        },
-        calls=tuple(_call(entry) for entry in _some(data["calls"], _MOST_CALLS)),
-    )
+    page: Page = _decoded(Page, data)
     if page.state not in ("joining", "running", "returned", "failed"):
         raise ValueError("its state is none that a rank can have")
-    if not (abs(page.at_s) < 1e12 and 0 <= page.still_s < 1e9):
-        raise ValueError("its times are none")
-    return page
+    return replace(page, calls=tuple(replace(c, number=max(c.number, 1)) for c in page.calls))
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**18:
-        raise ValueError("a number in it is not one that counts something")
+def _decoded(kind: Any, value: Any) -> Any:
+    """The value as that type: a dataclass from a dict, a tuple from a list, or a plain one."""
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        known = {n: _decoded(of, value[n]) for n, of in hints.items() if n in value}
+        return cast(Any, kind)(**known)
+    if get_origin(kind) is dict:
+        of = get_args(kind)[1]
+        return {str(name): _decoded(of, each) for name, each in dict(value).items()}
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list) or len(value) > MOST_RANKS:
+            raise ValueError(f"a list in it is none, or has more than {MOST_RANKS:,} entries")
+        return tuple(_decoded(get_args(kind)[0], each) for each in value)
+    if kind is bool:
+        return value is True
+    if kind is str:
+        return str(value)[:_LOG_CHARACTERS]
+    if isinstance(value, bool) or not isinstance(value, int | kind) or not abs(value) < _LARGE:
+        raise ValueError("a number in it is not one that a rank writes")
     return value
-
-
-def _some(values: Any, most: int) -> Iterable[Any]:
-    if values is None:
-        return ()
-    if not isinstance(values, list) or len(values) > most:
-        raise ValueError(f"a list in it is none, or has more than {most:,} entries")
-    return values
-
-
-def _lines(values: Any) -> tuple[Line, ...]:
-    return tuple(_line(value) for value in _some(values, 1000))
-
-
-def _line(value: Any) -> Line:
-    return Line(
-        str(value["file"])[:1000],
-        _whole(value["line"]),
-        str(value["function"])[:200],
-        str(value["text"])[:1000],
-    )
-
-
-def _stacks(values: Any) -> tuple[Stack, ...]:
-    return tuple(Stack(_whole(v["samples"]), _lines(v["lines"])) for v in _some(values, 1000))
-
-
-def _call(value: Any) -> Call:
-    call = Call(
-        group=str(value["group"])[:200],
-        number=_whole(value["number"]),
-        operation=str(value["operation"])[:100],
-        name=str(value["name"])[:100],
-        sizes=tuple(tuple(_whole(n) for n in _some(s, 100)) for s in _some(value["sizes"], 10_000)),
-        dtypes=tuple(str(kind)[:40] for kind in _some(value["dtypes"], 10_000)),
-        over=value["over"] is True,
-        at_s=float(value["at_s"]),
-        path=_lines(value["path"]),
-        root=int(value.get("root", -1)),
-        operator=str(value.get("operator", ""))[:40],
-    )
-    if not abs(call.at_s) < 1e12:
-        raise ValueError("its times are none")
-    return replace(call, number=max(call.number, 1))

@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.diagnosing.page import Call, Line, Page, own_line
+from course_lib.diagnosing.finding import the
+from course_lib.diagnosing.page import NO_PAGE, Call, Line, Page, own_line
 
 # What a rank says whose peer is gone, or did not come: look at the peer first.
 FOLLOWED = re.compile(
@@ -39,7 +40,7 @@ class Record:
     """
 
     rank: int
-    page: Page | None = None
+    page: Page = NO_PAGE
     end: End | None = None
     log: str = ""
     crash: tuple[Line, ...] = ()
@@ -51,13 +52,12 @@ class Record:
     @property
     def error(self) -> str:
         """What it raised, or printed last."""
-        raised = self.page.error if self.page else ""
-        return raised or (self.end.reason if self.end else "")
+        return self.page.error or (self.end.reason if self.end else "")
 
     @property
     def stack(self) -> tuple[Line, ...]:
         """Where its main thread was last, the innermost line last."""
-        return self.crash or (self.page.stack if self.page else ())
+        return self.crash or self.page.stack
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,6 @@ class Evidence:
 
     records: tuple[Record, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def pages(self) -> int:
-        """How many ranks left a page."""
-        return sum(record.page is not None for record in self.records)
 
 
 _LOST = re.compile(r"closed by peer|reset by peer")
@@ -82,9 +77,8 @@ class Standing:
     """What one rank does.
 
     state: "ended" (raised or was killed by itself), "returned", "joining", "waiting" (in the
-    collective `call`), "message" (sends to or receives from `peer`), "locked" (waits for a lock
-    that `peer` holds), "unseen" (waits for something that no record shows), "own" (in its own code)
-    or "silent" (no page).
+    collective `call`), "message" (sends to or receives from `peer`), "unseen" (waits for something
+    that no record shows), "own" (in its own code) or "silent" (no page).
     """
 
     rank: int
@@ -95,26 +89,39 @@ class Standing:
     text: str = ""
     still_s: float = 0.0
 
+    @property
+    def does(self) -> str:
+        """The same in words that follow "rank 1"."""
+        return {
+            "ended": "ended by itself",
+            "returned": "has finished",
+            "joining": "waits to begin",
+            "waiting": f"is in {the(self.call)}" if self.call else "was aborted",
+            "message": f"is in {self.text} with rank {self.peer}",
+            "unseen": "waits for something that is not recorded",
+            "own": "is in its own code",
+            "silent": "left no page",
+        }[self.state]
+
 
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
     """Of every rank, in their order."""
-    holders = {r.page.pid: r.rank for r in evidence.records if r.page and r.page.pid}
-    told = any(record.told for record in evidence.records)
-    lost_s = [r.page.at_s for r in evidence.records if r.page and _LOST.search(r.page.error)]
+    asked = any(record.told for record in evidence.records)
+    lost_s = [r.page.at_s for r in evidence.records if _LOST.search(r.page.error)]
     # By then somebody was gone: it lost a peer, or a launcher began to end the others.
-    gone_s = math.inf if told else max(lost_s, default=-math.inf)
-    return tuple(_standing(record, holders, gone_s) for record in evidence.records)
+    gone_s = math.inf if asked else max(lost_s, default=-math.inf)
+    return tuple(_standing(record, gone_s) for record in evidence.records)
 
 
-def _standing(record: Record, holders: Mapping[int, int], gone_s: float) -> Standing:
+def _standing(record: Record, gone_s: float) -> Standing:
     page, end, rank = record.page, record.end, record.rank
     line = own_line(record.stack)
     left = end is not None and end.exit_code == 0 and not end.returned  # by os._exit(0)
-    if not left and ((page and page.state == "returned") or (end and end.returned)):
-        return Standing(rank, "returned", line=line, text=page.reason if page else "")
+    if not left and (page.state == "returned" or (end and end.returned)):
+        return Standing(rank, "returned", line=line, text=page.reason)
     if _ended_by_itself(record) or _vanished(record, gone_s):
         return Standing(rank, "ended", line=line, text=record.error)
-    if page is None:
+    if page.state == "absent":
         return Standing(rank, "silent", text=record.error)
     if not record.crash and (
         page.state == "joining" or (page.state == "failed" and not page.groups)
@@ -127,30 +134,23 @@ def _standing(record: Record, holders: Mapping[int, int], gone_s: float) -> Stan
         followed = (end is None and record.outside) or FOLLOWED.search(said)
         state = "waiting" if call else "unseen" if followed else "ended"
         return Standing(rank, state, call=call, line=line)
-    call = pending(page)
-    still_s = page.still_s
-    if call:
+    here = Standing(rank, "unseen", line=line, still_s=page.still_s)
+    if call := pending(page):
         if line and not call.where:
             call = replace(call, path=(line,))
-        return Standing(rank, "waiting", call=call, line=call.where, still_s=still_s)
+        return replace(here, state="waiting", call=call, line=call.where)
     if page.message:
-        return Standing(
-            rank, "message", peer=page.peer, line=line, text=page.message, still_s=still_s
-        )
-    if page.locked_by in holders:
-        peer = holders[page.locked_by]
-        return Standing(rank, "locked", peer=peer, line=line, still_s=still_s)
-    if _in_torch(page):
-        return Standing(rank, "unseen", line=line, text=_torch_name(page), still_s=still_s)
-    if not page.stack:
-        return Standing(rank, "unseen", line=line, still_s=still_s)
-    return Standing(rank, "own", line=line, text=usual_line(page, line), still_s=still_s)
+        return replace(here, state="message", peer=page.peer, text=page.message)
+    inside = [each for each in page.stack[_outside(page.stack) :] if each.torch]
+    if inside or not page.stack:
+        return replace(here, text=_torch_name(page))
+    return replace(here, state="own", text=usual_line(page, line))
 
 
 def _ended_by_itself(record: Record) -> bool:
     """Whether it raised or was killed, and not because of a peer or of the time limit."""
     page, end = record.page, record.end
-    if page and page.state == "failed":
+    if page.state == "failed":
         # A worker of the DataLoader is a peer, too, but not another rank.
         return any(line.loader for line in page.stack) or not FOLLOWED.search(page.error)
     if end is None or end.time_up:
@@ -164,10 +164,9 @@ def _ended_by_itself(record: Record) -> bool:
 def _vanished(record: Record, gone_s: float) -> bool:
     """Whether it is gone without a word: nobody told it to end, and its page is older than that."""
     page = record.page
-    runs = page is not None and page.state in ("running", "joining")
-    if not (page and runs and page.hears and page.at_s < gone_s):
-        return False
-    return not (record.told or record.end or record.crash)
+    runs = page.state in ("running", "joining")
+    known = record.told or record.end or record.crash
+    return runs and page.hears and page.at_s < gone_s and not known
 
 
 def pending(page: Page) -> Call | None:
@@ -202,25 +201,19 @@ def crashed_call(record: Record) -> Call | None:
     return Call("", 0, inside[0].function, inside[0].function, path=own)
 
 
-def _in_torch(page: Page) -> bool:
-    """Whether torch.distributed is further in than the program's own line."""
-    for line in reversed(page.stack):
-        if line.own:
-            return False
-        if line.torch:
-            return True
-    return False
+def _outside(stack: Sequence[Line]) -> int:
+    """How many lines of a stack are not further in than the program's own."""
+    return max((number for number, line in enumerate(stack, 1) if line.own), default=0)
 
 
 def _torch_name(page: Page) -> str:
     """The function of torch.distributed that the program called; "" for the wait for one."""
-    name = ""
-    for line in reversed(page.stack):
-        if line.own:
-            break
-        if line.torch and line.function not in ("wrapper", "wait"):
-            name = line.function
-    return name
+    names = (
+        line.function
+        for line in page.stack[_outside(page.stack) :]
+        if line.torch and line.function not in ("wrapper", "wait")
+    )
+    return next(names, "")
 
 
 def usual_line(page: Page, line: Line | None) -> str:
@@ -233,61 +226,48 @@ def usual_line(page: Page, line: Line | None) -> str:
     return f"{inner.function} of {name}"
 
 
-Waits = Mapping[int, tuple[int, ...]]
-
-
 def members(evidence: Evidence, group: str) -> tuple[int, ...]:
     """The ranks of a process group; all of the launch where no page says it."""
     for record in evidence.records:
-        if record.page and (ranks := record.page.groups.get(group)):
+        if ranks := record.page.groups.get(group):
             return tuple(rank for rank in ranks if 0 <= rank < len(evidence.records))
     return tuple(record.rank for record in evidence.records)
 
 
-def last_number(record: Record, group: str) -> int:
-    """The number of the last collective that the rank has called in the group; 0 before."""
-    calls = record.page.calls if record.page else ()
-    return max((call.number for call in calls if call.group == group), default=0)
-
-
-def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> Waits:
+def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> dict[int, tuple[int, ...]]:
     """For each rank, the ranks that have not arrived where it waits."""
     return {each.rank: _missing(evidence, stand, each) for each in stand}
 
 
 def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> tuple[int, ...]:
-    if mine.state in ("message", "locked"):
+    if mine.state == "message":
         return (mine.peer,) if 0 <= mine.peer < len(stand) else ()
     if mine.state == "unseen" and mine.text:
-        same = {each.rank for each in stand if each.state == "unseen" and each.text == mine.text}
-        return tuple(each.rank for each in stand if each.rank not in same)
-    if mine.state == "waiting" and mine.call and mine.call.number:
-        call = mine.call
-        return tuple(
-            rank
-            for rank in members(evidence, call.group)
-            if last_number(evidence.records[rank], call.group) < call.number
-            and not evidence.records[rank].crash
-        )
-    return ()
+        return tuple(e.rank for e in stand if (e.state, e.text) != (mine.state, mine.text))
+    call = mine.call
+    if mine.state != "waiting" or not call or not call.number:
+        return ()
+    missing = []
+    for rank in members(evidence, call.group):
+        record = evidence.records[rank]
+        calls = record.page.calls
+        arrived = any(c.group == call.group and c.number >= call.number for c in calls)
+        if not arrived and not record.crash:
+            missing.append(rank)
+    return tuple(missing)
 
 
-def in_circle(waits: Waits) -> list[int]:
+def in_circle(waits: Mapping[int, Sequence[int]]) -> list[int]:
     """The ranks that wait for themselves, directly or through others."""
     return [rank for rank in waits if rank in _reached(waits, rank)]
 
 
-def _reached(waits: Waits, start: int) -> set[int]:
+def _reached(waits: Mapping[int, Sequence[int]], start: int) -> set[int]:
     found: set[int] = set()
-    open_: list[int] = list(waits.get(start, ()))
+    open_ = list(waits[start])
     while open_:
         rank = open_.pop()
         if rank not in found:
             found.add(rank)
-            open_ += waits.get(rank, ())
+            open_ += waits[rank]
     return found
-
-
-def reached(waits: Waits) -> list[int]:
-    """All ranks for which somebody waits."""
-    return sorted({rank for ranks in waits.values() for rank in ranks})

@@ -1,29 +1,7 @@
 """`course doctor`: what is missing or slow on this machine, in plain words, and the remedy."""
 
-from collections.abc import Callable
-
 from course_lib.doctor.cluster import examine_cluster
-from course_lib.doctor.machine import (
-    REINSTALL,
-    Finding,
-    browser,
-    cores,
-    gloo,
-    gpus,
-    loopback,
-    memory,
-    nccl,
-    notebooks,
-    packages,
-    pdf,
-    progress_folder,
-    python,
-    ranks,
-    shared_memory,
-    slurm,
-    torch_build,
-    widgets,
-)
+from course_lib.doctor.machine import LOOKS, Finding, notebooks, ranks
 from course_lib.problem import Problem
 
 __all__ = ["Finding", "examine", "self_test"]
@@ -34,20 +12,8 @@ def examine(start_ranks: bool = True) -> list[Finding]:
 
     `start_ranks=False` skips the slowest part.
     """
-    looks: list[Callable[[], Finding]] = [python, packages, widgets, torch_build, gloo, nccl, gpus]
-    looks += [cores, memory, shared_memory, loopback, browser, pdf, notebooks]
-    looks += [progress_folder, slurm]
-    if start_ranks:
-        looks.append(ranks)
-    return [_safely(look) for look in looks] + examine_cluster()
-
-
-def _safely(look: Callable[[], Finding]) -> Finding:
-    try:
-        return look()
-    except Exception as error:  # one odd machine must not hide the other findings
-        name, said = look.__name__.replace("_", " "), f"{type(error).__name__}: {error}"
-        return Finding(name, "missing", f"could not be examined ({said})", REINSTALL)
+    findings = [look() for look in LOOKS]
+    return [*findings, *([ranks()] if start_ranks else []), *examine_cluster()]
 
 
 def self_test() -> None:

@@ -5,7 +5,6 @@ refuses, nothing is said.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,42 +20,35 @@ COUNTERS = Path("/sys/class/infiniband")
 
 @dataclass(frozen=True)
 class Look:
-    """A command, and what makes signs of its output; None where the output tells of nothing."""
+    """A command, what reads its output, and what makes signs of what was read."""
 
     name: str
-    command: tuple[str, ...]
-    read: Callable[[str], list[Sign] | None]
-
-
-def _look(
-    name: str, command: str, parse: Callable[[str], object], signs: Callable[..., list[Sign]]
-) -> Look:
-    def read(text: str) -> list[Sign] | None:
-        found = parse(text)
-        return signs(found) if found else None
-
-    return Look(name, tuple(command.split()), read)
+    command: list[str]
+    parse: Callable[[str], object]
+    signs: Callable[..., list[Sign]]
 
 
 LOOKS = (
-    _look("GPU processes", "nvidia-smi pmon -s um -c 1", gpus.pmon, gpus.pmon_signs),
-    _look("GPU clocks", "nvidia-smi dmon -c 1", gpus.dmon, gpus.dmon_signs),
-    _look(
+    Look(
+        "GPU processes", ["nvidia-smi", "pmon", "-s", "um", "-c", "1"], gpus.pmon, gpus.pmon_signs
+    ),
+    Look("GPU clocks", ["nvidia-smi", "dmon", "-c", "1"], gpus.dmon, gpus.dmon_signs),
+    Look(
         "GPU memory",
-        "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE",
+        ["nvidia-smi", "-q", "-d", "ECC,ROW_REMAPPER,PERFORMANCE"],
         gpus.query,
         gpus.state_signs,
     ),
-    _look("GPU topology", "nvidia-smi topo -m", gpus.topology, gpus.topology_signs),
-    _look("NVLink", "nvidia-smi nvlink -s", gpus.nvlink, gpus.nvlink_signs),
-    _look("AMD GPUs", "amd-smi monitor", gpus.amd_smi, gpus.dmon_signs),
-    _look("Hygon DCUs", "hy-smi", gpus.hy_smi, gpus.dmon_signs),
-    _look("Xid", "dmesg", gpus.xids, gpus.xid_signs),
-    _look("RDMA ports", "ibstat", ports.ibstat, ports.port_signs),
-    _look("RDMA lanes", "ibstatus", ports.ibstatus, ports.port_signs),
-    _look("RDMA packets", "ibv_devinfo", ports.ibv_devinfo, ports.port_signs),
-    _look("RDMA devices", "ibv_devices", ports.ibv_devices, ports.device_signs),
-    _look("RDMA links", "rdma link", ports.rdma_link, ports.port_signs),
+    Look("GPU topology", ["nvidia-smi", "topo", "-m"], gpus.topology, gpus.topology_signs),
+    Look("NVLink", ["nvidia-smi", "nvlink", "-s"], gpus.nvlink, gpus.nvlink_signs),
+    Look("AMD GPUs", ["amd-smi", "monitor"], gpus.amd_smi, gpus.dmon_signs),
+    Look("Hygon DCUs", ["hy-smi"], gpus.hy_smi, gpus.dmon_signs),
+    Look("Xid", ["dmesg"], gpus.xids, gpus.xid_signs),
+    Look("RDMA ports", ["ibstat"], ports.ibstat, ports.port_signs),
+    Look("RDMA lanes", ["ibstatus"], ports.ibstatus, ports.port_signs),
+    Look("RDMA packets", ["ibv_devinfo"], ports.ibv_devinfo, ports.port_signs),
+    Look("RDMA devices", ["ibv_devices"], ports.ibv_devices, ports.device_signs),
+    Look("RDMA links", ["rdma", "link"], ports.rdma_link, ports.port_signs),
 )
 
 
@@ -67,16 +59,15 @@ def examine_cluster() -> list[Finding]:
 
 
 def _findings(look: Look) -> Iterator[Finding]:
-    text = printed(look.command)
-    if text is None:
+    if (text := _printed(look.command)) is None:
         return
     try:
-        signs = look.read(text)
+        if found := look.parse(text):
+            fine = f"`{' '.join(look.command)}` shows no sign of trouble"
+            yield from _told(look.name, fine, look.signs(found))
     except ValueError as refusal:  # another version prints another format
         what, _, _ = str(refusal).partition(": look at that line")
         yield Finding(look.name, "slow", what, f"read `{' '.join(look.command)}` yourself")
-        return
-    yield from _told(look.name, f"`{' '.join(look.command)}` shows no sign of trouble", signs)
 
 
 def _counters() -> Iterator[Finding]:
@@ -91,17 +82,14 @@ def _counters() -> Iterator[Finding]:
         yield from _told("RDMA counters", f"{device} port {port} counts", signs)
 
 
-def _told(name: str, fine: str, signs: list[Sign] | None) -> Iterator[Finding]:
-    if signs is not None and not signs:
-        yield Finding(name, "ok", fine)
-    for sign in signs or ():
-        yield Finding(name, "slow", sign.wrong, sign.do)
+def _told(name: str, fine: str, signs: list[Sign]) -> list[Finding]:
+    if not signs:
+        return [Finding(name, "ok", fine)]
+    return [Finding(name, "slow", sign.wrong, sign.do) for sign in signs]
 
 
-def printed(command: tuple[str, ...]) -> str | None:
+def _printed(command: list[str]) -> str | None:
     """What a command prints within LIMIT_S; None where it is missing, fails or takes longer."""
-    if not shutil.which(command[0]):
-        return None
     try:
         done = subprocess.run(
             command,

@@ -1,18 +1,21 @@
 """The files of a plan: one job in, the settings of the engine that runs it out.
 
-A target is a module of this room with `files(job, model, constants)`: the files' texts by name.
-What an engine cannot do is refused in one sentence. What a user must give before the first run, and
-what the files leave open, stands in the comment at the head. Nothing here imports an engine.
+A target is a module of this room with `files(job, model, constants)`: the files' texts by name. An
+engine has a NAME as well, and `reasons(job)`: sentences on what it cannot do → whether the job asks
+for that. What a user must give before the first run, and what the files leave open, is in the
+comment at the head. Nothing here imports an engine.
 """
 
 from collections.abc import Iterable
 from importlib import import_module
 
+from course_lib.emitting.head import words
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import Constants, of_shape
 from course_lib.validation import choice
 
-TARGETS = ("slurm", "trainjob", "torchtitan", "megatron", "deepspeed", "accelerate")
+ENGINES = ("torchtitan", "megatron", "deepspeed", "accelerate")
+TARGETS = ("slurm", "trainjob", *ENGINES)
 
 
 def files(target: str, job: Job, model: str, constants: Constants | None = None) -> dict[str, str]:
@@ -25,8 +28,20 @@ def files(target: str, job: Job, model: str, constants: Constants | None = None)
     """
     choice("emit", target, TARGETS)
     job.layout.check_world(job.cluster.world)
+    module = import_module(f"{__name__}.{target}")
+    if target in ENGINES:
+        common = {
+            "it does not gather as YaFSDP does": job.recipe.gathering == "yafsdp",
+            "it exchanges gradients once or every time": job.layout.reduces == "group",
+        }
+        for reason, holds in {**module.reasons(job), **common}.items():
+            if holds:
+                raise ValueError(
+                    f"{module.NAME} cannot run {words(job.layout)}: {reason}; take another layout "
+                    "or engine"
+                )
     known = of_shape(job.shape) if constants is None else constants
-    made: dict[str, str] = import_module(f"{__name__}.{target}").files(job, model, known)
+    made: dict[str, str] = module.files(job, model, known)
     return made
 
 

@@ -9,14 +9,13 @@ from course_lib.emitting.head import (
     head,
     keeps_fp32,
     precision,
-    refuse,
     script,
 )
-from course_lib.emitting.training import NEEDS, RECOMPUTE, program, reasons
+from course_lib.emitting.training import NEEDS, RECOMPUTE, program, program_reasons
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import Constants
 
-VERSION = "accelerate 1.15"
+NAME, VERSION = "accelerate", "accelerate 1.15"
 FILE, SCRIPT, PROGRAM = "accelerate.yaml", "accelerate.sh", "train_accelerate.py"
 _IMPORTS = """\
 from accelerate import Accelerator, init_empty_weights
@@ -89,10 +88,9 @@ model = AutoModelForCausalLM.from_pretrained(
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`accelerate.yaml`, its program and its script; ValueError for what it cannot run."""
+    """`accelerate.yaml`, its program and its script."""
     import yaml
 
-    _check(job)
     layout, recipe = job.layout, job.recipe
     more = [f"started by {SCRIPT}"]
     if recipe.master_copy and layout.zero_stage:
@@ -126,27 +124,24 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
     }
 
 
-def _check(job: Job) -> None:
+def reasons(job: Job) -> dict[str, bool]:
+    """Why it cannot run the job."""
     layout, recipe = job.layout, job.recipe
-    refuse(
-        "accelerate",
-        job,
-        {
-            "it has no pipeline": layout.pp > 1,
-            "its file has no word for expert parallelism": layout.ep > 1,
-            "its tensor parallelism has no sequence parallelism": layout.sequence_parallel,
-            "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
-                layout.zero_stage in (1, 2)
-            ),
-            "it cuts matrices or sequences only under FSDP2, which is stage 3": (
-                layout.zero_stage == 0 and layout.tp * layout.cp > 1
-            ),
-            "a shard group holds whole groups of cp ranks": layout.shard_ranks % layout.cp > 0,
-            "it keeps fp32 weights": not keeps_fp32(job),
-            "it moves weights to the host as well": recipe.offload != "none",
-            **reasons(job),
-        },
-    )
+    return {
+        "it has no pipeline": layout.pp > 1,
+        "its file has no word for expert parallelism": layout.ep > 1,
+        "its tensor parallelism has no sequence parallelism": layout.sequence_parallel,
+        "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
+            layout.zero_stage in (1, 2)
+        ),
+        "it cuts matrices or sequences only under FSDP2, which is stage 3": (
+            layout.zero_stage == 0 and layout.tp * layout.cp > 1
+        ),
+        "a shard group holds whole groups of cp ranks": layout.shard_ranks % layout.cp > 0,
+        "it keeps fp32 weights": not keeps_fp32(job),
+        "it moves weights to the host as well": recipe.offload != "none",
+        **program_reasons(job),
+    }
 
 
 def _settings(job: Job) -> dict[str, Any]:

@@ -12,17 +12,16 @@ from course_lib.emitting.head import (
     head,
     keeps_fp32,
     precision,
-    refuse,
     rendezvous,
     script,
 )
-from course_lib.emitting.training import NEEDS, RECOMPUTE, program, reasons
+from course_lib.emitting.training import NEEDS, RECOMPUTE, program, program_reasons
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import Constants
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.memory.states import local_parameters
 
-VERSION = "DeepSpeed 0.19.8"
+NAME, VERSION = "DeepSpeed", "DeepSpeed 0.19.8"
 FILE, SCRIPT, PROGRAM = "deepspeed.hjson", "deepspeed.sh", "train_deepspeed.py"
 _MAIN = """\
 def main():
@@ -57,8 +56,7 @@ _VALUES = """\
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`deepspeed.hjson`, its program and its script; ValueError for what they have no words for."""
-    _check(job)
+    """`deepspeed.hjson`, its program and its script."""
     text = json.dumps(_settings(job), indent=2)
     sharded, full = job.layout.zero_stage == 3, job.recipe.recompute == "full"
     code = program(
@@ -79,32 +77,29 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
     }
 
 
-def _check(job: Job) -> None:
+def reasons(job: Job) -> dict[str, bool]:
+    """Why it cannot run the job."""
     layout, recipe = job.layout, job.recipe
-    refuse(
-        "DeepSpeed",
-        job,
-        {
-            "its pipeline is a kind of model, not a setting": layout.pp > 1,
-            "matrices are cut by the model": layout.tp > 1,
-            "sequences are cut by the model": layout.cp > 1,
-            "experts are spread by the model": layout.ep > 1,
-            "it shards over all ranks, since MiCS was removed": layout.shard_groups > 1,
-            "its stage 3 gathers weights in every pass": not layout.reshard,
-            "it exchanges gradients as its stage does": not as_its_stage_does(layout),
-            "it keeps fp32 weights": not keeps_fp32(job),
-            "it computes in the precision of the weights": recipe.compute is not None,
-            "its stage 0 sums gradients in the precision of the weights": (
-                not layout.zero_stage
-                and precision(job) != "fp32"
-                and recipe.accumulated_bytes == PRECISION_BYTES["fp32"]
-            ),
-            "it offloads the optimizer of stages 1, 2 and 3": (
-                recipe.offload != "none" and not layout.zero_stage
-            ),
-            **reasons(job),
-        },
-    )
+    return {
+        "its pipeline is a kind of model, not a setting": layout.pp > 1,
+        "matrices are cut by the model": layout.tp > 1,
+        "sequences are cut by the model": layout.cp > 1,
+        "experts are spread by the model": layout.ep > 1,
+        "it shards over all ranks, since MiCS was removed": layout.shard_groups > 1,
+        "its stage 3 gathers weights in every pass": not layout.reshard,
+        "it exchanges gradients as its stage does": not as_its_stage_does(layout),
+        "it keeps fp32 weights": not keeps_fp32(job),
+        "it computes in the precision of the weights": recipe.compute is not None,
+        "its stage 0 sums gradients in the precision of the weights": (
+            not layout.zero_stage
+            and precision(job) != "fp32"
+            and recipe.accumulated_bytes == PRECISION_BYTES["fp32"]
+        ),
+        "it offloads the optimizer of stages 1, 2 and 3": (
+            recipe.offload != "none" and not layout.zero_stage
+        ),
+        **program_reasons(job),
+    }
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -124,7 +119,15 @@ def _settings(job: Job) -> dict[str, Any]:
         zero[name] = 500_000_000
     zero.pop("stage3_param_persistence_threshold", None)
     if layout.zero_stage == 3:
-        zero |= _gathered(job)
+        # As many weights at a time as the plan's memory has room for: DeepSpeed's own limits are
+        # numbers that fit some model. Those of a layer are dropped after each pass.
+        local, ahead = local_parameters(job.shape), recipe.gathered_units - 1
+        layer = local.layer_dense + local.layer_experts
+        zero |= {
+            "stage3_max_live_parameters": (1 + ahead) * layer + local.ends_dense,
+            "stage3_prefetch_bucket_size": ahead * layer,
+            "stage3_max_reuse_distance": 0,
+        }
     if recipe.optimizer == "adamw-8bit":
         settings["zero_allow_untested_optimizer"] = True
     if precision(job) != "fp32":
@@ -132,16 +135,3 @@ def _settings(job: Job) -> dict[str, Any]:
         sums = "fp32" if recipe.accumulated_bytes == PRECISION_BYTES["fp32"] else precision(job)
         settings["data_types"] = {"grad_accum_dtype": sums}
     return settings
-
-
-def _gathered(job: Job) -> dict[str, int]:
-    """As many weights at a time as the plan's memory has room for: DeepSpeed's own limits are
-    numbers that fit some model. Those of a layer are dropped after each pass.
-    """
-    local = local_parameters(job.shape)
-    layer, ahead = local.layer_dense + local.layer_experts, job.recipe.gathered_units - 1
-    return {
-        "stage3_max_live_parameters": (1 + ahead) * layer + local.ends_dense,
-        "stage3_prefetch_bucket_size": ahead * layer,
-        "stage3_max_reuse_distance": 0,
-    }

@@ -14,23 +14,18 @@ from course_lib.theory.step.step_time import step_time
 def head(job: Job, model: str, engine: str, more: Sequence[str] = ()) -> str:
     """Comment lines: the plan, its predictions, the version of the engine, and `more`."""
     layout, cluster = job.layout, job.cluster
+    stage, bill = worst_stage(job)
+    where = f"pipeline rank {stage}, the fullest" if layout.pp > 1 else "each GPU"
+    size = format_bytes(bill.total_bytes, digits=1)
     lines = [
         f"{model} on {cluster.nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}, "
         f"{layout.global_batch:,} sequences of {job.sequence:,} tokens in an update",
         words(layout),
-        f"predicted: {predicted(job)}",
+        f"predicted: {size} on {where}; {step_time(job).total_s:.4g} s a step",
         f"written for {engine}",
         *more,
     ]
     return commented(lines)
-
-
-def predicted(job: Job) -> str:
-    """The memory of the fullest GPU and the time of a step."""
-    stage, bill = worst_stage(job)
-    where = f"pipeline rank {stage}, the fullest" if job.layout.pp > 1 else "each GPU"
-    size = format_bytes(bill.total_bytes, digits=1)
-    return f"{size} on {where}; {step_time(job).total_s:.4g} s a step"
 
 
 def commented(lines: Sequence[str]) -> str:
@@ -43,23 +38,6 @@ def words(layout: Layout) -> str:
     default = Layout()
     given = {name: value for name, value in vars(layout).items() if value != getattr(default, name)}
     return " ".join(f"{name}={value}" for name, value in given.items()) or "one GPU"
-
-
-def refuse(engine: str, job: Job, reasons: Mapping[str, bool]) -> None:
-    """Raise ValueError with the first reason that holds, which says what the engine does.
-
-    No engine here gathers weights as YaFSDP does, and none sums gradients after a group.
-    """
-    layout, recipe = job.layout, job.recipe
-    common = {
-        "it does not gather as YaFSDP does": recipe.gathering == "yafsdp",
-        "it exchanges gradients once or every time": layout.reduces == "group",
-    }
-    for reason, holds in {**reasons, **common}.items():
-        if holds:
-            raise ValueError(
-                f"{engine} cannot run {words(layout)}: {reason}; take another layout or engine"
-            )
 
 
 def as_its_stage_does(layout: Layout) -> bool:

@@ -12,7 +12,6 @@ from course_lib.emitting.head import (
     every,
     keeps_fp32,
     precision,
-    refuse,
     rendezvous,
     script,
 )
@@ -20,9 +19,9 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import Constants, stretching, untold
 from course_lib.theory.inputs.shape import TransformerShape
 
-VERSION = "Megatron-LM core_v0.19.2"
+NAME, VERSION = "Megatron-LM", "Megatron-LM core_v0.19.2"
 FILE = "megatron.sh"
-# A value True: a flag without one; False: left out.
+# A value True: a flag without one; False or None: left out.
 Arguments = Mapping[str, object]
 _OPTIMIZERS = {
     "adamw": ("adam", {}),
@@ -66,8 +65,7 @@ run=(
 
 
 def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
-    """`megatron.sh`. Raises ValueError for what Megatron-LM cannot run."""
-    _check(job)
+    """`megatron.sh`."""
     if _by_fsdp(job):
         connections = "unset CUDA_DEVICE_MAX_CONNECTIONS"  # which Megatron's FSDP insists on
     else:
@@ -78,7 +76,7 @@ model=(
 {_listed({**_model(job), **_constants(job.shape, constants)})}
 )
 plan=(
-{_listed({**_degrees(job), **_pipeline(job), **_states(job), **_recompute(job)})}
+{_listed(_plan(job))}
 )
 {_OWN}{_listed({"save-interval": every(job), **_RUN})}
 )
@@ -99,7 +97,7 @@ def _listed(arguments: Arguments) -> str:
     """One argument a line, ready for bash."""
     lines = []
     for name, value in arguments.items():
-        if value is not False:
+        if value is not False and value is not None:
             words = [f"--{name}"] if value is True else [f"--{name}", str(value)]
             lines.append(f"    {shlex.join(words)}")
     return "\n".join(lines)
@@ -110,42 +108,9 @@ def _by_fsdp(job: Job) -> bool:
     return job.layout.zero_stage >= 2
 
 
-def _check(job: Job) -> None:
+def reasons(job: Job) -> dict[str, bool]:
+    """Why it cannot run the job."""
     layout, recipe, shape = job.layout, job.recipe, job.shape
-    refuse("Megatron-LM", job, _of_the_model(shape))
-    refuse(
-        "Megatron-LM",
-        job,
-        {
-            "it has the schedules 1f1b and interleaved": (
-                layout.schedule not in ("1f1b", "interleaved")
-            ),
-            "sequence parallelism comes with tp": layout.sequence_parallel and layout.tp == 1,
-            "mixtures with tp need sequence parallelism": (
-                shape.experts > 0 and layout.tp > 1 and not layout.sequence_parallel
-            ),
-            "its context parallelism cuts the sequence into 2·cp equal parts": (
-                layout.cp > 1 and job.sequence % (2 * layout.cp) > 0
-            ),
-            "its FSDP gathers weights in every pass": not layout.reshard,
-            "its shard groups belong to stage 1": layout.shard_groups > 1 and _by_fsdp(job),
-            "it exchanges gradients as its stage does": not as_its_stage_does(layout),
-            "it keeps fp32 weights": not keeps_fp32(job),
-            "it computes in the precision of the weights": (
-                recipe.compute not in (None, recipe.parameters)
-            ),
-            f"it has no optimizer {recipe.optimizer!r}": recipe.optimizer not in _OPTIMIZERS,
-            f"it does not recompute {recipe.recompute!r}": recipe.recompute == "operators",
-            "it recomputes the core of attention in all layers": (
-                recipe.recompute == "selective" and recipe.recompute_layers is not None
-            ),
-            "offloading is not written here": recipe.offload != "none",
-        },
-    )
-
-
-def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
-    """What its GPT does not have."""
     return {
         "its layers have two norms": shape.layer_norms != 2,
         "its norms have weights": shape.norm == "plain",
@@ -153,48 +118,82 @@ def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
             shape.output_bias != shape.biases
         ),
         "its norms of queries and keys are of one head": shape.qk_norm == "all",
+        "it has the schedules 1f1b and interleaved": (
+            layout.schedule not in ("1f1b", "interleaved")
+        ),
+        "sequence parallelism comes with tp": layout.sequence_parallel and layout.tp == 1,
+        "mixtures with tp need sequence parallelism": (
+            shape.experts > 0 and layout.tp > 1 and not layout.sequence_parallel
+        ),
+        "its context parallelism cuts the sequence into 2·cp equal parts": (
+            layout.cp > 1 and job.sequence % (2 * layout.cp) > 0
+        ),
+        "its FSDP gathers weights in every pass": not layout.reshard,
+        "its shard groups belong to stage 1": layout.shard_groups > 1 and _by_fsdp(job),
+        "it exchanges gradients as its stage does": not as_its_stage_does(layout),
+        "it keeps fp32 weights": not keeps_fp32(job),
+        "it computes in the precision of the weights": (
+            recipe.compute not in (None, recipe.parameters)
+        ),
+        f"it has no optimizer {recipe.optimizer!r}": recipe.optimizer not in _OPTIMIZERS,
+        f"it does not recompute {recipe.recompute!r}": recipe.recompute == "operators",
+        "it recomputes the core of attention in all layers": (
+            recipe.recompute == "selective" and recipe.recompute_layers is not None
+        ),
+        "offloading is not written here": recipe.offload != "none",
     }
 
 
 def _model(job: Job) -> Arguments:
-    shape = job.shape
-    grouped = shape.mla is None and shape.kv_heads != shape.heads
-    positions = "learned_absolute" if shape.learned_positions else "rope"
-    return {
+    shape, mla = job.shape, job.shape.mla
+    grouped = mla is None and shape.kv_heads != shape.heads
+    undropped = None if job.recipe.dropout else 0.0
+    made: dict[str, object] = {
         "num-layers": shape.layers,
         "hidden-size": shape.hidden,
         "ffn-hidden-size": shape.ffn,
         "num-attention-heads": shape.heads,
-        **({"group-query-attention": True, "num-query-groups": shape.kv_heads} if grouped else {}),
-        **({"kv-channels": shape.head_width} if shape.mla is None else {}),
+        "group-query-attention": grouped,
+        "num-query-groups": shape.kv_heads if grouped else None,
+        "kv-channels": shape.head_width if mla is None else None,
         "seq-length": job.sequence,
         "max-position-embeddings": max(shape.context, job.sequence),
-        "position-embedding-type": positions,
+        "position-embedding-type": "learned_absolute" if shape.learned_positions else "rope",
         "vocab-size": shape.vocab,
         "normalization": "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm",
         "swiglu": shape.mlp == "swiglu",
         "disable-bias-linear": not shape.biases,
         "add-qkv-bias": shape.qkv_biases and not shape.biases,
-        "qk-layernorm": shape.qk_norm == "head" or shape.mla is not None,  # of the latents
+        "qk-layernorm": shape.qk_norm == "head" or mla is not None,  # of the latents
         "untie-embeddings-and-output-weights": not shape.tied_embeddings,
-        **_latent(shape),
-        **_experts(shape),
-        **({} if job.recipe.dropout else {"attention-dropout": 0.0, "hidden-dropout": 0.0}),
-        "attention-backend": "flash" if job.recipe.attention == "flash" else "unfused",
     }
-
-
-def _latent(shape: TransformerShape) -> Arguments:
-    mla = shape.mla
-    if mla is None:
-        return {}
-    return {
-        "multi-latent-attention": True,
-        **({"q-lora-rank": mla.q_rank} if mla.q_rank is not None else {}),
-        "kv-lora-rank": mla.kv_rank,
-        "qk-head-dim": mla.nope_dim,
-        "qk-pos-emb-head-dim": mla.rope_dim,
-        "v-head-dim": mla.value_dim,
+    if mla is not None:
+        made |= {
+            "multi-latent-attention": True,
+            "q-lora-rank": mla.q_rank,
+            "kv-lora-rank": mla.kv_rank,
+            "qk-head-dim": mla.nope_dim,
+            "qk-pos-emb-head-dim": mla.rope_dim,
+            "v-head-dim": mla.value_dim,
+        }
+    if shape.experts:
+        dense, mixed = shape.dense_layers, shape.layers - shape.dense_layers
+        made |= {
+            "num-experts": shape.experts,
+            "moe-router-topk": shape.top_k,
+            "moe-ffn-hidden-size": shape.expert_width,
+            "moe-layer-freq": f"([0]*{dense}+[1]*{mixed})",
+            "moe-shared-expert-intermediate-size": (
+                shape.shared_experts * shape.expert_width or None
+            ),
+            "moe-shared-expert-gate": shape.shared_gate,
+            "moe-token-dispatcher-type": "alltoall",
+            "moe-grouped-gemm": True,
+        }
+    return made | {
+        "attention-dropout": undropped,
+        "hidden-dropout": undropped,
+        "attention-backend": "flash" if job.recipe.attention == "flash" else "unfused",
     }
 
 
@@ -222,10 +221,10 @@ _YARN_FLAGS = {
 def _constants(shape: TransformerShape, constants: Constants) -> Arguments:
     """What the model computes beyond its sizes."""
 
-    def called(names: Mapping[str, str], its: Constants) -> Arguments:
-        return {flag: its[key] for key, flag in names.items() if key in its}
+    def called(names: Mapping[str, str], values: Constants) -> dict[str, object]:
+        return {flag: values[key] for key, flag in names.items() if key in values}
 
-    found = dict(called(_FLAGS, constants))
+    found = called(_FLAGS, constants)
     if "rotary-base" in found:
         found["rotary-base"] = round(constants["rope_theta"])  # it reads a whole number
     scaling, kind = stretching(constants)
@@ -235,91 +234,48 @@ def _constants(shape: TransformerShape, constants: Constants) -> Arguments:
     elif kind == "llama3":
         found |= {"use-rope-scaling": True, "rope-scaling-factor": scaling["factor"]}
     if shape.experts:
-        biased = constants.get("topk_method") == "noaux_tc"
         # It takes the softmax of the chosen ones, which sums to 1, unless told to choose first.
         first = not constants.get("norm_topk_prob", True) or shape.top_k == 1
+        balancing = "seq_aux_loss" if constants.get("seq_aux") else "aux_loss"
         found |= called(_ROUTER_FLAGS, constants)
         found |= {
             "moe-router-dtype": "fp32",
             "moe-router-pre-softmax": first and constants.get("scoring_func") != "sigmoid",
-            "moe-router-enable-expert-bias": biased,
-            "moe-router-load-balancing-type": (
-                "seq_aux_loss" if constants.get("seq_aux") else "aux_loss"
-            ),
+            "moe-router-enable-expert-bias": constants.get("topk_method") == "noaux_tc",
+            "moe-router-load-balancing-type": balancing,
         }
     return found
 
 
-def _experts(shape: TransformerShape) -> Arguments:
-    if not shape.experts:
-        return {}
-    dense, mixed = shape.dense_layers, shape.layers - shape.dense_layers
-    shared = shape.shared_experts * shape.expert_width
-    return {
-        "num-experts": shape.experts,
-        "moe-router-topk": shape.top_k,
-        "moe-ffn-hidden-size": shape.expert_width,
-        "moe-layer-freq": f"([0]*{dense}+[1]*{mixed})",
-        **({"moe-shared-expert-intermediate-size": shared} if shared else {}),
-        "moe-shared-expert-gate": shape.shared_gate,
-        "moe-token-dispatcher-type": "alltoall",
-        "moe-grouped-gemm": True,
-    }
-
-
-def _degrees(job: Job) -> Arguments:
-    layout = job.layout
-    experts = {
-        "expert-model-parallel-size": layout.ep,
-        "expert-tensor-parallel-size": layout.tp,
-    }
-    return {
+def _plan(job: Job) -> Arguments:
+    """Degrees, the pipeline, precision, optimizer, which ranks keep what, and recomputation."""
+    layout, recipe, experts = job.layout, job.recipe, job.shape.experts > 0
+    name, more = _OPTIMIZERS[recipe.optimizer]
+    exchanges = layout.dp * layout.cp > 1
+    made: dict[str, object] = {
         "tensor-model-parallel-size": layout.tp,
         "sequence-parallel": layout.sequence_parallel,
         "context-parallel-size": layout.cp,
         "pipeline-model-parallel-size": layout.pp,
-        **(experts if job.shape.experts else {}),
+        "expert-model-parallel-size": layout.ep if experts else None,
+        "expert-tensor-parallel-size": layout.tp if experts else None,
         "micro-batch-size": layout.micro_batch,
         "global-batch-size": layout.global_batch,
-    }
-
-
-def _pipeline(job: Job) -> Arguments:
-    """How layers are dealt out; as a list where chunks differ."""
-    layout = job.layout
-    layers = layout.chunk_layers(job.shape)
-    if layout.pp == 1:
-        return {}
-    group = (
-        {}
-        if layout.group is None
-        else {"microbatch-group-size-per-virtual-pipeline-stage": layout.group}
-    )
-    if len(set(layers)) > 1:
-        chunks = [f"t*{count}" if count else "" for count in layers]
-        chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
-        return {"pipeline-model-parallel-layout": "|".join(chunks), **group}
-    if layout.virtual_stages == 1:
-        return group
-    return {"num-virtual-stages-per-pipeline-rank": layout.virtual_stages, **group}
-
-
-def _states(job: Job) -> Arguments:
-    """Precision, optimizer, and which ranks keep what."""
-    layout, recipe = job.layout, job.recipe
-    name, more = _OPTIMIZERS[recipe.optimizer]
-    exchanges = layout.dp * layout.cp > 1
-    sharding: Arguments = {
+        **_pipeline(job),
+        "bf16": precision(job) == "bf16",
+        "fp16": precision(job) == "fp16",
+        "grad-reduce-in-bf16": precision(job) == "bf16" and recipe.accumulated_bytes == 2,
+        "no-gradient-accumulation-fusion": not recipe.fused_accumulation,
+        "optimizer": name,
+        **more,
         "use-distributed-optimizer": layout.zero_stage > 0,
         # The plan's time takes for granted that messages of dp hide behind computing.
         "overlap-grad-reduce": exchanges,
         "overlap-param-gather": exchanges and layout.zero_stage > 0,
+        "num-distributed-optimizer-instances": layout.shard_groups > 1 and layout.shard_groups,
     }
-    if layout.shard_groups > 1:
-        sharding = {**sharding, "num-distributed-optimizer-instances": layout.shard_groups}
     if _by_fsdp(job):
-        sharding = {
-            **sharding,
+        made |= {
             "use-megatron-fsdp": True,
             "data-parallel-sharding-strategy": _SHARDING[layout.zero_stage],
             "ckpt-format": "fsdp_dtensor",
@@ -328,25 +284,28 @@ def _states(job: Job) -> Arguments:
             "init-model-with-meta-device": layout.zero_stage == 3,
             "calculate-per-token-loss": True,
         }
-    return {
-        "bf16": precision(job) == "bf16",
-        "fp16": precision(job) == "fp16",
-        "grad-reduce-in-bf16": precision(job) == "bf16" and recipe.accumulated_bytes == 2,
-        "no-gradient-accumulation-fusion": not recipe.fused_accumulation,
-        "optimizer": name,
-        **more,
-        **sharding,
-    }
-
-
-def _recompute(job: Job) -> Arguments:
-    recipe = job.recipe
-    if recipe.recompute == "none":
-        return {}
     if recipe.recompute == "selective":
-        return {"recompute-granularity": "selective", "recompute-modules": "core_attn"}
-    if recipe.recompute_layers is None:
-        layers: Arguments = {"recompute-method": "uniform", "recompute-num-layers": 1}
-    else:
-        layers = {"recompute-method": "block", "recompute-num-layers": recipe.recompute_layers}
-    return {"recompute-granularity": "full", **layers}
+        made |= {"recompute-granularity": "selective", "recompute-modules": "core_attn"}
+    elif recipe.recompute != "none":
+        made |= {
+            "recompute-granularity": "full",
+            "recompute-method": "uniform" if recipe.recompute_layers is None else "block",
+            "recompute-num-layers": recipe.recompute_layers or 1,
+        }
+    return made
+
+
+def _pipeline(job: Job) -> Arguments:
+    """How layers are dealt out; as a list where chunks differ."""
+    layout, layers = job.layout, job.layout.chunk_layers(job.shape)
+    if layout.pp == 1:
+        return {}
+    uneven = len(set(layers)) > 1
+    chunks = [f"t*{count}" if count else "" for count in layers]
+    chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
+    looped = layout.virtual_stages > 1 and not uneven
+    return {
+        "pipeline-model-parallel-layout": "|".join(chunks) if uneven else None,
+        "num-virtual-stages-per-pipeline-rank": layout.virtual_stages if looped else None,
+        "microbatch-group-size-per-virtual-pipeline-stage": layout.group,
+    }

@@ -5,7 +5,6 @@ Sources: config/configs.py, trainer.py, models/llama3, distributed/pipeline_para
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from course_lib.emitting.head import (
@@ -14,17 +13,13 @@ from course_lib.emitting.head import (
     head,
     keeps_fp32,
     precision,
-    predicted,
-    refuse,
     rendezvous,
     script,
 )
-from course_lib.theory.inputs.job import Job, as_framework_does
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import Constants, stretching, untold
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.peak import worst_stage
 
-VERSION = "torchtitan 0.3.0"
+NAME, VERSION = "torchtitan", "torchtitan 0.3.0"
 FILE, SCRIPT = "titan_plan.py", "torchtitan.sh"
 # Names of torch.distributed.pipelining; any other order of passes is not one of these.
 _SCHEDULES = {
@@ -44,8 +39,7 @@ _NEEDS = {
 
 
 def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
-    """`titan_plan.py` and `torchtitan.sh`. Raises ValueError for what torchtitan cannot run."""
-    _check(job)
+    """`titan_plan.py` and `torchtitan.sh`."""
     run = {
         "hf_assets_path": '"$TOKENIZER"',
         "dump_folder": '"$CHECKPOINTS"',
@@ -71,61 +65,12 @@ def _notes(job: Job, constants: Constants) -> Iterator[str]:
         yield "weights and gradients are fp32 shards here, not 16-bit ones with an fp32 copy"
     if job.layout.pp > 1 and job.layout.reduces != "update":
         yield "pipelines of torch exchange gradients once in an update, not as planned"
-    if keeps_fp32(job):
-        own = _as_kept(job)
-        more = worst_stage(own)[1].total_bytes > job.cluster.accelerator.memory_bytes
-        yield f"predicted with what torchtitan keeps: {predicted(own)}" + (
-            "; more than this GPU has" if more else ""
-        )
 
 
-def _as_kept(job: Job) -> Job:
-    """The job with torchtitan's precisions, its loss, and what its pipelines keep."""
-    plain = replace(job, recipe=replace(job.recipe, gradient_buffer=False))
-    own = as_framework_does(plain, "torchtitan")
-    loss = "chunked" if job.recipe.loss == "chunked" else own.recipe.loss
-    layout = replace(own.layout, reshard=job.layout.reshard)
-    return replace(own, recipe=replace(own.recipe, loss=loss), layout=layout)
-
-
-def _check(job: Job) -> None:
-    layout, recipe, cp = job.layout, job.recipe, job.layout.cp
+def reasons(job: Job) -> dict[str, bool]:
+    """Why it cannot run the job."""
+    shape, layout, recipe, cp = job.shape, job.layout, job.recipe, job.layout.cp
     cut = (2 * cp if cp > 1 else 1) * (layout.tp if layout.sequence_parallel else 1)
-    refuse("torchtitan", job, _of_the_model(job.shape))
-    refuse(
-        "torchtitan",
-        job,
-        {
-            "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
-                layout.zero_stage in (1, 2)
-            ),
-            "it shards over the cp ranks as well, which is stage 3": (
-                layout.zero_stage == 0 and cp > 1
-            ),
-            "a shard group holds whole groups of cp ranks": layout.shard_ranks % cp > 0,
-            "without a pipeline it exchanges gradients as its stage does": (
-                layout.pp == 1 and not as_its_stage_does(layout)
-            ),
-            f"it has no schedule {layout.schedule!r}": layout.schedule not in _SCHEDULES,
-            "its groups are of pp micro-batches": layout.group not in (None, layout.pp),
-            f"its cp and tp cut the {job.sequence:,} tokens into {cut} equal parts": job.sequence
-            % cut
-            > 0,
-            "it computes in bf16 or fp32": precision(job) not in _DTYPES,
-            "its AdamW keeps moments in the precision of the weights": (
-                recipe.optimizer != ("adamw" if keeps_fp32(job) else "adamw-bf16")
-            ),
-            f"it does not recompute {recipe.recompute!r}": recipe.recompute not in _RECOMPUTE,
-            "it recomputes in all layers or in none": recipe.recompute_layers is not None,
-            "it ties no embeddings across a pipeline": layout.pp > 1 and job.shape.tied_embeddings,
-            "it moves weights to the host as well": recipe.offload != "none",
-            "FlexAttention never keeps the scores": recipe.attention != "flash",
-        },
-    )
-
-
-def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
-    """What its Llama does not have."""
     return {
         "its mixtures of experts have sizes of their own": shape.experts > 0,
         "its Llama has a swiglu MLP and RMSNorms, two in a layer": (
@@ -139,11 +84,35 @@ def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
         "its Llama's heads together are as wide as the model": (
             shape.head_width * shape.heads != shape.hidden
         ),
+        "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
+            layout.zero_stage in (1, 2)
+        ),
+        "it shards over the cp ranks as well, which is stage 3": (
+            layout.zero_stage == 0 and cp > 1
+        ),
+        "a shard group holds whole groups of cp ranks": layout.shard_ranks % cp > 0,
+        "without a pipeline it exchanges gradients as its stage does": (
+            layout.pp == 1 and not as_its_stage_does(layout)
+        ),
+        f"it has no schedule {layout.schedule!r}": layout.schedule not in _SCHEDULES,
+        "its groups are of pp micro-batches": layout.group not in (None, layout.pp),
+        f"its cp and tp cut the {job.sequence:,} tokens into {cut} equal parts": (
+            job.sequence % cut > 0
+        ),
+        "it computes in bf16 or fp32": precision(job) not in _DTYPES,
+        "its AdamW keeps moments in the precision of the weights": (
+            recipe.optimizer != ("adamw" if keeps_fp32(job) else "adamw-bf16")
+        ),
+        f"it does not recompute {recipe.recompute!r}": recipe.recompute not in _RECOMPUTE,
+        "it recomputes in all layers or in none": recipe.recompute_layers is not None,
+        "it ties no embeddings across a pipeline": layout.pp > 1 and shape.tied_embeddings,
+        "it moves weights to the host as well": recipe.offload != "none",
+        "FlexAttention never keeps the scores": recipe.attention != "flash",
     }
 
 
 def _code(job: Job, constants: Constants) -> str:
-    shape, recipe = job.shape, job.recipe
+    shape, recipe, (training, parallelism) = job.shape, job.recipe, _settings(job)
     loss = "CrossEntropyLoss.Config(global_vocab_size=VOCAB)"
     if recipe.loss == "chunked":
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={recipe.loss_chunks})"
@@ -201,10 +170,10 @@ def planned() -> Trainer.Config:
             last_save_model_only=False,
         ),
         training=TrainingConfig(
-{_arguments(_training(job))}
+{_arguments(training)}
         ),
         parallelism=ParallelismConfig(
-{_arguments(_parallelism(job))}
+{_arguments(parallelism)}
             module_fqns_per_model_part=CHUNKS if len(CHUNKS) > 1 else None,
         ),
         activation_checkpoint={_RECOMPUTE[recipe.recompute]},
@@ -273,24 +242,20 @@ def _arguments(settings: dict[str, Any]) -> str:
     return "\n".join(f"            {name}={value!r}," for name, value in settings.items())
 
 
-def _training(job: Job) -> dict[str, Any]:
+def _settings(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of the training, and those of its parallelism."""
     layout = job.layout
-    # A pipeline takes all micro-batches of an update at once; otherwise they come one by one.
-    at_once = layout.accumulation if layout.pp > 1 else 1
-    return {
-        "local_batch_size": layout.micro_batch * at_once,
+    sharded, pipelined = layout.zero_stage == 3, layout.pp > 1
+    training = {
+        # A pipeline takes all micro-batches of an update at once; otherwise they come one by one.
+        "local_batch_size": layout.micro_batch * (layout.accumulation if pipelined else 1),
         "global_batch_size": layout.global_batch,
         "seq_len": job.sequence,
         "dtype": "float32" if keeps_fp32(job) else "bfloat16",
         "mixed_precision_param": _DTYPES[precision(job)],
         "disable_cuda_graphs": True,
     }
-
-
-def _parallelism(job: Job) -> dict[str, Any]:
-    layout = job.layout
-    sharded = layout.zero_stage == 3
-    settings: dict[str, Any] = {
+    parallelism = {
         "data_parallel_replicate_degree": layout.shard_groups if sharded else layout.dp,
         "data_parallel_shard_degree": layout.shard_ranks // layout.cp if sharded else 1,
         "fsdp_reshard_after_forward": "always" if layout.reshard else "never",
@@ -299,12 +264,10 @@ def _parallelism(job: Job) -> dict[str, Any]:
         "context_parallel_degree": layout.cp,
         "pipeline_parallel_degree": layout.pp,
     }
-    if layout.pp > 1:
-        settings |= {
-            "pipeline_parallel_schedule": _SCHEDULES[layout.schedule],
-            "pipeline_parallel_microbatch_size": layout.micro_batch,
-        }
-    return settings
+    if pipelined:
+        parallelism["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
+        parallelism["pipeline_parallel_microbatch_size"] = layout.micro_batch
+    return training, parallelism
 
 
 def _chunks(job: Job) -> str:

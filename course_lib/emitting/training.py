@@ -92,7 +92,7 @@ def program(job: Job, imports: str, main: str, **more: object) -> str:
     return _COMMON.format(imports=imports, main=main.format(**more), **values)
 
 
-def reasons(job: Job) -> Mapping[str, bool]:
+def program_reasons(job: Job) -> Mapping[str, bool]:
     """What this program does not have, in words."""
     recipe = job.recipe
     return {

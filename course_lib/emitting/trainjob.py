@@ -83,8 +83,7 @@ def demo_files(name: str, argv: Sequence[str], ranks: int) -> dict[str, str]:
         f"kubectl create -f {FILE}",
         f"{IMAGE}: an image with torch and this course, pip install . in its repository",
     ]
-    program = ["-m", "course_lib.demos", name, *argv]
-    command = ["torchrun", *program]
+    command = ["torchrun", "-m", "course_lib.demos", name, *argv]
     text = train_job(name, command, nodes=1, processes=ranks, resources={"cpu": ranks})
     return {FILE: commented(lines) + text}
 
@@ -102,6 +101,7 @@ def train_job(
     """The manifest that runs `command` in a pod for each node; `claim`: a volume at FOLDER."""
     import yaml
 
+    # Ranks of a pod talk through /dev/shm, of which Kubernetes gives 64 MB.
     volumes: list[Any] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     if claim:
@@ -117,20 +117,19 @@ def train_job(
     }
     if env:
         trainer["env"] = [{"name": key, "value": value} for key, value in env.items()]
-    # Ranks of a pod talk through /dev/shm, of which Kubernetes gives 64 MB.
-    pod = {"volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
-    pods = {"template": {"spec": {"template": {"spec": pod}}}}
-    patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", **pods}]}}}
-    job: dict[str, Any] = {
+    node: Any = {"volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
+    for _ in range(2):  # the template of a job, and in it that of its pods
+        node = {"template": {"spec": node}}
+    patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", **node}]}}}
+    manager = "trainer.kubeflow.org/kubeflow-sdk"
+    job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": {"generateName": f"{name.replace('_', '-')}-"},
         "spec": {
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": trainer,
-            "runtimePatches": [
-                {"manager": "trainer.kubeflow.org/kubeflow-sdk", "trainingRuntimeSpec": patch}
-            ],
+            "runtimePatches": [{"manager": manager, "trainingRuntimeSpec": patch}],
         },
     }
     text: str = yaml.safe_dump(job, sort_keys=False, width=200)

@@ -1,6 +1,5 @@
 """What a learner predicted, guessed and built, beside what came and beside the course."""
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,12 +25,8 @@ def number_line(values: Mapping[str, float], words: Tell) -> Drawing:
     """`values` by "you", "theory" and "measured", of which some may be missing: a row for each.
 
     `words` writes a value with its unit. The scale is linear from 0, or logarithmic where all are
-    above 0 and far apart. Raises ValueError for no value, another name, or one that is not finite.
+    above 0 and far apart.
     """
-    if not values or not values.keys() <= COLOURS.keys():
-        raise ValueError(f"values must be some of {', '.join(COLOURS)}, got {list(values)}")
-    if not all(map(math.isfinite, values.values())):
-        raise ValueError(f"values must be finite, got {values}: leave out what is not")
     sizes = list(values.values())
     logarithmic = min(sizes) > 0 and max(sizes) > _LOG_FROM * min(sizes)
     column = _NAMES + _CHARACTER * max(len(words(size)) for size in sizes)
@@ -96,16 +91,8 @@ Factors = Mapping[str, Sequence[float]]
 def guesses(factors: Factors, title: str = "Where my intuition was off") -> Drawing:
     """`factors`: your number over what came, by topic; all above 0.
 
-    Beyond 100 a square stands at the edge. Raises ValueError for a topic without a factor, for no
-    topics, and for a factor that is not above 0.
+    Beyond 100 a square stands at the edge.
     """
-    if not factors or not all(factors.values()):
-        raise ValueError(
-            "factors has no topic, or one without a guess: commit a prediction, and run the cell "
-            "that compares it"
-        )
-    if any(not factor > 0 for its in factors.values() for factor in its):
-        raise ValueError("factors must be above 0: leave out guesses without a factor")
     stacks = {topic: _stack(its) for topic, its in factors.items()}
     bottom = _TOP + sum(high for _, high in stacks.values())
     drawing = Drawing(bottom + 34, sentence(factors))

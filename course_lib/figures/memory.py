@@ -29,10 +29,7 @@ CONSUMER_LOOKS: Mapping[str, style.Look] = {
 def consumer_bars(
     bills: Mapping[str, MemoryBreakdown], title: str = "", capacity_bytes: float | None = None
 ) -> Drawing:
-    """One bar for each name, made of its consumers, and the line that none may cross.
-
-    Raises ValueError without a bill.
-    """
+    """One bar for each name, made of its consumers, and the line that none may cross."""
     limit = None if capacity_bytes is None else ("what the GPU holds", capacity_bytes / 1e9)
     rows = {
         row: {name: size / 1e9 for name, size in bill.consumers.items()}

@@ -39,7 +39,7 @@ def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
     names = [name for name, count in tensors.items() for _ in range(count)]
     parts = [shard(len(names), ranks, rank) for rank in range(ranks)]
     names += ["padding"] * sum(part.zeros for part in parts)
-    looks = style.looks([*tensors], {})
+    looks = style.looks([*tensors])
 
     def kept(start: int, stop: int, wide: int = 1) -> Cell:
         filled = dict(enumerate(names[start:stop]))
@@ -69,8 +69,7 @@ def stored_by_version(
 ) -> Drawing:
     """A bar for each version of a run, by kind, and the bytes that a rank sent in one update.
 
-    `stored[version]` are bytes by kind of `weights`, `gradients` and `optimizer`. Raises ValueError
-    when there is no version.
+    `stored[version]` are bytes by kind of `weights`, `gradients` and `optimizer`.
     """
     totals = {
         name: f"{format_bytes(sum(kinds.values()), unit)} stored, "

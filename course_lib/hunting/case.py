@@ -29,7 +29,6 @@ def hunt(seed: int, how: str = "case.answer(rank=…, cause=…)") -> "Case":
     print(case.output)
     causes = ", ".join(repr(cause) for cause in hunts.CAUSES.values())
     print(f"\nWhich rank, and why? {how} with one of {causes}.")
-    case.start_clock()
     return case
 
 
@@ -43,10 +42,6 @@ class Case:
         self._wrong = 0
         self.over = False  # found, or told
         self.found = False
-        self._start_s = time.monotonic()
-
-    def start_clock(self) -> None:
-        """From now on the time counts."""
         self._start_s = time.monotonic()
 
     def answer(self, rank: int | None = None, cause: str | None = None) -> None:

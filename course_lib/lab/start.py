@@ -12,8 +12,8 @@ from pathlib import Path
 from course_lib.lab.folder import FIRST, repository
 from course_lib.problem import Problem
 
-PROMPT = "course_lib.lab.websocket.PromptConnection"
-CONTENTS = "course_lib.lab.contents.Contents"
+PROMPT = "course_lib.lab.server.PromptConnection"
+CONTENTS = "course_lib.lab.server.Contents"
 # Each folder in STYLE is an extension for JupyterLab's pages; in SETTINGS are defaults of settings,
 # which give way to the learner's own.
 STYLE = Path(__file__).parent / "style"
@@ -22,12 +22,15 @@ SETTINGS = Path(__file__).parent / "settings"
 
 def command(root: Path, port: int | None, browser: bool) -> list[str]:
     """The command line that starts JupyterLab at the first notebook, with this same Python."""
-    arguments = [sys.executable, "-m", "jupyter", "lab"]
-    arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
-    arguments.append(f"--ServerApp.kernel_websocket_connection_class={PROMPT}")
-    arguments.append(f"--ServerApp.contents_manager_class={CONTENTS}")
-    arguments.append(f"--LabApp.extra_labextensions_path={STYLE}")
-    arguments.append(f"--LabApp.app_settings_dir={SETTINGS}")
+    arguments = [
+        *(sys.executable, "-m", "jupyter", "lab"),
+        f"--ServerApp.root_dir={root}",
+        f"--LabApp.default_url=/lab/tree/{FIRST}",
+        f"--ServerApp.kernel_websocket_connection_class={PROMPT}",
+        f"--ServerApp.contents_manager_class={CONTENTS}",
+        f"--LabApp.extra_labextensions_path={STYLE}",
+        f"--LabApp.app_settings_dir={SETTINGS}",
+    ]
     if port is not None:
         # If a port is asked for, Jupyter must not silently take the next free one.
         arguments += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
@@ -60,28 +63,19 @@ def require_writable() -> None:
     from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
     # The second lies in the first unless it is named: one remedy is enough.
-    _require_folder(Path(jupyter_data_dir()), "JUPYTER_DATA_DIR")
-    runtime = Path(jupyter_runtime_dir())
-    _require_folder(runtime, "JUPYTER_RUNTIME_DIR")
-    try:
-        with tempfile.TemporaryFile(dir=runtime):
-            pass
-    except OSError as error:
-        raise _closed(runtime, "JUPYTER_RUNTIME_DIR", error) from None
-
-
-def _require_folder(folder: Path, variable: str) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise _closed(folder, variable, error) from None
-
-
-def _closed(folder: Path, variable: str, error: OSError) -> Problem:
-    return Problem(
-        f"Jupyter must write to {folder}, which is not possible ({error.strerror}): set the "
-        f"variable {variable} to a folder of yours"
-    )
+    for folder, variable in (
+        (jupyter_data_dir(), "JUPYTER_DATA_DIR"),
+        (jupyter_runtime_dir(), "JUPYTER_RUNTIME_DIR"),
+    ):
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if variable == "JUPYTER_RUNTIME_DIR":
+                tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise Problem(
+                f"Jupyter must write to {folder}, which is not possible ({error.strerror}): set "
+                f"the variable {variable} to a folder of yours"
+            ) from None
 
 
 def has_browser() -> bool:

@@ -45,6 +45,16 @@ def _ask_linux(option: int, value: int) -> bool:
     return True
 
 
+def listen_for(*numbers: signal.Signals) -> int:
+    """A descriptor from which the numbers of arriving signals can be read, a byte each."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
+
+
 def children() -> list[int]:
     """The ids of this process's children; none where there is no /proc."""
     if sys.platform != "linux":

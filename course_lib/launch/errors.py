@@ -4,7 +4,7 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,19 +74,50 @@ def held() -> Iterator[Stop]:
         signal.signal(signal.SIGINT, before)
 
 
+SAME_COLLECTIVES = (
+    "every rank must call the same collectives, in the same order, with the same shapes and types"
+)
+MORE_PROCESSES = (
+    "close other programs, raise this user's limit of processes (ulimit -u), or pass fewer ranks"
+)
+_ANOTHER_SIZE = (
+    r"Received data size doesn't match expected size",
+    f"received another number of bytes than it expected: {SAME_COLLECTIVES}; pass"
+    " check_collectives=True to see who called what",
+)
+_NO_GRADIENT = (
+    ", for which DDP waited: use these parameters in the loss of every iteration, freeze them, or"
+    " pass find_unused_parameters=True"
+)
+_MEMORY = "take a smaller model or batch, shard it, or use fewer ranks"
+# What torch or the system says, and what it means; the first that is found counts.
+_KNOWN = (
+    (
+        r"can't allocate memory: you tried to allocate (?P<bytes>\d+) bytes",
+        f"ran out of memory when it asked for {{size}} in one tensor: {_MEMORY}",
+    ),
+    (
+        r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
+        f"waited {{ms}} ms in a collective that ranks [{{ranks}}] did not call: {SAME_COLLECTIVES}",
+    ),
+    (
+        r"Parameters which did not receive grad for rank \d+: (?P<names>[^\n]+)",
+        f"had no gradient for {{names}}{_NO_GRADIENT}",
+    ),
+    (
+        r"Parameter indices which did not receive grad .*?: (?P<names>[^\n]+)",
+        f"had no gradient for parameters number {{names}}{_NO_GRADIENT}",
+    ),
+    _ANOTHER_SIZE,
+    (
+        r"can't start new thread|Resource temporarily unavailable",
+        f"was refused another thread or process by the system: {MORE_PROCESSES}",
+    ),
+)
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?"
     r"OpType=(?P<operation>\w+)"
     r"(?:, ?TensorShape=\[(?P<shape>[^\]]*)\])?(?:, ?TensorDtypes=(?P<dtype>\w+))?"
-)
-_ABSENT = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
-_UNUSED = re.compile(r"Parameters which did not receive grad for rank \d+: (?P<names>[^\n]+)")
-_UNUSED_INDICES = re.compile(r"Parameter indices which did not receive grad .*?: (?P<names>[^\n]+)")
-_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (?P<bytes>\d+) bytes")
-_SIZES = re.compile(r"Received data size doesn't match expected size")
-_REFUSED = re.compile(r"can't start new thread|Resource temporarily unavailable")
-MORE_PROCESSES = (
-    "close other programs, raise this user's limit of processes (ulimit -u), or pass fewer ranks"
 )
 _OPERATIONS = {
     "ALLREDUCE": "all_reduce",
@@ -97,18 +128,31 @@ _OPERATIONS = {
     "_ALLGATHER_BASE": "all_gather_single",
     "_REDUCE_SCATTER_BASE": "reduce_scatter_single",
 }
-SAME_COLLECTIVES = (
-    "every rank must call the same collectives, in the same order, with the same shapes and types"
-)
 
 
 def explain(error: BaseException) -> str:
     """What happened and what to do about it; for an unknown exception, its first line."""
     text = said(error)
-    for sentence in (_memory(error, text), *(known(text) for known in _KNOWN)):
-        if sentence:
-            return sentence
+    if known := _mismatch(text) or _matched(text, _KNOWN):
+        return known
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return f"ran out of memory: {_MEMORY}"
     return f"raised {traceback.format_exception_only(error)[-1].splitlines()[0]}"
+
+
+def explain_output(text: str) -> str:
+    """The same for what a rank printed before it was aborted; empty if that is unknown."""
+    return _matched(text, (_ANOTHER_SIZE,))
+
+
+def _matched(text: str, known: Iterable[tuple[str, str]]) -> str:
+    for pattern, sentence in known:
+        if match := re.search(pattern, text):
+            words = {name: value.strip() for name, value in match.groupdict().items()}
+            if "bytes" in words:
+                words["size"] = f"{int(words['bytes']) / 1e9:,.1f} GB"
+            return sentence.format(**words)
+    return ""
 
 
 def said(error: BaseException) -> str:
@@ -127,27 +171,9 @@ def disk_full(folder: Path) -> str:
     )
 
 
-def explain_output(text: str) -> str:
-    """The same for what a rank printed before it was aborted; empty if that is unknown."""
-    return _another_size(text)
-
-
-def _memory(error: BaseException, text: str) -> str:
-    asked = _ALLOCATION.search(text)
-    ended = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if not (asked or ended):
-        return ""
-    wanted = (
-        f" when it asked for {int(asked['bytes']) / 1e9:,.1f} GB in one tensor" if asked else ""
-    )
-    return f"ran out of memory{wanted}: take a smaller model or batch, shard it, or use fewer ranks"
-
-
 def _mismatch(text: str) -> str:
-    if "Detected mismatch between collectives" not in text:
-        return ""
     calls = list(_FINGERPRINT.finditer(text))
-    if len(calls) < 2:
+    if "Detected mismatch between collectives" not in text or len(calls) < 2:
         return ""
     mine, other = calls[0], calls[1]
     return (
@@ -159,42 +185,4 @@ def _call(match: re.Match[str]) -> str:
     operation = _OPERATIONS.get(match["operation"], match["operation"].lower())
     if match["shape"] is None:
         return operation
-    shape = f"[{match['shape']}]"
-    return f"{operation} of {shape} {(match['dtype'] or '').lower()}".rstrip()
-
-
-def _absent(text: str) -> str:
-    if not (absent := _ABSENT.search(text)):
-        return ""
-    ranks, seconds = absent["ranks"].replace(" ", "").split(","), int(absent["ms"]) / 1000
-    named = " and ".join(f"rank {rank}" for rank in ranks)
-    return f"waited {seconds:g} s in a collective that {named} did not call: {SAME_COLLECTIVES}"
-
-
-def _unused(text: str) -> str:
-    if not (unused := _UNUSED.search(text) or _UNUSED_INDICES.search(text)):
-        return ""
-    by_index = unused.re is _UNUSED_INDICES
-    names = ("parameters number " if by_index else "") + unused["names"].strip()
-    return (
-        f"had no gradient for {names}, for which DDP waited: use these parameters in the loss of "
-        "every iteration, freeze them, or pass find_unused_parameters=True"
-    )
-
-
-def _another_size(text: str) -> str:
-    if not _SIZES.search(text):
-        return ""
-    return (
-        f"received another number of bytes than it expected: {SAME_COLLECTIVES};"
-        " pass check_collectives=True to see who called what"
-    )
-
-
-def _refused(text: str) -> str:
-    if not _REFUSED.search(text):
-        return ""
-    return f"was refused another thread or process by the system: {MORE_PROCESSES}"
-
-
-_KNOWN: list[Callable[[str], str]] = [_mismatch, _absent, _unused, _another_size, _refused]
+    return f"{operation} of [{match['shape']}] {(match['dtype'] or '').lower()}".rstrip()

@@ -34,8 +34,8 @@ _DEPTH = 30  # frames in which a wait is looked for
 # Of a call: from and to when it was made, in the clock of the record's `time_created_ns`, and what
 # its entry lacks.
 _details: deque[tuple[int, int, dict[str, Any]]] = deque(maxlen=int(_CALLS))
-# Of each send or receive that somebody may wait for: its kind, the other rank, its tag.
-_messages: MutableMapping[Any, tuple[str, int, int]] = WeakKeyDictionary()
+# Of each send or receive that somebody may wait for: its kind, and the other rank.
+_messages: MutableMapping[Any, tuple[str, int]] = WeakKeyDictionary()
 _messaged_s = [0.0]
 
 
@@ -71,18 +71,12 @@ def _collective(original: Callable[..., Any]) -> Callable[..., Any]:
         options = next((one for one in args if type(one).__name__.endswith("Options")), None)
         reduce = getattr(options, "reduceOp", None)
         operator = str(getattr(reduce, "op", "SUM")).rpartition(".")[2]
-        root = int(getattr(options, "rootRank", 0))
-        _details.append(
-            (
-                start_ns,
-                time.time_ns(),
-                {
-                    "root": root,
-                    "operator": "" if operator == "SUM" else operator,
-                    "frames": _frames(sys._getframe(1)),
-                },
-            )
-        )
+        details = {
+            "root": int(getattr(options, "rootRank", 0)),
+            "operator": "" if operator == "SUM" else operator,
+            "frames": _frames(sys._getframe(1)),
+        }
+        _details.append((start_ns, time.time_ns(), details))
         return work
 
     return called
@@ -110,7 +104,7 @@ def _message(original: Callable[..., Any]) -> Callable[..., Any]:
             group, _, *rest = args
             peer = get_process_group_ranks(group)[rest[0]] if name != "recv_anysource" else -1
             _messaged_s[0] = time.time()
-            _messages[work] = (name.partition("_")[0], peer, int(rest[-1]))
+            _messages[work] = (name.partition("_")[0], peer)
         return work
 
     return called
@@ -129,18 +123,15 @@ def messaged_s() -> float:
     return _messaged_s[0]
 
 
-def message(frame: FrameType | None) -> tuple[str, int, int]:
-    """The send or receive that is waited for just now: "recv", the other rank, its tag.
-
-    "", -1 and 0 if none is.
-    """
+def message(frame: FrameType | None) -> tuple[str, int]:
+    """The send or receive that is waited for just now, and the other rank; "" and -1 for none."""
     for _ in range(_DEPTH):
         if frame is None:
             break
         if frame.f_code.co_name == "wait" and frame.f_code.co_filename == __file__:
-            return _messages.get(frame.f_locals.get("work"), ("", -1, 0))
+            return _messages.get(frame.f_locals.get("work"), ("", -1))
         frame = frame.f_back
-    return "", -1, 0
+    return "", -1
 
 
 def entries() -> list[dict[str, Any]]:
@@ -198,9 +189,9 @@ def place() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-def groups() -> dict[str, list[int]]:
+def groups() -> dict[str, tuple[int, ...]]:
     """The ranks of each process group, by the name that the entries give it."""
     from torch.distributed import distributed_c10d as c10d
 
     members = c10d._world.pg_group_ranks
-    return {str(name): list(members.get(group, ())) for group, name in c10d._pg_names.items()}
+    return {str(name): tuple(members.get(group, ())) for group, name in c10d._pg_names.items()}

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
 import contextlib
 import gc
+import os
 import shlex
 import subprocess
 import sys
@@ -29,16 +25,8 @@ from course_lib.launch.job import (
     TIMEOUT_VARIABLE,
 )
 
-
-def check_environment(rank: int, world: int) -> None:
-    """Raise RuntimeError if the environment describes another group than the one that exists."""
-    said = (os.environ.get("RANK", str(rank)), os.environ.get("WORLD_SIZE", str(world)))
-    if said != (str(rank), str(world)):
-        raise RuntimeError(
-            f"the process group that exists has {world} ranks, of which this is rank {rank}, and "
-            f"the environment says RANK={said[0]} and WORLD_SIZE={said[1]}: destroy that group "
-            "before launch.init(), or unset both variables"
-        )
+if TYPE_CHECKING:
+    import torch
 
 
 def device_and_backend(configuration: str) -> tuple[torch.device, str]:
@@ -61,11 +49,6 @@ def device_and_backend(configuration: str) -> tuple[torch.device, str]:
     )
 
 
-def local_rank(rank: int) -> int:
-    """LOCAL_RANK; where the launcher did not set it, all ranks are taken to be on one machine."""
-    return int(os.environ.get("LOCAL_RANK", rank))
-
-
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
 _PEERS_S = 5.0
 
@@ -81,13 +64,8 @@ class Rank:
     backend: str
 
 
-@dataclass(frozen=True)
-class _Membership:
-    rank: Rank
-    store: Any
-
-
-_membership: _Membership | None = None
+# The rank, and the store through which the ranks wait for each other; None outside a group.
+_membership: tuple[Rank, Any] | None = None
 
 
 def init() -> Rank:
@@ -105,7 +83,7 @@ def init() -> Rank:
     if _membership is None:
         _membership = _join()
         recorder.joined()
-    return _membership.rank
+    return _membership[0]
 
 
 def finish() -> None:
@@ -121,7 +99,7 @@ def finish() -> None:
     gc.collect()
     if _membership is None:
         return
-    _all_here(_membership, "course_finish", _PEERS_S)  # some may still be reading from us
+    _all_here(*_membership, "course_finish", _PEERS_S)  # some may still be reading from us
     if dist.is_initialized():
         dist.destroy_process_group()
     _membership = None
@@ -187,13 +165,21 @@ def _adopt() -> Rank:
     import torch.distributed as dist
 
     rank, world = dist.get_rank(), dist.get_world_size()
-    check_environment(rank, world)
+    said = (os.environ.get("RANK", str(rank)), os.environ.get("WORLD_SIZE", str(world)))
+    if said != (str(rank), str(world)):
+        raise RuntimeError(
+            f"the process group that exists has {world} ranks, of which this is rank {rank}, and "
+            f"the environment says RANK={said[0]} and WORLD_SIZE={said[1]}: destroy that group "
+            "before launch.init(), or unset both variables"
+        )
     recorder.start(rank, world)
     device, backend = device_and_backend(dist.get_backend_config())
-    return Rank(rank, world, local_rank(rank), device, backend)
+    # Where the launcher did not set it, all ranks are taken to be on one machine.
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    return Rank(rank, world, local_rank, device, backend)
 
 
-def _join() -> _Membership:
+def _join() -> tuple[Rank, Any]:
     import torch
     import torch.distributed as dist
 
@@ -227,10 +213,10 @@ def _join() -> _Membership:
             f"rank {rank} of {world} waited {timeout.total_seconds():g} s for the others:"
             f" start {world} ranks, or correct WORLD_SIZE"
         ) from error
-    membership = _Membership(Rank(rank, world, local_rank, device, backend), store)
+    joined = Rank(rank, world, local_rank, device, backend)
     # If a rank failed while others still connected to it, they would complain as well.
-    _all_here(membership, "course_init", timeout.total_seconds())
-    return membership
+    _all_here(joined, store, "course_init", timeout.total_seconds())
+    return joined, store
 
 
 def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
@@ -253,7 +239,7 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
     return store, rank, world
 
 
-def _all_here(membership: _Membership, event: str, limit_s: float) -> None:
+def _all_here(rank: Rank, store: Any, event: str, limit_s: float) -> None:
     """Return when every rank has called this for the same event, or after `limit_s` seconds.
 
     Through the store, not a barrier: a rank inside another collective would confuse the two.
@@ -261,8 +247,8 @@ def _all_here(membership: _Membership, event: str, limit_s: float) -> None:
     deadline_s = time.monotonic() + limit_s
     # If the store is gone, so is the rank that owned it: there is nothing to wait for.
     with contextlib.suppress(Exception):
-        membership.store.add(event, 1)
-        while membership.store.add(event, 0) < membership.rank.world:
+        store.add(event, 1)
+        while store.add(event, 0) < rank.world:
             if time.monotonic() > deadline_s:
                 return
             time.sleep(0.002)

@@ -3,19 +3,15 @@
 The folder is readable by its owner alone, so nothing is unpickled that somebody else wrote.
 """
 
-import io
+import contextlib
+import os
 import pickle
-import sys
-from collections.abc import Callable
-from importlib import import_module
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-import os
-from dataclasses import dataclass, field
 
 STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
 TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
@@ -29,73 +25,36 @@ _LARGE_BYTES = 64 * 1024  # below, nothing is gained
 
 def pack(value: Any, path: Path) -> None:
     """Write `value` to a file. Raises OSError where there is no room, else what pickling does."""
+    from course_lib.pickled_code import Pickler
+
+    class Packer(Pickler):
+        """Writes a large tensor as its own bytes, without the copies that torch makes."""
+
+        def reducer_override(self, value: Any) -> Any:
+            import torch
+
+            if type(value) is torch.Tensor and not value.requires_grad and not vars(value):
+                # What has no bytes of its own (sparse, conjugate) is left to torch.
+                with contextlib.suppress(RuntimeError, TypeError):
+                    raw: Any = value.view(-1).view(torch.uint8).numpy()
+                    if raw.nbytes >= _LARGE_BYTES:
+                        return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
+            return super().reducer_override(value)
+
     with open(path, "wb") as file:
-        _packer(file).dump(value)
+        Packer(file, protocol=5).dump(value)
+
+
+def _tensor(raw: bytearray, dtype: "torch.dtype", shape: tuple[int, ...]) -> "torch.Tensor":
+    import torch
+
+    return torch.frombuffer(raw, dtype=dtype).view(shape)
 
 
 def unpack(path: Path) -> Any:
     """Read what `pack` has written."""
     with open(path, "rb") as file:
         return pickle.load(file)
-
-
-def _packer(file: io.BufferedWriter) -> Any:
-    from course_lib import pickled_code
-
-    class Packer(pickled_code.Pickler):
-        """Code's, with its own way for large tensors."""
-
-        def reducer_override(self, value: Any) -> Any:
-            import torch
-
-            if type(value) is torch.Tensor and _is_large_and_plain(value):
-                return _reduced(value)
-            if isinstance(value, ModuleType) and _only_its_parent_has(value):
-                return _part_of_its_parent, (value.__name__,)
-            return super().reducer_override(value)
-
-    return Packer(file, protocol=5)
-
-
-def _is_large_and_plain(tensor: "torch.Tensor") -> bool:
-    import torch
-
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.requires_grad
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.numel() * tensor.element_size() >= _LARGE_BYTES
-        and tensor.is_contiguous()
-        and not tensor.__dict__
-    )
-
-
-def _reduced(tensor: "torch.Tensor") -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    import torch
-
-    raw: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
-    return _rebuilt, (pickle.PickleBuffer(raw), tensor.dtype, tuple(tensor.shape))
-
-
-def _only_its_parent_has(module: ModuleType) -> bool:
-    """Whether it cannot be imported, like torch._C._functions, which torch's decorators name."""
-    parent, _, own = module.__name__.rpartition(".")
-    missing = module.__name__ not in sys.modules
-    return missing and getattr(sys.modules.get(parent), own, None) is module
-
-
-def _part_of_its_parent(name: str) -> Any:
-    parent, _, own = name.rpartition(".")
-    return getattr(import_module(parent), own)
-
-
-def _rebuilt(raw: bytearray, dtype: "torch.dtype", shape: tuple[int, ...]) -> "torch.Tensor":
-    import torch
-
-    return torch.frombuffer(raw, dtype=dtype).view(shape)
 
 
 # What `linecache` keeps of a cell: size, no time of change, lines, name.
@@ -135,64 +94,53 @@ class Report:
 
 @dataclass(frozen=True)
 class Folder:
-    """The launch's folder."""
+    """The launch's folder.
+
+    In it are `job`, `call` (the function and its arguments), `store` (where the ranks find each
+    other: no port, nothing to race for), and for each rank its `log` (all that it prints), `stack`
+    (where it was when its time was up; empty before), `steps` (how far it is), `result`, `report`.
+    """
 
     path: Path
 
     @property
     def store(self) -> Path:
-        """Where the ranks find each other (no port: nothing to race for)."""
         return self.path / "rendezvous"
 
     @property
     def call(self) -> Path:
-        """The function and its arguments, packed."""
         return self.path / "call"
 
-    def log(self, rank: int) -> Path:
-        """Everything the rank prints."""
-        return self.path / f"rank{rank}.log"
+    @property
+    def job(self) -> Path:
+        return self.path / "job"
 
-    def stack(self, rank: int) -> Path:
-        """Where the rank was when its time was up; empty before."""
-        return self.path / f"rank{rank}.stack"
+    def of(self, rank: int, kind: str) -> Path:
+        """The file of that kind of a rank."""
+        return self.path / f"rank{rank}.{kind}"
 
-    def steps(self, rank: int) -> Path:
-        """How far the rank is: see `group.report_step`."""
-        return self.path / f"rank{rank}.steps"
-
-    def write_job(self, job: Job) -> None:
-        (self.path / "job").write_bytes(pickle.dumps(job))
-
-    def read_job(self) -> Job:
-        job: Job = pickle.loads((self.path / "job").read_bytes())
-        return job
+    def text(self, rank: int, kind: str) -> str:
+        """What is in it; "" where there is none."""
+        path = self.of(rank, kind)
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def write_result(self, rank: int, result: Any) -> None:
+        path = self.of(rank, "result")
         try:
-            pack(result, self._result(rank))
+            pack(result, path)
         except BaseException:
-            self._result(rank).unlink(missing_ok=True)  # room for the report that says so
+            path.unlink(missing_ok=True)  # room for the report that says so
             raise
 
-    def read_result(self, rank: int) -> Any:
-        return unpack(self._result(rank))
-
     def write_report(self, rank: int, report: Report) -> None:
-        unfinished = self.path / f"rank{rank}.unfinished"
+        unfinished = self.of(rank, "unfinished")
         unfinished.write_bytes(pickle.dumps(report))
-        os.replace(unfinished, self._report(rank))  # the parent never reads half a report
+        os.replace(unfinished, self.of(rank, "report"))  # the parent never reads half a report
 
     def read_report(self, rank: int) -> Report | None:
         """The rank's report, or None while there is none."""
         try:
-            report: Report = pickle.loads(self._report(rank).read_bytes())
+            report: Report = unpack(self.of(rank, "report"))
         except FileNotFoundError:
             return None
         return report
-
-    def _result(self, rank: int) -> Path:
-        return self.path / f"rank{rank}.result"
-
-    def _report(self, rank: int) -> Path:
-        return self.path / f"rank{rank}.report"

@@ -1,10 +1,9 @@
 """What `run` refuses before it starts anything."""
 
-import math
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from course_lib import validation
 
 MAX_RANKS = 64
 # Measured on Linux: the server with torch imported, and what a small DDP rank adds to it.
@@ -14,24 +13,15 @@ _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_arguments(function: Callable[..., Any], ranks: int, timeout_s: float) -> None:
+def check_arguments(function: object, ranks: int, timeout_s: float) -> None:
     """Raises TypeError or ValueError with one sentence that names the argument and the remedy."""
     if not callable(function):
         raise TypeError(
             f"function must be callable, got {type(function).__name__} {function!r}:"
             " pass the function itself, and its arguments after it"
         )
-    if isinstance(ranks, bool) or not isinstance(ranks, int):
-        raise TypeError(f"ranks must be an int, got {ranks!r}: pass a whole number such as 2")
-    if not 1 <= ranks <= MAX_RANKS:
-        raise ValueError(
-            f"ranks must be between 1 and {MAX_RANKS} on one machine, got {ranks}:"
-            " take a number in this range, or start the program with torchrun on several machines"
-        )
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise TypeError(f"timeout_s must be a number of seconds, got {timeout_s!r}: pass e.g. 120")
-    if not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise ValueError(f"timeout_s must be finite and above 0, got {timeout_s}: pass e.g. 120")
+    validation.whole("ranks", ranks, most=MAX_RANKS)
+    validation.number("timeout_s", timeout_s, above=0)
 
 
 def check_memory(ranks: int) -> None:

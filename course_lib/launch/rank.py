@@ -43,8 +43,8 @@ def main(folder_path: str, rank: int, lifeline: int) -> NoReturn:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # whatever this rank starts can be ended with it
     try:
-        _redirect_output(folder.log(rank))
-        job = folder.read_job()
+        _redirect_output(folder.of(rank, "log"))
+        job: Job = unpack(folder.job)
     except FileNotFoundError:
         os._exit(1)  # the launch is over already: its cell was interrupted
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
@@ -98,7 +98,7 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     )
     os.environ[STORE_VARIABLE] = str(folder.store)
     os.environ[TIMEOUT_VARIABLE] = str(job.timeout_s)
-    os.environ[STEPS_VARIABLE] = str(folder.steps(rank))
+    os.environ[STEPS_VARIABLE] = str(folder.of(rank, "steps"))
     sys.path[:], sys.argv[:] = job.path, job.arguments
     with contextlib.suppress(OSError):  # it may be gone
         os.chdir(job.directory)
@@ -112,7 +112,7 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
         # What multiprocessing puts on the disk must go with the launch, even if this rank is
         # killed; it has no public way to say where.
         vars(multiprocessing.current_process())["_config"]["tempdir"] = str(folder.path)
-    _limit_time(job.deadline_s, folder.stack(rank))
+    _limit_time(job.deadline_s, folder.of(rank, "stack"))
     import torch
 
     torch.set_num_threads(job.threads)

@@ -15,19 +15,19 @@ import hashlib
 import json
 import linecache
 import os
-import re
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from course_lib.diagnosing.page import Call, Line, Page, Stack, call_of
+from course_lib.diagnosing.page import Line, Page, Stack, call_of
 from course_lib.launch import flight
 from course_lib.launch.errors import explain
 from course_lib.launch.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
@@ -39,8 +39,6 @@ _STACKS = 12  # kept of the most frequent
 _DEPTH = 30  # lines of a stack
 _ERROR_CHARACTERS = 4000
 _ENDING = (signal.SIGTERM, signal.SIGINT)  # by which a launcher tells its ranks to end
-_LOCKS = Path("/proc/locks")  # Linux: who holds a lock, and who waits for it
-_BLOCKED = re.compile(r"(?P<lock>\d+): -> \S+ +\S+ +\S+ +(?P<pid>\d+) ")
 
 # File, line and function of each frame, the innermost first.
 _Key = tuple[tuple[str, int, str], ...]
@@ -88,54 +86,55 @@ def returned() -> None:
     """The last page of a rank that has done its part; it may join a group again."""
     global _recorder
     if _recorder and _recorder.state == "running":
-        _recorder.close("returned")
+        with contextlib.suppress(Exception):
+            _recorder.close("returned")
         _recorder = None
 
 
 def _follow_the_end() -> None:
     """Note every way in which Python ends a process, and leave it as it was otherwise."""
-    old = (sys.excepthook, threading.excepthook, sys.exit, os._exit)
-    if hasattr(old[0], "__wrapped__"):
+    hook, leave_python, leave_at_once = sys.excepthook, sys.exit, os._exit
+    if hasattr(hook, "__wrapped__"):
         return
 
-    @wraps(old[0])
+    @wraps(hook)
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, KeyboardInterrupt) and _recorder:
-            _recorder.freeze()  # somebody ended it: the page says where it was before
+            _recorder.written = True  # somebody ended it: the page says where it was before
         failed(error)
-        old[0](kind, error, trace)
+        hook(kind, error, trace)
 
-    @wraps(old[1])
-    def thread_raised(failure: Any) -> None:
-        if _recorder and failure.exc_value is not None:
-            named = "".join(traceback.format_exception_only(failure.exc_value)).strip()
-            _recorder.thread_error = named[:_ERROR_CHARACTERS]
-        old[1](failure)
-
-    @wraps(old[2])
+    @wraps(leave_python)
     def leave(code: Any = None) -> NoReturn:
         if _recorder and threading.current_thread() is threading.main_thread():
             called = f"called sys.exit({code!r})"[:200]
             _recorder.leaving = (called, _key(sys._getframe(1)), time.time_ns())
-        old[2](code)
+        leave_python(code)
 
-    @wraps(old[3])
+    @wraps(leave_at_once)
     def leave_now(status: int) -> NoReturn:
         if _recorder:
-            called = f"os._exit({status})"
-            ended = {"reason": f"called {called}", "error": called if status else ""}
-            _recorder.close("failed" if status else "returned", _key(sys._getframe(1)), **ended)
-        old[3](status)
+            state, called = "failed" if status else "returned", f"os._exit({status})"
+            reason, error = f"called {called}", called if status else ""
+            with contextlib.suppress(Exception):
+                _recorder.close(state, _key(sys._getframe(1)), reason=reason, error=error)
+        leave_at_once(status)
 
-    sys.excepthook, threading.excepthook, sys.exit = raised, thread_raised, leave
-    os._exit = leave_now
+    sys.excepthook, sys.exit, os._exit = raised, leave, leave_now
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_in_child)
 
 
 def _at_exit() -> None:
+    """The last page of a process that comes to its end, maybe by the sys.exit it called last.
+
+    Somebody may have caught that: what it called afterwards says so, and it is no failure.
+    """
     if _recorder:
-        _recorder.leave()
+        words, key, at_ns = _recorder.leaving
+        called = words if words and flight.last_ns() < at_ns else ""
+        with contextlib.suppress(Exception):
+            _recorder.close("returned", key if called else (), reason=called)
 
 
 def _in_child() -> None:
@@ -161,14 +160,13 @@ class _Recorder(threading.Thread):
     def __init__(self, folder: Path, rank: int, world: int) -> None:
         super().__init__(name="course_recorder", daemon=True)
         self.state, self.step = "joining", (0, 0)
-        self.thread_error = ""
         # What it called to leave, from where, and when, on the clock of `time.time_ns()`.
         self.leaving: tuple[str, _Key, int] = ("", (), 0)
         self._folder, self._rank, self._world = folder, rank, world
         self._main = threading.main_thread().ident or 0
         self._launch = launch_name()
         self._writing = threading.RLock()  # a signal's handler may leave while the page is written
-        self._over, self._written = threading.Event(), False  # no look comes, and no page, any more
+        self._over, self.written = threading.Event(), False  # no look comes, and no page, any more
         self._since: Counter[_Key] = Counter()
         self._all: Counter[_Key] = Counter()
         self._called_s, self._step = 0.0, self.step
@@ -212,7 +210,7 @@ class _Recorder(threading.Thread):
             if self._met() or looks % _LOOKS_A_PAGE == 0 or rests_s > took_s / _PAGE_SHARE:
                 start_s = time.thread_time()
                 with self._writing, contextlib.suppress(Exception):  # it must break nothing
-                    if not self._over.is_set():
+                    if not self.written:
                         self._write(sys._current_frames().get(self._main))
                 written_s, took_s = time.monotonic(), time.thread_time() - start_s
             self._look()
@@ -225,50 +223,27 @@ class _Recorder(threading.Thread):
             self.state = state
             self._write(sys._current_frames().get(self._main))
 
-    def freeze(self) -> None:
-        """Leave the last page as it is."""
-        with self._writing:
-            self._over.set()
-            self._written = True
-
-    def close(self, state: str, key: _Key = (), **more: str) -> None:
+    def close(
+        self, state: str, key: _Key = (), frame: FrameType | None = None, **more: str
+    ) -> None:
         """Write the last page: nothing that happens later changes it."""
-        with self._writing, contextlib.suppress(Exception):
-            if not self._written and not self._told_to_end():
+        with self._writing:
+            if not self.written and not self._told_to_end():
                 self._over.set()
                 self.state = state
-                self._write(None, key=key, **more)
-                self._written = True
-
-    def leave(self) -> None:
-        """The last page of a process that comes to its end, maybe by the sys.exit it called last.
-
-        Somebody may have caught that: what it called afterwards says so, and it is no failure.
-        """
-        words, key, at_ns = self.leaving
-        called = words if words and flight.last_ns() < at_ns else ""
-        self.close("returned", key if called else (), reason=called)
+                self._write(frame, key=key, **more)
+                self.written = True
 
     def fail(self, error: BaseException) -> None:
         """Write where the exception was raised, and what it says."""
-        walked = [
-            (frame.f_code.co_filename, number, frame.f_code.co_name)
-            for frame, number in traceback.walk_tb(error.__traceback__)
-        ]
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        walked = list(traceback.walk_tb(error.__traceback__))[::-1]
+        key = [(f.f_code.co_filename, number, f.f_code.co_name) for f, number in walked]
         named = "".join(traceback.format_exception_only(error)).strip()
-        with self._writing:
-            if self._written or self._told_to_end():
-                return
-            self._over.set()
-            self.state = "failed"
-            self._write(
-                frames[-1] if frames else None,
-                key=tuple(walked[::-1]),
-                error=named[:_ERROR_CHARACTERS],
-                reason=explain(error)[:_ERROR_CHARACTERS],
-            )
-            self._written = True
+        words = {"error": named, "reason": explain(error)}
+        self.close(
+            "failed", tuple(key), walked[0][0] if walked else None,
+            **{name: text[:_ERROR_CHARACTERS] for name, text in words.items()},
+        )  # fmt: skip
 
     def _look(self) -> None:
         if frame := sys._current_frames().get(self._main):
@@ -279,7 +254,10 @@ class _Recorder(threading.Thread):
     def _write(self, frame: FrameType | None, key: _Key | None = None, **more: str) -> None:
         if self._rank < 0 or (self.state == "running" and self._told_to_end()):
             return
-        calls = self._calls()
+        # Asking before the first collective would be too early for torch.
+        joining = self.state == "joining"
+        entries = [] if joining else [e for e in flight.entries() if not e.get("is_p2p")]
+        calls = tuple(call_of(entry, linecache.getline) for entry in entries)
         now_s = time.time()
         called_s = max(calls[-1].at_s if calls else 0.0, flight.messaged_s())
         if (called_s, self.step) != (self._called_s, self._step):
@@ -287,8 +265,7 @@ class _Recorder(threading.Thread):
             self._moved_s = called_s if called_s != self._called_s else now_s
             self._called_s, self._step = called_s, self.step
             self._since.clear()
-        message, peer, tag = flight.message(frame)
-        more.setdefault("error", self.thread_error)
+        message, peer = flight.message(frame)
         page = Page(
             rank=self._rank,
             world=self._world,
@@ -300,29 +277,15 @@ class _Recorder(threading.Thread):
             steps=self.step[1],
             message=message,
             peer=peer,
-            tag=tag,
-            pid=os.getpid(),
-            locked_by=_locked_by(os.getpid()),
             hears=self._told >= 0 and signal.getsignal(signal.SIGTERM) == self._heard,
             stack=_lines(key if key is not None else _key(frame)),
             since=_stacks(self._since),
             all=_stacks(self._all),
-            groups=self._groups(),
+            groups={} if joining else flight.groups(),
             calls=calls,
             **more,
         )
-        write_json(self._folder / f"rank{self._rank}.json", page.as_json())
-
-    def _calls(self) -> tuple[Call, ...]:
-        if self.state == "joining":
-            return ()  # asking earlier than the first collective would be too early for torch
-        entries = [e for e in flight.entries() if not e.get("is_p2p")]
-        return tuple(call_of(entry, linecache.getline) for entry in entries)
-
-    def _groups(self) -> dict[str, tuple[int, ...]]:
-        if self.state == "joining":
-            return {}
-        return {name: tuple(ranks) for name, ranks in flight.groups().items()}
+        write_json(self._folder / f"rank{self._rank}.json", asdict(page))
 
 
 def write_json(path: Path, data: object) -> None:
@@ -350,16 +313,3 @@ def _lines(key: _Key) -> tuple[Line, ...]:
 
 def _stacks(counted: Counter[_Key]) -> tuple[Stack, ...]:
     return tuple(Stack(count, _lines(key)) for key, count in counted.most_common(_STACKS))
-
-
-def _locked_by(pid: int) -> int:
-    """The process that holds the lock of a file for which `pid` waits; 0 for none."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        text = _LOCKS.read_text()
-        for blocked in _BLOCKED.finditer(text):
-            if int(blocked["pid"]) == pid:
-                holder = next(
-                    li for li in text.splitlines() if li.startswith(f"{blocked['lock']}: ")
-                )
-                return int(holder.split()[4])
-    return 0

@@ -14,12 +14,8 @@ from typing import Any
 
 from course_lib.launch import server
 from course_lib.launch.errors import RankFailed, Stop, disk_full, held, said
-from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack
-from course_lib.launch.limits import (
-    check_arguments,
-    check_memory,
-    threads_per_rank,
-)
+from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack, unpack
+from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
 from course_lib.launch.output import ProgressLine
 from course_lib.launch.recorder import launch_name, write_json
 from course_lib.launch.running import LAST_PART, RunningRank, first_cause
@@ -27,49 +23,6 @@ from course_lib.launch.server import RankProcesses, wait_until_warm
 
 _LAST_LINES = 40
 _OURS = re.compile(r"rank\d+\.(json|log|crash|term|unfinished)|launch\.json")
-
-
-def prepared(record: Path) -> dict[str, str]:
-    """The variables that make the ranks write there; what an earlier launch has left is removed.
-
-    Raises OSError where the folder cannot be made.
-    """
-    record.mkdir(parents=True, exist_ok=True)
-    for path in record.iterdir():
-        if _OURS.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-    return {FOLDER_VARIABLE: str(record.absolute())}
-
-
-def write_ends(record: Path, folder: Folder, ranks: list[RunningRank], timeout_s: float) -> None:
-    """How each rank ended, as launch.json, and the last lines that it printed."""
-    for rank in ranks:
-        rank.output.show_rest()  # what is read for the record is not shown any more
-    launch = {
-        "launch": launch_name(str(folder.store)),
-        "timeout_s": timeout_s,
-        "ends": [_end(rank, folder) for rank in ranks],
-    }
-    write_json(record / "launch.json", launch)
-    for rank in ranks:
-        for path in (record / f"rank{rank.rank}.{kind}" for kind in ("crash", "term")):
-            if path.exists() and not path.stat().st_size:
-                path.unlink()
-        words = rank.output.last_lines(_LAST_LINES)
-        if words:
-            (record / f"rank{rank.rank}.log").write_text(words + os.linesep, encoding="utf-8")
-
-
-def _end(rank: RunningRank, folder: Folder) -> dict[str, Any]:
-    """Its exit code is None where the launch was over before this rank was."""
-    stack = folder.stack(rank.rank)
-    return {
-        "rank": rank.rank,
-        "exit_code": rank.exit_code,
-        "returned": rank.returned,
-        "reason": rank.failure().reason if rank.failed else "",
-        "stack": stack.read_text(errors="replace") if stack.exists() else "",
-    }
 
 
 _GRACE_S = 0.5  # after a failure: other ranks may report too, and prove to be the cause
@@ -103,12 +56,19 @@ def run(
     check_memory(ranks)
     line = ProgressLine(timeout_s, chatty=stream)
     with held() as stop:
-        _warm_up(stop, line, _own_modules(function, *args))
+        try:
+            wait_until_warm(stop, line.warming_up, _own_modules(function, *args))
+        finally:
+            line.clear()
         with _folder() as folder:
             deadline_s = time.monotonic() + timeout_s
             _pack_call(function, args, folder)
-            environment = _environment(check_collectives, record)
-            folder.write_job(_job(ranks, timeout_s, deadline_s, environment))
+            environment = dict(os.environ)
+            if check_collectives:
+                environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+            if record is not None:
+                environment |= _prepared(Path(record))
+            pack(_job(ranks, timeout_s, deadline_s, environment), folder.job)
             look_from_s = deadline_s - LAST_PART * timeout_s
             running = [
                 RunningRank(folder, rank, stream, line.make_room, look_from_s)
@@ -116,10 +76,15 @@ def run(
             ]
             line.begin()
             try:
-                _follow(folder, running, deadline_s, stop, line)
+                started = server.started(folder, ranks, stop)
+                try:
+                    _watch(started, running, deadline_s, stop, line)
+                finally:
+                    started.end()
+                    line.clear()
             finally:
                 if record is not None:
-                    write_ends(Path(record), folder, running, timeout_s)
+                    _write_ends(Path(record), folder, running, timeout_s)
             results = _results(folder, running, timeout_s)
             stop.obey(ranks)
             line.done(ranks)
@@ -133,14 +98,6 @@ def _own_modules(*parts: object) -> set[str]:
     """
     names = {getattr(part, "__module__", None) or "" for part in parts}
     return {name for name in names if name.startswith("course_lib.")}
-
-
-def _warm_up(stop: Stop, line: ProgressLine, modules: set[str]) -> None:
-    """Wait until a rank is only a fork away, and say so if that takes long."""
-    try:
-        wait_until_warm(stop, line.warming_up, modules)
-    finally:
-        line.clear()
 
 
 @contextmanager
@@ -157,18 +114,6 @@ def _folder() -> Iterator[Folder]:
         raise OSError(errno.ENOSPC, disk_full(Path(tempfile.gettempdir()))) from error
 
 
-def _follow(
-    folder: Folder, running: list[RunningRank], deadline_s: float, stop: Stop, line: ProgressLine
-) -> None:
-    """Start the ranks, follow them, and leave none of them alive."""
-    started = server.started(folder, len(running), stop)
-    try:
-        _watch(started, running, deadline_s, stop, line)
-    finally:
-        started.end()
-        line.clear()
-
-
 def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], folder: Folder) -> None:
     try:
         pack((function, args), folder.call)
@@ -181,16 +126,11 @@ def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], folder: Fold
         ) from error
 
 
-def _environment(check_collectives: bool, record: Path | str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    if check_collectives:
-        environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-    if record is not None:
-        environment |= prepared(Path(record))
-    return environment
-
-
 def _job(ranks: int, timeout_s: float, deadline_s: float, environment: dict[str, str]) -> Job:
+    try:
+        directory = os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        directory = os.sep
     # Cells are not files: without their source a rank's traceback would show no code.
     cells = {
         name: entry
@@ -203,18 +143,11 @@ def _job(ranks: int, timeout_s: float, deadline_s: float, environment: dict[str,
         timeout_s=timeout_s,
         deadline_s=deadline_s,
         environment=environment,
-        directory=_directory(),
+        directory=directory,
         path=list(sys.path),
         arguments=list(sys.argv),
         cell_sources=cells,
     )
-
-
-def _directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # somebody has removed it
-        return os.sep
 
 
 def _watch(
@@ -260,10 +193,53 @@ def _results(folder: Folder, ranks: list[RunningRank], timeout_s: float) -> list
 
 def _result(folder: Folder, rank: int) -> Any:
     try:
-        return folder.read_result(rank)
+        return unpack(folder.of(rank, "result"))
     except Exception as error:
         raise RankFailed(
             rank,
             f"returned something that cannot be rebuilt here ({said(error)}): return numbers,"
             " tensors or plain containers of them",
         ) from error
+
+
+# --- the record, for `course diagnose` --------------------------------------------------------
+
+
+def _prepared(record: Path) -> dict[str, str]:
+    """The variables that make the ranks write there; what an earlier launch has left is removed.
+
+    Raises OSError where the folder cannot be made.
+    """
+    record.mkdir(parents=True, exist_ok=True)
+    for path in record.iterdir():
+        if _OURS.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    return {FOLDER_VARIABLE: str(record.absolute())}
+
+
+def _write_ends(record: Path, folder: Folder, ranks: list[RunningRank], timeout_s: float) -> None:
+    """How each rank ended, as launch.json, and the last lines that it printed."""
+    for rank in ranks:
+        rank.output.show_rest()  # what is read for the record is not shown any more
+    launch = {
+        "launch": launch_name(str(folder.store)),
+        "timeout_s": timeout_s,
+        "ends": [
+            {
+                "rank": rank.rank,
+                "exit_code": rank.exit_code,  # None where the launch was over before this rank was
+                "returned": rank.returned,
+                "reason": rank.failure().reason if rank.failed else "",
+                "stack": folder.text(rank.rank, "stack"),
+            }
+            for rank in ranks
+        ],
+    }
+    write_json(record / "launch.json", launch)
+    for rank in ranks:
+        for path in (record / f"rank{rank.rank}.{kind}" for kind in ("crash", "term")):
+            if path.exists() and not path.stat().st_size:
+                path.unlink()
+        words = rank.output.last_lines(_LAST_LINES)
+        if words:
+            (record / f"rank{rank.rank}.log").write_text(words + os.linesep, encoding="utf-8")

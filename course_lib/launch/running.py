@@ -138,7 +138,7 @@ class RunningRank:
         look_from_s: float,
     ) -> None:
         self.rank = rank
-        self.output = Output(folder.log(rank), rank, stream, make_room)
+        self.output = Output(folder.of(rank, "log"), rank, stream, make_room)
         self.report: Report | None = None
         self.exit_code: int | None = None
         self._ended_s = 0.0
@@ -149,8 +149,10 @@ class RunningRank:
 
     def update(self, exit_code: int | None, pid: int) -> None:
         """Read what the rank has done since the last call, and show what it printed."""
-        if pid and not self.ended and time.monotonic() > self._look_from_s:
-            self._look_at(pid)
+        look = pid and not self.ended and time.monotonic() > self._look_from_s
+        if look and (used_s := processor_s(pid)) is not None:
+            self._used_before_s = used_s if self._used_before_s is None else self._used_before_s
+            self._computed_s = used_s - self._used_before_s
         if self.exit_code is None:  # before the report: a rank that ended has made its report
             self.exit_code = exit_code
             self._ended_s = time.monotonic()
@@ -158,18 +160,11 @@ class RunningRank:
             self.report = self._folder.read_report(self.rank)
         self.output.show_new_lines()
 
-    def _look_at(self, pid: int) -> None:
-        used_s = processor_s(pid)
-        if used_s is not None:
-            if self._used_before_s is None:
-                self._used_before_s = used_s
-            self._computed_s = used_s - self._used_before_s
-
     @property
     def steps(self) -> Steps:
         """How many updates it has done, of how many; None before it is ready."""
         try:
-            step, steps = self._folder.steps(self.rank).read_text().split()
+            step, steps = self._folder.of(self.rank, "steps").read_text().split()
             return int(step), int(steps)
         except (OSError, ValueError):  # not there yet, or just being written
             return None
@@ -193,8 +188,7 @@ class RunningRank:
             return Failure(self.rank, self.report.time_s, reason, traceback)
         if self.output.too_long:
             return Failure(self.rank, self._ended_s, f"printed more than {MAX_BYTES >> 20} MiB")
-        stack = self._folder.stack(self.rank)
-        dump = stack.read_text(errors="replace") if stack.exists() else ""
+        dump = self._folder.text(self.rank, "stack")
         if dump or self.exit_code is None:
             where, used_s = readable_stack(dump), self._computed_s
             return Failure(self.rank, self._ended_s, "", where, hung=True, computed_s=used_s)
@@ -203,7 +197,8 @@ class RunningRank:
         return Failure(
             self.rank,
             self._ended_s,
-            cause or describe_exit(self.exit_code, started=stack.exists()),
+            cause
+            or describe_exit(self.exit_code, started=self._folder.of(self.rank, "stack").exists()),
             words,
             aborted=not cause and self.exit_code == -signal.SIGABRT,
         )

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,9 +71,14 @@ def wait_until_warm(
         with _lock:
             server = _running()
             _wait_for_imports(server, stop, meanwhile)
-            _ask_to_import(server, set(modules) - server.imported)
-            with contextlib.suppress(ServerFailed):  # then there will be a new one
-                _wait_for_imports(server, stop, meanwhile)
+            if missing := set(modules) - server.imported:
+                server.imported |= missing
+                server.ready = False
+                # One that has ended meanwhile is replaced by a new one.
+                with contextlib.suppress(OSError):
+                    server.connection.sendall(json.dumps({"modules": sorted(missing)}).encode())
+                with contextlib.suppress(ServerFailed):
+                    _wait_for_imports(server, stop, meanwhile)
 
 
 def keeper_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
@@ -105,23 +109,19 @@ def _asked(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.sock
     return ours
 
 
-def _ask_to_import(server: _Server, modules: set[str]) -> None:
-    if modules:
-        server.imported |= modules
-        server.ready = False
-        with contextlib.suppress(OSError):  # who waits for its answer learns that it has ended
-            server.connection.sendall(json.dumps({"modules": sorted(modules)}).encode())
-
-
 def _wait_for_imports(
     server: _Server, stop: Stop, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
     if not server.ready:
         server.ready = _answer(server, _IMPORT_S, stop, meanwhile) == READY
         if not server.ready:
-            said = _last_words(server)
+            assert server.process.stderr is not None
+            words = server.process.stderr.read().decode(errors="replace").strip().splitlines()
             _forget()
-            raise ServerFailed(f"the process that starts ranks ended while it imported torch{said}")
+            raise ServerFailed(
+                "the process that starts ranks ended while it imported torch"
+                + (f" ({words[-1]})" if words else "")
+            )
 
 
 def _answer(
@@ -138,12 +138,6 @@ def _answer(
         return server.connection.recv(64)
     except ConnectionError:
         return b""
-
-
-def _last_words(server: _Server) -> str:
-    assert server.process.stderr is not None
-    lines = server.process.stderr.read().decode(errors="replace").strip().splitlines()
-    return f" ({lines[-1]})" if lines else ""
 
 
 def _running() -> _Server:
@@ -207,34 +201,21 @@ _END_S = 8.0  # a little longer than a keeper takes at most
 _LOOK_S = 0.03
 
 
-class RankProcesses(ABC):
-    """`exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it.
+class KeptRanks:
+    """Ranks in the hands of a keeper. Raises OSError, with a remedy, if the system refuses them.
 
+    `exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it.
     `pids` by rank: 0 until it is known.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, folder: Folder, ranks: int, stop: Stop) -> None:
         self.exit_codes: list[int | None] = [None] * ranks
         self.pids = [0] * ranks
-
-    @abstractmethod
-    def wait(self) -> None:
-        """Return after 0.03 s, or as soon as a rank has ended."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the ranks and all that they started; safe to repeat."""
-
-
-class KeptRanks(RankProcesses):
-    """Ranks in the hands of a keeper. Raises OSError, with a remedy, if the system refuses them."""
-
-    def __init__(self, folder: Folder, ranks: int, stop: Stop) -> None:
-        super().__init__(ranks)
         self._said, self._keeper, self._alone = b"", 0, False
         self._control = keeper_for(folder.path, ranks, stop)
 
     def wait(self) -> None:
+        """Return after 0.03 s, or as soon as a rank has ended."""
         if self._alone:
             return
         if select.select([self._control], [], [], _LOOK_S)[0]:
@@ -243,6 +224,7 @@ class KeptRanks(RankProcesses):
             raise OSError(refused("the ranks", None))
 
     def end(self) -> None:
+        """End the ranks and all that they started; safe to repeat."""
         with contextlib.suppress(OSError):
             self._control.sendall(END)
         until_s = time.monotonic() + _END_S
@@ -278,11 +260,11 @@ class KeptRanks(RankProcesses):
             self.exit_codes[message["rank"]] = message["code"]
 
 
-class FreshRanks(RankProcesses):
-    """Ranks as new processes of this one, where there is no fork: each imports torch for itself."""
+class FreshRanks:
+    """Ranks as new processes, where there is no fork: each imports torch for itself."""
 
     def __init__(self, folder: Folder, ranks: int) -> None:
-        super().__init__(ranks)
+        self.exit_codes: list[int | None] = [None] * ranks
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
             program = (
@@ -290,7 +272,8 @@ class FreshRanks(RankProcesses):
             )
             # Each ends when this pipe does, and this pipe when this process does.
             self._processes.append(subprocess.Popen(fresh_python(program), stdin=subprocess.PIPE))
-            self.pids[rank] = self._processes[rank].pid
+
+        self.pids = [process.pid for process in self._processes]
 
     def wait(self) -> None:
         time.sleep(_LOOK_S)
@@ -301,6 +284,9 @@ class FreshRanks(RankProcesses):
             process.kill()
         for process in self._processes:
             process.communicate()
+
+
+RankProcesses = KeptRanks | FreshRanks
 
 
 def started(folder: Folder, ranks: int, stop: Stop) -> RankProcesses:

@@ -18,8 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from course_lib.launch import rank as rank_program
-from course_lib.launch import server_program
-from course_lib.launch.descendants import adopt_orphans, children, end_all, kill
+from course_lib.launch.descendants import adopt_orphans, children, end_all, kill, listen_for
 
 END = b"end"
 
@@ -45,7 +44,7 @@ class _Keeper:
         self._control, self._folder = control, folder
         # Ranks read from this pipe, which nobody writes to: it ends when this process does.
         self._lifeline, self._held = os.pipe()
-        self._ended = wake_up_when_a_child_ends()
+        self._ended = listen_for(signal.SIGCHLD)
 
     def start(self, ranks: int) -> None:
         """Fork all ranks; if the system refuses one, say so."""
@@ -95,17 +94,8 @@ class _Keeper:
             self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
-def wake_up_when_a_child_ends() -> int:
-    """A descriptor that can be read from after a child of this process has ended."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    return reading
-
-
 def forget_children() -> None:
-    """Undo `wake_up_when_a_child_ends` after a fork."""
+    """Listen for the ends of children no more, after a fork."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -161,7 +151,7 @@ def _let_go_of_output() -> None:
 
 
 def _serve(connection: socket.socket) -> None:
-    ended = server_program.wake_up_when_a_child_ends()
+    ended = listen_for(signal.SIGCHLD)
     keepers: set[int] = set()
     while True:
         ready = select.select([connection.fileno(), ended], [], [])[0]

@@ -5,7 +5,6 @@ failure, an interrupt or the death of this process leaves nothing behind. Works 
 everybody where the system allows namespaces of users.
 """
 
-import json
 import math
 import os
 import shlex
@@ -16,40 +15,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from course_lib import validation
 from course_lib.launch.descendants import fresh_python
 from course_lib.launch.errors import Stop, held
+from course_lib.launch.job import TIMEOUT_VARIABLE
 from course_lib.launch.limits import MAX_RANKS, threads_per_rank
-
-_NAME = "plan.json"
-
-
-@dataclass(frozen=True)
-class NodePlan:
-    """The commands of node 0 and node 1, and the link between them."""
-
-    commands: list[list[str]]
-    addresses: list[str]
-    link: str  # what each node calls its end
-    limit: str  # arguments of `tc qdisc … tbf`
-    environment: dict[str, str]  # of both nodes, besides the caller's
-
-    def write(self, folder: Path) -> None:
-        (folder / _NAME).write_text(json.dumps(asdict(self)))
-
-    @classmethod
-    def read(cls, folder: Path) -> "NodePlan":
-        return cls(**json.loads((folder / _NAME).read_text()))
-
 
 _POLL_S = 0.05
 _TRIES = 40  # to remove a folder
 _GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
 
+ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
+LINK = "wire0"  # what each node calls its end
 # A node sets up its end of the link when it is told to, and becomes torchrun.
 _NODE = """
 set -e
@@ -63,17 +43,17 @@ exec "$@" >"$NODE_OUT" 2>"$NODE_ERR"
 """
 
 
-def inside(path: str) -> NoReturn:
+def inside(path: str, commands: Sequence[Sequence[str]], limit: str) -> NoReturn:
     """Run both nodes to their end, as the first process in the namespaces; all others end with it.
 
-    Exit code 0, or 1 and one line that names the node that failed.
+    `commands`: what node 0 and node 1 run; `limit`: arguments of `tc qdisc … tbf`. Exit code 0, or
+    1 and one line that names the node that failed.
     """
     folder = Path(path)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    plan = NodePlan.read(folder)
-    nodes = [_start(plan, node, folder) for node in (0, 1)]
+    nodes = [_start(node, commands[node], limit, folder) for node in (0, 1)]
     # The second end goes to the network of the second node, which is known by its process.
-    ends = f"name {plan.link} type veth peer name {plan.link} netns {nodes[1].pid}"
+    ends = f"name {LINK} type veth peer name {LINK} netns {nodes[1].pid}"
     subprocess.run(["ip", "link", "add", *ends.split()], check=True)
     for node in nodes:
         assert node.stdin is not None
@@ -94,21 +74,21 @@ def _end_with_parent(folder: Path) -> None:
     os._exit(1)
 
 
-def _start(plan: NodePlan, node: int, folder: Path) -> subprocess.Popen[str]:
+def _start(node: int, command: Sequence[str], limit: str, folder: Path) -> subprocess.Popen[str]:
     own_network = ["unshare", "--net"] if node else []  # node 0 stays in this one
     own = {
-        "NODE_ADDRESS": plan.addresses[node],
-        "NODE_LINK": plan.link,
-        "NODE_LIMIT": plan.limit,
+        "NODE_ADDRESS": ADDRESSES[node],
+        "NODE_LINK": LINK,
+        "NODE_LIMIT": limit,  # arguments of `tc qdisc … tbf`
         "NODE_OUT": str(folder / f"out{node}"),
         "NODE_ERR": str(folder / f"err{node}"),
         "TMPDIR": str(folder),  # torchrun leaves folders behind
     }
     process = subprocess.Popen(
-        [*own_network, "sh", "-c", _NODE, "sh", *plan.commands[node]],
+        [*own_network, "sh", "-c", _NODE, "sh", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | plan.environment | own,
+        env=os.environ | own,
         text=True,
     )
     assert process.stdout is not None
@@ -133,8 +113,6 @@ def _follow(nodes: list[subprocess.Popen[str]]) -> int:
         time.sleep(_POLL_S)
 
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
-LINK = "wire0"  # what each node calls its end
 _PORT = 29500
 _NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 # How much may pass at once at the machine's own speed: more than a packet, so that the kernel's
@@ -161,18 +139,27 @@ def run_on_two_nodes(
     same GPUs. Raises ValueError for bad arguments and NodesFailed, with the reason, where this
     machine cannot do it, when a node fails, or after `timeout_s` seconds.
     """
-    _check(ranks_per_node, mbit, timeout_s)
-    reason = obstacle()
-    if reason:
+    validation.whole("ranks_per_node", ranks_per_node, most=MAX_RANKS // 2)
+    validation.number("timeout_s", timeout_s, least=0.1, most=86_400)
+    limit, ranks = link_limit(mbit), 2 * ranks_per_node
+    if reason := obstacle():
         raise NodesFailed(f"two nodes are not possible on this machine: {reason}")
+    commands = [node_command(module, ranks_per_node, node, argv) for node in (0, 1)]
+    environment = {
+        **{f"{user}_SOCKET_IFNAME": LINK for user in ("GLOO", "NCCL", "TP")},
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": str(threads_per_rank(ranks)),
+        TIMEOUT_VARIABLE: str(timeout_s),
+        "PATH": search_path(),
+    }
     with (
         held() as stop,
         tempfile.TemporaryDirectory(prefix="course_nodes_", ignore_cleanup_errors=True) as path,
     ):
-        folder = Path(path)
-        _plan(module, argv, ranks_per_node, mbit, timeout_s).write(folder)
-        _run(folder, timeout_s, stop, 2 * ranks_per_node)
-        return [_text(folder / f"out{node}") for node in (0, 1)]
+        call = f"inside({path!r}, {commands!r}, {limit!r})"
+        program = fresh_python(f"from course_lib.launch.two_nodes import inside; {call}")
+        _run(program, environment, Path(path), timeout_s, stop, ranks)
+        return [_text(Path(path) / f"out{node}") for node in (0, 1)]
 
 
 def node_command(
@@ -234,69 +221,41 @@ def _unshare() -> list[str]:
     return ["unshare", *user, "--net", "--pid", "--fork", "--kill-child"]
 
 
-def _check(ranks_per_node: int, mbit: float, timeout_s: float) -> None:
-    validation.whole("ranks_per_node", ranks_per_node, most=MAX_RANKS // 2)
-    link_limit(mbit)
-    validation.number("timeout_s", timeout_s, least=0.1, most=86_400)
-
-
-def _plan(
-    module: str, argv: Sequence[str], ranks_per_node: int, mbit: float, timeout_s: float
-) -> NodePlan:
-    """What `course_lib.launch.two_nodes` is to do."""
-    return NodePlan(
-        commands=[node_command(module, ranks_per_node, node, argv) for node in (0, 1)],
-        addresses=list(ADDRESSES),
-        link=LINK,
-        limit=link_limit(mbit),
-        environment={
-            **{f"{user}_SOCKET_IFNAME": LINK for user in ("GLOO", "NCCL", "TP")},
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": str(threads_per_rank(2 * ranks_per_node)),
-            "COURSE_TIMEOUT_S": str(timeout_s),
-        },
-    )
-
-
-def _run(folder: Path, timeout_s: float, stop: Stop, ranks: int) -> None:
+def _run(
+    program: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    timeout_s: float,
+    stop: Stop,
+    ranks: int,
+) -> None:
     """Start the namespaces, wait until they end, and end them whatever happens."""
-    program = f"from course_lib.launch.two_nodes import inside; inside({str(folder)!r})"
-    command = [*_unshare(), *fresh_python(program)]
     with open(folder / "said", "wb") as said:
         # The namespaces live as long as this pipe is open. Their own session keeps Ctrl-C away from
         # them, so that things always end in the same order.
         first = subprocess.Popen(
-            command,
-            env=os.environ | {"PATH": search_path()},
+            [*_unshare(), *program],
+            env=os.environ | environment,
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
             start_new_session=True,
         )
+    until_s = time.monotonic() + timeout_s
     try:
-        code = _code(first, timeout_s, stop, ranks)
-    except subprocess.TimeoutExpired:
-        tails = "\n".join(_tail(folder / f"err{node}") for node in (0, 1)).strip()
-        raise NodesFailed(
-            f"the nodes had no result within {timeout_s:g} s: allow more time, or a faster link"
-            + (f"\n\n{tails}" if tails else "")
-        ) from None
+        while first.poll() is None:
+            stop.obey(ranks)
+            if time.monotonic() > until_s:
+                tails = "\n".join(_tail(folder / f"err{node}") for node in (0, 1))
+                raise NodesFailed(
+                    f"the nodes had no result within {timeout_s:g} s: allow more time, or a faster"
+                    f" link\n\n{tails}".rstrip()
+                )
+            time.sleep(_POLL_S)
     finally:
         _end(first)
-    if code:
+    if first.returncode:
         raise NodesFailed(_failure(folder))
-
-
-def _code(first: "subprocess.Popen[bytes]", timeout_s: float, stop: Stop, ranks: int) -> int:
-    """Its exit code. Raises TimeoutExpired, or Stopped."""
-    until_s = time.monotonic() + timeout_s
-    while True:
-        stop.obey(ranks)
-        try:
-            return first.wait(_POLL_S)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() > until_s:
-                raise
 
 
 def _end(first: subprocess.Popen[bytes]) -> None:
@@ -313,9 +272,8 @@ def _end(first: subprocess.Popen[bytes]) -> None:
 def _failure(folder: Path) -> str:
     """Which node failed, and the last lines of its output."""
     said = _text(folder / "said").strip() or "the nodes ended without a word"
-    node = next((node for node in (0, 1) if said.startswith(f"node {node} ")), None)
-    tail = "" if node is None else _tail(folder / f"err{node}")
-    return f"{said}\n\n{tail}" if tail else said
+    tails = (_tail(folder / f"err{node}") for node in (0, 1) if said.startswith(f"node {node} "))
+    return f"{said}\n\n{next(tails, '')}".rstrip()
 
 
 def _tail(path: Path) -> str:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.measure.peak import Watch, watching
-from course_lib.validation import whole
 
 TEMPORARY = "temporary buffers"
 LEFT_OVER = "left over"  # alive after the step, and none of the others
@@ -188,15 +187,12 @@ def one_step(
     optimizer: Any,
     loss: Callable[[], Tensor],
     batch: Iterable[Tensor] = (),
-    *,
-    accumulation: int = 1,
 ) -> MemoryOverTime:
-    """One update of `model`, `accumulation` times `loss()` and its backward.
+    """One update of `model`: `loss()`, its backward pass, and a step.
 
     Gradients are set to None at its end. `optimizer` has torch's `state`. See
     `record_step` for what is not seen.
     """
-    whole("accumulation", accumulation)
     weights = [*model.parameters(), *model.buffers()]
 
     def gradients() -> list[Tensor]:
@@ -209,12 +205,11 @@ def one_step(
         return [it for it in kept if isinstance(it, Tensor)]
 
     with record_step(weights, batch, gradients, states) as record:
-        for _ in range(accumulation):
-            record.phase("forward")
-            result = loss()
-            record.phase("backward")
-            result.backward()
-            del result
+        record.phase("forward")
+        result = loss()
+        record.phase("backward")
+        result.backward()
+        del result
         record.phase("update")
         optimizer.step()
         record.phase("update")

@@ -21,7 +21,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
 )
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile
 
 Heard = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
@@ -194,14 +193,3 @@ def log_buckets(model: DistributedDataParallel) -> BucketLog:
 
     model.register_comm_hook(None, hook)
     return log
-
-
-def profiled_all_reduces(step: Callable[[], object]) -> int:
-    """All-reduces that torch's profiler sees while `step()` runs."""
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
-        step()
-    return sum(
-        event.count
-        for event in trace.key_averages()
-        if event.key.endswith(":all_reduce")
-    )

@@ -8,7 +8,7 @@ import re
 import symtable
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from course_lib.problem import Problem
@@ -26,10 +26,10 @@ def text_of(answers: Sequence[Any]) -> str:
     """
     cells: dict[str, dict[str, Any]] = {}
     for answer in answers:
-        code = _code_of(answer)
-        if code is None or not _is_cell(code.co_filename):
+        function = _function_of(answer)
+        if function is None or not _is_cell(function.__code__.co_filename):
             return ""
-        cells[code.co_filename] = _namespace_of(answer)
+        cells[function.__code__.co_filename] = function.__globals__
     texts = [_definitions("".join(linecache.getlines(name))) for name in cells]
     text = "\n\n".join(texts).strip() + "\n"
     space = {name: value for names in cells.values() for name, value in names.items()}
@@ -95,18 +95,8 @@ def taken_from_the_course(text: str, names: Collection[str]) -> set[str]:
     return found
 
 
-def _code_of(answer: Any) -> CodeType | None:
-    """The code of a function, or of the first method that a class defines."""
-    function = _function_of(answer)
-    return function.__code__ if function else None
-
-
-def _namespace_of(answer: Any) -> dict[str, Any]:
-    function = _function_of(answer)
-    return function.__globals__ if function else {}
-
-
 def _function_of(answer: Any) -> FunctionType | None:
+    """The function itself, or the first method that a class defines."""
     if isinstance(answer, FunctionType):
         bare = inspect.unwrap(answer)
         return bare if isinstance(bare, FunctionType) else answer

@@ -6,7 +6,7 @@ messages: rotary positions and dropout.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -188,70 +188,53 @@ def fake_world(rank: int, world: int) -> Iterator[FakeTensorMode]:
 _MOMENTS = {"adamw": "fp32", "momentum": "fp32", "adamw-bf16": "bf16"}  # the weights' own precision
 
 
+# What a job must be, since the rehearsed transformer is a plain one.
+_PLAIN: Mapping[str, Mapping[str, object]] = {
+    "shape": {"mla": None, "qk_norm": "none", "layer_norms": 2},
+    "layout": {"pp": 1, "cp": 1, "ep": 1, "zero_stage": 3},
+    "recipe": {
+        "master_copy": False,
+        "gradient_buffer": False,
+        "recompute": "none",
+        "offload": "none",
+        "gathering": "fsdp",
+    },
+}
+
+
 def check(job: Job) -> None:
     """Raise ValueError unless FSDP2 and tensor parallelism, as used here, can run `job`."""
-    _check_shape(job)
-    _check_layout(job)
-    _check_recipe(job)
-
-
-def _check_shape(job: Job) -> None:
-    shape = job.shape
+    shape, tp, recipe = job.shape, job.layout.tp, job.recipe
     if shape.experts:
         raise ValueError(
             f"experts {shape.experts} cannot be rehearsed, since what sends tokens to them is the "
             "model's own code and none of torch's: take a model with experts=0 for all that is no "
             "expert, run `course demo experts`, or count it by `course memory`"
         )
-    for name, standard in (("mla", None), ("qk_norm", "none"), ("layer_norms", 2)):
-        _only("a model", name, getattr(shape, name), standard)
-
-
-def _check_layout(job: Job) -> None:
-    layout = job.layout
-    for name in ("pp", "cp", "ep"):
-        _only("a layout", name, getattr(layout, name), 1)
-    _only("a layout", "zero_stage", layout.zero_stage, 3)
-    divisible("kv_heads", job.shape.kv_heads, "tp", layout.tp)
-    vocab = job.shape.vocab
-    if (layout.tp - 1) * -(-vocab // layout.tp) >= vocab:
+    for part, fields in _PLAIN.items():
+        for name, standard in fields.items():
+            if (value := getattr(getattr(job, part), name)) != standard:
+                raise ValueError(
+                    f"{name} {told(value)} cannot be rehearsed, the rehearsed transformer is a "
+                    f"plain one: take a {part} with {name}={standard!r}"
+                )
+    divisible("kv_heads", shape.kv_heads, "tp", tp)
+    if (tp - 1) * -(-shape.vocab // tp) >= shape.vocab:
         raise ValueError(
-            f"vocab {vocab} leaves the last of tp {layout.tp} ranks without a word, which FSDP2 "
-            f"refuses: take a vocab that {layout.tp} divides"
+            f"vocab {shape.vocab} leaves the last of tp {tp} ranks without a word, which FSDP2 "
+            f"refuses: take a vocab that {tp} divides"
         )
-
-
-def _check_recipe(job: Job) -> None:
-    recipe = job.recipe
-    for name, standard in (
-        ("master_copy", False),
-        ("gradient_buffer", False),
-        ("recompute", "none"),
-        ("offload", "none"),
-        ("gathering", "fsdp"),
-    ):
-        _only("a recipe", name, getattr(recipe, name), standard)
-    if recipe.optimizer == "sgd":
-        return
-    if recipe.optimizer not in _MOMENTS:
+    if recipe.optimizer not in ("sgd", *_MOMENTS):
         raise ValueError(
             f"optimizer {recipe.optimizer!r} is not in torch: choose adamw, adamw-bf16, "
             "momentum or sgd"
         )
-    precision = _MOMENTS[recipe.optimizer]
+    precision = _MOMENTS.get(recipe.optimizer, recipe.parameters)
     if recipe.parameters != precision:
         raise ValueError(
             f"optimizer {recipe.optimizer!r} has moments in {precision}, and torch's have the "
             f"precision of the weights, {recipe.parameters}: set parameters={precision!r}, or "
             "another optimizer"
-        )
-
-
-def _only(what: str, name: str, value: object, standard: object) -> None:
-    if value != standard:
-        raise ValueError(
-            f"{name} {told(value)} cannot be rehearsed, the rehearsed transformer is a plain one: "
-            f"take {what} with {name}={standard!r}"
         )
 
 
@@ -266,24 +249,33 @@ class Observed:
     sent: dict[str, Total]
 
 
-# Called with the number of layers that are cut, and of all: by far the longest part.
-Tell = Callable[[int, int], None]
-
-
-def one_update(
-    job: Job, tensors: AbstractContextManager[Any], tell: Tell = lambda _done, _layers: None
-) -> Observed:
+def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
     """Train for one update inside the process group; tensors are made and used in `tensors`."""
-    mesh = _mesh(job)
+    layout, optimizer_name = job.layout, job.recipe.optimizer
+    # Ranks as the theory places them: tp innermost, then the shards, then their copies.
+    sizes = (layout.shard_groups, layout.shard_ranks, layout.tp)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("copies", "shards", "tp"))
+    axes: dict[str, str] = {
+        mesh[name].get_group().group_name: axis
+        for name, axis in {"copies": "dp", "shards": "dp", "tp": "tp"}.items()
+    }
     with tensors:
         model = _model(job)
-    _cut(model, job, mesh, tell)
+    _cut(model, job, mesh)
     with tensors, log_wire() as log:
         # One parameter after the other: a list of tensors on different meshes is refused.
         parameters = list(model.parameters())
-        optimizer = _optimizer(job, parameters)
+        optimizer: Optimizer
+        if optimizer_name.startswith("adamw"):
+            optimizer = AdamW(parameters, foreach=False)
+        else:
+            momentum = 0.9 if optimizer_name == "momentum" else 0.0
+            optimizer = SGD(parameters, momentum=momentum, foreach=False)
         for _ in _passes(job, cast(FSDPModule, model)):
-            _forward_and_backward(job, model)
+            tokens = torch.zeros((layout.micro_batch, job.sequence), dtype=torch.int64)
+            with loss_parallel():
+                logits = model(tokens).flatten(0, 1).float()
+                cross_entropy(logits, tokens.flatten()).backward()
         optimizer.step()
     states = optimizer.state.values()
     stored = {
@@ -291,7 +283,7 @@ def one_update(
         "gradients": tensor_bytes(p.grad for p in parameters if p.grad is not None),
         "moments": tensor_bytes(value for state in states for value in state.values()),
     }
-    return Observed(stored, log.sent(_axes(mesh)))
+    return Observed(stored, log.sent(axes))
 
 
 def _model(job: Job) -> Transformer:
@@ -304,20 +296,7 @@ def _model(job: Job) -> Transformer:
         torch.set_default_dtype(standard)
 
 
-def _mesh(job: Job) -> DeviceMesh:
-    """Ranks as the theory places them: tp innermost, then the shards, then their copies."""
-    layout = job.layout
-    sizes = (layout.shard_groups, layout.shard_ranks, layout.tp)
-    return init_device_mesh("cpu", sizes, mesh_dim_names=("copies", "shards", "tp"))
-
-
-def _axes(mesh: DeviceMesh) -> dict[str, str]:
-    """The theory's axis of each process group, by torch's name for the group."""
-    axes = {"copies": "dp", "shards": "dp", "tp": "tp"}
-    return {mesh[name].get_group().group_name: axis for name, axis in axes.items()}
-
-
-def _cut(model: Transformer, job: Job, mesh: DeviceMesh, tell: Tell) -> None:
+def _cut(model: Transformer, job: Job, mesh: DeviceMesh) -> None:
     """Cut the matrices over tp; shard what is left, each layer for itself, and all the rest."""
     layout, recipe = job.layout, job.recipe
     if layout.tp > 1:
@@ -329,17 +308,9 @@ def _cut(model: Transformer, job: Job, mesh: DeviceMesh, tell: Tell) -> None:
         param_dtype=DTYPES[recipe.compute or recipe.parameters],
         reduce_dtype=DTYPES[recipe.gradients],
     )
-    for done, block in enumerate(model.blocks):
-        tell(done, len(model.blocks))
+    for block in model.blocks:
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=layout.reshard)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False)
-
-
-def _optimizer(job: Job, parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
-    name = job.recipe.optimizer
-    if name.startswith("adamw"):
-        return AdamW(parameters, foreach=False)
-    return SGD(parameters, momentum=0.9 if name == "momentum" else 0.0, foreach=False)
 
 
 def _passes(job: Job, model: FSDPModule) -> Iterator[int]:
@@ -350,11 +321,3 @@ def _passes(job: Job, model: FSDPModule) -> Iterator[int]:
         model.set_requires_gradient_sync(last or layout.reduces == "micro-batch")
         model.set_reshard_after_backward(last or layout.reshard)
         yield number
-
-
-def _forward_and_backward(job: Job, model: Transformer) -> None:
-    size = (job.layout.micro_batch, job.sequence)
-    tokens = torch.zeros(size, dtype=torch.int64)
-    with loss_parallel():
-        logits = model(tokens).flatten(0, 1).float()
-        cross_entropy(logits, tokens.flatten()).backward()

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from course_lib.rehearsal import expected
 from course_lib.rehearsal.expected import Difference
-from course_lib.rehearsal.program import Observed, Tell, check, fake_world, one_update
+from course_lib.rehearsal.program import Observed, check, fake_world, one_update
 from course_lib.theory.inputs.job import Job
 from course_lib.trace import Total
 from course_lib.validation import whole
@@ -82,13 +82,9 @@ class Rehearsal:
         return next(line for line in self.lines if line.what == what)
 
     def verify(self) -> Self:
-        """Return itself; raises AssertionError for the first quantity with an unexplained rest."""
-        for line in self.lines:
-            calls, size_bytes = line.unexplained
-            if calls or size_bytes:
-                raise AssertionError(
-                    f"{line.what}: {size_bytes:,} bytes and {calls:,} calls are not explained"
-                )
+        """Return itself; raises AssertionError where a byte or a call is not explained."""
+        if not self.explained:
+            raise AssertionError(self.report())
         return self
 
     @property
@@ -140,7 +136,7 @@ def _row(what: str, theory: int, rehearsed: int, difference: int) -> str:
     return f"{what:<27}{theory:>19,}{rehearsed:>19,}{change:>19}"
 
 
-def rehearse(job: Job, rank: int = 0, tell: Tell = lambda _done, _layers: None) -> Rehearsal:
+def rehearse(job: Job, rank: int = 0) -> Rehearsal:
     """Run one update of rank `rank` of `job` by torch's own code, without the other ranks.
 
     Collectives return at once, and tensors have sizes and no memory: neither GPUs nor room for the
@@ -150,8 +146,6 @@ def rehearse(job: Job, rank: int = 0, tell: Tell = lambda _done, _layers: None) 
     Rehearsed are `fully_shard` of each layer and of the root, over dp or over `shard_group`;
     `parallelize_module` over tp, with or without sequence parallelism; the loss of a split
     vocabulary; AdamW or SGD. Not rehearsed are activations, the norm of all gradients, and times.
-    `tell` hears how many layers are cut, and of how many: torch makes a tensor for each shard of
-    each of theirs, which takes minutes with thousands of ranks.
     Raises ValueError for a job that this code cannot run, RuntimeError inside a process group.
     """
     whole("rank", rank, least=0, most=job.layout.world - 1)
@@ -159,5 +153,5 @@ def rehearse(job: Job, rank: int = 0, tell: Tell = lambda _done, _layers: None) 
     job = replace(job, layout=replace(job.layout, keep_gathered=True))
     start_s = time.perf_counter()
     with fake_world(rank, job.layout.world) as tensors:
-        observed = one_update(job, tensors, tell)
+        observed = one_update(job, tensors)
     return compared(job, rank, observed, time.perf_counter() - start_s)

@@ -5,9 +5,8 @@ plan and the small run of chapter 17; their own words stand in a Markdown file t
 overwrites.
 """
 
-from course_lib.reporting.intuition import typical_miss
-from course_lib.reporting.plans import keep_plan
-from course_lib.reporting.runs import keep_run
+from course_lib.reporting.guesses import typical_miss
+from course_lib.reporting.kept import keep_plan, keep_run
 from course_lib.reporting.writing import Report, report
 
 __all__ = ["Report", "keep_plan", "keep_run", "report", "typical_miss"]

@@ -26,13 +26,7 @@ class Check:
 
 def checks(facts: Facts) -> list[Check]:
     """All of them, in the order of the report."""
-    return [
-        *_plan(facts),
-        _defence(facts),
-        *_run(facts),
-        _gaps(facts),
-        _predictions(facts),
-    ]
+    return [*_plan(facts), _defence(facts), *_run(facts), _gaps(facts), _predictions(facts)]
 
 
 def _plan(facts: Facts) -> Iterator[Check]:
@@ -54,8 +48,8 @@ def _plan(facts: Facts) -> Iterator[Check]:
 def _defence(facts: Facts) -> Check:
     words = facts.texts.words
     state = YES if facts.texts.defended else NO if words else OPEN
-    told = f"{words} words" if facts.texts.defended else f"{words} words of {LEAST_WORDS} at least"
-    return Check("the defence is written", state, f"{told} in {FILE}")
+    said = f"{words} words" if facts.texts.defended else f"{words} words of {LEAST_WORDS} at least"
+    return Check("the defence is written", state, f"{said} in {FILE}")
 
 
 def _run(facts: Facts) -> Iterator[Check]:

@@ -8,9 +8,8 @@ from typing import Any
 from course_lib.checking import progress, races
 from course_lib.checking.exercises import chapters, exercises_of
 from course_lib.reporting import texts
-from course_lib.reporting.intuition import Guess, guesses
-from course_lib.reporting.plans import KeptPlan
-from course_lib.reporting.runs import KeptRun
+from course_lib.reporting.guesses import Guess, guesses
+from course_lib.reporting.kept import KeptPlan, KeptRun
 from course_lib.reporting.texts import Texts
 
 LARGE_GAP = 0.10  # between theory and measurement; larger ones want an explanation
@@ -62,13 +61,14 @@ def gather(words: Path, name: str = "", race: bool = False) -> Facts:
     `race` measures their parts, which takes seconds each.
     """
     kept = progress.read()
-    capstone = kept["capstone"]
+    capstone, records = kept["capstone"], kept["exercises"]
+    audited = [key for key, record in records.items() if record.get("verdict")]
     return Facts(
         at=progress.now(),
         name=name,
         guesses=guesses(kept["predictions"]),
-        chapters=[_chapter(number, kept["exercises"]) for number in chapters()],
-        verdicts=_verdicts(kept["exercises"]),
+        chapters=[_chapter(number, records) for number in chapters()],
+        verdicts={key: records[key]["verdict"] for key in sorted(audited, key=_by_number)},
         parts=races.report(measured=race)["parts"],
         plan=KeptPlan.read(capstone.get("plan", {})),
         run=KeptRun.read(capstone.get("run", {})),
@@ -77,12 +77,10 @@ def gather(words: Path, name: str = "", race: bool = False) -> Facts:
 
 
 def _chapter(number: int, records: Mapping[str, Mapping[str, Any]]) -> Chapter:
-    its = [records.get(exercise.id, {}) for exercise in exercises_of(number)]
-    passed = sum(record.get("status") == "pass" for record in its)
-    return Chapter(number, len(its), passed, sum(record.get("seen", False) for record in its))
+    own = [records.get(exercise.id, {}) for exercise in exercises_of(number)]
+    passed = sum(record.get("status") == "pass" for record in own)
+    return Chapter(number, len(own), passed, sum(record.get("seen", False) for record in own))
 
 
-def _verdicts(records: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The sentences of audits by exercise, in the order of their numbers."""
-    said = {key: record["verdict"] for key, record in records.items() if record.get("verdict")}
-    return {key: said[key] for key in sorted(said, key=lambda key: [*map(int, key.split("."))])}
+def _by_number(key: str) -> list[int]:
+    return [*map(int, key.split("."))]

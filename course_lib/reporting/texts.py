@@ -70,21 +70,17 @@ def prepare() -> Path:
 def read(path: Path) -> Texts:
     """The texts of the file; empty ones where there is no such file."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    defence, gaps = _parts(_COMMENT.sub("", text))
+    defence, gaps = _COMMENT.sub("", text), ""
+    for heading in _HEADING.finditer(defence):
+        if heading[1].casefold() == "gaps":
+            defence, gaps = defence[: heading.start()], defence[heading.end() :]
+            break
     return Texts(defence.strip(), _explained(gaps))
 
 
 def count_words(text: str) -> int:
     """Words of a text, a Chinese character counted as one."""
     return len(_WORD.findall(text))
-
-
-def _parts(text: str) -> tuple[str, str]:
-    """What stands before the heading "Gaps", and what stands behind it."""
-    for heading in _HEADING.finditer(text):
-        if heading[1].casefold() == "gaps":
-            return text[: heading.start()], text[heading.end() :]
-    return text, ""
 
 
 def _explained(gaps: str) -> dict[str, str]:

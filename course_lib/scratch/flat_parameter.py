@@ -1,6 +1,5 @@
 """Several parameters as one vector that is cut over the ranks."""
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,9 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from course_lib.scratch.wire import (
     Work,
@@ -146,15 +142,6 @@ def clip_shards(
 # The mistakes that FSDP's users make, each with its own sentence.
 
 
-def check_group() -> None:
-    """Raise RuntimeError unless there are ranks to cut over."""
-    if not dist.is_initialized():
-        raise RuntimeError(
-            "FSDP needs a process group and there is none: call launch.init() "
-            "first, on each rank"
-        )
-
-
 def parameters_of_units(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> list[dict[nn.Parameter, list[str]]]:
@@ -163,11 +150,6 @@ def parameters_of_units(
     A tied parameter has several names. ValueError if two units share one.
     """
     known = {module: name for name, module in model.named_modules()}
-    if strangers := [type(m).__name__ for m in modules if m not in known]:
-        raise ValueError(
-            f"a {strangers[0]} in the list of units is no part of the model: "
-            "name modules of the model"
-        )
     units: list[dict[nn.Parameter, list[str]]] = [
         {} for _ in range(1 + len(modules))
     ]
@@ -215,7 +197,7 @@ Homes = dict[Tensor, tuple[Any, str]]  # a parameter's unit, and its name
 def fill(
     homes: Homes, weights: Iterable[tuple[Tensor, Tensor]] | None
 ) -> None:
-    """Copy the weights into the shards; refuse optimizers of the old ones.
+    """Copy the weights into the shards.
 
     Without weights only parameters with values are allowed, which are in the
     shards already. ValueError for a parameter without values.
@@ -233,51 +215,3 @@ def fill(
                 f"parameter {name} is on the meta device and has no values: "
                 "give weights=, for example those of Deferred.replay"
             )
-    refuse_in_optimizers(homes)
-
-
-class OptimizerGuard:
-    """Raises in `step` of any optimizer that holds a refused parameter.
-
-    torch calls its hook for every optimizer of the process, so the hook is
-    there only as long as a refused parameter is.
-    """
-
-    def __init__(self) -> None:
-        self.refused: set[int] = set()  # ids of parameters that are alive
-        self.handle: RemovableHandle | None = None
-
-    def refuse(self, parameter: Tensor) -> None:
-        """From now on, an optimizer must not hold `parameter`."""
-        if self.handle is None:
-            self.handle = register_optimizer_step_pre_hook(self.check)
-        if id(parameter) not in self.refused:
-            self.refused.add(id(parameter))
-            end = weakref.finalize(parameter, self.forget, id(parameter))
-            end.atexit = False
-
-    def forget(self, number: int) -> None:
-        """The parameter is gone, and with the last one the hook."""
-        self.refused.discard(number)
-        if self.handle is not None and not self.refused:
-            self.handle.remove()
-            self.handle = None
-
-    def check(self, optimizer: Optimizer, *_: Any) -> None:
-        """Raise ValueError if the optimizer holds a refused parameter."""
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        if any(id(parameter) in self.refused for parameter in held):
-            raise ValueError(
-                f"this {type(optimizer).__name__} holds parameters that are "
-                "not shards and get no gradients: build it after sharding, "
-                "from `shards`"
-            )
-
-
-_guard = OptimizerGuard()
-
-
-def refuse_in_optimizers(parameters: Iterable[Tensor]) -> None:
-    """From now on `step` of an optimizer that holds one of these raises."""
-    for parameter in parameters:
-        _guard.refuse(parameter)

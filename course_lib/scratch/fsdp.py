@@ -68,7 +68,6 @@ class Hooked(ABC):
         weights: Iterable[tuple[Tensor, Tensor]] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
-        flat_parameter.check_group()
         self.model, self.reshard, self.prefetch = model, reshard, prefetch
         self.sync = True  # False: gradients stay whole, and are not reduced
         self.units: list[Any] = []

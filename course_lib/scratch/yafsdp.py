@@ -45,7 +45,6 @@ class Layer:
         for i, (name, view) in enumerate(zip(self.names, views, strict=True)):
             path, _, attribute = name.rpartition(".")
             parameter = nn.Parameter(view)
-            flat_parameter.refuse_in_optimizers([parameter])
             setattr(self.module.get_submodule(path), attribute, parameter)
             parameter.register_post_accumulate_grad_hook(
                 lambda p, i=i: self._arrived(i, p, then)
@@ -102,7 +101,6 @@ def cut(
     Two modules with the same parameters share it; any other sharing, and a
     parameter outside all modules, is a ValueError.
     """
-    flat_parameter.check_group()
     names = flat_parameter.layer_names(model, modules)
     layers: list[Layer] = []
     homes: dict[Tensor, tuple[FlatParameter, str]] = {}

@@ -12,5 +12,7 @@
 | `audits` | what published claims come to, on their own terms and on the right ones |
 | `planner` | which of all layouts is best; the only room that uses numpy |
 
-A room imports from the rooms above it in this table, never from those below.
+A room imports from the rooms above it in this table, never from those below. What a number or a
+word may be is said where it is a parameter or a field: `ranks: Count`. The last line of a module,
+`check_public(globals())`, lets its public functions and records refuse anything else.
 """

@@ -17,8 +17,8 @@ import pytest
 from real_lab import chromium, running_lab
 
 from course_lib.lab.chromium import browser_path
+from course_lib.mine import PARTS
 from course_lib.mine.cells import sources_with_used
-from course_lib.mine.shelf import PARTS
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [

@@ -12,7 +12,12 @@ CHAPTER = """\
 # # 1 Steps
 
 # %% [markdown] tags=["exercise"]
-# **1.1** (published mistake) How **many**?
+# ### 1.1 Calculate: two counts
+#
+# (published mistake) How **many**?
+
+# %% [raw] tags=["hints"]
+# Divide.
 
 # %% tags=["exercise"]
 answer = ...
@@ -22,7 +27,12 @@ answer = 125
 check("1.1", answer)
 
 # %% [markdown] tags=["exercise"]
-# **1.2** How often?
+# ### 1.2 Debug: how often?
+#
+# How often?
+
+# %% [raw] tags=["hints"]
+# Count.
 
 # %% tags=["exercise"]
 def often():
@@ -36,10 +46,10 @@ check("1.2", often)
 CHECKS = """\
 from course_lib.checking import exercise
 
-@exercise("1.1", kind="calculate", title="two counts", hints=("Divide.",))
+@exercise("1.1")
 def _count(answer): ...
 
-@exercise("1.2", kind="debug", title="how often?", hints=("Count.",))
+@exercise("1.2")
 def _often(answer): ...
 """
 FIRST = 'check("1.1", answer)'
@@ -68,38 +78,38 @@ def test_headings_are_written_out(tmp_path):
 _CUT = CHAPTER.index("# %% [markdown] tags", 60)
 FIRST_CELLS, SECOND_CELLS = CHAPTER[:_CUT], CHAPTER[_CUT:]
 FIRST_CHECKS = CHECKS[: CHECKS.index('@exercise("1.2"')]
-TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + SECOND_CELLS.replace("**1.2** ", "").replace(
-    SECOND, FIRST
-)
+UNDER_ONE = SECOND_CELLS.replace("### 1.2 Debug", "Debug").replace(SECOND, FIRST)
+TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + UNDER_ONE
 # What is wrong: (chapter, checks, what the sentence must name).
 FAULTS = {
-    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:14", "1.2", "exercises.py"]),
+    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:19", "1.2", "exercises.py"]),
     "no checks at all": (CHAPTER, "", ["steps.py:4", "1.1", "exercises.py"]),
     "no cells": (FIRST_CELLS, CHECKS, ["exercises.py", "1.2", "01_steps.py"]),
     "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:4", "1.1", 'check("1.1"']),
-    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:14", "1.2"]),
+    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:19", "1.2"]),
     "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:4", "1.1"]),
     "another's check": (CHAPTER.replace(FIRST, SECOND), CHECKS, ["steps.py:4", "1.1", "1.2"]),
     "another chapter's check": (
         CHAPTER.replace(SECOND, 'check("2.2", often)'),
         CHECKS,
-        ["steps.py:14", "1.2", "2.2"],
+        ["steps.py:19", "1.2", "2.2"],
     ),
     "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:4", "1.1"]),
     "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["01_steps.py", "1.2", "2 times"]),
     "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["exercises.py", "1.1", "2 times"]),
-    "a title by hand": (
-        CHAPTER.replace("**1.1**", "**1.1 Debug: two counts.**"),
+    "a title that ends like a sentence": (
+        CHAPTER.replace("two counts", "two counts."),
         CHECKS,
-        ["steps.py:4", "1.1", "`**1.1**`"],
+        ["exercises.py", "1.1", "full stop"],
     ),
-    "no heading": (CHAPTER.replace("**1.1** ", ""), CHECKS, ["steps.py:7", "**1.1**"]),
+    "no hint": (CHAPTER.replace("# Count.\n", ""), CHECKS, ["exercises.py", "1.2", "one hint"]),
+    "no heading": (CHAPTER.replace("### 1.1 ", ""), CHECKS, ["exercises.py", "### 1.1 "]),
     "a solution outside": (
         CHAPTER.replace(' tags=["exercise"]\nanswer', "\nanswer"),
         CHECKS,
-        ["steps.py:7", 'tags=["exercise"]'],
+        ["steps.py:12", 'tags=["exercise"]'],
     ),
-    "an unknown kind": (CHAPTER, CHECKS.replace("debug", "guess"), ["exercises.py", "guess"]),
+    "an unknown kind": (CHAPTER.replace("Debug", "Guess"), CHECKS, ["exercises.py", "guess"]),
     "an id of no form": (CHAPTER, CHECKS.replace('"1.2"', '"1.x"'), ["exercises.py", "1.x"]),
 }
 

@@ -5,32 +5,38 @@ from pathlib import Path
 
 import pytest
 
+from course_lib import outline
 from course_lib.building.chapters import read_chapters
 from course_lib.building.glossary import TABLE, glossary, read_terms
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).parents[2]
 TERMS = read_terms(ROOT)
-TEXTS = {
-    chapter.number: "\n".join(cell.source for cell in chapter.cells)
-    for chapter in read_chapters(ROOT)
-}
 CHINESE = "[\u4e00-\u9fff]"
 
 
+@pytest.fixture(scope="module")
+def texts():
+    """By number: all cells of each chapter."""
+    return {
+        chapter.number: "\n".join(cell.source for cell in chapter.cells)
+        for chapter in read_chapters(ROOT)
+    }
+
+
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: term.english)
-def test_a_term_is_named_in_its_chapter_and_not_before(term):
+def test_a_term_is_named_in_its_chapter_and_not_before(texts, term):
     whole = re.compile(f"(?<!{CHINESE}){term.chinese}(?!{CHINESE})")
-    using = [number for number, text in TEXTS.items() if whole.search(text)]
+    using = [number for number, text in texts.items() if whole.search(text)]
     assert using, f"no chapter says {term.chinese}"
     assert min(using) == term.chapter
     assert term.meaning.endswith(".")
 
 
-@pytest.mark.parametrize("number", TEXTS)
-def test_each_chinese_term_of_a_chapter_is_in_the_table(number):
+@pytest.mark.parametrize("number", [entry.number for entry in outline.CHAPTERS])
+def test_each_chinese_term_of_a_chapter_is_in_the_table(texts, number):
     listed = {term.chinese for term in TERMS if term.chapter <= number}
-    named = re.findall(f"[(（]({CHINESE}+)", TEXTS[number])
+    named = re.findall(f"[(（]({CHINESE}+)", texts[number])
     assert set(named) <= listed
 
 
@@ -51,18 +57,20 @@ def test_the_page_links_to_the_chapters():
     assert cell.source.count("\n| ") == len(TERMS) + 1
 
 
+HEAD = "chapter\tterm\t中文\tmeaning\t又作\n"
+
+
 @pytest.mark.parametrize(
-    "line", ["1\tterm\t术语", "one\tterm\t术语\tMeaning.", "1\t\t术语\tMeaning."]
+    ("text", "words"),
+    [
+        (f"{HEAD}1\tterm\t术语\n", "glossary.tsv:2: write chapter, term"),
+        (f"{HEAD}one\tterm\t术语\tMeaning.\n", "glossary.tsv:2: write chapter, term"),
+        (f"{HEAD}1\t\t术语\tMeaning.\n", "glossary.tsv:2: write chapter, term"),
+        ("term\n", "glossary.tsv:1: the columns must be"),
+    ],
 )
-def test_a_bad_row_is_named(tmp_path, line):
+def test_a_bad_row_is_named(tmp_path, text, words):
     (tmp_path / TABLE).parent.mkdir(parents=True)
-    (tmp_path / TABLE).write_text(f"chapter\tterm\t中文\tmeaning\t又作\n{line}\n", encoding="utf-8")
-    with pytest.raises(Problem, match=r"glossary.tsv:2: write chapter, term"):
-        read_terms(tmp_path)
-
-
-def test_a_bad_head_is_named(tmp_path):
-    (tmp_path / TABLE).parent.mkdir(parents=True)
-    (tmp_path / TABLE).write_text("term\n", encoding="utf-8")
-    with pytest.raises(Problem, match="columns must be"):
+    (tmp_path / TABLE).write_text(text, encoding="utf-8")
+    with pytest.raises(Problem, match=words):
         read_terms(tmp_path)

@@ -8,25 +8,46 @@ from course_lib.checking import grading, predictions, progress
 CHAPTER = textwrap.dedent(
     '''
     """A chapter that exists only in tests."""
-    from course_lib.checking import Question, exercise, expect_calls, expect_number, expect_raises
+    from course_lib.checking import exercise, expect_calls, expect_number, expect_raises
 
-    @exercise("90.1", kind="calculate", title="count updates", hints=("Divide.", "500 / 4."))
+    @exercise("90.1")
     def _updates(answer):
         expect_number(answer, 125, "500 samples / 4 per batch", unit="updates")
 
-    @exercise("90.2", kind="implement", title="count steps", hints=("Round up.",))
+    @exercise("90.2")
     def _steps(function):
         signature = "steps(samples, batch)"
         cases = [((10, 5), 2), ((11, 5), 3, "the ragged batch is a step")]
         expect_calls(function, cases, "a step takes one batch", signature)
         expect_raises(function, (10, 0), ValueError, "no batch is empty", signature, "batch")
-
-    QUIZ = (
-        Question("Which <one>?", ("a & b", "c"), 1, "c is right"),
-        Question("And now?", ("yes", "no", "maybe"), 0, "yes it is"),
-    )
     '''
 )
+TEXT = """\
+# %% [raw] tags=["quiz"]
+# Which <one>?
+# [ ] a & b
+# [x] c
+# Why: c is right
+#
+# And now?
+# [x] yes
+# [ ] no
+# [ ] maybe
+# Why: yes it is
+
+# %% [markdown] tags=["exercise"]
+# ### 90.1 Calculate: count updates
+
+# %% [raw] tags=["hints"]
+# Divide.
+# 500 / 4.
+
+# %% [markdown] tags=["exercise"]
+# ### 90.2 Implement: count steps
+
+# %% [raw] tags=["hints"]
+# Round up.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +68,7 @@ def chapter_folder(tmp_path, monkeypatch):
     folder = tmp_path / "chapters90"
     (folder / "ch90_made").mkdir(parents=True)
     (folder / "ch90_made" / "exercises.py").write_text(CHAPTER, encoding="utf-8")
+    (folder / "ch90_made" / "90_made.py").write_text(TEXT, encoding="utf-8")
     monkeypatch.setattr(chapters, "__path__", [*chapters.__path__, str(folder)])
     return folder
 

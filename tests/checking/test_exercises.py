@@ -1,12 +1,13 @@
 """Exercises: how they are declared and found, what their texts name, and their solutions."""
 
+import inspect
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from course_lib.checking import Exercise, exercise, progress, solution
+from course_lib.checking import Exercise, progress, solution
 from course_lib.checking.exercises import chapter_module, chapters, exercises_of, find
 from course_lib.checking.report import as_text, summary
 from notebooks import ROOT
@@ -38,7 +39,7 @@ def test_a_malformed_exercise_is_refused():
 
 def test_a_heading_says_number_kind_and_title():
     headings = [
-        exercise("1.2", kind="debug", title=title, hints=("a hint",))(_pass).heading
+        Exercise("1.2", "debug", title, ("a hint",), _pass).heading
         for title in ("two counts", "does it fit?", '"deprecated"')
     ]
     assert headings == [
@@ -94,7 +95,7 @@ def test_every_exercise_of_the_course_has_two_hints():
 def test_published_mistakes_name_their_source():
     """By its number: "note 004" is one of the notes that chapter 0 introduces."""
     introduced = (ROOMS / "ch00_start_here" / "00_start_here.py").read_text(encoding="utf-8")
-    said = re.compile(r"^# \*\*\d+\.\d+\*\* \([^)]*published mistakes?(.*?)\)", re.S | re.M)
+    said = re.compile(r"^# ### \d+\.\d+ .*\n#\n# \([^)]*?published mistakes?(.*?)\)", re.M)
     sources = []
     for path in ROOMS.glob("*/[0-9]*.py"):
         for after in said.findall(path.read_text(encoding="utf-8")):
@@ -113,11 +114,13 @@ def test_the_sections_that_checks_and_hints_name_exist():
     sources = [path.read_text(encoding="utf-8") for path in ROOMS.glob("*/[0-9]*.py")]
     sections = {section for source in sources for section in headings.findall(source)}
     found = 0
-    for path in ROOMS.glob("*/exercises.py"):
-        for match in named.finditer(path.read_text(encoding="utf-8")):
+    for number in chapters():
+        hints = [hint for exercise in exercises_of(number) for hint in exercise.hints]
+        because = inspect.getsource(chapter_module(number))
+        for match in named.finditer("\n".join([because, *hints])):
             found += 1
             missing = set(filter(None, match.groups())) - sections
-            assert not missing, f"{path.parent.name} names section {missing}, which no chapter has"
+            assert not missing, f"chapter {number} names section {missing}, which no chapter has"
     assert found > 20
 
 

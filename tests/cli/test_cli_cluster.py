@@ -56,9 +56,3 @@ def test_without_packages_the_line_that_installs_them_is_printed(monkeypatch, ca
     monkeypatch.setattr(configuration, "program", lambda _: None)
     assert main(["cluster", "up"]) == 2
     assert "slurm-wlm munge" in capsys.readouterr().err
-
-
-@needs_slurm
-def test_a_rate_that_cannot_be_held_is_one_sentence(capsys):
-    assert main(["cluster", "up", "--slow", "0"]) == 2
-    assert capsys.readouterr().err.startswith("course cluster: mbit must be at least 1, got 0")

@@ -97,29 +97,13 @@ def test_a_gpu_is_large_enough_or_not(call, sequences, verdict):
     assert found["fit"]["fits"] == (verdict == "fit")
 
 
-def test_a_gpu_that_there_is_not_is_one_sentence(call):
-    assert "did you mean 'H100-SXM'" in call("--gpu", "H100", code=2).err
-
-
-def test_how_far_it_is_goes_to_stderr_now_and_then(call, monkeypatch, capsys):
-    assert call("--json").err == "cutting 1 layers, one after the other\n"
-    clock = iter([0.0, 0.0, 4.0, 8.0, 12.0, 16.0])
-    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
-    tell = command._Progress()
-    for done in range(5):
-        tell(done, 8)
-    assert capsys.readouterr().err.splitlines()[1:] == [
-        "2 of 8 layers, 24 s to go",
-        "4 of 8 layers, 16 s to go",
-    ]
-
-
 def test_a_byte_without_a_name_exits_with_1(call, monkeypatch):
     monkeypatch.setattr(result.expected, "sent", lambda job: {"tp all-reduce": Total(1, 1)})
     assert "NOT EXPLAINED" in call(code=1).out
 
 
 def test_what_cannot_be_rehearsed_is_one_sentence(call):
+    assert "did you mean 'H100-SXM'" in call("--gpu", "H100", code=2).err
     problem = call("--experts", "4", "--top-k", "1", code=2).err
     assert problem.startswith("course rehearse: experts 4 cannot be rehearsed, since what sends ")
     assert problem.endswith("`course memory`\n") and problem.count("\n") == 1

@@ -38,9 +38,3 @@ def test_it_says_where_the_page_is_if_that_is_not_here(tmp_path, monkeypatch, ca
         printed = capsys.readouterr().out
         assert ("\nthat is beside what you have built: --out . writes it" in printed) == said
     assert (elsewhere / "report.html").exists()
-
-
-def test_a_folder_that_is_a_file_is_one_sentence(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert cli.main(["report", "--out", str(tmp_path / "file"), "--no-pdf"]) == 2
-    assert "cannot be written" in capsys.readouterr().err

@@ -1,13 +1,9 @@
 """The table of nccl-tests: its bus bandwidth is that of the theory."""
 
-from dataclasses import replace
-
 import pytest
 
-from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
-from course_lib.clinic.nccl_table import nccl_table, table_signs
+from course_lib.clinic.nccl_table import nccl_table
 from course_lib.clinic.recorded import output
-from course_lib.theory.inputs.hardware import HDR
 from course_lib.theory.network.collectives import bus_bandwidth
 
 
@@ -40,22 +36,6 @@ def test_busbw_is_the_theorys(name, operation, ranks, wrong):
 def test_the_ranks_of_the_heading_are_counted():
     assert nccl_table(output("all_reduce_perf_ranks").text).ranks == 2
     assert nccl_table(output("all_reduce_perf").text).ranks == 0
-
-
-def test_one_slow_port_is_seen_in_busbw_and_not_where_it_is():
-    slow = OneSlowLink(4e9, 64, HDR, 6.25e9)
-    table = nccl_table(output("all_reduce_perf").text)
-    row = replace(table.rows[0], bus_bytes_per_s=slow.slow_bus_bytes_per_s)
-    (sign,) = table_signs(replace(table, rows=(row,)), HDR.bytes_per_s)
-    assert sign.wrong == "the best bus bandwidth is 6.24 GB/s, 25% of the link"
-    assert "which link is slow" in sign.unsaid
-    assert table_signs(table, 50e9) == []
-
-
-def test_wrong_results_come_first():
-    table = nccl_table(output("all_reduce_perf").text)
-    rows = (replace(table.rows[0], wrong=3), *table.rows[1:])
-    assert table_signs(replace(table, rows=rows), 50e9)[0].wrong.startswith("3 elements of 2097152")
 
 
 def test_an_old_table_without_root():

@@ -16,7 +16,6 @@ PARSERS = {
     "nvidia-smi_q": gpus.query,
     "amd-smi": gpus.amd_smi,
     "hy-smi": gpus.hy_smi,
-    "dcgmi": gpus.dcgm,
     "dmesg": gpus.xids,
     "ibstatus": ports.ibstatus,
     "ibstat": ports.ibstat,
@@ -24,7 +23,6 @@ PARSERS = {
     "ibv_devices": ports.ibv_devices,
     "rdma_link": ports.rdma_link,
     "counters": ports.counters,
-    "mlnx_perf": ports.mlnx_perf,
     "nccl": logs.nccl_log,
     "watchdog": logs.timeouts,
     "all_": nccl_table.nccl_table,
@@ -34,6 +32,9 @@ PARSERS = {
 }
 # Read by people only: a refusal, a table whose cells have spaces, stacks.
 UNREAD = {
+    "dcgmi_diag",
+    "dcgmi_diag_pass",
+    "mlnx_perf",
     "nvidia-smi_r",
     "rocm-smi",
     "py-spy_dump",
@@ -60,12 +61,6 @@ def test_every_output_has_a_source_and_is_short(name):
     # Where it is to be found: an address, or this course's own machine.
     assert "https://" in one.source or one.source.startswith("by this course, ")
     assert one.provenance.startswith("recorded: " if one.recorded else "built, not recorded, from ")
-
-
-def test_most_were_recorded_and_what_was_built_says_so():
-    built = [name for name in recorded.names() if not recorded.output(name).recorded]
-    assert len(built) <= len(recorded.names()) / 5
-    assert {"ibstat_slow", "mlnx_perf", "nvidia-smi_pmon_hang"} <= set(built)
 
 
 @pytest.mark.parametrize("name", sorted(set(recorded.names()) - UNREAD - set(REFUSALS)))
@@ -99,12 +94,10 @@ def test_an_unknown_output_is_refused_with_the_nearest():
         recorded.output("ibstat_slo")
 
 
-def test_a_sign_is_three_sentences_and_needs_a_remedy():
+def test_a_sign_is_three_sentences():
     sign = Sign("mlx5_3 is slow", "change the cable", "why")
     assert sign.sentence == "mlx5_3 is slow. Change the cable. The command can't say why."
     assert Sign("no GPU is there", "--gpus all").sentence == "No GPU is there. --gpus all."
-    with pytest.raises(ValueError, match="wrong and do must say something"):
-        Sign("x", "")
 
 
 def test_a_long_line_is_shown_in_part():

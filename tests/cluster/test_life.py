@@ -14,7 +14,6 @@ from course_lib import cluster
 from course_lib.cluster import configuration, life
 from course_lib.cluster.configuration import MARK
 from course_lib.cluster.processes import left_in
-from course_lib.launch import two_nodes
 from course_lib.launch.descendants import descendants, kill
 from course_lib.problem import Problem
 
@@ -221,38 +220,3 @@ def test_nodes_that_never_come_are_given_up(folder, monkeypatch):
     with pytest.raises(Problem, match=r"after 1 s .*: run `course cluster down`, then up again"):
         cluster.up()
     assert not folder.path.exists()
-
-
-@pytest.mark.skipif(two_nodes.obstacle() is not None, reason=str(two_nodes.obstacle()))
-def test_a_slow_link_joins_two_networks(folder):
-    slurm = cluster.up(slow=50)
-    addresses = slurm.run(["srun", "--nodes=2", "ip", "-brief", "address", "show", "wire0"]).stdout
-    assert sorted(line.split()[2] for line in addresses.splitlines()) == [
-        "10.77.0.1/24",
-        "10.77.0.2/24",
-    ]
-    said = slurm.run(["srun", "--nodes=2", "tc", "qdisc", "show", "dev", "wire0"]).stdout
-    assert said.count("rate 50Mbit") == 2
-    slurm.kill_node("n2")
-    assert cluster.up(slow=50).ready()  # the cable survives its node
-    with pytest.raises(Problem, match="up with another network: `course cluster down` first"):
-        cluster.up()
-
-
-def test_a_rate_that_cannot_be_held_is_refused(folder):
-    with pytest.raises(ValueError, match="mbit must be at least 1"):
-        cluster.up(slow=0.5)
-
-
-@pytest.mark.slow
-def test_twenty_ups_and_downs_leave_no_process_and_no_folder(folder):
-    processes = set(psutil.pids())
-    for _ in range(20):
-        slurm = cluster.up()
-        job_runs(slurm)
-        cluster.down()
-        assert not folder.path.exists()
-        assert left_in(folder) == []
-    time.sleep(1)
-    new = map(name_of, set(psutil.pids()) - processes)
-    assert [name for name in new if name.startswith(("slurm", "munge", "srun", "sleep"))] == []

@@ -64,21 +64,6 @@ def test_losses_that_differ_in_the_last_bit_are_refused():
         dataclasses.replace(run, losses=other).verify()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"steps": 2}, "steps must be at least 3"),
-        ({"every": 25}, "every must be at most 24"),
-        ({"kill_after": 24}, "kill_after must be at most 23"),
-        ({"node": "n3"}, "node 'n3' is not one of n1, n2"),
-        ({"pause_s": -1}, "pause_s must be at least 0"),
-    ],
-)
-def test_bad_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        cluster.requeue(**options)
-
-
 def test_the_script_shows_what_a_cluster_needs(tmp_path):
     script = batch_script(tmp_path, steps=7, every=3)
     for words in ("--requeue", "--nnodes=2", f"-m {JOB}", "--steps 7 --every 3", "29400"):

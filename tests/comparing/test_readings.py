@@ -9,7 +9,6 @@ from course_lib.comparing.readings import (
     joined,
     relative,
     right_readings,
-    wrong_ranks,
 )
 
 BIAS = torch.linspace(3, 5, 12)
@@ -73,14 +72,6 @@ def test_cuts_within_groups_that_have_rows_of_their_own(scale):
     assert best("output", pieces) is None
 
 
-def test_cuts_that_each_group_has():
-    left, right = WHOLE.chunk(2, 1)
-    assert torch.equal(best("gradient of the weight", [left, right] * 2, True).whole, WHOLE)
-    wrong = best("gradient of the weight", [left, right, left, -right], own_rows=True)
-    assert relative(wrong.whole, WHOLE) > 1
-    assert best("gradient of the weight", [left, right] * 2) is None
-
-
 MISTAKES = {
     "sum over the ranks is right: an all-reduce": [0.25 * WHOLE, 0.75 * WHOLE],
     "mean over the ranks is right": [0.5 * WHOLE, 1.5 * WHOLE],
@@ -101,13 +92,6 @@ def test_known_mistakes_have_their_words(words):
     found = explained(MISTAKES[words], WHOLE, 1e-4, BIAS)
     assert words.strip() in found
     assert bool(words.strip()) == bool(found)
-
-
-def test_the_wrong_rank_is_named():
-    left, right = WHOLE.chunk(2, 1)
-    assert wrong_ranks([left, right + 1], WHOLE, 1e-4) == [1]
-    assert wrong_ranks([WHOLE, WHOLE, 2 * WHOLE], WHOLE, 1e-4) == [2]
-    assert wrong_ranks([left, right], WHOLE, 1e-4) == []
 
 
 def test_relative_differences_of_odd_tensors():

@@ -8,11 +8,11 @@ from together import explained
 
 from course_lib import launch
 from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.trace import Trace
 
 TRAINING = Training(model="1x16x2", steps=4, batch=4, sequence=8)
@@ -40,10 +40,10 @@ class Plain(Trainee):
 
 def judged(options, sent=None, stored=None):
     """`sent`: calls and bytes by operation."""
-    rank, reference = launch.init(), one_process(TRAINING)
+    comparison = Comparison(TRAINING)
     told = sent and Trace(one for name, total in sent.items() for one in calls(name, *total))
-    version = follow(Plain(TRAINING, rank, **options), TRAINING, reference, told, stored)
-    return compared("plain", rank, TRAINING.model, reference, [version])
+    comparison.follow(Plain(TRAINING, comparison.rank, **options), told, stored)
+    return comparison.result("plain")
 
 
 def gradient_bytes():

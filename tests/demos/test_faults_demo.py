@@ -8,7 +8,7 @@ import torch
 
 from course_lib import demos, launch
 from course_lib.demos.faults import kinds
-from course_lib.demos.faults.surrounding_kinds import Update
+from course_lib.demos.faults.kinds import Update
 
 SENTENCES = {
     "kill": "rank 1 was killed by SIGKILL",

@@ -74,7 +74,16 @@ def test_bad_options_are_explained(name):
 
 FEW = "batch 1 leaves some of 2 ranks without a sample"
 GPT = {"model": "3x16x2", "sequence": 8}
+CHECKPOINT = {"model": "1x16x2", "sequence": 8, "steps": 4, "save_after": 2}
+PIPELINE = {"sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
 ON_RANKS = [  # demo, ranks, options of all cases, cases
+    (
+        *("checkpoint", 2, CHECKPOINT),
+        [
+            ({"save_ranks": 3}, "save_ranks 3 is more than the 2 ranks started: start 3"),
+            ({"load_ranks": 3}, "load_ranks 3 is more than the 2 ranks started: start 3"),
+        ],
+    ),
     ("context", 2, {}, [({"sequence": 23}, "sequence 23 is not divisible by cp 2")]),
     ("context", 2, {}, [({"sequence": 22}, r"sequence 22 is not divisible by 2\*ranks 4")]),
     ("ddp", 2, {}, [({"micro_batch": 200}, "would drop them all")]),
@@ -90,12 +99,39 @@ ON_RANKS = [  # demo, ranks, options of all cases, cases
         ],
     ),
     ("fsdp", 2, GPT, [({"batch": 1}, FEW)]),
+    (
+        "fsdp_tp",
+        2,
+        {"model": "2x16x4", "batch": 4, "sequence": 8},
+        [
+            ({"tp": 3}, "ranks 2 is not divisible by tp 3"),
+            ({"tp": 1, "batch": 3}, "batch 3 is not divisible by dp 2"),
+            ({"tp": 1, "sequence": 9}, "sequence 9 is not divisible by dp 2"),
+            ({"model": "1x12x3"}, "heads 3 is not divisible by tp 2"),
+        ],
+    ),
     ("largest_batch", 1, {}, [({"technique": "fsdp"}, "technique fsdp needs at least 2 ranks")]),
     ("local_sgd", 2, GPT, [({"batch": 1}, FEW)]),
     ("multi_device", 2, GPT, [({"batch": 1}, FEW)]),
     ("overlap", 1, {}, [({}, "start at least 2")]),
+    ("hybrid", 2, {}, [({}, "ranks 2 is not 4, one for each of trainer")]),
     ("pairwise", 3, {"repeats": 1}, [({}, "ranks 3 is no power of two")]),
     ("pairwise", 2, {"repeats": 1}, [({}, "tests has 1 of two pairs")]),
+    (
+        *("parameter_server", 2, {"model": "512x2", "steps": 4, "sequence": 16}),
+        [
+            ({"servers": 2}, "ranks 2 leaves no trainer beside 2 servers: take at least 3"),
+            ({"batch": 1}, "batch 1 is less than 2 ranks: .* take at least batch 2"),
+        ],
+    ),
+    (
+        *("pipeline", 3, PIPELINE),
+        [
+            ({"model": "2x16x2"}, "pp.virtual_stages 3 leaves a stage without a layer"),
+            ({"schedule": "zbv", "model": "6x16x2"}, "accumulation of zbv must be at least 5"),
+            ({"schedule": "interleaved"}, "accumulation 4 is not divisible by pp 3"),
+        ],
+    ),
     ("prefetch", 1, {}, [({}, "start at least 2")]),
     ("samples", 2, {}, [({"samples": 3, "drop_last": True}, "would drop them all")]),
     (
@@ -114,6 +150,15 @@ ON_RANKS = [  # demo, ranks, options of all cases, cases
         ],
     ),
     ("three_d", 3, GPT, [({"tp": 2}, r"world 3 is not dp\*tp\*pp\*cp = 1\*2\*1\*1 = 2")]),
+    (
+        "tp",
+        2,
+        GPT,
+        [
+            ({"model": "1x18x3"}, "heads 3 is not divisible by tp 2"),
+            ({"sequence": 9, "sequence_parallel": True}, "sequence/cp 9 is not divisible by tp 2"),
+        ],
+    ),
     (
         "zero",
         2,

@@ -147,6 +147,33 @@ CASES = {
         "by hand, with your Dispatcher: the loss of update 0 differs",
         {"model": "2x32x4", "steps": 3, "sequence": 16},
     ),
+    "pipeline": Case(
+        "pipeline",
+        ["pipeline"],
+        [f"your Pipeline {name}: " for name in ("naive", "gpipe", "1f1b", "interleaved")],
+        ("/ count_tokens(self.window)", ""),
+        "your Pipeline naive: the loss of update 0 differs",
+        {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
+        | {"sleep_ms": 1.0},
+    ),
+    "server": Case(
+        "parameter_server",
+        ["server"],
+        ["parameter server, with your RemoteTable, ParameterServer: "],
+        ("gradient[ids] += rows", "gradient[ids] = rows"),
+        "parameter server, with your RemoteTable, ParameterServer: the ",
+        {"model": "512x2", "steps": 4, "sequence": 16},
+        ranks=4,
+    ),
+    "reshard": Case(
+        "checkpoint",
+        ["reshard"],
+        ["by hand, with your save_shard, load_shard: ", "torch.distributed.checkpoint: "],
+        ('return manifest["step"], torch.stack(', "return 0, torch.stack("),
+        "by hand, with your .*the loss of update . differs",
+        {"model": "1x16x2", "sequence": 8, "steps": 4, "save_after": 2, "load_ranks": 2},
+        ranks=3,
+    ),
     "ring_attention": Case(
         "context",
         ["ring_attention"],

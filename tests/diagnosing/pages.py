@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from course_lib.diagnosing.page import Call, Line, Page
+from course_lib.diagnosing.page import NO_PAGE, Call, Line, Page
 from course_lib.diagnosing.standing import Evidence, Record
 
 RECORDS = json.loads((Path(__file__).parent / "records.json").read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ def evidence(*pages: Page | None) -> Evidence:
     """Of these ranks, which are numbered anew."""
     return Evidence(
         tuple(
-            Record(rank, replace(page, rank=rank, world=len(pages)) if page else None)
+            Record(rank, replace(page, rank=rank, world=len(pages)) if page else NO_PAGE)
             for rank, page in enumerate(pages)
         )
     )

@@ -69,8 +69,8 @@ def test_one_rank_called_another_collective(tmp_path):
     found = written(tmp_path, [usual, usual, odd, usual])
     assert (found.cause, found.ranks) == ("collective", (2,))
     assert found.sentence == (
-        "Rank 2 is the cause: it calls broadcast at train.py:9 (in train) while ranks 0, 1 and 3"
-        " call all_reduce at train.py:57 (in train)"
+        "Rank 2 is the cause: it called broadcast at train.py:9 (in train) while ranks 0, 1 and 3"
+        " called all_reduce at train.py:57 (in train)"
     )
 
 
@@ -80,9 +80,9 @@ def test_a_rank_that_has_not_come(tmp_path):
     found = written(tmp_path, [usual, dump(entry(1)), usual, usual])
     assert (found.cause, found.ranks) == ("late", (1,))
     assert found.sentence == (
-        "Rank 1 is the cause: it has not come to the next collective; its last was all_reduce"
-        " number 1 at train.py:57 (in train), while ranks 0, 2 and 3 wait in all_reduce number 2 at"
-        " train.py:57 (in train)"
+        "Rank 1 is the cause: it did not come to the next collective; its last was all_reduce"
+        " number 1 at train.py:57 (in train), while ranks 0, 2 and 3 waited in all_reduce number 2"
+        " at train.py:57 (in train)"
     )
 
 

@@ -1,9 +1,5 @@
 """The doctor's look at a cluster: small programs on PATH that print recorded outputs."""
 
-import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -130,12 +126,3 @@ def test_counters_of_a_port(install, tmp_path):
     (folder / "link_downed").write_text("255\n")
     (full,) = cluster.examine_cluster()
     assert "link_downed of mlx5_1 port 1 stands at its end, 255" in full.what
-
-
-def test_the_command_line_has_them_too(install, tmp_path):
-    install(HEALTHY)
-    here = {"PATH": str(tmp_path), "COURSE_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-m", "course_lib", "doctor", "--quick", "--json"]
-    done = subprocess.run(command, env=os.environ | here, capture_output=True, text=True)
-    names = [finding["name"] for finding in json.loads(done.stdout)]
-    assert "GPU topology" in names and "RDMA ports" in names

@@ -76,17 +76,3 @@ def test_the_ranks_shard_as_planned(name, read, monkeypatch):
     assert spread.dp_replicate_size == job.layout.shard_groups
     assert spread.dp_shard_size * spread.cp_size == job.layout.shard_ranks
     assert (spread.tp_size, spread.cp_size) == (job.layout.tp, job.layout.cp)
-
-
-def test_wrong_files_are_refused(read, monkeypatch):
-    text, *_ = emitting.files("accelerate", PLANS["8b hsdp"], "").values()
-    in_a_rank(monkeypatch, read(text)[1])
-    for old, new, words in [
-        ("num_machines", "num_nodes", "unknown keys"),
-        ("FSDP\n", "FSPD\n", "not a valid DistributedType"),
-        ("shard_size: 8", "shard_size: many", "invalid literal"),
-        ("fsdp_reshard_after_forward", "fsdp_reshard", ""),
-    ]:
-        assert old in text
-        with pytest.raises((ValueError, AssertionError), match=words):
-            in_a_rank(monkeypatch, read(text.replace(old, new))[1])

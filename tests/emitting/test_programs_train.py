@@ -93,7 +93,6 @@ def test_it_trains_and_resumes(engine, tmp_path):
 def test_slurm_starts_it_on_two_nodes(slurm, tmp_path):
     own = set_of("deepspeed", 0, 2, tmp_path)
     command = [
-        *slurm.entering(),
         "sbatch",
         "--wait",
         "--partition=debug",

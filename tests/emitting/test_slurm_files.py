@@ -22,11 +22,10 @@ SMALL = "--layers 4 --hidden 32 --heads 4 --ffn 128 --vocab 128 --context 16"
 
 @pytest.fixture
 def script(tmp_path):
-    def write(job, old="", new=""):
+    def write(job):
         text, *_ = emitting.files("slurm", job, "a model").values()
-        assert old in text
         path = tmp_path / "plan.sbatch"
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return path
 
     return write
@@ -38,19 +37,6 @@ def test_slurm_would_start_it_on_as_many_nodes(name, slurm, script):
     answer = slurm.would_start(script(JOBS[name]))
     names = "paper1" if nodes == 1 else f"paper[1-{nodes}]"
     assert answer.endswith(f"on nodes {names} in partition paper"), answer
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("--gpus-per-node=8", "--gpus-per-node=9", "configuration is not available"),
-        ("--nodes=8\n", "--nodes=4096\n", "configuration is not available"),
-        ("--ntasks-per-node", "--tasks-for-node", "unrecognized option"),
-    ],
-)
-def test_wrong_scripts_are_refused(old, new, words, slurm, script):
-    with pytest.raises(ValueError, match=words):
-        slurm.would_start(script(JOBS["70b uneven"], old, new))
 
 
 def finished(slurm, tmp_path, path):

@@ -1,4 +1,4 @@
-"""One or two of each figure of the course, and what all engines refuse."""
+"""One or two of each figure of the course."""
 
 import tempfile
 from collections.abc import Callable
@@ -80,7 +80,7 @@ from course_lib.clinic.gpus import topology
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.mine.shelf import PARTS
+from course_lib.mine import PARTS
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -443,27 +443,3 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
         {"predicted": tasks("1f1b", 4, 8), "measured": tasks("naive", 4, 8)}
     ),
 }
-BAD: list[Callable[[], object]] = [
-    lambda: figures.stacked_bars({}, "t", str),
-    lambda: figures.stacked_bars({"a": {"b": -1}}, "t", str),
-    lambda: figures.grouped_bars({"a": {"b": 1}}, "t", str, {}),
-    lambda: figures.grouped_bars({"a": {}}, "t", str, {}),
-    lambda: figures.loss({}),
-    lambda: figures.loss({"a": []}),
-    lambda: figures.lanes({}),
-    lambda: figures.lanes({"a": []}),
-    lambda: figures.lanes({"a": [("runs", 2, 1)]}),
-    lambda: figures.bars({}, str, "t"),
-    lambda: figures.bars({"a": 0}, str, "t", tens=True),
-    lambda: figures.bars({"a": 1}, str, "t", tens=True, marks={"b": 0}),
-    lambda: figures.bars({"a": 1}, {"a": "1"}, "t", tens=True),
-    lambda: figures.bars({"a": 1}, str, "t", marks={"b": -1}),
-    lambda: figures.lines({}, "x", "y", "t"),
-    lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", ""),
-    lambda: figures.lines({"a": [(1, 2)]}, "x", "y", "t"),
-    lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", "t", doubling=(True, False)),
-    lambda: figures.number_line({}, str),
-    lambda: figures.number_line({"they": 1}, str),
-    lambda: figures.number_line({"you": float("nan")}, str),
-    lambda: consumers(SMALL, "MB"),
-]

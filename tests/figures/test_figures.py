@@ -4,12 +4,11 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable
 
 import checks
 import pytest
 from checks import Drawn
-from listed import BAD, FIGURES, SMALL, SPLIT, TITLE
+from listed import FIGURES, SMALL, SPLIT, TITLE
 
 from course_lib import figures, outline
 from course_lib.chapters.ch01_steps_and_batches.figures import same_samples, samples_by_rank
@@ -170,15 +169,6 @@ def test_a_logarithmic_axis_has_no_bars_and_is_labelled(drawn: dict[str, Drawn])
     assert large - small == pytest.approx(decade * math.log10(4e11 / 52), abs=0.5)
 
 
-def test_lines_have_a_title_on_top(drawn: dict[str, Drawn]) -> None:
-    charts = {name: one for name, one in drawn.items() if name.startswith("lines")}
-    assert len(charts) == 2
-    for name, one in charts.items():
-        title, (_, place) = one.labels[0], one.extents[0]
-        assert title.text and title.bold, name
-        assert place.y1 > one.page.y1 - 8, f"{name}: a blank band"
-
-
 def test_number_ranges_explain_both_colours(drawn: dict[str, Drawn]) -> None:
     one = drawn["number ranges, one"]
     words = {text: checks.beside(one, box) for text, box in one.extents}
@@ -234,12 +224,6 @@ def test_samples_are_shared_as_the_mesh_stands() -> None:
     layout = Layout(tp=8, dp=2, pp=4)
     first = [rank for rank in range(64) if place(layout, rank)["dp"] == 0]
     assert svg.count(">0</text>") - 1 == len(first) == 32  # 1 is a column's head
-
-
-@pytest.mark.parametrize("make", BAD)
-def test_bad_input(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError):
-        make()
 
 
 def test_capacity_and_total_share_one_scale() -> None:

@@ -1,7 +1,6 @@
 """Timelines of a pipeline and of buckets: every pass in its place, readable, quick to draw."""
 
 import re
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -101,15 +100,6 @@ def test_a_bar_goes_on_to_the_cautious_time():
     assert f"the sturdiest is {words[-1][2:]}" in drawing.sentence
 
 
-def test_of_two_equal_times_one_is_written():
-    alone = plan(MODELS["llama2-7b"], Recipe(), EIGHT_H100, 64, only={**FEW, "dp": (1,)})
-    assert alone.under(CAUTIOUS).best(1)[0].step_s == alone.best(1)[0].step_s
-    text = (
-        f">{alone.best(1)[0].step_s:#.3g} s, MFU {100 * alone.mfu(alone.best(1)[0].step_s):.0f} %<"
-    )
-    assert text in judged(alone, "alone").to_svg()
-
-
 def test_later_chunks_look_different():
     one, two = FIGURES["1f1b"]().to_svg(), FIGURES["interleaved"]().to_svg()
     light = f'fill="{style.lighter(style.FORWARD)}"'
@@ -131,13 +121,3 @@ def test_passes_of_a_kind_are_numbered_alike(stages, micro_batches):
     every = {int(number) for number in numbers}
     assert every in [set(range(micro_batches)), set(range(0, micro_batches, 4)), set()]
     assert not numbers or set(numbers.values()) <= {stages, 2 * stages}
-
-
-def test_a_redraw_is_quick_enough_for_a_slider():
-    plan = tasks("1f1b", 8, 32)
-    took = []
-    for _ in range(5):
-        start = time.process_time()
-        figures.timeline({"1f1b": plan}).to_svg()
-        took.append(time.process_time() - start)
-    assert min(took) < 0.04

@@ -1,4 +1,5 @@
 import importlib
+import os
 import socket
 import sys
 import webbrowser
@@ -31,105 +32,80 @@ def started(root, monkeypatch):
     return calls
 
 
-@pytest.fixture
-def no_browser(monkeypatch):
-    def get(*_):
-        raise webbrowser.Error("could not locate runnable browser")
-
-    monkeypatch.setattr(webbrowser, "get", get)
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def a_browser(monkeypatch):
     monkeypatch.setattr(webbrowser, "get", lambda *_: object())
 
 
-def test_the_lab_opens_at_the_first_notebook(root, started, a_browser):
+def test_the_lab_opens_at_the_first_notebook(root, started, tmp_path_factory, capsys):
+    """From its own folders, and from elsewhere."""
+    (root / "course_lib").mkdir()
+    for folder in (root, root / "notebooks", tmp_path_factory.mktemp("elsewhere")):
+        os.chdir(folder)
+        lab.open_lab()
+        assert capsys.readouterr().out == f"The course in {root}\n"
+        arguments = started.pop()
+        assert arguments[:4] == [sys.executable, "-m", "jupyter", "lab"]
+        assert f"--ServerApp.root_dir={root}" in arguments
+        assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in arguments
+        assert "--no-browser" not in arguments
+        assert not any("port" in argument for argument in arguments)
+
+
+def test_without_a_browser_the_lab_starts_and_says_so(started, monkeypatch, capsys):
+    def get(*_):
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", get)
     lab.open_lab()
-    (arguments,) = started
-    assert arguments[:4] == [sys.executable, "-m", "jupyter", "lab"]
-    assert f"--ServerApp.root_dir={root}" in arguments
-    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in arguments
-    assert "--no-browser" not in arguments
-    assert not any("port" in argument for argument in arguments)
+    assert "--no-browser" in started[0]
+    assert "No browser was found" in capsys.readouterr().out
 
 
-def test_a_free_port_is_passed_on(started, a_browser):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    lab.open_lab(port=port, browser=False)
-    assert {f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--no-browser"} <= set(
-        started[0]
-    )
-
-
-def test_a_busy_port_gets_a_sentence_with_a_free_one(started, a_browser):
+def test_a_free_port_is_passed_on_and_a_busy_one_gets_a_sentence(started):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(Problem, match=rf"port {port} is busy: try --port \d+") as caught:
             lab.open_lab(port=port)
     lab.require_free(int(str(caught.value).split("--port ")[1].split(",")[0]))
     assert started == []
+    lab.open_lab(port=port, browser=False)
+    options = {f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--no-browser"}
+    assert options <= set(started[0])
 
 
-@pytest.mark.parametrize("port", [0, -1, 65536])
-def test_an_impossible_port_gets_a_sentence(port, started):
-    with pytest.raises(Problem, match="--port must be from 1 to 65535"):
-        lab.open_lab(port=port)
+def another_clone(root):
+    (root / "other" / "notebooks").mkdir(parents=True)
+    (root / "other" / "notebooks" / "00_start_here.ipynb").write_text("{}")
+    (root / "other" / "course_lib").mkdir()
+    os.chdir(root / "other" / "notebooks")
 
 
-def test_without_a_browser_the_lab_starts_and_says_so(started, no_browser, capsys):
-    lab.open_lab()
-    assert "--no-browser" in started[0]
-    assert "No browser was found" in capsys.readouterr().out
-
-
-def test_without_the_repository_the_sentence_says_what_to_do(root, started):
+def not_here(root):
     (root / "notebooks" / "00_start_here.ipynb").unlink()
-    with pytest.raises(Problem, match="clone the repository"):
-        lab.open_lab()
 
 
-def another_clone(folder):
-    (folder / "notebooks").mkdir(parents=True)
-    (folder / "notebooks" / "00_start_here.ipynb").write_text("{}")
-    (folder / "course_lib").mkdir()
-    return folder
-
-
-@pytest.mark.parametrize("below", [".", "notebooks", "course_lib"])
-def test_in_another_clone_it_says_which_is_which_and_opens_nothing(
-    root, started, monkeypatch, tmp_path_factory, below
-):
-    other = another_clone(tmp_path_factory.mktemp("other") / "course")
-    monkeypatch.chdir(other / below)
+@pytest.mark.parametrize(
+    ("changes", "port", "words"),
+    [
+        ([], 0, "--port must be from 1 to 65535"),
+        ([], 65536, "--port must be from 1 to 65535"),
+        ([not_here], None, "clone the repository and run"),
+        (
+            [another_clone],
+            None,
+            "{0}/other is a clone of the course, but its notebooks would run on the package in "
+            "{0}/course_lib: run `pip install -e .` in {0}/other to work there, or `cd {0}` first",
+        ),
+        ([another_clone, not_here], None, "in {0}/other to work there"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_sentence(root, started, monkeypatch, changes, port, words):
+    for change in changes:
+        change(root)
     with pytest.raises(Problem) as caught:
-        lab.open_lab()
-    assert str(caught.value) == (
-        f"{other} is a clone of the course, but its notebooks would run on the package in "
-        f"{root / 'course_lib'}: run `pip install -e .` in {other} to work there, "
-        f"or `cd {root}` first"
-    )
-    assert started == []
-
-
-def test_in_a_clone_with_the_package_elsewhere_without_notebooks(root, monkeypatch, tmp_path):
-    other = another_clone(tmp_path / "course")
-    (root / "notebooks" / "00_start_here.ipynb").unlink()
-    monkeypatch.chdir(other)
-    with pytest.raises(Problem, match=r"in .*course to work there$"):
-        lab.open_lab()
-
-
-def test_from_its_own_folders_and_from_elsewhere_it_opens_the_installed_clone_and_names_it(
-    root, started, a_browser, monkeypatch, tmp_path_factory, capsys
-):
-    (root / "course_lib").mkdir()
-    for folder in (root, root / "notebooks", tmp_path_factory.mktemp("elsewhere")):
-        monkeypatch.chdir(folder)
-        lab.open_lab()
-        assert capsys.readouterr().out == f"The course in {root}\n"
-        assert f"--ServerApp.root_dir={root}" in started.pop()
+        lab.open_lab(port=port)
+    assert words.format(root) in str(caught.value) and started == []
 
 
 def test_without_jupyterlab_the_sentence_says_what_to_do(started, monkeypatch):

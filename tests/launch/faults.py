@@ -1,7 +1,11 @@
-"""Ways to break a rank, each in one function: what test_faults and test_sabotage run."""
+"""Ways to break rank 1, each in one function: what test_failures runs.
+
+Ranks import this file: it is light.
+"""
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -14,48 +18,140 @@ def _wait() -> None:
     dist.barrier()
 
 
-def kill(bad: int) -> None:
-    if launch.init().rank == bad:
+def _is_broken() -> bool:
+    return launch.init().rank == 1
+
+
+def nothing() -> int:
+    """No fault: an all-reduce."""
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return int(total)
+
+
+def divide() -> float:
+    return 1 / (1 - launch.init().rank)
+
+
+def raise_while_others_wait() -> None:
+    if _is_broken():
+        raise KeyError("the cause")
+    _wait()
+
+
+def raise_while_others_compute() -> None:
+    if _is_broken():
+        raise ValueError("no")
+    time.sleep(60)
+
+
+def kill() -> None:
+    if _is_broken():
+        print("last words")
         os.kill(os.getpid(), signal.SIGKILL)
     _wait()
 
 
-def hang(bad: int) -> None:
-    if launch.init().rank == bad:
-        time.sleep(600)
+def crash() -> None:
+    if _is_broken():
+        os.kill(os.getpid(), signal.SIGSEGV)
     _wait()
 
 
-def raise_error(bad: int) -> None:
-    if launch.init().rank == bad:
-        raise ValueError("sabotage")
-    _wait()
-
-
-def leave(bad: int) -> None:
-    if launch.init().rank == bad:
+def leave() -> None:
+    if _is_broken():
         os._exit(7)
     _wait()
 
 
-def sys_exit(bad: int) -> None:
-    if launch.init().rank == bad:
+def leave_in_peace() -> None:
+    if _is_broken():
+        os._exit(0)
+
+
+def leave_children_behind() -> None:
+    import multiprocessing
+
+    if _is_broken():
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        multiprocessing.Process(target=time.sleep, args=(60,)).start()
+        os._exit(3)
+
+
+def sys_exit() -> None:
+    if _is_broken():
         sys.exit(7)
     _wait()
 
 
-def huge_tensor(bad: int) -> None:
+def hang() -> None:
+    def wait_for_nothing() -> None:
+        time.sleep(600)
+
+    if _is_broken():
+        wait_for_nothing()
+
+
+def absent() -> None:
+    import torch
+    import torch.distributed as dist
+
+    if _is_broken():
+        time.sleep(600)
+    dist.all_reduce(torch.ones(4))
+
+
+def busy() -> None:
+    while True:
+        sum(range(100))
+
+
+def locked() -> None:
+    import ctypes
+
+    if _is_broken():
+        ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock: no other Python thread runs
+
+
+def one_too_many() -> None:
+    from course_lib.launch import group
+
+    group._PEERS_S = 0.5  # rank 0 stays that long for its peer
+    if _is_broken():
+        _wait()
+
+
+class _Lost(RuntimeError):
+    delay_s = 1.6  # the limit passes while rank 1 writes its report
+
+    def __str__(self) -> str:
+        time.sleep(self.delay_s)
+        self.delay_s = 0
+        return "Connection closed by peer"
+
+
+def lose_the_peer_as_the_time_is_up() -> None:
+    time.sleep(4.4)
+    if _is_broken():
+        raise _Lost
+    time.sleep(60)
+
+
+def huge_tensor() -> None:
     import torch
 
-    if launch.init().rank == bad:
+    if _is_broken():
         torch.empty(10**15)
     _wait()
 
 
-def limited_memory(bad: int) -> None:
+def limited_memory() -> None:
     import resource
 
-    if launch.init().rank == bad:
+    if _is_broken():
         with open("/proc/self/statm") as file:
             used_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 2**28, resource.RLIM_INFINITY))
@@ -63,41 +159,31 @@ def limited_memory(bad: int) -> None:
     _wait()
 
 
-def other_collective(bad: int) -> None:
+def other_collective() -> None:
     import torch
     import torch.distributed as dist
 
-    if launch.init().rank == bad:
+    if _is_broken():
         dist.broadcast(torch.ones(4), 0)
     else:
         dist.all_reduce(torch.ones(4))
 
 
-def other_shape(bad: int) -> None:
+def other_shape() -> None:
     import torch
     import torch.distributed as dist
 
-    dist.all_reduce(torch.ones(1000 if launch.init().rank == bad else 10))
+    dist.all_reduce(torch.ones(1000 if _is_broken() else 10))
 
 
-def other_type(bad: int) -> None:
+def other_type() -> None:
     import torch
     import torch.distributed as dist
 
-    kind = torch.float64 if launch.init().rank == bad else torch.float32
-    dist.all_reduce(torch.ones(4, dtype=kind))
+    dist.all_reduce(torch.ones(4, dtype=torch.float64 if _is_broken() else torch.float32))
 
 
-def absent(bad: int) -> None:
-    import torch
-    import torch.distributed as dist
-
-    if launch.init().rank == bad:
-        time.sleep(600)
-    dist.all_reduce(torch.ones(4))
-
-
-def unused_parameter(bad: int) -> None:
+def unused_parameter() -> None:
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -115,11 +201,10 @@ def unused_parameter(bad: int) -> None:
         model(torch.ones(1, 2)).sum().backward()
 
 
-def nothing(bad: int) -> int:
-    """No fault: an all-reduce."""
-    import torch
-    import torch.distributed as dist
+def unsendable() -> object:
+    return (number for number in range(3)) if _is_broken() else 0
 
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    return int(total)
+
+def shout() -> None:
+    while _is_broken():
+        print("x" * 9_999)

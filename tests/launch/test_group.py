@@ -1,6 +1,5 @@
 """`init`, `finish` and `program`: the same program alone, in a cell and under torchrun."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -13,7 +12,6 @@ import torch
 from leftovers import our_ranks, wait_for
 
 from course_lib import launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job
 from course_lib.launch import group as launched
 
 PROGRAM = """
@@ -109,29 +107,6 @@ def test_importing_the_launcher_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-# What another library does: it makes the group, calls the program, and ends the group.
-LAUNCHER = """
-import json, os, sys
-import torch
-import torch.distributed as dist
-from course_lib import launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job
-
-rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-found = launch.init()
-losses = job.main(job.Options()).losses
-launch.finish()
-alive = torch.ones(1)
-dist.all_reduce(alive)
-dist.destroy_process_group()
-place = [found.rank, found.world, found.local_rank, str(found.device), found.backend]
-print(json.dumps({"place": place, "losses": losses, "alive": alive.item()}))
-sys.stdout.flush()
-os._exit(0)
-"""
-
-
 @pytest.fixture
 def alone(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -147,35 +122,6 @@ def group(alone):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield dist
     dist.destroy_process_group()
-
-
-def test_a_demo_in_an_adopted_group_learns_the_same_and_leaves_the_group(alone, tmp_path: Path):
-    program = tmp_path / "other_launcher.py"
-    program.write_text(LAUNCHER)
-    root = Path(launched.__file__).parents[2]
-    paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(program)]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store")],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [process.communicate(timeout=120)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0]
-    found = [json.loads(text.splitlines()[-1]) for text in printed]
-    assert [rank["place"] for rank in found] == [[r, 2, r, "cpu", "gloo"] for r in range(2)]
-    assert [rank["alive"] for rank in found] == [2, 2]
-    joined = launch.run(job.main, job.Options(), ranks=2)
-    assert found[0]["losses"] == found[1]["losses"] == pytest.approx(joined[0].losses, rel=1e-6)
 
 
 def test_it_is_neither_joined_nor_left(group):

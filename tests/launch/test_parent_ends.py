@@ -22,6 +22,17 @@ def locked():
 launch.run(locked, timeout_s=600)  # a script needs no `if __name__ == "__main__":`
 """
 
+STOPPED_RANKS = """
+import os, signal
+from course_lib import launch
+
+def stop():
+    print("started", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+launch.run(stop, timeout_s=600)
+"""
+
 TALKATIVE = """
 from course_lib import launch
 
@@ -68,13 +79,15 @@ def start(script: str, temporary: Path, **environment: str) -> subprocess.Popen[
 
 
 @needs_signals
-def test_ranks_with_the_interpreter_locked_end_after_a_killed_parent(temporary: Path) -> None:
-    parent = start(LOCKED_RANKS, temporary)
+@pytest.mark.parametrize("script", [LOCKED_RANKS, STOPPED_RANKS])
+def test_ranks_that_do_not_listen_end_after_a_killed_parent(script: str, temporary: Path) -> None:
+    parent = start(script, temporary)
     assert parent.stdout.readline() in ("[rank 0] started\n", "[rank 1] started\n")
     assert len(our_ranks()) >= 3  # two ranks and the server
     parent.kill()
     parent.communicate()
     wait_for(lambda: our_ranks() == [], within_s=20)  # their keeper ends them
+    no_folders_in(temporary)
 
 
 @needs_signals

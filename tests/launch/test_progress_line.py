@@ -62,19 +62,6 @@ def test_in_a_terminal_it_changes_in_place_and_goes(
     assert terminal.getvalue() == "\r" + first + "\r" + " " * len(first) + "\r"
 
 
-def test_a_shorter_line_leaves_nothing_of_a_longer_one(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = into_a_terminal(monkeypatch)
-    line = ProgressLine(60, chatty=True)
-    clock[0] += 1.0
-    line.update([(5, 10)])
-    clock[0] += 1.0
-    line.update([None])
-    first, second = terminal.getvalue().split("\r")[1:]
-    assert len(second) == len(first) and second.startswith("0 of 1 ranks ready")
-
-
 def test_elsewhere_it_is_printed_ever_less_often(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,21 +133,6 @@ def test_in_a_notebook_one_display_changes(
     assert shown[-1] == ("", "")
     line.done(1)
     assert shown[-1][1] == "1 rank, 1.0 s"
-
-
-def test_an_error_leaves_no_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(output, "FIRST_S", 0.1)
-
-    def fails() -> None:
-        time.sleep(1)
-        raise RuntimeError("on purpose")
-
-    terminal = into_a_terminal(monkeypatch)
-    with pytest.raises(launch.RankFailed):
-        launch.run(fails, stream=False)
-    assert "ready" in terminal.getvalue() and terminal.getvalue().endswith(" \r")
 
 
 def test_ranks_tell_their_steps(

@@ -30,7 +30,7 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path) -> None:
     found = diagnosis.finding
     assert (found.cause, found.ranks) == ("stuck", (2,)), diagnosis.report()
     assert found.lines[2].text == "time.sleep(1)"
-    assert "while ranks 0 and 1 wait in all_reduce number 3 at kinds.py" in found.sentence
+    assert "while ranks 0 and 1 waited in all_reduce number 3 at kinds.py" in found.sentence
     pages = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     assert pages[2]["state"] == "running"  # the others may have lost a peer to the time limit
     assert len({page["launch"] for page in pages}) == 1
@@ -80,23 +80,6 @@ def test_a_rank_that_is_recorded_can_fork(tmp_path: Path) -> None:
     assert list(tmp_path.glob("rank*.log")) == []  # nothing was printed: no thread complained
 
 
-def test_the_last_page_is_written_though_another_error_comes_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A signal's handler may raise while the first error is written down."""
-    tries = []
-
-    class Interrupted:
-        def fail(self, error: BaseException) -> None:
-            tries.append(error)
-            if len(tries) == 1:
-                raise RuntimeError("DataLoader worker is killed")
-
-    monkeypatch.setattr(recorder, "_recorder", Interrupted())
-    recorder.failed(first := ValueError())
-    assert tries == [first, first]
-
-
 def test_ranks_started_by_anybody_leave_pages_too(tmp_path: Path) -> None:
     """One of two comes, as under torchrun with a missing node."""
     environment = {
@@ -112,14 +95,8 @@ def test_ranks_started_by_anybody_leave_pages_too(tmp_path: Path) -> None:
     found = diagnosing.diagnose(tmp_path / "record").finding
     assert (found.cause, found.ranks) == ("never came", (1,))
     assert (
-        found.sentence == "Rank 1 never came: rank 0 of 2 waits to begin, and rank 1 left no page"
+        found.sentence == "Rank 1 never came: rank 0 of 2 waited to begin, and rank 1 left no page"
     )
-
-
-def test_a_folder_that_cannot_be_made_is_an_error_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        launch.run(lambda: None, record=tmp_path / "file")
 
 
 PLAIN = """
@@ -175,7 +152,7 @@ def test_it_is_said_where_nothing_is_recorded() -> None:
 
 @pytest.mark.torch_internals
 def test_what_torch_does_not_record_is_noted() -> None:
-    """Roots, operators, and the peer and tag of a receive that is waited for."""
+    """Roots, operators, and the peer of a receive that is waited for."""
 
     def inside() -> list[object]:
         import torch
@@ -198,8 +175,8 @@ def test_what_torch_does_not_record_is_noted() -> None:
         return [*known, *((e["root"], e["operator"], e["frames"][0]["name"]) for e in entries)]
 
     assert launch.run(inside)[0] == [
-        ("recv", 1, 5),
-        ("", -1, 0),
+        ("recv", 1),
+        ("", -1),
         (1, "", "broadcast"),
         (0, "MAX", "all_reduce"),
     ]
@@ -222,22 +199,3 @@ def test_a_rank_that_sends_and_receives_does_not_stand_still(tmp_path: Path) -> 
         return float(json.loads((Path(folder) / f"rank{8 + rank}.json").read_text())["still_s"])
 
     assert max(launch.run(still_s, str(tmp_path))) < 1.9
-
-
-def test_what_is_recorded_costs_little(tmp_path: Path) -> None:
-    """A page takes milliseconds, four times a second."""
-
-    def pages(folder: str) -> float:
-        import torch
-        import torch.distributed as dist
-
-        ours = recorder._Recorder(Path(folder), 8 + dist.get_rank(), 10)
-        ours.state = "running"
-        for _ in range(200):
-            dist.all_reduce(torch.ones(1))
-        start_s = time.process_time()
-        for _ in range(5):
-            ours._write(sys._getframe())
-        return (time.process_time() - start_s) / 5
-
-    assert max(launch.run(pages, str(tmp_path), record=tmp_path)) < 0.1

@@ -70,12 +70,6 @@ def test_what_ranks_need_of_the_library_is_imported_once() -> None:
     assert launch.run(known) == [True, True]
 
 
-def test_modules_that_cannot_be_imported_are_left_to_the_ranks() -> None:
-    before = pid()
-    server.wait_until_warm(Stop(), modules=["course_lib.nothing", "course_lib.launch.limits"])
-    assert pid() == before
-
-
 def test_a_stop_while_the_server_imports_is_made_up_for() -> None:
     before = pid()
     assert server._server is not None
@@ -190,7 +184,6 @@ def test_without_fork_each_rank_is_a_fresh_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "FORKS", False)
-    monkeypatch.setattr(server, "FORKS", False)
     offset = 10
     assert launch.run(lambda: offset + launch.init().rank, stream=False) == [10, 11]
     empty = Folder(tmp_path)  # without a job
@@ -216,31 +209,3 @@ def escape(times: int) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="complete on Linux only")
 def test_a_process_that_left_its_session_ends_with_the_launch() -> None:
     assert launch.run(escape, 2) == [1, 1]  # the fixture looks for it
-
-
-STOPPED = """
-import os, signal
-from course_lib import demos, launch
-
-def stop():
-    print("stopped", flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-launch.run(stop, timeout_s=600)
-"""
-
-
-def test_a_stopped_rank_ends_with_its_killed_parent(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(STOPPED)
-    parent = subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
-    assert parent.stdout is not None
-    for _ in range(2):
-        assert "stopped" in parent.stdout.readline()
-    parent.kill()
-    parent.communicate()
-    wait_for(lambda: our_ranks() == [], within_s=5)
-    # The keeper removes the folder behind the last rank.
-    wait_for(lambda: not list(tmp_path.glob("course_launch_*")), within_s=5)

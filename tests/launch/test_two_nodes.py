@@ -1,6 +1,5 @@
 """Two nodes on one machine: the link has its rate, and nothing outlives a run, however it ends."""
 
-import io
 import json
 import os
 import shutil
@@ -103,46 +102,13 @@ def test_an_interrupt_or_the_death_of_the_parent_ends_all(mark, how):
         assert parent.returncode == -signal.SIGKILL
 
 
-def test_a_folder_goes_even_while_a_node_still_writes(tmp_path, monkeypatch):
-    """The first attempt finds a file that came in between, as `rmtree` does now and then."""
-    folder, tries = tmp_path / "course_nodes_", []
-    (folder / "inside").mkdir(parents=True)
-
-    def remove(path, ignore_errors):
-        tries.append(path)
-        if len(tries) == 3:
-            real(path)
-
-    real = two_nodes.shutil.rmtree
-    monkeypatch.setattr(two_nodes.shutil, "rmtree", remove)
-    monkeypatch.setattr(two_nodes.os, "_exit", lambda code: tries.append(code))
-    monkeypatch.setattr(two_nodes.sys, "stdin", io.StringIO())
-    two_nodes._end_with_parent(folder)
-    assert tries == [folder, folder, folder, 1] and not folder.exists()
-
-
-@needs_namespaces
-def test_the_nodes_know_nothing_of_an_outer_launch(mark):
-    """Called from a rank, torchrun's own variables must not be mixed with the nodes'."""
-    plan = two_nodes._plan("m", [], 2, 200.0, 60.0)
-    assert plan.environment["GLOO_SOCKET_IFNAME"] == two_nodes.LINK
-    assert plan.commands[1] == two_nodes.node_command("m", 2, 1)
-    assert "--nproc-per-node=2" in plan.commands[0]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ranks_per_node": 0}, "ranks_per_node must be at least 1, got 0"),
         ({"ranks_per_node": 33}, "ranks_per_node must be at most 32, got 33"),
-        ({"ranks_per_node": 1.5}, "ranks_per_node must be a whole number, got 1.5"),
         ({"mbit": 0.9}, "mbit must be at least 1, got 0.9"),
         ({"mbit": 30_001}, "mbit must be at most 30000, got 30001"),
-        ({"mbit": float("nan")}, "mbit must be finite, got nan"),
-        ({"mbit": "200"}, "mbit must be a number, got '200'"),
         ({"timeout_s": 0.09}, "timeout_s must be at least 0.1, got 0.09"),
-        ({"timeout_s": 86_401}, "timeout_s must be at most 86400, got 86401"),
-        ({"timeout_s": float("inf")}, "timeout_s must be finite, got inf"),
     ],
 )
 def test_bad_arguments_are_explained(arguments, message):

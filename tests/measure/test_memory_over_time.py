@@ -32,37 +32,20 @@ def small_gpt(recompute):
     return model, optimizer, *torch.randint(128, (2, 8, 64))
 
 
-def measured(recompute="none", updates=2, accumulation=1):
+def measured(updates=2):
     """The last of some updates of a small GPT with 8 samples."""
-    model, optimizer, inputs, labels = small_gpt(recompute)
-    for _ in range(updates):
-        found = one_step(
-            model,
-            optimizer,
-            lambda: cross_entropy(model(inputs).flatten(0, 1), labels.flatten()),
-            [inputs, labels],
-            accumulation=accumulation,
-        )
-    return found
+    model, optimizer, inputs, labels = small_gpt("none")
+
+    def loss():
+        return cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
+
+    return [one_step(model, optimizer, loss, [inputs, labels]) for _ in range(updates)][-1]
 
 
 def predicted(recompute="none", **more):
     recipe = Recipe(**vars(FP32) | {"recompute": recompute})
     layout = Layout(micro_batch=8, accumulation=more.pop("accumulation", 1))
     return step_timeline(Job(SHAPE, recipe, layout), overhead_bytes=0, **more)
-
-
-@pytest.mark.parametrize("recompute", ["none", "full"])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_peak_and_most_of_each_category_are_as_predicted(recompute, accumulation):
-    found = measured(recompute, accumulation=accumulation)
-    theory = predicted(recompute, accumulation=accumulation)
-    # From the second micro-batch on a layer's gradients are there twice until they are added.
-    twice = 4 * SHAPE.layer_parameters(0).total * (accumulation - 1)
-    assert found.peak_bytes == pytest.approx(theory.peak_bytes + twice / 2, rel=0.03, abs=twice / 2)
-    for name in ("weights", "gradients", "optimizer", "intermediate results"):
-        assert max(found.sizes[name]) == pytest.approx(max(theory.sizes[name]), rel=0.03), name
-    assert max(found.sizes[LEFT_OVER]) < 100
 
 
 def walked(recompute, accumulation):
@@ -144,16 +127,12 @@ def test_the_peak_is_at_the_loss_and_made_of_what_theory_says():
         assert size == pytest.approx(expected, rel=0.02, abs=1000), name
 
 
-def test_states_come_with_the_first_update():
-    sizes = measured(updates=1).sizes["optimizer"]
-    states = 8 * SHAPE.parameters().total
+def test_states_come_with_the_first_update_and_stay_with_weights_and_batch():
+    found = measured(updates=1)
+    sizes, states = found.sizes["optimizer"], 8 * SHAPE.parameters().total
     assert sizes[0] == 0 and sizes[-1] == pytest.approx(states, rel=0.001)
-
-
-def test_after_the_step_only_weights_states_and_batch_are_left():
-    found = measured()
-    left = {name: sizes[-1] for name, sizes in found.sizes.items() if sizes[-1]}
-    assert set(left) == {"weights", "optimizer", "inputs and labels"}
+    left = {name for name, sizes in found.sizes.items() if sizes[-1]}
+    assert left == {"weights", "optimizer", "inputs and labels"}
     assert found.phases[0] == "forward" and found.phases[-1] == "update"
     assert list(found.sizes) == list(CATEGORIES) and not found.allocated
 
@@ -220,11 +199,6 @@ def test_no_tensor_is_kept_alive():
     before = live()
     found = measured()
     assert live() == before and found.peak_bytes
-
-
-def test_a_step_without_micro_batches_is_refused():
-    with pytest.raises(ValueError, match="accumulation must be at least 1"):
-        one_step(nn.Linear(1, 1), None, lambda: torch.zeros(()), accumulation=0)
 
 
 @pytest.mark.parametrize("let_go_s", [0.0, 0.05, 60.0])

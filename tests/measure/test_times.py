@@ -8,7 +8,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import launch
-from course_lib.chapters.ch07_ddp.copies import copied_bytes
 from course_lib.measure.times import Timeline, collective_seconds, matmul_flops, record, timeline
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.compute.flops import training_flops
@@ -56,14 +55,6 @@ def test_a_gpt_is_as_the_theory_says(layers, hidden, heads):
     tokens = torch.zeros(2, 6, dtype=torch.long)
     predicted = training_flops(shape, sequences=2, attention="flash")
     assert matmul_flops(lambda: gpt(tokens).sum().backward()) == predicted.hardware_flop
-
-
-def test_copies():
-    x = torch.ones(4)
-    assert copied_bytes(lambda: x.to("cpu")) == 0
-    assert copied_bytes(lambda: x.to("cpu", copy=True)) == 16
-    assert copied_bytes(lambda: x.double()) == 32
-    assert copied_bytes(lambda: x.clone()) == 16
 
 
 def row(what, *spans):

@@ -29,29 +29,49 @@ def cell():
         del linecache.cache[name]
 
 
-def test_definitions_imports_and_used_constants_are_kept(cell):
-    space = cell(
-        "import math\n"
-        "# how far\n"
-        "FAR = 3\n"
-        "other = print('not kept')\n"
-        "def half(x):\n    return math.floor(x / 2) + FAR\n"
-        "half(4)\n"
-    )
-    text = text_of([space["half"]])
-    assert text == (
-        "import math\n# how far\nFAR = 3\ndef half(x):\n    return math.floor(x / 2) + FAR\n"
-    )
+@pytest.mark.parametrize(
+    ("earlier", "source", "kept"),
+    [
+        (  # definitions, imports and the constants that are used, with their comments
+            "",
+            "import math\n# how far\nFAR = 3\nother = print('not kept')\n"
+            "def part(x):\n    return math.floor(x / 2) + FAR\npart(4)\n",
+            "import math\n# how far\nFAR = 3\ndef part(x):\n    return math.floor(x / 2) + FAR\n",
+        ),
+        (  # what another cell imported is imported again
+            "import math as m\nfrom pathlib import Path",
+            "def part(x):\n    return Path(str(m.floor(x)))\n",
+            "from pathlib import Path\nimport math as m\n\n\n"
+            "def part(x):\n    return Path(str(m.floor(x)))\n",
+        ),
+        (  # a class is known by its methods, static and wrapped ones as well
+            "",
+            "import functools\nclass part:\n    @staticmethod\n    @functools.lru_cache\n"
+            "    def value():\n        return 3\n",
+            "import functools\nclass part:\n    @staticmethod\n    @functools.lru_cache\n"
+            "    def value():\n        return 3\n",
+        ),
+        (  # a decorated function is found
+            "",
+            "from course_lib.checked import checked\n@checked\ndef part(x: int): return x\n",
+            "from course_lib.checked import checked\n@checked\ndef part(x: int): return x\n",
+        ),
+    ],
+)
+def test_the_text_of_a_cell_stands_alone(cell, earlier, source, kept):
+    cell(earlier)
+    assert text_of([cell(source)["part"]]) == kept
+    exec(kept, {})
 
 
-def test_what_another_cell_imported_is_imported_again(cell):
-    cell("import math as m\nfrom pathlib import Path")
-    space = cell("def where(x):\n    return Path(str(m.floor(x)))\n")
-    text = text_of([space["where"]])
-    assert "import math as m\n" in text and "from pathlib import Path\n" in text
-    alone = {}
-    exec(text, alone)
-    assert alone["where"](2.5).name == "2"
+@pytest.mark.parametrize(
+    ("earlier", "name"), [("def helper(x):\n    return x", "helper"), ("", "nowhere")]
+)
+def test_what_only_another_cell_defines_is_refused_by_its_name(cell, earlier, name):
+    cell(earlier)
+    space = cell(f"def mine(x):\n    return {name}(x)\n")
+    with pytest.raises(Problem, match=rf"{name} comes from another cell.*move {name} into"):
+        text_of([space["mine"]])
 
 
 def test_what_is_at_home_in_a_private_module_is_imported_from_the_public_one(cell, monkeypatch):
@@ -69,16 +89,6 @@ def test_what_is_at_home_in_a_private_module_is_imported_from_the_public_one(cel
     assert text_of([hidden["where"]]).startswith("from place._local import Here\n")
 
 
-def test_what_only_another_cell_defines_is_refused_by_its_name(cell):
-    cell("def helper(x):\n    return x")
-    space = cell("def mine(x):\n    return helper(x)\n")
-    with pytest.raises(Problem, match=r"helper comes from another cell.*move helper into"):
-        text_of([space["mine"]])
-    space = cell("def lost(x):\n    return nowhere(x)\n")
-    with pytest.raises(Problem, match="nowhere comes from another cell"):
-        text_of([space["lost"]])
-
-
 def test_parts_of_several_cells_stand_one_after_the_other(cell):
     first = cell("def one():\n    return 1\n")["one"]
     second = cell("class Two:\n    def two(self):\n        return one() + 1\n")["Two"]
@@ -87,19 +97,6 @@ def test_parts_of_several_cells_stand_one_after_the_other(cell):
     alone = {}
     exec(text, alone)
     assert alone["Two"]().two() == 2
-
-
-def test_a_class_of_static_and_wrapped_methods_is_found(cell):
-    source = (
-        "import functools\n"
-        "class Kept:\n"
-        "    @staticmethod\n    @functools.lru_cache\n    def value():\n        return 3\n"
-    )
-    assert "class Kept" in text_of([cell(source)["Kept"]])
-
-
-def test_the_courses_own_code_has_no_cell():
-    assert text_of([collectives.ring_all_gather, collectives.ring_reduce_scatter]) == ""
 
 
 def test_lines_are_those_with_code():
@@ -112,11 +109,7 @@ def test_sources_come_with_what_they_use_of_their_module():
     found = "\n".join(sources_with_used(collectives, ["ring_reduce_scatter"]).values())
     assert "def _add_around" in found and "def _copy(" in found
     assert "def _copy_around" not in found
-
-
-def test_what_is_given_is_left_out():
-    sources = sources_with_used(collectives, ["ring_all_gather"], given=["ring_all_gather"])
-    assert not sources
+    assert not sources_with_used(collectives, ["ring_all_gather"], given=["ring_all_gather"])
 
 
 @pytest.mark.parametrize(
@@ -139,12 +132,3 @@ def test_what_is_given_is_left_out():
 )
 def test_what_a_text_takes_from_the_course_is_found(text, found):
     assert taken_from_the_course(text, {"ring"}) == found
-
-
-def test_a_decorated_function_is_found(cell):
-    space = cell(
-        "from course_lib.checked import checked\n"
-        "@checked\n"
-        "def half(x: int) -> float:\n    return x / 2\n"
-    )
-    assert text_of([space["half"]]).endswith("    return x / 2\n")

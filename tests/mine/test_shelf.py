@@ -5,7 +5,6 @@ import linecache
 import pytest
 
 from course_lib import launch, mine
-from course_lib.mine import shelf
 from course_lib.problem import Problem
 from course_lib.scratch import collectives
 
@@ -103,9 +102,9 @@ def test_places_of_a_traceback_are_those_of_the_learners_files(home):
 
 
 def test_the_folder_is_the_clones_unless_the_home_is_set(home, monkeypatch):
-    assert shelf.folder() == home / "mine"
+    assert mine.folder() == home / "mine"
     monkeypatch.delenv("COURSE_HOME")
-    assert shelf.folder().name == "mine" and (shelf.folder().parent / "notebooks").is_dir()
+    assert mine.folder().name == "mine" and (mine.folder().parent / "notebooks").is_dir()
 
 
 def test_every_part_has_a_home_and_a_name_of_its_own():

@@ -239,35 +239,11 @@ def test_memory_says_whether_it_fits() -> None:
     [
         (lambda: panels.batches(gpus_per_node=1), "tp", 4, 1, "world 2 is not divisible"),
         (lambda: panels.batches(samples=5), "drop_last", True, False, "less than one global batch"),
-        (
-            lambda: memory_panel("gpt2-1.5b"),
-            "sequence",
-            2048,
-            1024,
-            "longer than the 1024 positions",
-        ),
+        (lambda: memory_panel("gpt2-1.5b"), "sequence", 2048, 1024, "longer than the 1024"),
         (panels.pipeline, "virtual_stages", 2, 1, "no meaning for schedule '1f1b'"),
-        (
-            lambda: panels.pipeline("interleaved"),
-            "micro_batches",
-            9,
-            8,
-            "not divisible by stages 4",
-        ),
-        (
-            lambda: panels.pipeline("zbv"),
-            "stages",
-            5,
-            4,
-            "micro_batches of zbv must be at least 9",
-        ),
-        (
-            lambda: panels.pipeline("dualpipe"),
-            "stages",
-            8,
-            4,
-            "micro_batches of dualpipe",
-        ),
+        (lambda: panels.pipeline("interleaved"), "micro_batches", 9, 8, "not divisible by stages"),
+        (lambda: panels.pipeline("zbv"), "stages", 5, 4, "micro_batches of zbv must be at least 9"),
+        (lambda: panels.pipeline("dualpipe"), "stages", 8, 4, "micro_batches of dualpipe"),
     ],
 )
 def test_says_why_and_recovers(
@@ -310,13 +286,6 @@ def test_a_problem_is_told_with_the_labels_of_the_controls() -> None:
     assert "tp*pp*cp 4" in panel.problem
     assert "by tensor parallel × pipeline parallel × context parallel 4" in panel.shown["problem"]
     assert not re.search(r"_|\*|\btp\b", panel.shown["problem"])
-
-
-def test_each_gpu_on_offer_can_be_planned_for() -> None:
-    panel = planner()
-    for _, name in controls(panel)["gpu"].options:
-        panel.gpu.value = name
-        assert panel.problem is None and panel.result.layouts > 100, name
 
 
 def without_ids(svg: str) -> str:

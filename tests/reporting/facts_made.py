@@ -3,20 +3,13 @@
 from dataclasses import replace
 
 from course_lib.reporting.facts import Chapter, Facts
-from course_lib.reporting.intuition import guesses
-from course_lib.reporting.plans import Candidate, KeptPlan
-from course_lib.reporting.runs import KeptRun, Row
+from course_lib.reporting.guesses import guesses
+from course_lib.reporting.kept import Candidate, KeptPlan, KeptRun, Row
 from course_lib.reporting.texts import Texts
 
 PREDICTIONS = {
-    "13.tp_bytes": {
-        "yours": 26_624,
-        "found": 106_496,
-        "theory": 106_496,
-        "measured": 106_496,
-        "unit": "B",
-        "question": "tp <bytes>?",
-    },
+    "13.tp_bytes": {"yours": 26_624, "unit": "B", "question": "tp <bytes>?"}
+    | dict.fromkeys(("found", "theory", "measured"), 106_496),
     "17.time": {"yours": 2, "found": 8, "theory": 0.5, "measured": 8, "question": "8 ranks / 1?"},
     "5.days": {"yours": 37, "found": 37, "theory": 37, "unit": "days"},
     "2.variance": {"yours": 3},
@@ -45,26 +38,15 @@ RUN = KeptRun(
     rows=[Row("tp all-reduce", 294_912, 294_912, 36, 36), Row("stored: weights", 8, 8)],
 )
 WORDS = Texts("Why: " + "word " * 40, {"17.time": "eight processes share two cores here"})
-PARTS = [
-    {
-        "build": "13.12",
-        "title": "a mesh of ranks",
-        "names": ["Mesh"],
-        "file": "mine/mesh.py",
-        "lines": 30,
-        "lines_of_the_course": 40,
-        "race": "making it",
-        "laps": ["yours 1 ms"],
-        "times_the_course": 0.9,
-    }
-]
+PART = {"build": "13.12", "title": "a mesh of ranks", "names": ["Mesh"], "file": "mine/mesh.py"}
+PART |= {"lines": 30, "lines_of_the_course": 40, "race": "making it", "laps": ["yours 1 ms"]}
 FULL = Facts(
     at="2026-11-22T18:00:00+00:00",
     name="Ada <b>李</b>",
     guesses=guesses({k: v for k, v in PREDICTIONS.items() if "found" in v}),
     chapters=[Chapter(1, exercises=9, passed=8, seen=1)],
     verdicts={"17.1": "48 s holds only if the peak is 330 TFLOP/s"},
-    parts=PARTS,
+    parts=[PART],
     plan=PLAN,
     run=RUN,
     texts=WORDS,
@@ -75,7 +57,7 @@ EMPTY = replace(
     guesses=[],
     chapters=[Chapter(1, exercises=9, passed=0, seen=0)],
     verdicts={},
-    parts=[{**PARTS[0], "file": None, "lines": None}],
+    parts=[PART | {"file": None, "lines": None}],
     plan=None,
     run=None,
     texts=Texts("", {}),

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from course_lib.reporting.checks import checks
-from course_lib.reporting.intuition import guesses
-from course_lib.reporting.runs import Row
+from course_lib.reporting.guesses import guesses
+from course_lib.reporting.kept import Row
 from course_lib.reporting.texts import Texts
 from tests.reporting.facts_made import EMPTY, FULL, PLAN, PREDICTIONS, RUN, WORDS
 
@@ -46,7 +46,3 @@ OPEN_GUESSES = guesses(PREDICTIONS)
 def test_each_check_can_say_no(change, what, words):
     found, said = state(replace(FULL, **change), what)
     assert found == "no" and words in said
-
-
-def test_lines_stand_under_each_other():
-    assert all(check.line[7:].startswith(check.what) for check in checks(FULL))

@@ -4,12 +4,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import nbformat
 import pytest
 
-from course_lib.reporting.exporting import to_html
 from course_lib.reporting.page import notebook
 from course_lib.reporting.texts import Texts
+from course_lib.reporting.writing import to_html
 from tests.reporting.facts_made import EMPTY, FULL
 
 OWN = (
@@ -89,9 +88,3 @@ def test_the_learners_own_words_keep_their_markdown_and_their_pictures(pages):
     assert "data:image/png;base64," in page
     assert "Ada &lt;b&gt;李" in page  # a name is no HTML
     assert text_of(page).count("Defence") == 0
-
-
-def test_it_is_a_notebook_without_code():
-    made = notebook(FULL)
-    nbformat.validate(made)
-    assert all(not cell.source for cell in made.cells if cell.cell_type == "code")

@@ -8,7 +8,7 @@ from sample import fill
 
 from course_lib import report
 from course_lib.problem import Problem
-from course_lib.reporting import exporting, keep_plan, writing
+from course_lib.reporting import keep_plan, writing
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Layout, Recipe, hardware, models
 from course_lib.theory.step.assumptions import CAUTIOUS
@@ -64,24 +64,25 @@ def test_a_layout_that_cannot_be_is_refused_and_none_waits(capsys):
         keep_plan({}, None)
 
 
-def test_without_a_browser_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(exporting, "browser_path", lambda: None)
-    monkeypatch.setattr(exporting, "find_spec", lambda _: None)
-    made = report()
-    assert made.pdf is None and "install Chromium or Google Chrome" in made.note
-    assert made.html.exists() and "note: there is no PDF" in str(made)
-
-
-def test_a_browser_that_fails_or_hangs_leaves_the_html(monkeypatch):
-    monkeypatch.setattr(exporting, "browser_path", lambda: "false")
-    assert "did not print the report" in report().note
-    monkeypatch.setattr(exporting, "browser_path", lambda: "sleep")
-    monkeypatch.setattr(subprocess, "run", _too_long)
-    assert "timed out" in report().note
-
-
-def _too_long(command, **_):
+def too_long(command, **_):
     raise subprocess.TimeoutExpired(command, 60)
+
+
+@pytest.mark.parametrize(
+    ("browser", "run", "words"),
+    [
+        (None, subprocess.run, "there is no PDF: install Chromium or Google Chrome"),
+        ("false", subprocess.run, "did not print the report"),
+        ("sleep", too_long, "timed out"),
+    ],
+)
+def test_without_a_browser_that_prints_the_html_is_left(browser, run, words, monkeypatch):
+    monkeypatch.setattr(writing, "browser_path", lambda: browser)
+    monkeypatch.setattr(writing, "find_spec", lambda _: None)
+    monkeypatch.setattr(subprocess, "run", run)
+    made = report()
+    assert made.pdf is None and made.html.exists()
+    assert words in made.note and f"note: {made.note}" in str(made)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
@@ -90,7 +91,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
         report(folder=tmp_path / "file" / "below", pdf=False)
 
 
-@pytest.mark.skipif(exporting.browser_path() is None, reason="no Chromium to print with")
+@pytest.mark.skipif(writing.browser_path() is None, reason="no Chromium to print with")
 def test_the_pdf_has_pages(home):
     fill(home)
     made = report("李")

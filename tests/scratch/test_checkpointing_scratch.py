@@ -1,11 +1,13 @@
 """Checkpointing by hand: the same gradients, masks included, and only inputs kept."""
 
+import time
 from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
+from course_lib.chapters.ch14_parameter_servers.exchanges import Swapping
 from course_lib.measure.gradients import flat_gradient, relative_difference, saved_bytes
 from course_lib.measure.times import matmul_flops
 from course_lib.scratch import checkpointing
@@ -28,8 +30,7 @@ def gradient(gpt, seed=1):
     return flat_gradient(gpt)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(("size", "dropout"), [(1, 0.3), (2, 0.3), (5, 0.0)])
 def test_gradients_are_the_same_to_the_bit(size, dropout):
     assert torch.equal(gradient(cut(model(dropout), size)), gradient(model(dropout)))
 
@@ -73,3 +74,48 @@ def test_frozen_layers_pass_gradients_on():
     frozen(x).sum().backward()
     assert x.grad is not None
     assert [p.grad is None for p in frozen.parameters()] == [True, True, False, False]
+
+
+# -- layers from the host's memory -----------------------------------------------------------------
+
+LAYERS, SIDE = 6, 32
+
+
+@pytest.fixture
+def weights():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(SIDE, SIDE, generator=generator) / SIDE**0.5 for _ in range(LAYERS)]
+
+
+@pytest.mark.parametrize(("compute_s", "swap_s"), [(0.03, 0.01), (0.01, 0.03)])
+def test_both_orders_compute_the_same_in_the_time_of_the_theory(weights, compute_s, swap_s):
+    host = checkpointing.SlowHost(weights, 4 * SIDE * SIDE / swap_s)
+    x, layer = torch.ones(2, SIDE), checkpointing.slow_layer(compute_s)
+    seconds, results = [], []
+    for order in (checkpointing.one_by_one, checkpointing.meanwhile):
+        start = time.perf_counter()
+        results.append(order(host.fetch, LAYERS, layer, x))
+        seconds.append(time.perf_counter() - start)
+    expected = x
+    for weight in weights:
+        expected = torch.relu(expected @ weight)
+    assert torch.equal(results[0], expected) and torch.equal(results[1], expected)
+    theory = Swapping([compute_s] * LAYERS, [swap_s] * LAYERS)
+    assert seconds[0] >= theory.serial_s and seconds[1] >= theory.overlapped_s
+    assert seconds[1] < seconds[0]
+
+
+def test_two_layers_are_in_memory_at_most(weights):
+    computed = []
+
+    def fetch(number):
+        assert number <= len(computed) + 1  # the one at work, and the next
+        return weights[number]
+
+    def layer(x, weight):
+        time.sleep(0.005)
+        computed.append(weight)
+        return x @ weight
+
+    checkpointing.meanwhile(fetch, LAYERS, layer, torch.ones(1, SIDE))
+    assert len(computed) == LAYERS

@@ -1,18 +1,14 @@
-"""DDP written out: the mean gradient, buckets as predicted, no_sync, and clear errors."""
-
-from functools import partial
+"""DDP written out: the mean gradient, buckets as predicted, and clear errors."""
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.collectives import Peers
-from course_lib.scratch.ddp import DDP, RingSum, fill
+from course_lib.scratch.ddp import DDP, fill
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.network.bucket_timeline import ddp_buckets
 
@@ -54,8 +50,9 @@ def mean_over_ranks(cap_bytes, windows, keep):
     return max(gaps), sizes
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize(("cap_bytes", "keep"), [(25 * MIB, False), (2000, True)])
+@pytest.mark.parametrize(
+    ("ranks", "cap_bytes", "keep"), [(1, 2000, False), (2, 25 * MIB, False), (3, 2000, True)]
+)
 def test_gradients_are_the_mean_over_ranks(ranks, cap_bytes, keep):
     results = launch.run(mean_over_ranks, cap_bytes, 2, keep, ranks=ranks)
     predicted = ddp_buckets(
@@ -67,8 +64,9 @@ def test_gradients_are_the_mean_over_ranks(ranks, cap_bytes, keep):
     assert len(predicted) == (1 if cap_bytes > MIB else 7)
 
 
-@pytest.mark.parametrize("cap", [1, 4096, 300_000, 25 * MIB])
-@pytest.mark.parametrize("first", [1, 50_000, MIB])
+@pytest.mark.parametrize(
+    ("cap", "first"), [(1, MIB), (4096, 50_000), (300_000, 50_000), (25 * MIB, 1), (25 * MIB, MIB)]
+)
 def test_buckets_are_filled_as_predicted(cap, first):
     parameters = list(GPT(2, 160, 4, vocab=50, context=20).parameters())
     ours = [sum(p.nbytes for p in bucket) for bucket in fill(parameters, cap, first)]
@@ -78,48 +76,6 @@ def test_buckets_are_filled_as_predicted(cap, first):
 def test_a_bucket_has_one_dtype():
     parameters = [nn.Parameter(torch.ones(2, dtype=kind)) for kind in (torch.half, torch.float)]
     assert [len(bucket) for bucket in fill(parameters, MIB, MIB)] == [1, 1]
-
-
-def accumulated(no_sync):
-    rank = launch.init()
-    ddp = DDP(small_model())
-    first, second = rows(rank.rank, rank.world).chunk(2)
-    with log_wire() as log:
-        if no_sync:
-            with ddp.no_sync():
-                ddp(first).square().sum().backward()
-        else:
-            ddp(first).square().sum().backward()
-        ddp(second).square().sum().backward()
-    flat = torch.cat([g.flatten() for g in gradients(ddp.module).values()])
-    return flat, len(log.calls)
-
-
-def test_no_sync_changes_the_traffic_and_not_the_gradient():
-    quiet, few = launch.run(accumulated, True, ranks=2)[0]
-    loud, many = launch.run(accumulated, False, ranks=2)[0]
-    torch.testing.assert_close(quiet, loud, rtol=1e-5, atol=1e-5)
-    assert (few, many) == (1, 2)
-
-
-def by_torch_and_on_a_ring():
-    rank, found = launch.init(), []
-    for options in ({}, {"all_reduce": partial(RingSum, peers=Peers())}):
-        ddp = DDP(small_model(), 2000, 2000, **options)
-        with log_wire() as log:
-            ddp(rows(rank.rank, rank.world)).square().sum().backward()
-        found.append(torch.cat([g.flatten() for g in gradients(ddp.module).values()]))
-    return *found, log.sent()
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_a_ring_carries_the_buckets_as_well(ranks):
-    sizes = ddp_buckets([p.nbytes for p in reversed(list(small_model().parameters()))], 2000, 2000)
-    for by_torch, on_a_ring, sent in launch.run(by_torch_and_on_a_ring, ranks=ranks):
-        torch.testing.assert_close(on_a_ring, by_torch, rtol=1e-5, atol=1e-5)
-        # 2(n-1) messages for each bucket; nothing else is sent.
-        messages = {"send-recv": len(sizes) * 2 * (ranks - 1)} if ranks > 1 else {}
-        assert {name: total.calls for name, total in sent.items()} == messages
 
 
 class Branches(nn.Module):
@@ -142,7 +98,7 @@ def unused(users, find_unused=False):
     return ddp.module.sometimes.bias.grad
 
 
-@pytest.mark.parametrize(("users", "guilty"), [([], "[01]"), ([0], "1"), ([1], "0")])
+@pytest.mark.parametrize(("users", "guilty"), [([], "[01]"), ([1], "0")])
 def test_an_unused_parameter_is_named(users, guilty):
     with pytest.raises(launch.RankFailed, match=r"sometimes\.weight, sometimes\.bias") as failure:
         launch.run(unused, users, ranks=2, timeout_s=20)
@@ -150,7 +106,7 @@ def test_an_unused_parameter_is_named(users, guilty):
     assert failure.match("set find_unused=True")
 
 
-@pytest.mark.parametrize("users", [[], [0], [0, 1]])
+@pytest.mark.parametrize("users", [[], [0]])
 def test_find_unused_takes_its_gradient_as_zero(users):
     for bias in launch.run(unused, users, True, ranks=2):
         assert bias.tolist() == [len(users) / 2] * 3
@@ -179,17 +135,3 @@ def test_a_second_gradient_in_one_backward_is_refused():
     assert launch.run(checkpointed, False, ranks=2)[0] == 4
     with pytest.raises(launch.RankFailed, match="second gradient in one backward pass"):
         launch.run(checkpointed, True, ranks=2)
-
-
-def unused_in_the_library():
-    ddp = DistributedDataParallel(Branches())
-    for _ in range(2):
-        ddp(torch.ones(1, 3), False).sum().backward()
-
-
-def test_the_library_names_the_same_cause():
-    """One update later: its check is in the next forward pass."""
-    with pytest.raises(launch.RankFailed, match="RuntimeError: Expected to have finished") as found:
-        launch.run(unused_in_the_library, ranks=2, timeout_s=20)
-    assert found.match("parameters that were not used in producing loss")
-    assert found.match(r"did not receive grad for rank [01]: 2 3")

@@ -1,6 +1,5 @@
 """A mixture of experts, against a loop over tokens; its all-to-all, against a table of rows."""
 
-import copy
 from math import ceil
 
 import pytest
@@ -47,8 +46,7 @@ def token_by_token(moe, x, capacity):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 4])
-@pytest.mark.parametrize("factor", [None, 1.0, 0.5, 0.01])
+@pytest.mark.parametrize(("top_k", "factor"), [(1, 0.5), (2, None), (2, 1.0), (4, 0.01)])
 def test_equal_to_a_loop_over_tokens(top_k, factor):
     moe, x = build(top_k, factor), tokens(21)
     capacity = 10**6 if factor is None else ceil(factor * 21 * top_k / EXPERTS)
@@ -56,12 +54,6 @@ def test_equal_to_a_loop_over_tokens(top_k, factor):
     assert torch.allclose(out, token_by_token(moe, x, capacity), atol=1e-6)
     assert int(moe.kept.max()) <= capacity
     assert int(moe.counts.sum()) == 21 * top_k
-
-
-def test_a_router_with_one_expert_still_learns():
-    moe = build(top_k=1)
-    moe(tokens(5)[None]).sum().backward()
-    assert moe.router.scores.weight.grad.abs().sum() > 0
 
 
 def test_capacity_is_rounded_up():
@@ -79,21 +71,6 @@ def test_balance_loss_is_one_when_even_and_n_when_all_go_to_one():
     uneven = balance_loss(torch.tensor([10, 0]), torch.tensor([[1.0, 0.0]]))
     assert float(even) == pytest.approx(1.0)
     assert float(uneven) == pytest.approx(2.0)
-
-
-def test_the_balance_loss_makes_the_load_even():
-    torch.manual_seed(0)
-    router, x = Router(HIDDEN, EXPERTS, 1), tokens(200) + 1.0  # alike, so most go to one expert
-    optimizer = torch.optim.SGD(router.parameters(), lr=0.1)
-    busiest = []
-    for _ in range(60):
-        chosen, _, probabilities = router(x)
-        load = torch.bincount(chosen.flatten(), minlength=EXPERTS)
-        busiest.append(int(load.max()))
-        balance_loss(load, probabilities).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert busiest[-1] < 0.7 * busiest[0]
 
 
 def test_a_bias_changes_the_choice_and_not_the_weights():
@@ -115,44 +92,23 @@ def test_a_nudge_by_hand():
     assert router.bias.tolist() == [-0.75, 0.75, 0.0, 0.75]  # 2 is the mean
 
 
-def test_the_bias_makes_the_load_even():
+@pytest.mark.parametrize("kind", [Router, BiasedRouter])
+def test_the_loss_or_the_bias_makes_the_load_even(kind):
     torch.manual_seed(0)
-    router, x = BiasedRouter(HIDDEN, EXPERTS, 1), tokens(200) + 1.0
+    router, x = kind(HIDDEN, EXPERTS, 1), tokens(200) + 1.0  # alike, so most go to one expert
+    optimizer = torch.optim.SGD(router.parameters(), lr=0.1)
     busiest = []
     for _ in range(100):
-        load = torch.bincount(router(x)[0].flatten(), minlength=EXPERTS)
+        chosen, _, probabilities = router(x)
+        load = torch.bincount(chosen.flatten(), minlength=EXPERTS)
         busiest.append(int(load.max()))
-        router.nudge(load, 0.01)
+        if kind is BiasedRouter:
+            router.nudge(load, 0.01)
+            continue
+        balance_loss(load, probabilities).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     assert busiest[-1] < 0.7 * busiest[0]
-
-
-def nudged(sizes):
-    """The bias after three batches of this rank's part of the tokens."""
-    rank = launch.init()
-    moe = build(2)
-    moe.router = biased(moe.router)
-    moe.spread(dist.group.WORLD)
-    for _ in range(3):
-        moe(tokens(sum(sizes)).split(sizes)[rank.rank][None])
-        moe.router.nudge(moe.counts.sum(0), 0.1)
-    return moe.router.bias
-
-
-def biased(router):
-    other = BiasedRouter(HIDDEN, EXPERTS, router.top_k)
-    other.scores = router.scores
-    return other
-
-
-def test_all_ranks_have_the_bias_of_one_process():
-    alone = build(2)
-    alone.router = biased(alone.router)
-    for _ in range(3):
-        alone(tokens(15)[None])
-        alone.router.nudge(alone.counts.sum(0), 0.1)
-    for bias in launch.run(nudged, [3, 12], ranks=2):
-        assert torch.equal(bias, alone.router.bias)
-    assert alone.router.bias.abs().sum() > 0
 
 
 def spread_and_compare(factor, top_k, sizes):
@@ -171,7 +127,7 @@ def spread_and_compare(factor, top_k, sizes):
 
 @pytest.mark.parametrize(
     ("factor", "top_k", "sizes"),
-    [(None, 2, [8, 8]), (1.0, 1, [3, 12]), (0.7, 2, [9, 2, 7, 1])],
+    [(1.0, 1, [3, 12]), (0.7, 2, [9, 2, 7, 1])],
 )
 def test_spread_over_ranks_it_is_the_same(factor, top_k, sizes):
     results = launch.run(spread_and_compare, factor, top_k, sizes, ranks=len(sizes))
@@ -189,15 +145,6 @@ def test_spread_over_ranks_it_is_the_same(factor, top_k, sizes):
     assert torch.equal(results[0][3].sum(0), alone.kept.sum(0))
 
 
-def spread_five():
-    build(experts=5).spread(dist.group.WORLD)
-
-
-def test_experts_that_do_not_divide_are_explained():
-    with pytest.raises(launch.RankFailed, match="experts 5 is not divisible by ranks 2: make it"):
-        launch.run(spread_five, ranks=2)
-
-
 def send_uneven():
     """Rank r sends r + 1 rows to rank 0 and 2 rows to rank 1, or none."""
     rank = launch.init().rank
@@ -213,9 +160,3 @@ def test_rows_go_there_and_their_gradients_come_back():
     (at_0, back_0), (at_1, back_1) = launch.run(send_uneven, ranks=2)
     assert at_0 == [0, 10, 11] and at_1 == [12, 13]
     assert back_0 == [1] and back_1 == [1, 1, 2, 2]
-
-
-def test_a_copy_is_independent():
-    moe = build()
-    twin = copy.deepcopy(moe)
-    assert torch.equal(moe(tokens(3)[None]), twin(tokens(3)[None]))

@@ -1,37 +1,30 @@
-"""mini-FSDP: equal to one process, frees what it says, and says what went wrong."""
-
-import gc
+"""mini-FSDP and YaFSDP: equal to one process, free what they say, and say what went wrong."""
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import optimizer as optimizers
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.batch import mean_loss, own_rows
 from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import relative_difference
-from course_lib.measure.peak import log_memory
 from course_lib.scratch.deferred_init import defer
-from course_lib.scratch.flat_parameter import clip_shards
 from course_lib.scratch.fsdp import FSDP
-from course_lib.scratch.gpt import GPT, Block
+from course_lib.scratch.gpt import Block
+from course_lib.scratch.yafsdp import YaFSDP
 
 TRAINING = Training("2x16x2", steps=3, batch=12, sequence=8)
 
 
-def build(**options):
+def layers_of(kind, model):
+    if kind is FSDP:
+        return model.blocks
+    return [model.embedding, model.positions, *model.blocks, model.norm, model.head]
+
+
+def build(kind=FSDP, **options):
     model = TRAINING.build()
-    return model, FSDP(model, model.blocks, **options)
-
-
-def rows(batch, rank):
-    return [part.chunk(rank.world)[rank.rank] for part in batch]
-
-
-def largest_gap(found, expected):
-    assert set(found) == set(expected)
-    return max(relative_difference(found[name], expected[name]) for name in expected)
+    return model, kind(model, layers_of(kind, model), **options)
 
 
 def momentum(parameters):
@@ -39,66 +32,51 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def one_process_weights():
-    model = TRAINING.build()
-    optimizer = momentum(model.parameters())
+def weights_after_training(kind):
+    """Three updates, each rank's rows in two pieces: the largest difference to one process."""
+    rank, one = launch.init(), TRAINING.build()
+    model, sharded = build(kind)
+    optimizers = momentum(sharded.shards), momentum(one.parameters())
     for batch in TRAINING.batches():
-        mean_loss(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return dict(model.named_parameters())
+        pieces = [part.chunk(2) for part in own_rows(batch, rank)]
+        for piece in zip(*pieces, strict=True):
+            (mean_loss(model, piece) / 2).backward()
+        mean_loss(one, batch).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    found, expected = sharded.gathered(), dict(one.named_parameters())
+    assert set(found) == set(expected)
+    return max(relative_difference(found[name], expected[name]) for name in expected)
 
 
-def weights_after_training(options, accumulation):
-    """Three updates, each rank's rows in pieces: the largest difference to one process."""
-    rank = launch.init()
-    model, fsdp = build(**options)
-    optimizer = momentum(model.parameters())
-    for batch in TRAINING.batches():
-        pieces = zip(*[part.chunk(accumulation) for part in rows(batch, rank)], strict=True)
-        for piece in pieces:
-            (mean_loss(model, piece) / accumulation).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return largest_gap(fsdp.gathered(), one_process_weights())
+@pytest.mark.parametrize("kind", [FSDP, YaFSDP])
+def test_accumulated_gradients_train_the_weights_of_one_process(kind):
+    assert max(launch.run(weights_after_training, kind, ranks=3)) < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("ranks", "options"),
-    [(1, {}), (2, {}), (3, {}), (4, {}), (2, {"reshard": False}), (2, {"prefetch": False})],
-)
-def test_weights_after_three_updates_are_those_of_one_process(ranks, options):
-    gaps = launch.run(weights_after_training, options, 1, ranks=ranks)
-    assert max(gaps) < 1e-5
-
-
-def test_gradient_accumulation():
-    assert max(launch.run(weights_after_training, {}, 2, ranks=2)) < 1e-5
-
-
-def bytes_alive():
-    """Whole units alive before, between and after the passes."""
-    rank = launch.init()
+def units_alive():
+    """Whole units alive before, between and after the passes, and after one without gradients."""
     model, fsdp = build()
-    batch = rows(TRAINING.batches()[0], rank)
-    found = [gathered_units(fsdp)]
+    batch, found = own_rows(TRAINING.batches()[0], launch.init()), []
+
+    def look():
+        found.append([unit.whole.untyped_storage().nbytes() > 0 for unit in fsdp.units])
+
+    look()
     loss = mean_loss(model, batch)
-    found.append(gathered_units(fsdp))
+    look()
     loss.backward()
-    found.append(gathered_units(fsdp))
+    look()
     with torch.no_grad():
         mean_loss(model, batch)
-    found.append(gathered_units(fsdp))
+    look()
     return found
-
-
-def gathered_units(fsdp):
-    return [unit.whole.untyped_storage().nbytes() > 0 for unit in fsdp.units]
 
 
 def test_only_the_root_lives_between_forward_and_backward():
     nothing, root = [False] * 3, [True, False, False]
-    assert launch.run(bytes_alive, ranks=2)[0] == [nothing, root, nothing, nothing]
+    assert launch.run(units_alive, ranks=2)[0] == [nothing, root, nothing, nothing]
 
 
 def evaluated_between_updates():
@@ -106,7 +84,7 @@ def evaluated_between_updates():
     rank = launch.init()
     model, fsdp = build()
     optimizer = TRAINING.optimizer(list(model.parameters()))
-    batch = rows(TRAINING.batches()[0], rank)
+    batch = own_rows(TRAINING.batches()[0], rank)
     losses = []
     for _ in range(3):
         with torch.no_grad():
@@ -133,141 +111,92 @@ def test_evaluation_between_updates():
     assert losses[0] > losses[1] > losses[2]
 
 
-def clipped(limit):
-    rank, model = launch.init(), TRAINING.build()
-    batch = TRAINING.batches()[0]
-    mean_loss(model, batch).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
-    expected = {name: p.grad for name, p in model.named_parameters()}
-    ours, fsdp = build()
-    mean_loss(ours, rows(batch, rank)).backward()
-    norms = float(norm), float(clip_shards(fsdp.shards, limit))
-    return norms, largest_gap(fsdp.gathered(gradients=True), expected)
+def buffers_in_turns():
+    """Addresses of the weights of each layer, before and after a step."""
+    model, _ = build(YaFSDP)
+
+    def addresses():
+        layers = layers_of(YaFSDP, model)
+        return [next(m.parameters()).untyped_storage().data_ptr() for m in layers]
+
+    before = addresses()
+    mean_loss(model, own_rows(TRAINING.batches()[0], launch.init())).backward()
+    return before, addresses()
 
 
-@pytest.mark.parametrize("limit", [0.1, 1e3])
-def test_clipping_by_the_norm_over_all_ranks(limit):
-    (expected, norm), gap = launch.run(clipped, limit, ranks=2)[0]
-    assert norm == pytest.approx(expected, rel=1e-5)
-    assert gap < 1e-5
+def test_odd_and_even_layers_of_yafsdp_have_one_buffer_each():
+    before, after = launch.run(buffers_in_turns, ranks=2)[0]
+    assert before == after
+    assert len(set(before[::2])) == len(set(before[1::2])) == 1
+    assert before[0] != before[1]
 
 
-def building_peaks():
-    """Peak bytes while a model is built on meta and cut, and while it is built whole."""
-    with log_memory() as log:
-        deferred = defer(lambda: TRAINING.build("meta"))
-        FSDP(deferred.model, deferred.model.blocks, device="cpu", weights=deferred.replay())
-    with log_memory() as whole:
-        build()
-    return log.peak_bytes, whole.peak_bytes
-
-
-def test_the_same_weights_from_the_meta_device_in_less_memory():
-    deferred = defer(lambda: TRAINING.build("meta"))
-    values = dict(deferred.replay())
-    torch.manual_seed(TRAINING.seed)
-    one = GPT(*TRAINING.size, 128, TRAINING.sequence)
-    for name, parameter in deferred.model.named_parameters():
-        assert parameter.is_meta
-        assert torch.equal(values[parameter], one.get_parameter(name))
-    less, more = launch.run(building_peaks, ranks=2)[0]
-    assert less < 0.6 * more
-
-
-class AddedFourTimes(torch.nn.Module):
+class AddedFourTimes(nn.Module):
     """An initialisation with an option: 1 + 4 · 2."""
 
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.empty(3))
+        self.weight = nn.Parameter(torch.empty(3))
         with torch.no_grad():
             self.weight.fill_(1.0).add_(2.0, alpha=4)
 
 
-def test_a_deferred_call_keeps_its_options():
-    ((_, values),) = defer(AddedFourTimes).replay()
-    assert values.tolist() == [9.0] * 3
+def test_a_deferred_model_gets_the_weights_that_it_would_have_had():
+    deferred = defer(lambda: TRAINING.build("meta"))
+    values, one = dict(deferred.replay()), TRAINING.build()
+    for name, parameter in deferred.model.named_parameters():
+        assert parameter.is_meta
+        assert torch.equal(values[parameter], one.get_parameter(name))
+    ((_, added),) = defer(AddedFourTimes).replay()
+    assert added.tolist() == [9.0] * 3
 
 
-def half_precision():
-    """Types of what computes, of the shards and of their gradients."""
-    rank = launch.init()
-    model, fsdp = build(dtype=torch.bfloat16)
-    seen = []
-    model.blocks[0].register_forward_hook(lambda *call: seen.append(call[2].dtype))
-    mean_loss(model, rows(TRAINING.batches()[0], rank)).backward()
-    return seen, {(shard.dtype, shard.grad.dtype) for shard in fsdp.shards}
+class Pair(nn.Module):
+    """Two layers with a tensor in common; of the second a matrix is used by nothing."""
 
-
-def test_bf16_computes_and_fp32_stays():
-    computed, kept = launch.run(half_precision, ranks=2)[0]
-    assert computed == [torch.bfloat16]
-    assert kept == {(torch.float32, torch.float32)}
-
-
-class Shared(nn.Module):
-    """Two blocks, one matrix in both."""
-
-    def __init__(self):
+    def __init__(self, shared, unused=False):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(8, 2) for _ in range(2))
-        self.blocks[1].attention.out.weight = self.blocks[0].attention.out.weight
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        if shared:
+            self.layers[1].bias = self.layers[0].bias
+        if unused:
+            self.layers[1].spare = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.layers[1](self.layers[0](x))
 
 
-def fault(name):
+def fault(kind, name):
     model = TRAINING.build()
-    optimizer = TRAINING.optimizer(list(model.parameters()))
-    if name == "optimizer":
-        FSDP(model, model.blocks)
-        optimizer.step()
     if name == "meta":
         with torch.device("meta"):
-            FSDP(model := TRAINING.build("meta"), model.blocks)
+            kind(model := TRAINING.build("meta"), layers_of(kind, model))
     if name == "shared":
-        FSDP(shared := Shared(), shared.blocks)
+        kind(shared := Pair(shared=True), shared.layers)
     if name == "twice":
         model.blocks[1] = model.blocks[0]
-        FSDP(model, model.blocks)
     if name == "frozen":
         model.blocks[1].norm1.bias.requires_grad_(False)
-        FSDP(model, model.blocks)
-    if name == "stranger":
-        FSDP(model, [Block(8, 2)])
+    if name == "forgotten":
+        kind(model, [Block(16, 2), *layers_of(kind, model)[:-2]])
+    if name == "unused":
+        kind(unused := Pair(shared=False, unused=True), unused.layers)
+        unused(torch.ones(2, 4)).sum().backward()
+    kind(model, layers_of(kind, model))
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("kind", "name", "message"),
     [
-        ("optimizer", "this AdamW holds parameters that are not shards .* build it after"),
-        ("meta", r"parameter embedding.weight is on the meta device .* give weights="),
-        ("shared", r"blocks.1.attention.out.weight is also blocks.0.attention.out.weight"),
-        ("twice", r"parameter blocks.1.norm1.weight is also blocks.0.norm1.weight"),
-        ("frozen", r"parameter blocks.1.norm1.bias is frozen .* take fully_shard"),
-        ("stranger", "a Block in the list of units is no part of the model"),
+        (FSDP, "meta", r"parameter embedding.weight is on the meta device .* give weights="),
+        (FSDP, "shared", r"layers.1.bias is also layers.0.bias"),
+        (FSDP, "twice", r"parameter blocks.1.norm1.weight is also blocks.0.norm1.weight"),
+        (FSDP, "frozen", r"parameter blocks.1.norm1.bias is frozen .* take fully_shard"),
+        (YaFSDP, "forgotten", "parameter norm.weight is in none of the layers"),
+        (YaFSDP, "shared", r"parameter layers.0.bias is in two layers, which share only a part"),
+        (YaFSDP, "unused", "parameter spare got no gradient in this backward pass"),
     ],
 )
-def test_mistakes_get_one_sentence(name, message):
+def test_mistakes_get_one_sentence(kind, name, message):
     with pytest.raises(launch.RankFailed, match=message):
-        launch.run(fault, name, ranks=2)
-
-
-def test_without_ranks():
-    with pytest.raises(RuntimeError, match=r"needs a process group .* call launch.init\(\)"):
-        build()
-
-
-def hooks_of_torch():
-    """Of all optimizers: before FSDP, while an old parameter is kept, and after its end."""
-    model = TRAINING.build()
-    kept = list(model.parameters())
-    counts = [len(optimizers._global_optimizer_pre_hooks)]
-    FSDP(model, model.blocks)
-    counts.append(len(optimizers._global_optimizer_pre_hooks))
-    momentum([torch.ones(1)]).step()  # another optimizer is none of its business
-    kept.clear()
-    gc.collect()
-    return [*counts, len(optimizers._global_optimizer_pre_hooks)]
-
-
-def test_optimizers_are_watched_only_while_there_is_something_to_refuse():
-    assert launch.run(hooks_of_torch, ranks=1) == [[0, 1, 0]]
+        launch.run(fault, kind, name, ranks=2)

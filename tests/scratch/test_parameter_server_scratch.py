@@ -1,7 +1,6 @@
-"""Servers in step, as they come, and with a bound: against one process, byte for byte."""
+"""Servers as they come and with a bound, late gradients, and sums of sparse ones."""
 
 import time
-from statistics import fmean
 
 import pytest
 import torch
@@ -13,9 +12,11 @@ from course_lib.measure.wire import log_wire
 from course_lib.scratch.parameter_server import (
     BoundedServer,
     Messages,
-    ParameterServer,
     RemoteTable,
+    descend,
+    sum_of_rows,
 )
+from course_lib.theory.network.collectives import sent_bytes
 
 ROWS, WIDTH, RATE = 11, 3, 0.5
 # What each trainer draws, not equally much, some of it twice.
@@ -26,71 +27,12 @@ def table():
     return torch.arange(ROWS * WIDTH, dtype=torch.float32).view(ROWS, WIDTH)
 
 
-def gradient(trainer, rows):
-    """What a trainer finds for its rows; it depends on them."""
-    return (trainer + 1) * torch.ones_like(rows) + 0.1 * rows
-
-
 def of_server(whole, number, servers):
     """The rows of the table that a server has."""
     return whole[number::servers].clone()
 
 
-def in_step(servers, updates):
-    rank = launch.init()
-    messages = Messages(dist.new_group(backend="gloo"))
-    trainers = list(range(servers, rank.world))
-    if rank.rank < servers:
-        own = of_server(table(), rank.rank, servers)
-        server = ParameterServer(own, RATE, trainers, messages)
-        with log_wire() as log:
-            for _ in range(updates):
-                server.serve_together()
-        return server.table, server.staleness, log.sent()
-    remote, pulled = RemoteTable(WIDTH, range(servers), messages), []
-    trainer = rank.rank - servers
-    with log_wire() as log:
-        for _ in range(updates):
-            rows = remote.pull(torch.tensor(DRAWN[trainer]))
-            remote.push(gradient(trainer, rows))
-            pulled.append(rows)
-    return pulled, None, log.sent()
-
-
-def exchanges_of(trainer, servers):
-    """One for each server, by the rows that are drawn at least once."""
-    distinct = {row for sample in DRAWN[trainer] for row in sample}
-    counts = [sum(row % servers == server for row in distinct) for server in range(servers)]
-    return [RowExchange(count, WIDTH) for count in counts]
-
-
-@pytest.mark.parametrize(("servers", "trainers"), [(1, 3), (3, 3)])
-def test_in_step_all_gradients_are_of_the_same_table(servers, trainers):
-    updates = 3
-    found = launch.run(in_step, servers, updates, ranks=servers + trainers)
-    alone = table()
-    for update in range(updates):
-        whole = torch.zeros_like(alone)
-        for trainer in range(trainers):
-            ids = torch.tensor(DRAWN[trainer])
-            assert torch.equal(found[servers + trainer][0][update], alone[ids])
-            whole.index_put_((ids,), gradient(trainer, alone[ids]), accumulate=True)
-        alone -= RATE * whole
-    exchanges = [exchanges_of(trainer, servers) for trainer in range(trainers)]
-    for number, (served, staleness, sent) in enumerate(found[:servers]):
-        assert torch.allclose(served, of_server(alone, number, servers))
-        ranks = range(servers, servers + trainers)
-        assert staleness == {rank: [0] * updates for rank in ranks}
-        pulled = sum(one[number].pulled_bytes for one in exchanges)
-        asked = sum(one[number].rows > 0 for one in exchanges)
-        assert sent["send-recv"] == (asked * updates, pulled * updates)
-    for each, (_, _, sent) in zip(exchanges, found[servers:], strict=True):
-        calls = sum(4 if one.rows else 2 for one in each)
-        pushed = sum(one.pushed_bytes for one in each)
-        assert sent["send-recv"] == (calls * updates, pushed * updates)
-
-
-def as_they_come(servers, updates, pauses_s, bound=None):
+def served(servers, updates, pauses_s, bound=None):
     """Trainers that pause between pull and push; `updates` by trainer."""
     rank = launch.init()
     messages = Messages(dist.new_group(backend="gloo"))
@@ -121,34 +63,53 @@ def after(updates):
     return expected
 
 
-def test_as_they_come_nothing_is_lost_and_the_slow_one_is_the_latest():
-    updates = [8, 8, 2]
-    pauses_s = [0.05, 0.05, 0.2]
-    found = launch.run(as_they_come, 1, updates, pauses_s, ranks=4)
-    served, staleness, count = found[0]
-    assert torch.allclose(served, after(updates))
-    assert count == sum(updates) == sum(map(len, staleness.values()))
-    fast, slow = staleness[1] + staleness[2], staleness[3]
-    assert min(slow) > fmean(fast)  # two others, each several times in the meantime
+@pytest.mark.parametrize("bound", [None, 0, 2])
+def test_nothing_is_lost_and_nobody_runs_ahead_by_more_than_the_bound(bound):
+    found = launch.run(served, 2, [4, 4, 4], [0.0, 0.0, 0.1], bound, ranks=5)
+    for number, (table_of_server, _, updates) in enumerate(found[:2]):
+        expected = of_server(after([4, 4, 4]), number, 2)
+        assert torch.allclose(table_of_server, expected, atol=1e-4)
+        assert updates == 12
+    if bound is not None:
+        # Server 0 has rows of all. A trainer that pulls in update u finds the others at u - bound
+        # or later, and until it pushes they come to u + bound + 1 at most.
+        staleness = found[0][1]
+        assert max(map(max, staleness.values())) <= 2 * (2 * bound + 1)
+        assert (max(staleness[4]) > 2) == (bound > 0)
 
 
-def test_as_they_come_on_several_servers_nothing_is_lost():
-    updates = [20, 20, 20]
-    found = launch.run(as_they_come, 2, updates, [0.0] * 3, ranks=5)
-    for number, (served, _, count) in enumerate(found[:2]):
-        assert torch.allclose(served, of_server(after(updates), number, 2), atol=1e-4)
-        assert count == 60
+@pytest.mark.parametrize(("late", "weights"), [(0, [1, 0.5, 0.25]), (2, [1, 0.5, 0, -0.5, -0.75])])
+def test_late_gradients_are_those_of_older_weights(late, weights):
+    updates = len(weights) - 1
+    found = descend(torch.tensor(1.0), lambda w: w, lr=0.5, late=late, updates=updates)
+    assert [float(w) for w in found] == weights
 
 
-@pytest.mark.parametrize("bound", [0, 2])
-def test_nobody_runs_ahead_by_more_than_the_bound(bound):
-    updates = [4, 4, 4]
-    pauses_s = [0.0, 0.0, 0.1]
-    found = launch.run(as_they_come, 2, updates, pauses_s, bound, ranks=5)
-    for number, (served, _, _) in enumerate(found[:2]):
-        assert torch.allclose(served, of_server(after(updates), number, 2), atol=1e-4)
-    # Server 0 has rows of all. A trainer that pulls in update u finds the others at u - bound or
-    # later, and until it pushes they come to u + bound + 1 at most.
-    staleness = found[0][1]
-    assert max(map(max, staleness.values())) <= 2 * (2 * bound + 1)
-    assert (max(staleness[4]) > 2) == (bound > 0)
+# -- sparse gradients ------------------------------------------------------------------------------
+
+IDS = ([3, 3, 49, 7], [7, 0], [3, 1, 2, 0])  # of each rank
+
+
+def gradient_of(rank):
+    torch.manual_seed(0)
+    sparse = torch.nn.Embedding(50, 4, sparse=True)
+    weights = torch.arange(1.0, len(IDS[rank]) + 1)[:, None]
+    (sparse(torch.tensor(IDS[rank])) * weights * (rank + 1)).sum().backward()
+    return sparse.weight.grad
+
+
+def summed():
+    with log_wire() as log:
+        return sum_of_rows(gradient_of(dist.get_rank())), log.sent()
+
+
+def test_rows_of_all_ranks_are_added_up():
+    expected = sum(gradient_of(rank).to_dense() for rank in range(3))
+    for found, sent in launch.run(summed, ranks=3, stream=False):
+        torch.testing.assert_close(found.to_dense(), expected)
+        assert found.indices()[0].tolist() == [0, 1, 2, 3, 7, 49]
+        # Three all-gathers: how many, which rows, their gradients; parts are padded to the longest.
+        calls, size = sent["all-gather"]
+        longest, counts = max(len(set(ids)) for ids in IDS), sent_bytes("all-gather", 3 * 8, 3)
+        gathered = RowExchange(longest, 4).gathered_bytes(3)
+        assert (calls, sent_bytes("all-gather", size, 3) - counts) == (3, gathered)

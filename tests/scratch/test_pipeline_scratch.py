@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import weakref
 
 import pytest
 import torch
@@ -22,10 +21,8 @@ from course_lib.theory.pipelines.schedules import (
     FORWARD,
     Pass,
     Schedule,
-    _one_in_turn,
     apart,
     schedule,
-    split_backward,
 )
 from course_lib.theory.pipelines.simulation import simulate
 
@@ -34,7 +31,7 @@ VOCAB, HIDDEN, SEQUENCE = 11, 16, 8
 SAMPLES = 11
 PLANS = [
     *(("naive", 3, 1), ("gpipe", 3, 1), ("1f1b", 5, 1), ("zb1p", 5, 1)),
-    *(("interleaved", 4, 2), ("zbv", 7, 1)),
+    *(("interleaved", 3, 2), ("zbv", 7, 1)),
 ]
 
 
@@ -92,7 +89,7 @@ def all_pipelined(plans):
     return [pipelined(plan, group) for plan in plans]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_every_schedule_is_equal_to_one_process(ranks):
     """With uneven stages and micro-batches of unequal sizes."""
     plans = [schedule(name, ranks, m, chunks) for name, m, chunks in PLANS]
@@ -100,66 +97,21 @@ def test_every_schedule_is_equal_to_one_process(ranks):
         for (name, m, chunks), result in zip(PLANS, results, strict=True):
             assert result["gap"] < 2e-7, (name, stage)
             assert result["loss gap"] < 2e-6, (name, stage)
-            assert result["held"] == in_flight(name, ranks, m, stage, virtual_stages=chunks), (
-                name,
-                stage,
-            )
-            assert result["left"] == 0
+            held = in_flight(name, ranks, m, stage, virtual_stages=chunks)
+            assert (result["held"], result["left"]) == (held, 0), (name, stage)
+            if name == "1f1b" and 0 < stage < ranks - 1:  # what each sample is, both ways
+                size = 2 * 4 * SAMPLES * SEQUENCE * HIDDEN
+                assert result["sent"]["send-recv"] == (2 * m, size)
 
 
-def test_messages_of_unequal_micro_batches_add_up():
-    plan = schedule("1f1b", 2, 3)
-    for (result,) in launch.run(all_pipelined, [plan], ranks=2):
-        size = 4 * SAMPLES * SEQUENCE * HIDDEN  # all samples pass each boundary once a direction
-        assert result["sent"] == {"send-recv": (3, size), "all-reduce": (1, 4 * VOCAB * HIDDEN)}
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_zbv_is_one_process_and_holds_p_on_every_stage(ranks):
-    """The memory of 1F1B's first stage, as the simulation says; twice the messages."""
-    plan = schedule("zbv", ranks, 2 * ranks - 1)
-    foretold = simulate(plan, PassTimes())
-    straight = schedule("1f1b", ranks, 2 * ranks - 1)
-    for stage, (result, one) in enumerate(launch.run(all_pipelined, [plan, straight], ranks=ranks)):
-        assert result["gap"] < 2e-7 and result["loss gap"] < 2e-6 and result["left"] == 0
-        assert result["held"] == foretold.in_flight(stage) == ranks
-        # Embedding and head are on the first stage: no copies of the table have to be summed.
-        assert list(result["sent"]) == ["send-recv"]
-        count, size = result["sent"]["send-recv"]
-        assert (count, size) == tuple(2 * each for each in one["sent"]["send-recv"])
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_dualpipe_with_two_copies_is_one_process(ranks):
+def test_dualpipe_with_two_copies_is_one_process():
     """Each rank has two parts; the copies' gradients are summed, and passes run one by one."""
-    plan = apart(schedule("dualpipe", ranks, 2 * ranks))
-    assert not any(work.backward for order in plan.orders for work in order)
+    plan = apart(schedule("dualpipe", 4, 8))
     foretold = simulate(plan, PassTimes())
-    for stage, (result,) in enumerate(launch.run(all_pipelined, [plan], ranks=ranks)):
-        assert result["gap"] < 2e-7 and result["loss gap"] < 2e-6 and result["left"] == 0
-        assert result["held"] == foretold.in_flight(stage)
+    for stage, (result,) in enumerate(launch.run(all_pipelined, [plan], ranks=4)):
+        assert result["gap"] < 2e-7 and result["loss gap"] < 2e-6
+        assert (result["held"], result["left"]) == (foretold.in_flight(stage), 0)
         assert "all-reduce" not in result["sent"], "both copies of the tied table are on each end"
-
-
-def zb_h2(stages, micro_batches):
-    """1F1B with twice the warm-up, the backward passes split, and W as late as nobody waits."""
-    forward, backward = ([Pass(kind, i) for i in range(micro_batches)] for kind in "FB")
-    orders = [
-        split_backward(_one_in_turn(forward, backward, 2 * (stages - 1 - stage)), late=2 * stage)
-        for stage in range(stages)
-    ]
-    return Schedule("ZB-H2", micro_batches, tuple(orders))
-
-
-def test_zb_h2_holds_2p_minus_1_on_every_stage():
-    stages = 3
-    plan = zb_h2(stages, 7)
-    foretold = simulate(plan, PassTimes())
-    for stage, (result,) in enumerate(launch.run(all_pipelined, [plan], ranks=stages)):
-        assert result["gap"] < 2e-7 and result["left"] == 0
-        assert result["held"] == foretold.in_flight(stage) == 2 * stages - 1
-        alone = foretold.by_stage[stage]
-        assert alone[-1].end - alone[0].start == foretold.busy[stage], "a gap"
 
 
 def random_plan(seed, stages, chunks, count):
@@ -189,39 +141,13 @@ def needs(kind, i, piece, pieces):
     return {(FORWARD, i, piece), *after}
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_any_order_that_can_run_runs(ranks):
-    plans = [random_plan(seed, ranks, chunks=2, count=4) for seed in range(6)]
+def test_any_order_that_can_run_runs():
+    plans = [random_plan(seed, 3, chunks=2, count=4) for seed in range(6)]
     for plan in plans:
         simulate(plan, PassTimes())  # raises Deadlock where an order cannot run
     assert len({plan.orders for plan in plans}) == len(plans)
-    for results in launch.run(all_pipelined, plans, ranks=ranks, timeout_s=30):
+    for results in launch.run(all_pipelined, plans, ranks=3, timeout_s=30):
         assert max(result["gap"] for result in results) < 2e-7
-
-
-class Witness(Pipeline):
-    """Counts the outputs that are still somewhere: kept, or in a message."""
-
-    most = 0
-
-    def forward(self, i, chunk, arrived):
-        result = super().forward(i, chunk, arrived)
-        self.outputs = [*getattr(self, "outputs", []), weakref.ref(result)]
-        self.most = max(self.most, sum(one() is not None for one in self.outputs))
-        return result
-
-
-def outputs_alive(plan):
-    rank, sizes = launch.init(), uneven(plan.stages)
-    parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
-    pipeline = Witness(parts, plan.orders, wires([range(rank.world)]))
-    pipeline.run(micro_batches(plan.micro_batches))
-    return pipeline.most
-
-
-def test_a_message_is_let_go_when_its_answer_is_here():
-    most = launch.run(outputs_alive, schedule("1f1b", 2, 6), ranks=2)
-    assert most[0] == in_flight("1f1b", 2, 6, stage=0) == 2
 
 
 class Faulty(Pipeline):
@@ -267,15 +193,6 @@ def test_parts_keep_the_names_of_the_model():
     assert parts[1].head.weight is parts[0].embedding.weight
     inputs, _ = samples()
     assert torch.equal(parts[1](parts[0](inputs)), model(inputs))
-
-
-def left_out():
-    wires([[0]])
-
-
-def test_a_rank_without_a_stage_is_told():
-    with pytest.raises(launch.RankFailed, match="rank 1 is in none of the pipelines"):
-        launch.run(left_out, ranks=2)
 
 
 def _letters_of_two_stages():

@@ -7,7 +7,7 @@ from torch.nn.functional import mse_loss
 
 from course_lib.chapters.ch14_parameter_servers.exchanges import weight_versions
 from course_lib.measure.gradients import relative_difference
-from course_lib.scratch.pipeline import StashingStage, gradients_at, order, train
+from course_lib.scratch.pipeline import StashingStage, gradients_at, train
 
 COUNT = 12
 
@@ -85,19 +85,3 @@ def test_without_the_stash_they_are_true_nowhere():
         assert row[0] > 1e-3
     for row in used:
         assert row[3] < 1e-6  # the last stage goes back at once
-
-
-def test_the_stash_is_what_autograd_asks_for():
-    """Weights that are changed where autograd looks end in its error, not in a wrong gradient."""
-    first, second = (nn.Linear(3, 3) for _ in range(2))
-    outputs = second(first(torch.ones(1, 3)))
-    with torch.no_grad():
-        second.weight -= 1
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        outputs.sum().backward()
-
-
-def test_the_order_of_passes():
-    fill, backward = [("F", 0), ("F", 1)], [("B", 0), ("F", 2), ("B", 1), ("B", 2)]
-    assert order(2, 3) == fill + backward
-    assert order(4, 2) == [("F", 0), ("F", 1), ("B", 0), ("B", 1)]

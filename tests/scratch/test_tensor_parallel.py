@@ -5,18 +5,20 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy, linear, pad
 
 from course_lib import launch
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
+from course_lib.scratch.context import SequenceRing
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.tensor import (
     ColumnParallelLinear,
-    RowParallelLinear,
     SequenceParallel,
     TensorParallel,
     cut_block,
+    gather_and_multiply,
+    multiply_and_scatter,
     sum_copied_gradients,
 )
 from course_lib.scratch.vocabulary import (
@@ -74,13 +76,11 @@ def differences(degree=None, finish=True, **sizes):
 @pytest.mark.parametrize(
     ("ranks", "options"),
     [
-        (1, {}),
-        (2, {}),
         (3, {"heads": 3}),
         (4, {"vocab": 5}),
         (4, {"degree": 2}),
     ],
-    ids=["alone", "two", "three, 50 words", "four, 5 words", "groups of two"],
+    ids=["three, 50 words", "four, 5 words", "groups of two"],
 )
 def test_loss_and_every_gradient_equal_one_process(ranks, options):
     for found in launch.run(partial(differences, **options), ranks=ranks):
@@ -119,34 +119,8 @@ def test_cut_and_join_are_inverse_and_cut_q_k_and_v_each():
     assert second[2] == [8, 12, 24, 28, 40, 44]
 
 
-def pair():
-    """A column-cut and a row-cut matrix: calls forward and backward, and the output."""
-    torch.manual_seed(0)
-    up, down, x = torch.nn.Linear(6, 8), torch.nn.Linear(8, 6), torch.randn(2, 3, 6)
-    expected = down(up(x))
-    region = TensorParallel()
-    column, row = ColumnParallelLinear(up, region), RowParallelLinear(down, region)
-    x.requires_grad_()
-    with log_wire() as forward:
-        y = row(column(x))
-    with log_wire() as backward:
-        y.sum().backward()
-    return forward.sent(), backward.sent(), float((y - expected).abs().max()), column.weight.shape
-
-
-def test_a_pair_sums_once_forward_and_once_backward():
-    forward, backward, gap, shape = launch.run(pair, ranks=4)[0]
-    assert forward == backward == {"all-reduce": (1, 4 * 2 * 3 * 6)}
-    assert gap < 1e-6
-    assert shape == (2, 6)
-
-
-def losses_of_extremes():
+def losses_of_extremes(vocab):
     """Our losses and gradients beside torch's, for logits that overflow exp, and what was sent."""
-    return [loss_of_extremes(vocab) for vocab in (8, 7, 5)]
-
-
-def loss_of_extremes(vocab):
     torch.manual_seed(2)
     region = TensorParallel()
     rows = -(-vocab // region.ranks)
@@ -164,12 +138,12 @@ def loss_of_extremes(vocab):
     return losses.flatten().tolist(), expected.tolist(), gradient, logits.grad, log.sent()
 
 
-def test_the_loss_needs_three_numbers_a_token():
-    for cases in launch.run(losses_of_extremes, ranks=4):
-        for ours, expected, gradient, one, sent in cases:
-            assert ours == pytest.approx(expected, rel=1e-5, abs=1e-5)
-            assert torch.allclose(gradient, one, atol=1e-6)
-            assert sent == {"all-reduce": (3, 3 * 4 * 2 * 3)}  # fp32, two rows of three tokens
+@pytest.mark.parametrize("vocab", [8, 5])
+def test_the_loss_needs_three_numbers_a_token(vocab):
+    for ours, expected, gradient, one, sent in launch.run(losses_of_extremes, vocab, ranks=4):
+        assert ours == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert torch.allclose(gradient, one, atol=1e-6)
+        assert sent == {"all-reduce": (3, 3 * 4 * 2 * 3)}  # fp32, two rows of three tokens
 
 
 def refusals():
@@ -192,3 +166,30 @@ def test_what_cannot_be_cut_is_explained():
     assert "heads 3 is not divisible by 2 ranks: take" in heads
     assert "size 7 of a matrix of shape (7, 4) is not divisible by 2 ranks: change" in ffn
     assert "sequence 11 is not divisible by 2 ranks: pad it" in sequence
+
+
+TOKENS, INNER, OUTER = 12, 6, 8
+
+
+def hidden_messages():
+    """Both products that hide messages: their gaps to one process, and what was sent."""
+    ring = SequenceRing(dist.group.WORLD)
+    torch.manual_seed(0)
+    x, weight = torch.randn(TOKENS, INNER), torch.randn(OUTER, INNER)
+    whole, own = linear(x, weight), ring.rank
+    with log_wire() as gathered:
+        ours = gather_and_multiply(x.chunk(ring.ranks)[own], weight, ring)
+    # Cut by rows: each rank has some of the inner features, of all tokens.
+    columns = torch.arange(INNER).chunk(ring.ranks)[own]
+    with log_wire() as scattered:
+        mine = multiply_and_scatter(x[:, columns], weight[:, columns], ring)
+    gaps = ours - whole, mine - whole.chunk(ring.ranks)[own]
+    return [float(gap.abs().max()) for gap in gaps], gathered.sent(), scattered.sent()
+
+
+def test_products_that_hide_their_messages_have_the_bytes_of_a_collective():
+    hops, share = 2, 4 * TOKENS // 3  # each message is a share of the tokens
+    for gaps, gathered, scattered in launch.run(hidden_messages, ranks=3):
+        assert max(gaps) < 1e-5
+        assert gathered == {"send-recv": (hops, hops * share * INNER)}
+        assert scattered == {"send-recv": (hops, hops * share * OUTER)}

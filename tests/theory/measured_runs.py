@@ -75,13 +75,18 @@ def runs(file: Path = FILE) -> list[Run]:
 
 def job(run: Run, framework: str | None = None) -> Job:
     """What was run, with the habits of its framework, or of another one."""
-    inputs = run.inputs
-    name = framework or run.framework
-    plain = Job(shape(inputs), recipe(inputs), layout(run), cluster(inputs), inputs["seq"])
-    does = plain if name is None else as_framework_does(plain, name, compiled=run.compiled)
+    name, does = framework or run.framework, as_said(run)
+    if name is not None:
+        does = as_framework_does(does, name, compiled=run.compiled)
     if "loss in chunks" in run.source:
         does = replace(does, recipe=replace(does.recipe, loss="chunked"))
     return does
+
+
+def as_said(run: Run) -> Job:
+    """What was run, as far as the source says it."""
+    inputs = run.inputs
+    return Job(shape(inputs), recipe(inputs), layout(run), cluster(inputs), inputs["seq"])
 
 
 def shape(inputs: dict[str, Any]) -> TransformerShape:

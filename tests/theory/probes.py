@@ -1,8 +1,9 @@
 """Probes: calls in which one parameter differs, and the values that many of them share.
 
-A module of the theory keeps its probes in its own test file. PROBES holds for each function a call
-and, for each parameter, another value with which the result differs; RECORDS holds for each class
-of results some results in which every field differs. test_every_parameter.py looks for both.
+Most probes follow from names and types: see examples.py. A module of the theory keeps the others in
+its own test file. PROBES holds for each of these functions a call and, for each parameter, another
+value with which the result differs; RECORDS holds for each class of results some results in which
+every field differs. test_every_parameter.py looks for both.
 """
 
 from collections.abc import Callable, Iterator
@@ -80,17 +81,18 @@ class Given:
 
 @dataclass(frozen=True)
 class Probe:
-    """A function, the arguments of a call, and for each parameter another value.
+    """A function, the arguments of a call, and for parameters another value.
 
-    A parameter `job` needs no other value: the jobs of `other_jobs` serve all functions. `see` is
-    what of the result is compared. `silent`: parameters, or parts of the job, that change nothing,
-    which is checked as well. `refuses`: a ValueError counts as a result. `signed`:
-    a difference or an estimate, which may be below 0.
+    Where `changes` names none, `examples.completed` looks for one. A parameter `job` needs no other
+    value: the jobs of `other_jobs` serve all functions. `see` is what of the result is compared.
+    `silent`: parameters, or parts of the job, that change nothing, which is checked as well.
+    `refuses`: a ValueError counts as a result. `signed`: a difference or an estimate, which may be
+    below 0.
     """
 
     call: Callable[..., Any]
     base: dict[str, Any]
-    changes: dict[str, Any]
+    changes: dict[str, Any] = field(default_factory=dict)
     see: Callable[[Any], Any] | None = None
     silent: tuple[str, ...] = ()
     refuses: bool = False
@@ -144,9 +146,11 @@ class Probe:
                 yield name, self.base | change.others
 
 
-def check(call: Callable[..., None], base: dict[str, Any], changes: dict[str, Any]) -> Probe:
+def check(
+    call: Callable[..., None], base: dict[str, Any], changes: dict[str, Any] | None = None
+) -> Probe:
     """A probe of a function that only raises."""
-    return Probe(call, base, changes, refuses=True)
+    return Probe(call, base, changes or {}, refuses=True)
 
 
 def by_name(*probes: Probe) -> dict[str, Probe]:

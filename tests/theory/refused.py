@@ -1,4 +1,8 @@
-"""What modules of theory refuse: in REFUSED of a test file, a call and the words it gets."""
+"""What modules of theory refuse: in REFUSED of a test file, a call and the words it gets.
+
+The sentences about the range of one number or the name of one choice are those of `validation`,
+whose tests have them; test_every_parameter.py and test_fuzz.py try such values everywhere.
+"""
 
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -22,24 +22,6 @@ def test_all_cases_run_and_the_message_names_those_that_fail():
     assert "{'a': 3, 'b': 4}: AssertionError: three" in str(failure.value)
 
 
-def test_a_missing_refusal_is_a_failure_too():
-    @every("call", [lambda: 1])
-    def refused(call):
-        with pytest.raises(ValueError):
-            call()
-
-    with pytest.raises(AssertionError, match="DID NOT RAISE"):
-        refused()
-
-
-@every("a", [1, 2])
-@every("b", [3, 4])
-def test_two_tables_multiply_and_fixtures_still_come(a, b, tmp_path):
-    (tmp_path / f"{a}{b}").touch()
-    if (a, b) == (2, 4):
-        assert len(list(tmp_path.iterdir())) == 4
-
-
 @every("least", [1, 5])
 @given(number=st.integers(5, 9))
 def test_examples_are_drawn_for_each_case(least, number):

@@ -1,23 +1,26 @@
 """Every parameter of every public function changes some result, and none lets nonsense through.
 
-The modules of the theory are found by looking, and so are their test files, which hold the calls:
-PROBES of functions and RECORDS of results, as probes.py explains.
+The modules of the theory are found by looking, and so are their test files. The calls are in PROBES
+and RECORDS there, as probes.py explains, or follow from names and types, by examples.py.
 """
 
 import dataclasses
 import inspect
 import math
+import re
 from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from examples import completed, derived
 from probes import Probe
 
 from course_lib import chapters, theory, validation
 
 TESTS = Path(__file__).parents[1]
 THEORY = Path(theory.__file__).parent
+TABLE = re.compile(r"^(PROBES|RECORDS|REFUSED) = ", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +30,44 @@ class Module:
     source: Path
     test_file: Path
 
+    @property
+    def name(self):
+        parts = self.source.relative_to(THEORY.parent.parent).with_suffix("").parts
+        return ".".join(parts).removesuffix(".__init__")
+
     def public(self):
         """Functions, records and methods that take something, each with its parameters."""
-        parts = self.source.relative_to(THEORY.parent.parent).with_suffix("").parts
-        name = ".".join(parts).removesuffix(".__init__")
-        return dict(public_callables(import_module(name)))
+        return dict(public_callables(import_module(self.name)))
 
     def table(self, name):
         """PROBES or RECORDS of the test file; nothing where there is no such file or table."""
         if not self.test_file.exists():
             return {}
         return getattr(import_module(self.test_file.stem), name, {})
+
+    def probes(self):
+        """The probes of the test file, and those that follow from names and types."""
+        return written_and_derived(self)
+
+
+@cache
+def written_and_derived(module):
+    probes = {name: completed(probe) for name, probe in module.table("PROBES").items()}
+    records = module.table("RECORDS")
+    for name in module.public():
+        if name in probes or name in records:
+            continue
+        owner, _, own_name = name.rpartition(".")
+        of = import_module(module.name)
+        if owner in records:
+            of = records[owner][0]
+        elif owner in probes:
+            of = probes[owner].call(**probes[owner].base)
+        elif owner:
+            continue
+        if probe := derived(getattr(of, own_name)):
+            probes[name] = probe
+    return probes
 
 
 @cache
@@ -59,14 +89,11 @@ def modules():
 
 
 def arithmetic_of_chapters():
-    """The modules of chapters whose own test file has probes."""
+    """The modules of chapters whose own test file has one of the tables."""
     for source in chapters.files("[a-z]*.py").values():
         room = TESTS / "chapters" / source.parent.name
-        for test_file in (
-            room / f"test_{source.stem}.py",
-            room / f"test_{source.stem}_theory.py",
-        ):
-            if test_file.exists() and "\nPROBES" in test_file.read_text(encoding="utf-8"):
+        for test_file in (room / f"test_{source.stem}.py", room / f"test_{source.stem}_theory.py"):
+            if test_file.exists() and TABLE.search(test_file.read_text(encoding="utf-8")):
                 yield Module(source, test_file)
 
 
@@ -74,10 +101,10 @@ def public_callables(module):
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
             continue
-        if inspect.isclass(value):
-            yield from public_methods(name, value)
         if inspect.isfunction(value) or is_record(value):
             yield name, list(inspect.signature(value).parameters)
+        if inspect.isclass(value):
+            yield from public_methods(name, value)
 
 
 def is_record(value):
@@ -121,7 +148,7 @@ def all_probes():
     return [
         (f"{module.source.parent.name}.{module.source.stem}.{name}", probe)
         for module in modules()
-        for name, probe in module.table("PROBES").items()
+        for name, probe in module.probes().items()
     ]
 
 
@@ -129,7 +156,7 @@ def test_every_public_function_has_a_probe_that_names_all_its_parameters():
     sentences = [
         sentence
         for it in modules()
-        for sentence in missing(it, it.public(), it.table("PROBES"), it.table("RECORDS"))
+        for sentence in missing(it, it.public(), it.probes(), it.table("RECORDS"))
     ]
     assert not sentences, "\n".join(sentences)
 
@@ -201,6 +228,8 @@ def test_a_parameter_that_is_validated_and_ignored_is_found():
     assert Probe(size_of, *arguments).wrong() == ["unit"]
     assert Probe(size_of, *arguments, silent=("unit",)).wrong() == []
     assert Probe(size_of, *arguments, silent=("size", "unit")).wrong() == ["size"]
+    assert derived(size_of) is None
+    assert derived(lambda stage, chunk=0: stage + chunk).changes == {"stage": 1, "chunk": 1}
 
 
 def test_a_number_that_slips_through_is_found():

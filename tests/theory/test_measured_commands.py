@@ -6,48 +6,36 @@ The command is written from what the source says; what it does not say is its fr
 import json
 
 import pytest
-from measured_runs import RECOMPUTE, SLOW, Run, predicted_bytes, predicted_step, runs
+from measured_runs import SLOW, Run, as_said, predicted_bytes, predicted_step, runs
 
 from course_lib import cli
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
 
 RUNS = {run.id: run for run in runs() if run.framework}
-LLAMA = {"norm": "rmsnorm", "mlp": "swiglu", "biases": "no", "learned-positions": "no"}
 
 
 def command(run: Run) -> list[str]:
     """The command of a run, but for the options about what is shown."""
-    told = run.inputs
-    options: dict[str, object] = {"framework": run.framework, "sequence": told["seq"]}
-    options |= {"recompute": RECOMPUTE.get(told["recompute"], told["recompute"])}
-    options |= {"compiled": "yes"} if run.compiled else {}
+    said, model = as_said(run), run.inputs.get("model", "gpt2-124m")
+    options = {"framework": run.framework, "sequence": said.sequence}
+    options |= {"compiled": True} if run.compiled else {}
     options |= {"loss": "chunked"} if "loss in chunks" in run.source else {}
-    options |= {"dropout": "yes"} if told.get("dropout") else {}
-    options |= {"attention": told["attention"]}
-    options |= {"recipe": told["states"]} if "states" in told else {"master-copy": "no"}
-    degrees = {axis: told.get(axis, 1) for axis in ("tp", "pp", "cp", "ep")}
-    dp = told["gpus"] // (degrees["tp"] * degrees["pp"] * degrees["cp"])
-    options |= {**degrees, "dp": dp, "micro-batch": told["micro_batch"]}
-    steps = told.get("accumulation") or told["global_batch"] // (told["micro_batch"] * dp)
-    options |= {"accumulation": steps, "schedule": told.get("schedule", "1f1b")}
-    options |= {"virtual-stages": told.get("virtual", 1)}
-    fsdp2 = told["zero_stage"] == 2 and "FSDP2" in run.source
-    gathers_once = fsdp2 or not told.get("reshard", True)
-    options |= {"zero-stage": 3 if fsdp2 else told["zero_stage"]}
-    options |= {"reshard": "no"} if gathers_once else {}
-    options |= {"shard-group": told["shard_group"]} if "shard_group" in told else {}
-    if "stage_layers" in told:
-        options["stage-layers"] = ",".join(map(str, told["stage_layers"]))
-    if "shape" in told:
-        given = told["shape"]
-        options |= {name: given[name] for name in ("layers", "hidden", "heads", "vocab")}
-        options |= {"kv-heads": given.get("kv_heads", given["heads"])}
-        options |= {"ffn": given.get("ffn", 4 * given["hidden"])}
-        options |= {"context": given.get("context", 131072)}
-        options |= LLAMA if given["arch"] == "llama" else {}
-        options |= {"tied-embeddings": "yes" if given["tied_embeddings"] else "no"}
-    flags = ["--sequence-parallel"] if told.get("sequence_parallel") else []
-    texts = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return [told.get("model", "gpt2-124m"), *texts, *flags]
+    usual = (MODELS[model], Recipe(), Layout())
+    for part, default in zip((said.shape, said.recipe, said.layout), usual, strict=True):
+        changed = vars(part).items() - vars(default).items()
+        options |= {name.replace("_", "-"): value for name, value in changed}
+    flags = ["--sequence-parallel"] if options.pop("sequence-parallel", False) else []
+    return [model, *flags, *(text for item in options.items() for text in as_option(*item))]
+
+
+def as_option(name: str, value: object) -> tuple[str, str]:
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return f"--{name}", str(value)
 
 
 def answer(capsys, *argv: str):

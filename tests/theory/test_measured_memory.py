@@ -3,13 +3,7 @@
 import statistics
 from dataclasses import replace
 
-from measured_runs import (
-    fitted_ratio,
-    left_out,
-    memory_range,
-    predicted_bytes,
-    runs,
-)
+from measured_runs import fitted_ratio, left_out, memory_range, predicted_bytes, runs
 
 from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED
 

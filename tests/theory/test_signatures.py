@@ -69,18 +69,6 @@ def test_a_function_that_takes_a_job_takes_none_of_its_parts():
     assert not {name for name, names in jobs.items() if PARTS_OF_A_JOB & names}
 
 
-def test_too_many_arguments_are_found():
-    source = (
-        "def f(a, b, c, d, e, *, shape, recipe, sequence): ...\nclass A:\n  def g(self, a): ..."
-    )
-    found = dict(public_functions(ast.parse(source)))
-    assert {name: by_place(function) for name, function in found.items()} == {
-        "A.g": ["a"],
-        "f": ["a", "b", "c", "d", "e"],
-    }
-    assert {"shape", "recipe", "sequence"} <= set(parameters(found["f"]))
-
-
 def test_every_record_is_frozen():
     found = [
         f"{path.relative_to(THEORY)} {node.name}"

@@ -31,7 +31,7 @@ from course_lib import doctor, expect, launch, outline, predict
 from course_lib.chapters.ch00_start_here import figures
 from course_lib.checking import grade
 from course_lib.checking.report import in_brief
-from course_lib.mine.shelf import PARTS
+from course_lib.mine import PARTS
 
 # %%
 from course_lib.chapters.ch00_start_here import steppers

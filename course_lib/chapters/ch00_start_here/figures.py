@@ -7,7 +7,7 @@ from textwrap import wrap
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Box, Drawing, Point, arrow, key
-from course_lib.mine.shelf import Part
+from course_lib.mine import Part
 from course_lib.outline import Entry
 from course_lib.theory.inputs.layout import Layout
 

@@ -418,6 +418,37 @@ from course_lib import quiz
 
 quiz("1")
 
+# %% [raw] tags=["quiz"]
+# A log shows 400 steps for an epoch; accumulation is 4 and the log counts micro-steps. How many updates were there?
+# [ ] 400
+# [x] 100
+# [ ] 1600
+# Why: Four micro-steps make one update: 400 / 4 = 100.
+#
+# 64 GPUs, tp 8, pp 2, micro-batch 1, accumulation 1. How large is the global batch?
+# [ ] 64
+# [ ] 8
+# [x] 4
+# Why: dp = 64 / (8 × 2) = 4: the 16 GPUs of a copy work on the same samples.
+#
+# You double the number of GPUs and keep micro-batch and accumulation. The epoch has …
+# [ ] as many updates
+# [x] half as many updates
+# [ ] twice as many updates
+# Why: The global batch doubles, so the same samples make half as many updates.
+#
+# What does a missing set_epoch cause?
+# [ ] an error
+# [x] the same order in every epoch
+# [ ] samples that are seen twice in an epoch
+# Why: The order depends on seed + epoch; without the call the epoch stays 0.
+#
+# Why does DistributedSampler repeat samples?
+# [x] to make the ranks take equally many steps
+# [ ] to mix the data better
+# [ ] to fill the GPU's memory
+# Why: Ranks meet at every update; one that came once more would wait in vain until a timeout ends the job.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/01_steps_and_batches.ipynb).
 #
@@ -429,9 +460,16 @@ quiz("1")
 from course_lib import check, hint, solution
 
 # %% [markdown] tags=["exercise"]
-# **1.1** (published mistake, note 000) "Epoch = batch size × iterations." Here are two logs of one data set, each from one process without accumulation. With batch
+# ### 1.1 Debug: epoch = batch × iterations?
+#
+# (published mistake, note 000) "Epoch = batch size × iterations." Here are two logs of one data set, each from one process without accumulation. With batch
 # 16 and nothing dropped an epoch has 61 iterations; with batch 25 and `drop_last=True` it has 38. By the formula the data set has 976
 # samples, or 950, and both are wrong. What are the smallest and the largest number of samples that fit both logs?
+
+# %% [raw] tags=["hints"]
+# What does each log say about samples that do not fill a batch?
+# Nothing dropped: rounded up. Which numbers of samples give 61?
+# Dropped: rounded down. Both must hold: take the larger of the two smallest.
 
 # %% tags=["exercise"]
 fewest, most = ..., ...
@@ -443,10 +481,17 @@ most = min(61 * 16, 39 * 25 - 1)
 check("1.1", [fewest, most])
 
 # %% [markdown] tags=["exercise"]
-# **1.2** A configuration was tuned on one GPU: 120,000 samples, micro-batch 8, accumulation 4, 3 epochs. Its scheduler is called once per
+# ### 1.2 Calculate: a schedule that came along
+#
+# A configuration was tuned on one GPU: 120,000 samples, micro-batch 8, accumulation 4, 3 epochs. Its scheduler is called once per
 # update. It warms up for 500 updates and then lowers the learning rate until it is zero at the very end, after 11,250. Somebody starts it
 # on 2 nodes with 8 GPUs each and changes nothing else. The loss falls slowly, and you look for the reason. How many updates does the run
 # make in all three epochs? What fraction of them is warm-up? And how far through its schedule, as a fraction, is the scheduler when the run ends?
+
+# %% [raw] tags=["hints"]
+# What did 16 GPUs do to the number of updates of an epoch?
+# Each rank has a sixteenth of the samples, 32 of them make one of its updates.
+# A short last window is an update too. Warm-up is 500 of the run's own updates; the scheduler thinks that there are 11,250.
 
 # %% tags=["exercise"]
 updates, warm_up, reached = ..., ..., ...
@@ -459,9 +504,15 @@ reached = updates / 11_250  # the learning rate has hardly begun to fall
 check("1.2", [updates, warm_up, reached])
 
 # %% [markdown] tags=["exercise"]
-# **1.3** (published mistake, note 004) The function below is the note's formula. It is
+# ### 1.3 Debug: the global batch
+#
+# (published mistake, note 004) The function below is the note's formula. It is
 # right for pure data parallelism only. Fix it. It must refuse a world that tp·pp·cp does not
 # divide, with a `ValueError`.
+
+# %% [raw] tags=["hints"]
+# GPUs that share one copy of the model work on the same samples.
+# dp = nodes × gpus / (tp × pp × cp).
 
 
 # %% tags=["exercise"]
@@ -489,8 +540,15 @@ def global_batch(
 check("1.3", global_batch)
 
 # %% [markdown] tags=["exercise"]
-# **1.4** Write the list of samples that `rank` sees, in order, without
+# ### 1.4 Implement: who sees what
+#
+# Write the list of samples that `rank` sees, in order, without
 # shuffling: every `world`-th one, starting over at 0 until all ranks have equally many.
+
+# %% [raw] tags=["hints"]
+# How many samples does each rank get, if all must have equally many and none is left out?
+# The i-th sample of a rank is number rank + world × i.
+# Starting over is a remainder: % samples.
 
 
 # %% tags=["exercise"]
@@ -505,9 +563,16 @@ def my_samples(samples: int, world: int, rank: int) -> list[int]:
 check("1.4", my_samples)
 
 # %% [markdown] tags=["exercise"]
-# **1.5** The sampler's part of a training that can be resumed: it starts at epoch `first` and runs for `epochs` epochs. Two things are
+# ### 1.5 Debug: a run that is resumed
+#
+# The sampler's part of a training that can be resumed: it starts at epoch `first` and runs for `epochs` epochs. Two things are
 # wrong with it. Fix it: each epoch must have a different order, all ranks together must see every sample, and a run that is broken off
 # after two epochs and resumed must see what it would have seen without the break.
+
+# %% [raw] tags=["hints"]
+# Print the orders of two ranks: do they share the samples of an epoch?
+# Which epoch is the first one after the break, and which one does the sampler think it is?
+# See section 1.4: the order depends on seed + epoch, and must be the same on all ranks.
 
 # %% tags=["exercise"]
 from torch.utils.data.distributed import DistributedSampler
@@ -541,10 +606,17 @@ def orders(
 check("1.5", orders)
 
 # %% [markdown] tags=["exercise"]
-# **1.6** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. For one epoch, predict `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
+# ### 1.6 Predict: the ragged tail
+#
+# 1003 samples, 4 ranks, micro-batch 8, accumulation 4. For one epoch, predict `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
 # dropped]` when every ragged tail is dropped: of the samples, of the micro-batches, and of the
 # accumulation. (PyTorch's `drop_last` in sampler and loader does the first two; leaving out the last, short
 # window is up to your loop.) Then compare with `Batching(...)`, whose `drop_last` does all three.
+
+# %% [raw] tags=["hints"]
+# Go in this order: samples per rank, micro-batches, windows of 4.
+# When nothing is dropped round up each time, when every tail is dropped round down.
+# Dropped are all samples outside full windows: 1003 - updates × 4 × 8 × 4.
 
 # %% tags=["exercise"]
 kept = ...
@@ -556,9 +628,15 @@ dropped = [28, 7, 107]  # 250 a rank; 31 micro-batches; 7 windows; 1003 - 896
 check("1.6", [kept, dropped])
 
 # %% [markdown] tags=["exercise"]
-# **1.7** (published mistake, note 004) A plan for training LLaMA-2 70B on 2048 GPUs arrives at a global batch
+# ### 1.7 Debug: batch 16384
+#
+# (published mistake, note 004) A plan for training LLaMA-2 70B on 2048 GPUs arrives at a global batch
 # of 16384 sequences of 4096 tokens and calls it "fairly large already for large-scale training". It is 16 times LLaMA-2's own, and there is no need
 # for it. Which of these settings train on 2048 GPUs with LLaMA-2's 1024 sequences per update? True or False for each.
+
+# %% [raw] tags=["hints"]
+# Which GPUs work on the same sequences, and count once?
+# tp · pp · cp GPUs share one copy of the model. How many copies are there on 2048?
 
 # %% tags=["exercise"]
 as_llama2 = {
@@ -582,9 +660,16 @@ as_llama2 = {
 check("1.7", as_llama2)
 
 # %% [markdown] tags=["exercise"]
-# **1.8** Four runs on two ranks, shuffled, no `drop_last`, print which samples each rank worked on. The data set of A, B and C has 8 samples,
+# ### 1.8 Debug: four runs
+#
+# Four runs on two ranks, shuffled, no `drop_last`, print which samples each rank worked on. The data set of A, B and C has 8 samples,
 # that of D has 7. What is wrong with each? Choose among "set_epoch is missing", "every rank has all samples", "the ranks shuffle
 # with different seeds" and "nothing".
+
+# %% [raw] tags=["hints"]
+# Three things must hold: epochs differ, ranks differ, and together they miss nothing.
+# Write down, for each run and epoch, which samples nobody has and which come twice.
+# 8 samples on 2 ranks divide evenly. 7 do not: what does the sampler do then?
 
 # %% tags=["exercise"]
 from course_lib.chapters.ch01_steps_and_batches.exercises import RUNS

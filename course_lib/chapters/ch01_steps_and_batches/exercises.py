@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
-    Question,
     Wrong,
     call,
     exercise,
@@ -18,16 +17,7 @@ from course_lib.checking import (
 from course_lib.theory.step.batching import Batching, rank_samples
 
 
-@exercise(
-    "1.1",
-    kind="debug",
-    title="epoch = batch × iterations?",
-    hints=(
-        "What does each log say about samples that do not fill a batch?",
-        "Nothing dropped: rounded up. Which numbers of samples give 61?",
-        "Dropped: rounded down. Both must hold: take the larger of the two smallest.",
-    ),
-)
+@exercise("1.1")
 def _iterations(answer: Any) -> None:
     expect_equal(
         answer,
@@ -37,17 +27,7 @@ def _iterations(answer: Any) -> None:
     )
 
 
-@exercise(
-    "1.2",
-    kind="calculate",
-    title="a schedule that came along",
-    hints=(
-        "What did 16 GPUs do to the number of updates of an epoch?",
-        "Each rank has a sixteenth of the samples, 32 of them make one of its updates.",
-        "A short last window is an update too. Warm-up is 500 of the run's own updates; "
-        "the scheduler thinks that there are 11,250.",
-    ),
-)
+@exercise("1.2")
 def _schedule(answer: Any) -> None:
     one_gpu = Batching(samples=120_000, micro_batch=8, accumulation=4)
     planned = 3 * one_gpu.epoch().updates
@@ -62,15 +42,7 @@ def _schedule(answer: Any) -> None:
     )
 
 
-@exercise(
-    "1.3",
-    kind="debug",
-    title="the global batch",
-    hints=(
-        "GPUs that share one copy of the model work on the same samples.",
-        "dp = nodes × gpus / (tp × pp × cp).",
-    ),
-)
+@exercise("1.3")
 def _global_batch(function: Any) -> None:
     signature = "global_batch(micro_batch, accumulation, nodes, gpus, tp, pp, cp)"
     expect_calls(
@@ -91,16 +63,7 @@ def _global_batch(function: Any) -> None:
     )
 
 
-@exercise(
-    "1.4",
-    kind="implement",
-    title="who sees what",
-    hints=(
-        "How many samples does each rank get, if all must have equally many and none is left out?",
-        "The i-th sample of a rank is number rank + world × i.",
-        "Starting over is a remainder: % samples.",
-    ),
-)
+@exercise("1.4")
 def _my_samples(function: Any) -> None:
     cases = [
         ((samples, world, rank), rank_samples(samples, world, rank))
@@ -110,16 +73,7 @@ def _my_samples(function: Any) -> None:
     expect_calls(function, cases, because, signature="my_samples(samples, world, rank)")
 
 
-@exercise(
-    "1.5",
-    kind="debug",
-    title="a run that is resumed",
-    hints=(
-        "Print the orders of two ranks: do they share the samples of an epoch?",
-        "Which epoch is the first one after the break, and which one does the sampler think it is?",
-        "See section 1.4: the order depends on seed + epoch, and must be the same on all ranks.",
-    ),
-)
+@exercise("1.5")
 def _orders(function: Any) -> None:
     signature = "orders(samples, world, rank, epochs, first)"
     by_rank = [call(function, 12, 2, rank, 3, 0, signature=signature) for rank in range(2)]
@@ -141,16 +95,7 @@ def _orders(function: Any) -> None:
     expect_equal(resumed, by_rank[0][2:], because, what="resumed at epoch 2, it")
 
 
-@exercise(
-    "1.6",
-    kind="predict",
-    title="the ragged tail",
-    hints=(
-        "Go in this order: samples per rank, micro-batches, windows of 4.",
-        "When nothing is dropped round up each time, when every tail is dropped round down.",
-        "Dropped are all samples outside full windows: 1003 - updates × 4 × 8 × 4.",
-    ),
-)
+@exercise("1.6")
 def _tails(answer: Any) -> None:
     batching = Batching(samples=1003, gpus_per_node=4, micro_batch=8, accumulation=4)
     keep = batching.epoch()
@@ -176,15 +121,7 @@ _SETTINGS = {
 }
 
 
-@exercise(
-    "1.7",
-    kind="debug",
-    title="batch 16384",
-    hints=(
-        "Which GPUs work on the same sequences, and count once?",
-        "tp · pp · cp GPUs share one copy of the model. How many copies are there on 2048?",
-    ),
-)
+@exercise("1.7")
 def _batch_of_llama2(answer: Any) -> None:
     expected = {}
     for setting, (tp, pp, cp, micro_batch, accumulation) in _SETTINGS.items():
@@ -224,57 +161,8 @@ def _fault_of(run: list[list[list[int]]]) -> tuple[str, str]:
     return _FAULTS[3], "all samples are there in each epoch, and a repeated one fills up the ranks"
 
 
-@exercise(
-    "1.8",
-    kind="debug",
-    title="four runs",
-    hints=(
-        "Three things must hold: epochs differ, ranks differ, and together they miss nothing.",
-        "Write down, for each run and epoch, which samples nobody has and which come twice.",
-        "8 samples on 2 ranks divide evenly. 7 do not: what does the sampler do then?",
-    ),
-)
+@exercise("1.8")
 def _four_runs(answer: Any) -> None:
     expected = {name: _fault_of(run) for name, run in RUNS.items()}
     wants = "one of " + ", ".join(map(repr, _FAULTS))
     expect_entries(answer, expected, "a dict with a verdict on each run", each=wants)
-
-
-QUIZ = (
-    Question(
-        "A log shows 400 steps for an epoch; accumulation is 4 and the log counts micro-steps. "
-        "How many updates were there?",
-        ("400", "100", "1600"),
-        answer=1,
-        why="Four micro-steps make one update: 400 / 4 = 100.",
-    ),
-    Question(
-        "64 GPUs, tp 8, pp 2, micro-batch 1, accumulation 1. How large is the global batch?",
-        ("64", "8", "4"),
-        answer=2,
-        why="dp = 64 / (8 × 2) = 4: the 16 GPUs of a copy work on the same samples.",
-    ),
-    Question(
-        "You double the number of GPUs and keep micro-batch and accumulation. The epoch has …",
-        ("as many updates", "half as many updates", "twice as many updates"),
-        answer=1,
-        why="The global batch doubles, so the same samples make half as many updates.",
-    ),
-    Question(
-        "What does a missing set_epoch cause?",
-        ("an error", "the same order in every epoch", "samples that are seen twice in an epoch"),
-        answer=1,
-        why="The order depends on seed + epoch; without the call the epoch stays 0.",
-    ),
-    Question(
-        "Why does DistributedSampler repeat samples?",
-        (
-            "to make the ranks take equally many steps",
-            "to mix the data better",
-            "to fill the GPU's memory",
-        ),
-        answer=0,
-        why="Ranks meet at every update; one that came once more would wait in vain until a "
-        "timeout ends the job.",
-    ),
-)

@@ -806,6 +806,43 @@ from course_lib import quiz
 
 quiz("2")
 
+# %% [raw] tags=["quiz"]
+# What does accumulation 8 reduce, with the same micro-batch and the same data?
+# [ ] forward passes
+# [x] updates
+# [ ] memory of the weights
+# Why: Every sample still passes once; the weights change an eighth as often.
+#
+# Two gradients that should be equal differ by 2e-7, relative to their size. Probably …
+# [ ] a bug in the data order
+# [x] float32 rounding
+# [ ] a missing all-reduce
+# Why: float32 has a relative precision of 6e-8; sums in another order round differently.
+#
+# When is loss.mean() / accumulation the right loss of a micro-batch?
+# [ ] always
+# [x] when all micro-batches have equally many tokens
+# [ ] when the optimizer is Adam
+# Why: Only then is the mean of the means the mean over all tokens.
+#
+# no_sync surrounds loss.backward() but not the forward pass. What happens?
+# [ ] an error
+# [ ] wrong gradients
+# [x] right gradients, and an exchange in every micro-step
+# Why: DDP decides in forward; it exchanges each time, and nobody notices.
+#
+# FSDP is told to exchange gradients only in the last of four micro-batches. What does a rank keep until then?
+# [ ] its part of the gradients
+# [x] the whole gradients
+# [ ] no gradients
+# Why: What is not exchanged yet must be kept whole: 27 GB instead of 3.4 for LLaMA-2 7B on 8 GPUs.
+#
+# The batch is a tenth of the critical batch. Doubling it …
+# [x] nearly halves the updates
+# [ ] doubles the samples needed
+# [ ] changes nothing
+# Why: Updates go as 1 + Bcrit/B: 11 becomes 6; samples go from 1.1 to only 1.2.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/02_gradient_accumulation.ipynb).
 #
@@ -820,9 +857,16 @@ from course_lib import check, hint, solution
 from course_lib.scratch.accumulation import loss_sum
 
 # %% [markdown] tags=["exercise"]
-# **2.1** A run needs a global batch of exactly 960 sequences, the same number on every rank and in every micro-batch. You have 2 nodes with 4 GPUs each, and a GPU
+# ### 2.1 Calculate: two nodes, batch 960
+#
+# A run needs a global batch of exactly 960 sequences, the same number on every rank and in every micro-batch. You have 2 nodes with 4 GPUs each, and a GPU
 # runs out of memory at 17 sequences. A larger micro-batch keeps a GPU busier. Which micro-batch and which accumulation do you choose? Then a node fails. Which accumulation continues
 # the same experiment on the remaining 4 GPUs, with the same micro-batch? And by what factor does the number of all-reduces in 1000 updates change (with `no_sync`)?
+
+# %% [raw] tags=["hints"]
+# How many sequences does each rank have in an update? Which micro-batches divide that?
+# 16 fit, but 16 does not divide 120.
+# Half the ranks, the same global batch and micro-batch: what must double? And how many updates are 1000 updates?
 
 # %% tags=["exercise"]
 micro_batch, accumulation, on_four_gpus, all_reduces_ratio = ..., ..., ..., ...
@@ -835,9 +879,16 @@ all_reduces_ratio = 1  # one exchange for each update, however long that takes
 check("2.1", [micro_batch, accumulation, on_four_gpus, all_reduces_ratio])
 
 # %% [markdown] tags=["exercise"]
-# **2.2** (published mistake, note 004) "Compared with a smaller batch, gradient accumulation reduces
+# ### 2.2 Debug: does accumulation save steps?
+#
+# (published mistake, note 004) "Compared with a smaller batch, gradient accumulation reduces
 # the number of training steps." Which steps? You go from accumulation 1 to accumulation 4 on 2 ranks, with the same 4096 samples and the same micro-batch of 8. By which factor
 # does each of these change? (1 for what stays.)
+
+# %% [raw] tags=["hints"]
+# How often does each sample go through the model in an epoch?
+# Some things happen once in a micro-step, others once in an update. Sort the six.
+# While a micro-batch goes through the model, the others' intermediate results are gone.
 
 # %% tags=["exercise"]
 factors = {
@@ -861,9 +912,16 @@ factors = {
 check("2.2", factors)
 
 # %% [markdown] tags=["exercise"]
-# **2.3** This loop should give the same weights as one
+# ### 2.3 Debug: three mistakes in six lines
+#
+# This loop should give the same weights as one
 # update per window with the mean loss over all samples of the window. `batches` is a list of `(inputs, targets)`. The
 # last window may be short and makes an update too, and the micro-batches may differ in size. Fix it.
+
+# %% [raw] tags=["hints"]
+# What is in .grad when the second window begins?
+# A mean per micro-batch must become the mean of the window: divide sums.
+# What happens to 3 micro-batches with accumulation 2?
 
 
 # %% tags=["exercise"]
@@ -890,9 +948,15 @@ def train(model, optimizer, batches, accumulation: int) -> None:
 check("2.3", train)
 
 # %% [markdown] tags=["exercise"]
-# **2.4** You get the mean loss of each micro-batch and its number of
+# ### 2.4 Implement: the loss of a window
+#
+# You get the mean loss of each micro-batch and its number of
 # tokens. Return the mean over all tokens. A micro-batch may consist of padding only: then it
 # has 0 tokens and its mean is NaN.
+
+# %% [raw] tags=["hints"]
+# A mean has forgotten over how many tokens it was taken. How does it become a sum again?
+# NaN × 0 is NaN: leave micro-batches without tokens out.
 
 
 # %% tags=["exercise"]
@@ -909,8 +973,14 @@ def window_loss(means: list[float], tokens: list[int]) -> float:
 check("2.4", window_loss)
 
 # %% [markdown] tags=["exercise"]
-# **2.5** The author of this loop added `no_sync`, and the network is as busy as
+# ### 2.5 Debug: still slow
+#
+# The author of this loop added `no_sync`, and the network is as busy as
 # before. Fix it. `model` behaves like DDP: `model.no_sync()` is a context manager.
+
+# %% [raw] tags=["hints"]
+# When does DDP decide whether it will exchange? See section 2.3.
+# model(inputs) belongs into the block of model.no_sync(), like backward().
 
 
 # %% tags=["exercise"]
@@ -938,7 +1008,9 @@ def backward_window(model, window) -> None:
 check("2.5", backward_window)
 
 # %% [markdown] tags=["exercise"]
-# **2.6** Five runs claim the same settings: GPT-2 with 124,439,808 parameters, 6400 micro-steps, accumulation 32, fp32 gradients, and `no_sync` as it should be. A counter in each says how many bytes
+# ### 2.6 Debug: what the counters say
+#
+# Five runs claim the same settings: GPT-2 with 124,439,808 parameters, 6400 micro-steps, accumulation 32, fp32 gradients, and `no_sync` as it should be. A counter in each says how many bytes
 # a rank put into all-reduces:
 #
 # | A | B | C | D | E |
@@ -946,6 +1018,10 @@ check("2.5", backward_window)
 # | 3.186 TB | 99.55 GB | 49.78 GB | 12.44 GB | 796.4 GB |
 #
 # What happened in each? Choose among "as the settings say", "the forward pass is outside no_sync", "bf16 gradients", "accumulation 4" and "most updates without an exchange".
+
+# %% [raw] tags=["hints"]
+# First compute the bytes of the run that does what its settings say.
+# By which factor is each counter too large or too small? What has this factor: the accumulation, the bytes of a number, …?
 
 # %% tags=["exercise"]
 happened = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
@@ -961,8 +1037,15 @@ happened = {
 check("2.6", happened)
 
 # %% [markdown] tags=["exercise"]
-# **2.7** A log gives the mean squared length of the gradient: 5.0 at batch 32, 2.0 at batch 256. Somebody proposes batch 1024. Guess first, then compute: what will the mean
+# ### 2.7 Predict: is batch 1024 worth it?
+#
+# A log gives the mean squared length of the gradient: 5.0 at batch 32, 2.0 at batch 256. Somebody proposes batch 1024. Guess first, then compute: what will the mean
 # squared length be there? What is the critical batch? And how many times the fewest samples does batch 1024 need?
+
+# %% [raw] tags=["hints"]
+# The squared length has two parts. Which one does not care about the batch?
+# Section 2.5: |G|² + tr Σ / B. Two batches, two equations, two unknowns.
+# Subtract: 5.0 - 2.0 is tr Σ times (1/32 - 1/256).
 
 # %% tags=["exercise"]
 squared_length, critical_batch, samples_ratio = ..., ..., ...
@@ -976,7 +1059,9 @@ samples_ratio = 1 + 1024 / critical_batch
 check("2.7", [squared_length, critical_batch, samples_ratio])
 
 # %% [markdown] tags=["exercise"]
-# **2.8** "Usually a smaller batch needs a smaller learning rate" (note 004). How much smaller? Two sweeps looked for the best rate of one model, one with SGD and one with
+# ### 2.8 Debug: two sweeps without labels
+#
+# "Usually a smaller batch needs a smaller learning rate" (note 004). How much smaller? Two sweeps looked for the best rate of one model, one with SGD and one with
 # Adam, but the labels are lost:
 #
 # | batch | sweep X | sweep Y |
@@ -985,6 +1070,11 @@ check("2.7", [squared_length, critical_batch, samples_ratio])
 # | 640 | 0.0894 | 0.2 |
 #
 # Which one is Adam's, `"X"` or `"Y"`, and which rate would you give Adam at batch 8? SGD's is already bent by the critical batch. How large is that? And which rate should SGD have at batch 5760?
+
+# %% [raw] tags=["hints"]
+# The batch grows by 5. By which factor would each rule let the rate grow?
+# Far below the critical batch SGD's factor would be 5; near it, less. Adam's is √5.
+# Section 2.5: rate · (1 + critical batch / batch) is the same number at both batches.
 
 # %% tags=["exercise"]
 adams, adam_at_8, critical_batch, sgd_at_5760 = ..., ..., ..., ...
@@ -999,9 +1089,16 @@ sgd_at_5760 = largest / (1 + critical_batch / 5760)  # the linear rule says 1.8 
 check("2.8", [adams, adam_at_8, critical_batch, sgd_at_5760])
 
 # %% [markdown] tags=["exercise"]
-# **2.9** (published mistake, note 004) A very large batch "affects the speed of convergence, or
+# ### 2.9 Debug: do large batches hurt?
+#
+# (published mistake, note 004) A very large batch "affects the speed of convergence, or
 # the accuracy after it". The sentence does not say what "large" is compared with. A run with a batch of 0.5M tokens reached its loss after 1.25 trillion ($10^{12}$) tokens;
 # the critical batch was 2M tokens. Now you get 32 times the GPUs and let each do what it did before, so that the batch is 16M tokens and an update takes as long. For the same loss: how many trillion tokens, how many updates, and how many times as fast is the run?
+
+# %% [raw] tags=["hints"]
+# How large is each batch, measured in critical batches?
+# From the tokens at 0.5M: what are the fewest tokens with which any batch gets there?
+# An update takes as long as before. So which ratio is the gain in time?
 
 # %% tags=["exercise"]
 trillions, updates, times_as_fast = ..., ..., ...
@@ -1014,11 +1111,19 @@ times_as_fast = 1.25e12 / 0.5e6 / updates  # not 32, and at 7 times the price
 check("2.9", [trillions, updates, times_as_fast])
 
 # %% [markdown] tags=["exercise"]
-# **2.10** Write accumulation yourself, as a part of your own library. Exercises 2.3 to 2.5 were the pieces: divide by the whole window, leave padding out, exchange once. `window` is a list of
+# ### 2.10 Build: one large batch in pieces
+#
+# Write accumulation yourself, as a part of your own library. Exercises 2.3 to 2.5 were the pieces: divide by the whole window, leave padding out, exchange once. `window` is a list of
 # `(inputs, labels)`, each (samples, tokens); the micro-batches may have different numbers of samples. Labels that are `IGNORE` are padding. `loss_sum(logits, labels)` adds up the losses of all tokens that are not.
 #
 # The check runs `accumulate` on even and uneven windows, one of them with a micro-batch of nothing but padding. Then it runs `accumulate_ddp` on 2 and 3 real ranks with
 # different texts on each, and compares with one process. What passes is kept as `mine/accumulation.py`; `course demo ddp --parts mine` trains with it.
+
+# %% [raw] tags=["hints"]
+# `backward()` adds to `.grad`. By what must each piece be divided, so that the pieces add up to the mean over all tokens that count?
+# Count the window's tokens first: `(labels != IGNORE).sum()`, over all micro-batches. Then, for each micro-batch, the sum of its losses / tokens, and its backward pass.
+# On ranks: the tokens of all ranks, by `dist.all_reduce(tokens)`. DDP takes the mean over ranks, where you want the sum.
+# `with model.no_sync():` belongs around the forward pass as well, and around all micro-batches but the last; `contextlib.nullcontext()` is a `with` that does nothing.
 
 # %% tags=["exercise"]
 from collections.abc import Sequence

@@ -301,17 +301,6 @@ def _accumulation(parts: SimpleNamespace) -> Callable[[], object]:
 
 ACCUMULATION = build(
     "accumulation",
-    title="one large batch in pieces",
-    hints=(
-        "`backward()` adds to `.grad`. By what must each piece be divided, so that the pieces "
-        "add up to the mean over all tokens that count?",
-        "Count the window's tokens first: `(labels != IGNORE).sum()`, over all micro-batches. "
-        "Then, for each micro-batch, the sum of its losses / tokens, and its backward pass.",
-        "On ranks: the tokens of all ranks, by `dist.all_reduce(tokens)`. DDP takes the mean over "
-        "ranks, where you want the sum.",
-        "`with model.no_sync():` belongs around the forward pass as well, and around all "
-        "micro-batches but the last; `contextlib.nullcontext()` is a `with` that does nothing.",
-    ),
     steps=(
         compare_here("equal micro-batches", ("accumulate",), _even),
         compare_here("padding, and uneven micro-batches", ("accumulate",), _uneven),

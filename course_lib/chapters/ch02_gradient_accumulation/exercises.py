@@ -8,7 +8,6 @@ from typing import Any
 
 from course_lib.chapters.ch02_gradient_accumulation import builds
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -32,17 +31,7 @@ from course_lib.theory.step.batching import (
 GPT2 = 124_439_808
 
 
-@exercise(
-    "2.1",
-    kind="calculate",
-    title="two nodes, batch 960",
-    hints=(
-        "How many sequences does each rank have in an update? Which micro-batches divide that?",
-        "16 fit, but 16 does not divide 120.",
-        "Half the ranks, the same global batch and micro-batch: what must double? And "
-        "how many updates are 1000 updates?",
-    ),
-)
+@exercise("2.1")
 def _accumulation(answer: Any) -> None:
     micro_batch = max(size for size in range(1, 17) if 960 // 8 % size == 0)
     accumulations = [
@@ -58,16 +47,7 @@ def _accumulation(answer: Any) -> None:
     )
 
 
-@exercise(
-    "2.2",
-    kind="debug",
-    title="does accumulation save steps?",
-    hints=(
-        "How often does each sample go through the model in an epoch?",
-        "Some things happen once in a micro-step, others once in an update. Sort the six.",
-        "While a micro-batch goes through the model, the others' intermediate results are gone.",
-    ),
-)
+@exercise("2.2")
 def _saves_steps(answer: Any) -> None:
     before, after = (_per_epoch(accumulation) for accumulation in (1, 4))
     expected = {
@@ -96,16 +76,7 @@ def _per_epoch(accumulation: int) -> list[float]:
     return [epoch.micro_steps, epoch.updates, *syncs, run.global_batch, kept]
 
 
-@exercise(
-    "2.3",
-    kind="debug",
-    title="three mistakes in six lines",
-    hints=(
-        "What is in .grad when the second window begins?",
-        "A mean per micro-batch must become the mean of the window: divide sums.",
-        "What happens to 3 micro-batches with accumulation 2?",
-    ),
-)
+@exercise("2.3")
 def _train(function: Any) -> None:
     for sizes, accumulation, what in (
         ([4, 4], 1, "one micro-batch per update"),
@@ -147,15 +118,7 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
         )
 
 
-@exercise(
-    "2.4",
-    kind="implement",
-    title="the loss of a window",
-    hints=(
-        "A mean has forgotten over how many tokens it was taken. How does it become a sum again?",
-        "NaN × 0 is NaN: leave micro-batches without tokens out.",
-    ),
-)
+@exercise("2.4")
 def _window_loss(function: Any) -> None:
     expect_calls(
         function,
@@ -192,15 +155,7 @@ class _Recorder:
         return logits * self.scale
 
 
-@exercise(
-    "2.5",
-    kind="debug",
-    title="still slow",
-    hints=(
-        "When does DDP decide whether it will exchange? See section 2.3.",
-        "model(inputs) belongs into the block of model.no_sync(), like backward().",
-    ),
-)
+@exercise("2.5")
 def _backward_window(function: Any) -> None:
     import torch
 
@@ -224,16 +179,7 @@ def _backward_window(function: Any) -> None:
         raise Wrong("gave another gradient, expected that of the mean over all 9 tokens")
 
 
-@exercise(
-    "2.6",
-    kind="debug",
-    title="what the counters say",
-    hints=(
-        "First compute the bytes of the run that does what its settings say.",
-        "By which factor is each counter too large or too small? What has this factor: the "
-        "accumulation, the bytes of a number, …?",
-    ),
-)
+@exercise("2.6")
 def _counters(answer: Any) -> None:
     updates = gradient_syncs(6400, 32, no_sync=True)
     exchanges = {  # each of all gradients in fp32
@@ -255,16 +201,7 @@ def _counters(answer: Any) -> None:
 _COUNTED_BYTES = {"A": 3.186e12, "B": 99.55e9, "C": 49.78e9, "D": 12.44e9, "E": 796.4e9}
 
 
-@exercise(
-    "2.7",
-    kind="predict",
-    title="is batch 1024 worth it?",
-    hints=(
-        "The squared length has two parts. Which one does not care about the batch?",
-        "Section 2.5: |G|² + tr Σ / B. Two batches, two equations, two unknowns.",
-        "Subtract: 5.0 - 2.0 is tr Σ times (1/32 - 1/256).",
-    ),
-)
+@exercise("2.7")
 def _noise(answer: Any) -> None:
     critical = noise_scale(small=32, square_small=5.0, big=256, square_big=2.0)
     signal = 5.0 / (1 + critical / 32)
@@ -282,16 +219,7 @@ def _noise(answer: Any) -> None:
     )
 
 
-@exercise(
-    "2.8",
-    kind="debug",
-    title="two sweeps without labels",
-    hints=(
-        "The batch grows by 5. By which factor would each rule let the rate grow?",
-        "Far below the critical batch SGD's factor would be 5; near it, less. Adam's is √5.",
-        "Section 2.5: rate · (1 + critical batch / batch) is the same number at both batches.",
-    ),
-)
+@exercise("2.8")
 def _two_sweeps(answer: Any) -> None:
     wants = "a letter, a rate, a batch and a rate"
     expect_parts(answer, 4, wants)
@@ -308,16 +236,7 @@ def _two_sweeps(answer: Any) -> None:
     )
 
 
-@exercise(
-    "2.9",
-    kind="debug",
-    title="do large batches hurt?",
-    hints=(
-        "How large is each batch, measured in critical batches?",
-        "From the tokens at 0.5M: what are the fewest tokens with which any batch gets there?",
-        "An update takes as long as before. So which ratio is the gain in time?",
-    ),
-)
+@exercise("2.9")
 def _large_batches(answer: Any) -> None:
     small, large = (batch_cost(batch, critical_batch=2e6) for batch in (0.5e6, 16e6))
     trillions = 1.25 / small.samples * large.samples
@@ -332,56 +251,3 @@ def _large_batches(answer: Any) -> None:
 
 
 BUILDS = (builds.ACCUMULATION,)
-
-QUIZ = (
-    Question(
-        "What does accumulation 8 reduce, with the same micro-batch and the same data?",
-        ("forward passes", "updates", "memory of the weights"),
-        answer=1,
-        why="Every sample still passes once; the weights change an eighth as often.",
-    ),
-    Question(
-        "Two gradients that should be equal differ by 2e-7, relative to their size. Probably …",
-        ("a bug in the data order", "float32 rounding", "a missing all-reduce"),
-        answer=1,
-        why="float32 has a relative precision of 6e-8; sums in another order round differently.",
-    ),
-    Question(
-        "When is loss.mean() / accumulation the right loss of a micro-batch?",
-        (
-            "always",
-            "when all micro-batches have equally many tokens",
-            "when the optimizer is Adam",
-        ),
-        answer=1,
-        why="Only then is the mean of the means the mean over all tokens.",
-    ),
-    Question(
-        "no_sync surrounds loss.backward() but not the forward pass. What happens?",
-        (
-            "an error",
-            "wrong gradients",
-            "right gradients, and an exchange in every micro-step",
-        ),
-        answer=2,
-        why="DDP decides in forward; it exchanges each time, and nobody notices.",
-    ),
-    Question(
-        "FSDP is told to exchange gradients only in the last of four micro-batches. What does a "
-        "rank keep until then?",
-        ("its part of the gradients", "the whole gradients", "no gradients"),
-        answer=1,
-        why="What is not exchanged yet must be kept whole: 27 GB instead of 3.4 for LLaMA-2 7B on "
-        "8 GPUs.",
-    ),
-    Question(
-        "The batch is a tenth of the critical batch. Doubling it …",
-        (
-            "nearly halves the updates",
-            "doubles the samples needed",
-            "changes nothing",
-        ),
-        answer=0,
-        why="Updates go as 1 + Bcrit/B: 11 becomes 6; samples go from 1.1 to only 1.2.",
-    ),
-)

@@ -1299,6 +1299,49 @@ from course_lib import quiz
 
 quiz("3")
 
+# %% [raw] tags=["quiz"]
+# bf16 weights and gradients, fp32 master copy, AdamW. Bytes per parameter?
+# [ ] 8
+# [x] 16
+# [ ] 20
+# Why: 2 + 2 + 4 + 8.
+#
+# You double the micro-batch. What grows?
+# [x] intermediate results
+# [ ] optimizer states
+# [ ] gradients
+# Why: Model states depend on the parameters only.
+#
+# Megatron counts 18 bytes where the ZeRO paper counts 16. Why?
+# [ ] one of them is wrong
+# [x] Megatron keeps the gradients in fp32
+# [ ] Megatron has another optimizer
+# Why: 2 + 4 + 4 + 8: a choice of the program, not a property of the model.
+#
+# A tool says 24.0 GiB, the data sheet 25.8 GB. Which is more memory?
+# [ ] 24.0 GiB
+# [ ] 25.8 GB
+# [x] they are the same
+# Why: 24 × 2^30 = 25.77 × 10^9 bytes.
+#
+# What is the fp32 master copy good for?
+# [x] it keeps updates that bf16 would round away
+# [ ] it makes the matrix products exact
+# [ ] it is a backup in case of a crash
+# Why: bf16 has 8 binary digits: 1.0 + 0.001 stays 1.0.
+#
+# Why is the loss multiplied by 65,536 in fp16, and not in bf16?
+# [ ] fp16 has fewer binary digits than bf16
+# [x] fp16 ends at 6e-8, where many gradients lie; bf16 reaches as far down as fp32
+# [ ] fp16 gradients are too large
+# Why: fp16 has more digits and less range: small gradients would become 0.
+#
+# Your fp32 model trains under autocast in bf16, with AdamW. Model states per parameter?
+# [ ] 8 bytes
+# [ ] 12 bytes
+# [x] 16 bytes
+# Why: 4 + 4 + 8, as without autocast: it saves activations and time.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/03_what_is_in_the_memory.ipynb).
 #
@@ -1315,11 +1358,18 @@ from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states
 
 # %% [markdown] tags=["exercise"]
-# **3.1** (published mistake, note 004) "LLaMA-2 70B has 140 GB of weights, 140 GB of gradients and 840 GB of optimizer states (with Adam)." How many of the 840 GB are
+# ### 3.1 Debug: 140 + 140 + 840, and four tools
+#
+# (published mistake, note 004) "LLaMA-2 70B has 140 GB of weights, 140 GB of gradients and 840 GB of optimizer states (with Adam)." How many of the 840 GB are
 # not Adam's? (Compute with 70 billion parameters, as the note does.)
 #
 # Four tools print the model states of the same model, with its exact 68,976,648,192 parameters. All of them write "GB", and some mean GiB. How many bytes per parameter does each
 # count, and does it mean GiB? One of them has an 8-bit optimizer.
+
+# %% [raw] tags=["hints"]
+# 840 GB are 12 bytes per parameter. Which things of which size are they?
+# Divide what a tool prints by the parameters, once as GB and once as GiB. Bytes per parameter are whole numbers.
+# The table in section 3.3 has three of the four. The fourth: 8-bit AdamW.
 
 # %% tags=["exercise"]
 not_adams_gb = ...
@@ -1336,10 +1386,16 @@ for says, size in per_parameter.items():  # the unit in which it comes out
 check("3.1", [not_adams_gb, per_parameter, means_gib])
 
 # %% [markdown] tags=["exercise"]
-# **3.2** (published mistake, note 000) "AdamW takes 8 bytes per parameter, twice as much as the
+# ### 3.2 Debug: "AdamW takes twice the weights"
+#
+# (published mistake, note 000) "AdamW takes 8 bytes per parameter, twice as much as the
 # weights." Of which weights? Give optimizer bytes divided by weight bytes for fp32 weights; for bf16
 # weights without a master copy; and for bf16 weights with an fp32 master copy, counted with the optimizer.
 # Adam's two numbers are fp32 in all three.
+
+# %% [raw] tags=["hints"]
+# Adam's two numbers are 8 bytes. How large is a weight?
+# The master copy adds 4 bytes to the 8, beside a weight of 2.
 
 # %% tags=["exercise"]
 fp32, bf16, bf16_with_master = ..., ..., ...
@@ -1351,9 +1407,15 @@ bf16_with_master = (8 + 4) / 2
 check("3.2", [fp32, bf16, bf16_with_master])
 
 # %% [markdown] tags=["exercise"]
-# **3.3** (published mistakes, note 000) "SGD takes as much as the weights", and "8-bit AdamW takes half of the weights". Both leave out a condition. Each sentence below is
+# ### 3.3 Debug: true of one optimizer
+#
+# (published mistakes, note 000) "SGD takes as much as the weights", and "8-bit AdamW takes half of the weights". Both leave out a condition. Each sentence below is
 # true of one optimizer with one precision of weights. Write both: "SGD", "SGD with momentum", "AdamW" or "8-bit AdamW", a comma, and "fp32" or "bf16". All states are fp32, except
 # those of 8-bit AdamW. Leave out master copies and scales.
+
+# %% [raw] tags=["hints"]
+# What does each optimizer keep from one update to the next? Plain SGD keeps nothing.
+# Divide 4, 8 and 2 bytes by 4, and by 2.
 
 # %% tags=["exercise"]
 true_of = {  # for example "SGD, bf16"
@@ -1373,9 +1435,15 @@ true_of = {
 check("3.3", true_of)
 
 # %% [markdown] tags=["exercise"]
-# **3.4** `weights` and `gradients` are "fp32" or "bf16". A master copy
+# ### 3.4 Implement: bytes per parameter
+#
+# `weights` and `gradients` are "fp32" or "bf16". A master copy
 # is kept exactly when the weights are bf16. AdamW's numbers are fp32. `fp32_buffer` says that
 # gradients add up in an fp32 buffer beside bf16 gradients. Anything but the two dtypes: `ValueError`.
+
+# %% [raw] tags=["hints"]
+# Add five things: weight, gradient, buffer, master copy, Adam.
+# fp32 weights need no master copy, fp32 gradients no fp32 buffer.
 
 
 # %% tags=["exercise"]
@@ -1397,8 +1465,14 @@ def bytes_per_parameter(weights: str, gradients: str, fp32_buffer: bool = False)
 check("3.4", bytes_per_parameter)
 
 # %% [markdown] tags=["exercise"]
-# **3.5** Add up the bytes of an optimizer's state. `optimizer.state` maps
+# ### 3.5 Implement: read the ledger
+#
+# Add up the bytes of an optimizer's state. `optimizer.state` maps
 # each parameter to a dict of tensors (and sometimes plain numbers). Leave out the counter "step".
+
+# %% [raw] tags=["hints"]
+# optimizer.state is a dict of dicts. Print one of AdamW's, and one of SGD's.
+# Go through the values of the inner dicts. Not all are tensors; a tensor has .nbytes.
 
 
 # %% tags=["exercise"]
@@ -1417,8 +1491,15 @@ def optimizer_bytes(optimizer) -> int:
 check("3.5", optimizer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **3.6** GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. It uses PyTorch's cross-entropy and AdamW with `fused=True`, and its gradients live from the backward pass to the
+# ### 3.6 Predict: six proposals
+#
+# GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. It uses PyTorch's cross-entropy and AdamW with `fused=True`, and its gradients live from the backward pass to the
 # update. Six colleagues propose one change each. Which of them make it fit, with 1 GiB of overhead and no gaps? Predict, True or False.
+
+# %% [raw] tags=["hints"]
+# Which consumer is too large at the update: what depends on the batch, or what does not?
+# Add up the bytes per parameter of each proposal. What does the master copy do to the sum?
+# 1,557,611,200 parameters at 16 bytes are 23.2 GiB, and the intermediate results of one sequence 4.9 GiB, which are gone at the update. What does each proposal leave?
 
 # %% tags=["exercise"]
 fits = {
@@ -1442,8 +1523,14 @@ fits = {
 check("3.6", fits)
 
 # %% [markdown] tags=["exercise"]
-# **3.7** A plan for an H200 has 129 GB of tensors at its peak. `nvidia-smi` gives the card 143,771 MiB; its data sheet says 141 GB. Plan with the course's fitted factor: the allocator reserves 1.15 times what the tensors take. The
+# ### 3.7 Calculate: 148 is more than 141
+#
+# A plan for an H200 has 129 GB of tensors at its peak. `nvidia-smi` gives the card 143,771 MiB; its data sheet says 141 GB. Plan with the course's fitted factor: the allocator reserves 1.15 times what the tensors take. The
 # framework takes 1 GiB more. "129 times 1.15 is 148, that is more than 141", says a colleague, and wants to recompute activations. How many GiB are left (negative, if none)? Does it fit: "yes" or "no"?
+
+# %% [raw] tags=["hints"]
+# The colleague compares two numbers. Which unit does each of them have?
+# Bring all of it to GiB: what nvidia-smi says, and the 148 × 10^9 bytes. Then 1 GiB more.
 
 # %% tags=["exercise"]
 left_gib, fits = ..., ...
@@ -1454,9 +1541,15 @@ fits = "yes"  # barely, and the 1.15 is fitted: another run may need more
 check("3.7", [left_gib, fits])
 
 # %% [markdown] tags=["exercise"]
-# **3.8** GPT-2 1.5B, recipe "mixed-16", sequence 1024. From
+# ### 3.8 Predict: the turning point
+#
+# GPT-2 1.5B, recipe "mixed-16", sequence 1024. From
 # which micro-batch on are the intermediate results larger than the optimizer's part? Guess
 # first; then find it with `training_memory(...).consumers`.
+
+# %% [raw] tags=["hints"]
+# Which of the two changes with the micro-batch?
+# Divide it by the intermediate results of micro-batch 1 and round up.
 
 # %% tags=["exercise"]
 micro_batch = ...
@@ -1472,10 +1565,16 @@ while True:
 check("3.8", micro_batch)
 
 # %% [markdown] tags=["exercise"]
-# **3.9** (published mistakes, notes 003 and 000) Note 003 counts gradients and optimizer states among the
+# ### 3.9 Debug: sort them
+#
+# (published mistakes, notes 003 and 000) Note 003 counts gradients and optimizer states among the
 # "intermediate outputs" and calls Adam's numbers "momentum and change"; note 000 has the seven consumers, but
 # no master copy. Give for each thing its consumer, by its number in section 3.2
 # (1 weights, 2 gradients, 3 optimizer, 4 inputs, 5 intermediate results, 6 buffers, 7 overhead).
+
+# %% [raw] tags=["hints"]
+# Ask how long each thing lives: the last column of the table in section 3.2.
+# What only the update reads and writes belongs to the optimizer.
 
 # %% tags=["exercise"]
 consumer = {
@@ -1499,12 +1598,19 @@ consumer = {
 check("3.9", consumer)
 
 # %% [markdown] tags=["exercise"]
-# **3.10** Two runs in fp32 end with "CUDA out of memory". Both have PyTorch's cross-entropy and its AdamW with `foreach`, and gradients that live from the backward pass to the update.
+# ### 3.10 Debug: two tracebacks
+#
+# Two runs in fp32 end with "CUDA out of memory". Both have PyTorch's cross-entropy and its AdamW with `foreach`, and gradients that live from the backward pass to the update.
 #
 # - A: GPT-2 124M, micro-batch 16 of 1024 tokens. The traceback ends in the first operation of `loss.backward()`.
 # - B: GPT-2 1.5B, micro-batch 2. The traceback ends in `optimizer.step()`.
 #
 # Which changes make the peak smaller? True or False for each.
+
+# %% [raw] tags=["hints"]
+# Which of the four points of section 3.4 is the peak of A, and which that of B?
+# A change helps if it makes something smaller that is there at that point.
+# At the update no intermediate results and no logits are left; the optimizer's states are there at every point.
 
 # %% tags=["exercise"]
 helps = {
@@ -1532,13 +1638,21 @@ helps = {
 check("3.10", helps)
 
 # %% [markdown] tags=["exercise"]
-# **3.11** Write AdamW yourself, and the fp32 master copy of bf16 weights around it. With $g$ the gradient and $n$ the number of the update:
+# ### 3.11 Build: AdamW with a master copy
+#
+# Write AdamW yourself, and the fp32 master copy of bf16 weights around it. With $g$ the gradient and $n$ the number of the update:
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\,g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\,g^2, \qquad
 # w \leftarrow w - \text{lr} \cdot \text{decay} \cdot w - \text{lr}\,\frac{m / (1-\beta_1^n)}{\sqrt{v / (1-\beta_2^n)} + \epsilon}$$
 #
 # The check follows three updates of the arithmetic; then 20 of bf16 weights beside torch's AdamW in fp32; then it counts the bytes. What passes is kept as `mine/master_adamw.py`. Exercise 3.12 and
 # `course demo optimizers --parts mine` run on it.
+
+# %% [raw] tags=["hints"]
+# momentum = β₁ · momentum + (1 - β₁) · gradient, and the same of the gradient's square with β₂. Both began at zero: after n updates, which part of a mean do they hold?
+# Divide each by 1 - β^step, but keep the moments themselves as they are. The weight shrinks by lr · weight_decay of itself, and loses lr · mean / (root + eps).
+# In place: `momentum.mul_(β).add_(gradient, alpha=1 - β)`; `weight.sub_(…)`.
+# `weight.detach().float()` is made once, in `__init__`. In `step`, under `@torch.no_grad()`: update it with the gradient in fp32, then `weight.copy_(…)` rounds.
 
 # %% tags=["exercise"]
 from collections.abc import Iterable
@@ -1597,10 +1711,18 @@ from course_lib.scratch.precision import MasterAdamW, adamw_update
 check("3.11", [adamw_update, MasterAdamW])
 
 # %% [markdown] tags=["exercise"]
-# **3.12** Write the 8-bit optimizer of section 3.3: `quantise`, `dequantise`, and AdamW that keeps its moments so. A block is `block` values in a row of the flattened tensor; the last one may be shorter.
+# ### 3.12 Build: moments of one byte
+#
+# Write the 8-bit optimizer of section 3.3: `quantise`, `dequantise`, and AdamW that keeps its moments so. A block is `block` values in a row of the flattened tensor; the last one may be shorter.
 # `levels` are sorted. Both maps are given, as `linear_levels(signed)` and `dynamic_levels(signed)`: choose one for each moment. `mine.adamw_update` is yours from 3.11, or the course's. (On a GPU, move `levels` to where the values are.)
 #
 # The check quantises tensors whose sizes no block divides, counts the bytes, and trains a small GPT beside fp32 AdamW. What passes is kept as `mine/eight_bit.py`, and runs in `course demo optimizers --parts mine`.
+
+# %% [raw] tags=["hints"]
+# Flatten, fill the last block with zeros (`torch.nn.functional.pad`), and make it a table of one block a row. A block of zeros has scale 0: divide by something else there.
+# Between two neighbouring levels lies the border at which the nearer one changes; `torch.bucketize(shares, borders)` counts the borders below each share.
+# dequantise: `levels[codes.int()]`, times `scales.repeat_interleave(block)` without what is too much at the end.
+# One update of a tensor: dequantise both moments, `mine.adamw_update(…)`, quantise both. Which of the two is divided by, and what happens to its small numbers on either map?
 
 # %% tags=["exercise"]
 from collections.abc import Iterable
@@ -1664,8 +1786,14 @@ from course_lib.scratch.precision import AdamW8bit, dequantise, quantise
 check("3.12", [quantise, dequantise, AdamW8bit])
 
 # %% [markdown] tags=["exercise"]
-# **3.13** A run in fp16 uses torch's `GradScaler` as it comes. Its first three batches overflow, the next 6,000 do not, then one does, then 1,999 do not. "The scale was reduced four times," says a
+# ### 3.13 Calculate: a scale that went up and down
+#
+# A run in fp16 uses torch's `GradScaler` as it comes. Its first three batches overflow, the next 6,000 do not, then one does, then 1,999 do not. "The scale was reduced four times," says a
 # colleague, "and with 2,000 batches between two doublings it must be 65,536 / 16 = 4,096 by now." Which scale will the next batch have, and how many updates has the optimizer made?
+
+# %% [raw] tags=["hints"]
+# Start at 65,536 and go from one stretch of batches to the next. How many doublings do 6,000 good batches bring?
+# 2,000 good batches in a row double the scale; an overflow sets the count back to 0, and that batch makes no update.
 
 # %% tags=["exercise"]
 scale, updates = ..., ...

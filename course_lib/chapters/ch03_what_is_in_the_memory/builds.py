@@ -203,16 +203,6 @@ _CLASS = ("MasterAdamW.__init__", "MasterAdamW.step")
 
 MASTER_ADAMW = build(
     "master_adamw",
-    title="AdamW with a master copy",
-    hints=(
-        "momentum = β₁ · momentum + (1 - β₁) · gradient, and the same of the gradient's square "
-        "with β₂. Both began at zero: after n updates, which part of a mean do they hold?",
-        "Divide each by 1 - β^step, but keep the moments themselves as they are. "
-        "The weight shrinks by lr · weight_decay of itself, and loses lr · mean / (root + eps).",
-        "In place: `momentum.mul_(β).add_(gradient, alpha=1 - β)`; `weight.sub_(…)`.",
-        "`weight.detach().float()` is made once, in `__init__`. In `step`, under "
-        "`@torch.no_grad()`: update it with the gradient in fp32, then `weight.copy_(…)` rounds.",
-    ),
     steps=(
         compare_here("the arithmetic", ("adamw_update",), _arithmetic),
         compare_here("the master copy", _CLASS, _master_copy),
@@ -401,17 +391,6 @@ def _raced_eight_bit(parts: SimpleNamespace) -> Any:
 
 EIGHT_BIT = build(
     "eight_bit",
-    title="moments of one byte",
-    hints=(
-        "Flatten, fill the last block with zeros (`torch.nn.functional.pad`), and make it a table "
-        "of one block a row. A block of zeros has scale 0: divide by something else there.",
-        "Between two neighbouring levels lies the border at which the nearer one changes; "
-        "`torch.bucketize(shares, borders)` counts the borders below each share.",
-        "dequantise: `levels[codes.int()]`, times `scales.repeat_interleave(block)` without what "
-        "is too much at the end.",
-        "One update of a tensor: dequantise both moments, `mine.adamw_update(…)`, quantise both. "
-        "Which of the two is divided by, and what happens to its small numbers on either map?",
-    ),
     steps=(
         compare_here("codes and scales", ("quantise",), _quantised),
         compare_here("back to numbers", ("dequantise",), _dequantised),

@@ -6,7 +6,6 @@ from typing import Any
 
 from course_lib.chapters.ch03_what_is_in_the_memory import builds
 from course_lib.checking import (
-    Question,
     exercise,
     expect_calls,
     expect_choice,
@@ -31,17 +30,7 @@ _TOOLS = {
 }
 
 
-@exercise(
-    "3.1",
-    kind="debug",
-    title="140 + 140 + 840, and four tools",
-    hints=(
-        "840 GB are 12 bytes per parameter. Which things of which size are they?",
-        "Divide what a tool prints by the parameters, once as GB and once as GiB. Bytes per "
-        "parameter are whole numbers.",
-        "The table in section 3.3 has three of the four. The fourth: 8-bit AdamW.",
-    ),
-)
+@exercise("3.1")
 def _seventy(answer: Any) -> None:
     expect_parts(answer, 3, "GB and two dicts, each with an entry for every tool")
     nominal = model_states(70 * 10**9, RECIPES["mixed-16"]).master_copy_bytes / units.GB
@@ -53,15 +42,7 @@ def _seventy(answer: Any) -> None:
     expect_entries(answer[2], meant, "a dict of True and False", each="True or False")
 
 
-@exercise(
-    "3.2",
-    kind="debug",
-    title='"AdamW takes twice the weights"',
-    hints=(
-        "Adam's two numbers are 8 bytes. How large is a weight?",
-        "The master copy adds 4 bytes to the 8, beside a weight of 2.",
-    ),
-)
+@exercise("3.2")
 def _twice_the_weights(answer: Any) -> None:
     expect_equal(
         answer,
@@ -93,28 +74,12 @@ _SENTENCES: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "3.3",
-    kind="debug",
-    title="true of one optimizer",
-    hints=(
-        "What does each optimizer keep from one update to the next? Plain SGD keeps nothing.",
-        "Divide 4, 8 and 2 bytes by 4, and by 2.",
-    ),
-)
+@exercise("3.3")
 def _optimizers(answer: Any) -> None:
     expect_entries(answer, _SENTENCES, "a dict", each="an optimizer and weights")
 
 
-@exercise(
-    "3.4",
-    kind="implement",
-    title="bytes per parameter",
-    hints=(
-        "Add five things: weight, gradient, buffer, master copy, Adam.",
-        "fp32 weights need no master copy, fp32 gradients no fp32 buffer.",
-    ),
-)
+@exercise("3.4")
 def _bytes_per_parameter(function: Any) -> None:
     signature = "bytes_per_parameter(weights, gradients, fp32_buffer)"
     expect_calls(
@@ -133,15 +98,7 @@ def _bytes_per_parameter(function: Any) -> None:
     )
 
 
-@exercise(
-    "3.5",
-    kind="implement",
-    title="read the ledger",
-    hints=(
-        "optimizer.state is a dict of dicts. Print one of AdamW's, and one of SGD's.",
-        "Go through the values of the inner dicts. Not all are tensors; a tensor has .nbytes.",
-    ),
-)
+@exercise("3.5")
 def _optimizer_bytes(function: Any) -> None:
     import torch
 
@@ -162,17 +119,7 @@ def _optimizer_bytes(function: Any) -> None:
         expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
 
 
-@exercise(
-    "3.6",
-    kind="predict",
-    title="six proposals",
-    hints=(
-        "Which consumer is too large at the update: what depends on the batch, or what does not?",
-        "Add up the bytes per parameter of each proposal. What does the master copy do to the sum?",
-        "1,557,611,200 parameters at 16 bytes are 23.2 GiB, and the intermediate results of one "
-        "sequence 4.9 GiB, which are gone at the update. What does each proposal leave?",
-    ),
-)
+@exercise("3.6")
 def _fits(answer: Any) -> None:
     usable = 23.65 * units.GIB
     model, fp32 = MODELS["gpt2-1.5b"], replace(_EAGER, update="fused")
@@ -197,15 +144,7 @@ def _fits(answer: Any) -> None:
     expect_entries(answer, expected, "a dict of True and False", each="True or False")
 
 
-@exercise(
-    "3.7",
-    kind="calculate",
-    title="148 is more than 141",
-    hints=(
-        "The colleague compares two numbers. Which unit does each of them have?",
-        "Bring all of it to GiB: what nvidia-smi says, and the 148 × 10^9 bytes. Then 1 GiB more.",
-    ),
-)
+@exercise("3.7")
 def _gb_and_gib(answer: Any) -> None:
     expect_parts(answer, 2, "a list: GiB left, and 'yes' or 'no'")
     reserved = 129 * units.GB * RESERVED_OVER_ALLOCATED
@@ -229,15 +168,7 @@ def turning_point() -> int:
     raise AssertionError("no turning point below 1000")
 
 
-@exercise(
-    "3.8",
-    kind="predict",
-    title="the turning point",
-    hints=(
-        "Which of the two changes with the micro-batch?",
-        "Divide it by the intermediate results of micro-batch 1 and round up.",
-    ),
-)
+@exercise("3.8")
 def _turning_point(answer: Any) -> None:
     expect_number(
         answer,
@@ -256,30 +187,12 @@ _CONSUMERS = {
 }
 
 
-@exercise(
-    "3.9",
-    kind="debug",
-    title="sort them",
-    hints=(
-        "Ask how long each thing lives: the last column of the table in section 3.2.",
-        "What only the update reads and writes belongs to the optimizer.",
-    ),
-)
+@exercise("3.9")
 def _sort_them(answer: Any) -> None:
     expect_entries(answer, _CONSUMERS, "a dict of consumer numbers", each="a number from 1 to 7")
 
 
-@exercise(
-    "3.10",
-    kind="debug",
-    title="two tracebacks",
-    hints=(
-        "Which of the four points of section 3.4 is the peak of A, and which that of B?",
-        "A change helps if it makes something smaller that is there at that point.",
-        "At the update no intermediate results and no logits are left; the optimizer's states are "
-        "there at every point.",
-    ),
-)
+@exercise("3.10")
 def _two_tracebacks(answer: Any) -> None:
     expected = {}
     for name, model, micro_batch in (("A", "gpt2-124m", 16), ("B", "gpt2-1.5b", 2)):
@@ -324,17 +237,7 @@ def loss_scale(overflows: Iterable[bool]) -> tuple[float, int]:
 _BATCHES = [True] * 3 + [False] * 6000 + [True] + [False] * 1999
 
 
-@exercise(
-    "3.13",
-    kind="calculate",
-    title="a scale that went up and down",
-    hints=(
-        "Start at 65,536 and go from one stretch of batches to the next. How many doublings do "
-        "6,000 good batches bring?",
-        "2,000 good batches in a row double the scale; an overflow sets the count back to 0, and "
-        "that batch makes no update.",
-    ),
-)
+@exercise("3.13")
 def _loss_scale(answer: Any) -> None:
     expect_equal(
         answer,
@@ -345,60 +248,3 @@ def _loss_scale(answer: Any) -> None:
 
 
 BUILDS = (builds.MASTER_ADAMW, builds.EIGHT_BIT)
-
-QUIZ = (
-    Question(
-        "bf16 weights and gradients, fp32 master copy, AdamW. Bytes per parameter?",
-        ("8", "16", "20"),
-        answer=1,
-        why="2 + 2 + 4 + 8.",
-    ),
-    Question(
-        "You double the micro-batch. What grows?",
-        ("intermediate results", "optimizer states", "gradients"),
-        answer=0,
-        why="Model states depend on the parameters only.",
-    ),
-    Question(
-        "Megatron counts 18 bytes where the ZeRO paper counts 16. Why?",
-        (
-            "one of them is wrong",
-            "Megatron keeps the gradients in fp32",
-            "Megatron has another optimizer",
-        ),
-        answer=1,
-        why="2 + 4 + 4 + 8: a choice of the program, not a property of the model.",
-    ),
-    Question(
-        "A tool says 24.0 GiB, the data sheet 25.8 GB. Which is more memory?",
-        ("24.0 GiB", "25.8 GB", "they are the same"),
-        answer=2,
-        why="24 × 2^30 = 25.77 × 10^9 bytes.",
-    ),
-    Question(
-        "What is the fp32 master copy good for?",
-        (
-            "it keeps updates that bf16 would round away",
-            "it makes the matrix products exact",
-            "it is a backup in case of a crash",
-        ),
-        answer=0,
-        why="bf16 has 8 binary digits: 1.0 + 0.001 stays 1.0.",
-    ),
-    Question(
-        "Why is the loss multiplied by 65,536 in fp16, and not in bf16?",
-        (
-            "fp16 has fewer binary digits than bf16",
-            "fp16 ends at 6e-8, where many gradients lie; bf16 reaches as far down as fp32",
-            "fp16 gradients are too large",
-        ),
-        answer=1,
-        why="fp16 has more digits and less range: small gradients would become 0.",
-    ),
-    Question(
-        "Your fp32 model trains under autocast in bf16, with AdamW. Model states per parameter?",
-        ("8 bytes", "12 bytes", "16 bytes"),
-        answer=2,
-        why="4 + 4 + 8, as without autocast: it saves activations and time.",
-    ),
-)

@@ -827,6 +827,37 @@ from course_lib import quiz
 
 quiz("4")
 
+# %% [raw] tags=["quiz"]
+# Which operation needs nothing kept for its backward pass?
+# [ ] a matrix product
+# [x] an addition
+# [ ] GELU
+# Why: The gradient of a sum is 1, whatever was added.
+#
+# You double the sequence. Flash attention. What do a layer's activations do?
+# [x] double
+# [ ] quadruple
+# [ ] stay
+# Why: Without scores everything is proportional to s.
+#
+# Full checkpointing of all layers: operations of a step?
+# [x] 4/3 of before
+# [ ] twice
+# [ ] 40 times
+# Why: 2 + 4 becomes 2 + 2 + 4: each layer is recomputed once, from its own input.
+#
+# Why does a checkpoint store the state of the random generator?
+# [ ] for the next epoch
+# [x] so that dropout draws the same masks again
+# [ ] for the optimizer
+# Why: With other masks the gradient would belong to another function.
+#
+# You use flash attention. What does selective recomputation save on top?
+# [ ] half
+# [ ] the MLP
+# [x] nothing
+# Why: It drops the scores, which flash attention never keeps.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/04_activations.ipynb).
 #
@@ -841,8 +872,14 @@ from course_lib.theory.inputs import Recipe, TransformerShape, models
 from course_lib.theory.memory import activations
 
 # %% [markdown] tags=["exercise"]
-# **4.1** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. How many bytes does one layer
+# ### 4.1 Calculate: one layer
+#
+# GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. How many bytes does one layer
 # keep without recomputation, with selective, and with full recomputation?
+
+# %% [raw] tags=["hints"]
+# Section 4.1's formula has two terms. Which of them does selective recomputation keep?
+# Full recomputation keeps one tensor of s · b · h numbers of 2 bytes.
 
 # %% tags=["exercise"]
 none, selective, full = ..., ..., ...
@@ -855,9 +892,16 @@ full = sbh * 2
 check("4.1", [none, selective, full])
 
 # %% [markdown] tags=["exercise"]
-# **4.2** (published mistake, note 004) LLaMA-2 70B keeps 730 GB of activations at batch size 8: $34 \cdot sbh$ for each of 80 layers, with $s = 4096$, $b = 8$, $h = 8192$. Correct the 34 with
+# ### 4.2 Debug: 730 GB
+#
+# (published mistake, note 004) LLaMA-2 70B keeps 730 GB of activations at batch size 8: $34 \cdot sbh$ for each of 80 layers, with $s = 4096$, $b = 8$, $h = 8192$. Correct the 34 with
 # the table of section 4.1, one assumption after the other, each correction on top of those before: there is no dropout; the MLP is SwiGLU, whose four kept tensors are 28,672 wide; there are 8 key-value heads for 64 query
 # heads. How many GB are there after each? Guess first which of the three weighs most.
+
+# %% [raw] tags=["hints"]
+# Each correction changes one line of the table, or two. In which unit are its numbers?
+# Four tensors of 28,672 numbers, 2 bytes each: how many times h bytes is that?
+# Keys and values are an eighth as wide as before; queries stay.
 
 # %% tags=["exercise"]
 no_dropout_gb, swiglu_gb, grouped_gb = ..., ..., ...
@@ -870,9 +914,15 @@ grouped_gb = (44 - 6 + 2 + 2 * 2 / 8) * sbh  # keys and values an eighth
 check("4.2", [no_dropout_gb, swiglu_gb, grouped_gb])
 
 # %% [markdown] tags=["exercise"]
-# **4.3** (published mistake, note 004) Full recomputation of 80 layers costs 3240 layer passes instead of 80, "40 times as much"; "8 groups of 10 layers" are the note's remedy. A hook counts how often
+# ### 4.3 Debug: 40 times
+#
+# (published mistake, note 004) Full recomputation of 80 layers costs 3240 layer passes instead of 80, "40 times as much"; "8 groups of 10 layers" are the note's remedy. A hook counts how often
 # a layer's forward pass runs in one training step. What will it count with each plan, and how many tensors (inputs of a checkpointed layer or group) are stored for recomputing? Give
 # `[forward passes, stored inputs]`.
+
+# %% [raw] tags=["hints"]
+# From where does layer 80 start when it is recomputed? And layer 75, in a group of 10?
+# All 80 layers run forward once. Which of them run once more, and from which inputs?
 
 # %% tags=["exercise"]
 counted = {
@@ -892,8 +942,15 @@ counted = {
 check("4.3", counted)
 
 # %% [markdown] tags=["exercise"]
-# **4.4** (published mistake, note 001) LLaMA-2 70B, 8192 tokens, bf16: checkpointing takes the activations "from over 110 GB to 5 GB". The formula says 217 and 10.7 GB. Section 4.3 found one explanation. There
+# ### 4.4 Debug: 110 GB to 5 GB
+#
+# (published mistake, note 001) LLaMA-2 70B, 8192 tokens, bf16: checkpointing takes the activations "from over 110 GB to 5 GB". The formula says 217 and 10.7 GB. Section 4.3 found one explanation. There
 # are others: which of these make *both* numbers fit, within a tenth? True or False for each.
+
+# %% [raw] tags=["hints"]
+# What do the two numbers have in common: the layers' inputs, or all that a layer keeps?
+# Everything that a layer keeps must halve, and its input as well.
+# Section 4.2: without sequence parallelism the inputs of the norms are not cut.
 
 # %% tags=["exercise"]
 explains_both = {
@@ -917,8 +974,14 @@ explains_both = {
 check("4.4", explains_both)
 
 # %% [markdown] tags=["exercise"]
-# **4.5** Bytes that one layer keeps, 16 bits, GELU with $4h$, no tensor parallelism. `flash` and `dropout` switch what you know
+# ### 4.5 Implement: the formula
+#
+# Bytes that one layer keeps, 16 bits, GELU with $4h$, no tensor parallelism. `flash` and `dropout` switch what you know
 # from section 4.1.
+
+# %% [raw] tags=["hints"]
+# Which rows of section 4.1's table go without dropout?
+# 34 = 32 + 2 masks. Of the scores' 5 bytes, softmax's result has 2.
 
 
 # %% tags=["exercise"]
@@ -938,12 +1001,21 @@ def layer_bytes(
 check("4.5", layer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **4.6** Write the checkpoint of section 4.3 yourself. autograd calls `forward` when the segment is run by `Checkpoint.apply(layers, x, *parameters)`, without recording what happens inside. It calls `backward` with the gradient of
+# ### 4.6 Build: run it again
+#
+# Write the checkpoint of section 4.3 yourself. autograd calls `forward` when the segment is run by `Checkpoint.apply(layers, x, *parameters)`, without recording what happens inside. It calls `backward` with the gradient of
 # the output, and wants one value back for each argument of `forward` after `ctx`: a gradient, or None. `parameters` are those of the layers that are trained. They are arguments so that autograd knows of them.
 # (`ctx` is yours: what you assign to it in `forward` is there in `backward`. Tensors from outside go through `ctx.save_for_backward`.)
 #
 # The check compares all gradients; counts what stays after the forward pass; then it adds dropout, and looks at the generator of random numbers, from which other layers draw as well. It runs on the CPU; on a GPU there is a second generator. What
 # passes is kept as `mine/checkpointing.py`, and runs in `course demo checkpointing --parts mine`.
+
+# %% [raw] tags=["hints"]
+# autograd records nothing inside a Function's forward, so what the layers keep there is gone at once. What must be kept, so that they can run again?
+# backward: `x.detach().requires_grad_()`, then the layers once more under `torch.enable_grad()`, then `torch.autograd.grad(output, inputs, gradient)` with the parameters among the inputs.
+# It returns one thing for each argument of forward: None for the layers, the gradient of x, and those of the parameters.
+# `torch.get_rng_state()` in forward, before the layers; `torch.set_rng_state(…)` before the second run. What others draw afterwards should not notice either.
+# `with torch.random.fork_rng([]):` puts the generator back, as it was before the block.
 
 # %% tags=["exercise"]
 from typing import Any
@@ -983,8 +1055,14 @@ from course_lib.scratch.checkpointing import Checkpoint
 check("4.6", Checkpoint)
 
 # %% [markdown] tags=["exercise"]
-# **4.7** `layers` layers; a stored input takes `input_bytes`, a layer that is being recomputed `layer_bytes`. With segments of $k$ layers the peak is
+# ### 4.7 Implement: the best segment
+#
+# `layers` layers; a stored input takes `input_bytes`, a layer that is being recomputed `layer_bytes`. With segments of $k$ layers the peak is
 # $\lceil L/k \rceil$ inputs and $k$ layers. Return the $k$ with the smallest peak (the smaller one of two equals).
+
+# %% [raw] tags=["hints"]
+# The last segment may be shorter. Is there a formula for that, or is trying cheaper?
+# Try all k from 1 to layers; min(…, key=…) takes the first of equals.
 
 
 # %% tags=["exercise"]
@@ -1002,8 +1080,14 @@ def best_segment(layers: int, input_bytes: int, layer_bytes: int) -> int:
 check("4.7", best_segment)
 
 # %% [markdown] tags=["exercise"]
-# **4.8** GPT-3's layer with standard attention and dropout. Guess: from which sequence length, a multiple of 256, are the scores more
+# ### 4.8 Predict: long sequences
+#
+# GPT-3's layer with standard attention and dropout. Guess: from which sequence length, a multiple of 256, are the scores more
 # than half of what the layer keeps? Then find it by the formula.
+
+# %% [raw] tags=["hints"]
+# Which of the formula's two terms must be the larger one?
+# Divide both by s · b · h: what is left of the scores grows with s. a / h = 96 / 12288.
 
 # %% tags=["exercise"]
 sequence = ...

@@ -232,19 +232,6 @@ def _torchs_checkpoint() -> Callable[[], object]:
 
 CHECKPOINTING = build(
     "checkpointing",
-    title="run it again",
-    hints=(
-        "autograd records nothing inside a Function's forward, so what the layers keep there is "
-        "gone at once. What must be kept, so that they can run again?",
-        "backward: `x.detach().requires_grad_()`, then the layers once more under "
-        "`torch.enable_grad()`, then `torch.autograd.grad(output, inputs, gradient)` with the "
-        "parameters among the inputs.",
-        "It returns one thing for each argument of forward: None for the layers, the gradient of "
-        "x, and those of the parameters.",
-        "`torch.get_rng_state()` in forward, before the layers; `torch.set_rng_state(…)` before "
-        "the second run. What others draw afterwards should not notice either.",
-        "`with torch.random.fork_rng([]):` puts the generator back, as it was before the block.",
-    ),
     steps=(
         compare_here("the gradients", _NEEDS, _right, _others, _returned),
         compare_here("nothing kept but the input", _NEEDS, _kept),

@@ -5,7 +5,6 @@ from typing import Any
 
 from course_lib.chapters.ch04_activations import builds
 from course_lib.checking import (
-    Question,
     exercise,
     expect_calls,
     expect_entries,
@@ -25,15 +24,7 @@ def _paper(recompute: str) -> Recipe:
     return Recipe(attention="standard", dropout=True, recompute=recompute)
 
 
-@exercise(
-    "4.1",
-    kind="calculate",
-    title="one layer",
-    hints=(
-        "Section 4.1's formula has two terms. Which of them does selective recomputation keep?",
-        "Full recomputation keeps one tensor of s · b · h numbers of 2 bytes.",
-    ),
-)
+@exercise("4.1")
 def _one_layer(answer: Any) -> None:
     sizes = [
         layer_activation_bytes(Job(_GPT3, _paper(mode), Layout(micro_batch=2), sequence=2048))
@@ -48,16 +39,7 @@ def _one_layer(answer: Any) -> None:
     )
 
 
-@exercise(
-    "4.2",
-    kind="debug",
-    title="730 GB",
-    hints=(
-        "Each correction changes one line of the table, or two. In which unit are its numbers?",
-        "Four tensors of 28,672 numbers, 2 bytes each: how many times h bytes is that?",
-        "Keys and values are an eighth as wide as before; queries stay.",
-    ),
-)
+@exercise("4.2")
 def _corrected(answer: Any) -> None:
     gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden, kv_heads=_LLAMA.heads)
     corrected = {
@@ -71,15 +53,7 @@ def _corrected(answer: Any) -> None:
     expect_numbers(answer, "three sizes in GB", *rows, rel=5e-3, unit="GB")
 
 
-@exercise(
-    "4.3",
-    kind="debug",
-    title="40 times",
-    hints=(
-        "From where does layer 80 start when it is recomputed? And layer 75, in a group of 10?",
-        "All 80 layers run forward once. Which of them run once more, and from which inputs?",
-    ),
-)
+@exercise("4.3")
 def _forty_times(answer: Any) -> None:
     expected: dict[str, tuple[object, str]] = {}
     for plan, groups in _PLANS.items():
@@ -99,16 +73,7 @@ _PLANS = {
 }
 
 
-@exercise(
-    "4.4",
-    kind="debug",
-    title="110 GB to 5 GB",
-    hints=(
-        "What do the two numbers have in common: the layers' inputs, or all that a layer keeps?",
-        "Everything that a layer keeps must halve, and its input as well.",
-        "Section 4.2: without sequence parallelism the inputs of the norms are not cut.",
-    ),
-)
+@exercise("4.4")
 def _five_gigabytes(answer: Any) -> None:
     kept, inputs = _both()
     gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden)
@@ -139,15 +104,7 @@ def _both(
     return kept, inputs
 
 
-@exercise(
-    "4.5",
-    kind="implement",
-    title="the formula",
-    hints=(
-        "Which rows of section 4.1's table go without dropout?",
-        "34 = 32 + 2 masks. Of the scores' 5 bytes, softmax's result has 2.",
-    ),
-)
+@exercise("4.5")
 def _formula(function: Any) -> None:
     sbh, pairs = 64 * 2 * 32, 4 * 64**2 * 2
     cases = [
@@ -161,15 +118,7 @@ def _formula(function: Any) -> None:
     expect_calls(function, cases, signature=signature)
 
 
-@exercise(
-    "4.7",
-    kind="implement",
-    title="the best segment",
-    hints=(
-        "The last segment may be shorter. Is there a formula for that, or is trying cheaper?",
-        "Try all k from 1 to layers; min(…, key=…) takes the first of equals.",
-    ),
-)
+@exercise("4.7")
 def _segments(function: Any) -> None:
     calls = {
         (100, 1, 1): "equal sizes: the square root of 100",
@@ -185,15 +134,7 @@ def _segments(function: Any) -> None:
     expect_calls(function, cases, signature="best_segment(layers, input_bytes, layer_bytes)")
 
 
-@exercise(
-    "4.8",
-    kind="predict",
-    title="long sequences",
-    hints=(
-        "Which of the formula's two terms must be the larger one?",
-        "Divide both by s · b · h: what is left of the scores grows with s. a / h = 96 / 12288.",
-    ),
-)
+@exercise("4.8")
 def _long_sequences(answer: Any) -> None:
     def bytes_of(recompute: str, sequence: int) -> float:
         return layer_activation_bytes(Job(_GPT3, _paper(recompute), sequence=sequence))
@@ -205,36 +146,3 @@ def _long_sequences(answer: Any) -> None:
 
 
 BUILDS = (builds.CHECKPOINTING,)
-
-QUIZ = (
-    Question(
-        "Which operation needs nothing kept for its backward pass?",
-        ("a matrix product", "an addition", "GELU"),
-        answer=1,
-        why="The gradient of a sum is 1, whatever was added.",
-    ),
-    Question(
-        "You double the sequence. Flash attention. What do a layer's activations do?",
-        ("double", "quadruple", "stay"),
-        answer=0,
-        why="Without scores everything is proportional to s.",
-    ),
-    Question(
-        "Full checkpointing of all layers: operations of a step?",
-        ("4/3 of before", "twice", "40 times"),
-        answer=0,
-        why="2 + 4 becomes 2 + 2 + 4: each layer is recomputed once, from its own input.",
-    ),
-    Question(
-        "Why does a checkpoint store the state of the random generator?",
-        ("for the next epoch", "so that dropout draws the same masks again", "for the optimizer"),
-        answer=1,
-        why="With other masks the gradient would belong to another function.",
-    ),
-    Question(
-        "You use flash attention. What does selective recomputation save on top?",
-        ("half", "the MLP", "nothing"),
-        answer=2,
-        why="It drops the scores, which flash attention never keeps.",
-    ),
-)

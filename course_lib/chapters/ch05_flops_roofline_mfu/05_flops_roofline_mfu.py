@@ -758,6 +758,43 @@ from course_lib import quiz
 
 quiz("5")
 
+# %% [raw] tags=["quiz"]
+# Training costs 6 FLOP per weight and token. How many of them are the forward pass?
+# [x] 2
+# [ ] 3
+# [ ] 4
+# Why: One product forward; two backward, for the weights and for the input.
+#
+# A chip computes 100 TFLOP/s and reads 2 TB/s. How fast are 10 FLOP per byte?
+# [ ] 100 TFLOP/s
+# [x] 20 TFLOP/s
+# [ ] 50 TFLOP/s
+# Why: Below the ridge of 50 it waits for memory: 10 · 2 TB/s.
+#
+# 64 tokens go through a layer of 8192 × 8192 weights in bf16. How many FLOP per byte?
+# [x] about 64
+# [ ] about 4096
+# [ ] about 8192
+# Why: The weights are read once for all tokens, and each token adds about 1 FLOP per byte.
+#
+# You switch on full activation checkpointing. What happens to MFU and HFU?
+# [ ] both rise
+# [x] MFU falls, HFU hardly changes
+# [ ] HFU falls
+# Why: The step takes a third longer, and the extra FLOP count for HFU only.
+#
+# A colleague's MFU counts all pairs of tokens, yours the causal half. Same program?
+# [ ] no, hers is faster
+# [x] it may be: only the convention differs
+# [ ] no, yours is wrong
+# Why: The seconds are the same; the numerator is a convention.
+#
+# Which number belongs under the MFU of a bf16 run on H100 SXM?
+# [ ] 1979 TFLOP/s
+# [x] 989.4 TFLOP/s
+# [ ] 794.5 TFLOP/s
+# Why: The dense peak. 1979 needs sparse weights; 794.5 is one benchmark's best matmul.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/05_flops_roofline_mfu.ipynb).
 #
@@ -773,9 +810,15 @@ from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import TransformerShape, hardware, models
 
 # %% [markdown] tags=["exercise"]
-# **5.1** 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s
+# ### 5.1 Calculate: GPT-3
+#
+# 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s
 # each *with full recomputation counted in*. How many FLOP does the hardware do, and how many days does it
 # take?
+
+# %% [raw] tags=["hints"]
+# With recomputation the forward pass runs twice: 2 + 2 + 4.
+# A day has 86,400 s.
 
 # %% tags=["exercise"]
 hardware_flop, days = ..., ...
@@ -786,9 +829,15 @@ days = hardware_flop / (1024 * 140e12) / 86_400
 check("5.1", [hardware_flop, days])
 
 # %% [markdown] tags=["exercise"]
-# **5.2** (published mistake, note 004) One layer of a billion parameters and 8 × 4096 tokens take
+# ### 5.2 Debug: 196 Tflops
+#
+# (published mistake, note 004) One layer of a billion parameters and 8 × 4096 tokens take
 # "a total compute of 196 Tflops". Give the amount in FLOP; its unit, "FLOP" or "FLOP/s"; and the
 # seconds an RTX 4090 needs for it at its full dense bf16 peak of 165.2 TFLOP/s.
+
+# %% [raw] tags=["hints"]
+# Does 'how much' or 'how fast' have a '/s'?
+# Each parameter meets each token, forward and backward: 6 · parameters · tokens.
 
 # %% tags=["exercise"]
 amount, unit, seconds = ..., ..., ...
@@ -800,9 +849,16 @@ seconds = amount / 165.2e12
 check("5.2", [amount, unit, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **5.3** (published mistake, note 004) "6 is the number of multiplications and additions for each token": it is the number for each token *and parameter*, and not
+# ### 5.3 Debug: five counts of one model
+#
+# (published mistake, note 004) "6 is the number of multiplications and additions for each token": it is the number for each token *and parameter*, and not
 # even programs that know it agree. Five of them report the FLOP of training GPT-2 (124,439,808 parameters) for one token, in sequences of 1024. What did
 # each of them count: `"6N"`, `"all pairs"` of tokens, `"causal half"` of them, `"recomputation"` of all layers once more (but not of the head), or `"forward only"`?
+
+# %% [raw] tags=["hints"]
+# One of them knows nothing but the number of parameters. Start from it.
+# Divide the others by one another: which counts are 1/3 and 1.24 of which?
+# flops.training_flops(models.MODELS['gpt2-124m'], mask=…, recompute=…) counts them all.
 
 # %% tags=["exercise"]
 counted = {
@@ -824,9 +880,15 @@ counted = {
 check("5.3", counted)
 
 # %% [markdown] tags=["exercise"]
-# **5.4** `widths` are the numbers of features, as in `[8, 16, 4]` for two
+# ### 5.4 Implement: the FLOP of a stack of linear layers
+#
+# `widths` are the numbers of features, as in `[8, 16, 4]` for two
 # layers. Count forward and backward for `tokens` tokens. The data needs no gradient. Fewer than two
 # widths: `ValueError`.
+
+# %% [raw] tags=["hints"]
+# How many matrix products does a layer need, and which one does the first layer not need?
+# Two in the first layer, then 3, each of 2 · tokens · inputs · outputs.
 
 
 # %% tags=["exercise"]
@@ -848,9 +910,15 @@ def stack_flop(widths: list[int], tokens: int) -> int:
 check("5.4", stack_flop)
 
 # %% [markdown] tags=["exercise"]
-# **5.5** Four teams train LLaMA-2 7B in sequences of 4096 on A100 (312 TFLOP/s dense), and each is proud of its utilisation:
+# ### 5.5 Debug: four proud teams
+#
+# Four teams train LLaMA-2 7B in sequences of 4096 on A100 (312 TFLOP/s dense), and each is proud of its utilisation:
 # A of an MFU of 50 %, by all pairs of tokens; B of an MFU of 48 %, by the causal half; C of an HFU of 62 %, with full recomputation and all pairs; D of
 # an MFU of 43 %, by $6N$. Give the tokens per second and GPU of each; the proudest is not the fastest.
+
+# %% [raw] tags=["hints"]
+# FLOP of a token · tokens per second / peak is a utilisation. Which FLOP did each take?
+# hardware_flop of flops.training_flops(…, mask=…, recompute=…) is for a whole sequence.
 
 # %% tags=["exercise"]
 tokens_per_s = [..., ..., ..., ...]
@@ -866,9 +934,15 @@ tokens_per_s = [share * 312e12 / each for share, each in shares]
 check("5.5", tokens_per_s)
 
 # %% [markdown] tags=["exercise"]
-# **5.6** (published mistake, note 004) The H200's faster memory "can raise the ratio of compute to communication". You move a training from
+# ### 5.6 Debug: what is faster on an H200?
+#
+# (published mistake, note 004) The H200's faster memory "can raise the ratio of compute to communication". You move a training from
 # H100 (989.4 TFLOP/s, 3.35 TB/s, NVLink4) to H200 (the same but 4.8 TB/s). By what factor does each of these become faster at most, on the roofline? The matrix has 4096 × 4096 weights in
 # bf16.
+
+# %% [raw] tags=["hints"]
+# What did NVIDIA change: the peak, NVLink, or the memory? And what waits for which?
+# Compare the FLOP per byte of each product with both ridges: one of them lies between.
 
 # %% tags=["exercise"]
 faster = {
@@ -893,9 +967,15 @@ faster = {
 check("5.6", faster)
 
 # %% [markdown] tags=["exercise"]
-# **5.7** Llama 3 70B took 6.4 million GPU-hours on H100 SXM (Meta's model card) for 15 trillion tokens; it has
+# ### 5.7 Debug: the 13.9 % trap
+#
+# Llama 3 70B took 6.4 million GPU-hours on H100 SXM (Meta's model card) for 15 trillion tokens; it has
 # 70,553,706,496 parameters. Somebody divides $6ND$ by the data sheet's 1979 TFLOP/s and finds an MFU of 13.9 %. What
 # is it really, to three digits? A fraction or percent.
+
+# %% [raw] tags=["hints"]
+# Section 5.5, reading a data sheet.
+# GPU-hours · 3600 are GPU-seconds.
 
 # %% tags=["exercise"]
 mfu = ...
@@ -905,8 +985,14 @@ mfu = 6 * 70_553_706_496 * 15e12 / (6.4e6 * 3600 * 989.4e12)
 check("5.7", mfu)
 
 # %% [markdown] tags=["exercise"]
-# **5.8** 380 tokens per second and GPU on 2048 A100 (312 TFLOP/s dense bf16), 1.4 trillion tokens, 65.2
+# ### 5.8 Calculate: LLaMA 65B
+#
+# 380 tokens per second and GPU on 2048 A100 (312 TFLOP/s dense bf16), 1.4 trillion tokens, 65.2
 # billion parameters (arXiv:2302.13971, section 2.4). How many days and how many GPU-hours is that, and what is the MFU by $6ND$?
+
+# %% [raw] tags=["hints"]
+# How many tokens go through all 2048 GPUs in a second? For the MFU one GPU is enough.
+# 6 N · 380 FLOP/s / 312 TFLOP/s.
 
 # %% tags=["exercise"]
 days, gpu_hours, mfu = ..., ..., ...
@@ -918,8 +1004,14 @@ mfu = 6 * 65.2e9 * 380 / 312e12
 check("5.8", [days, gpu_hours, mfu])
 
 # %% [markdown] tags=["exercise"]
-# **5.9** MFU as the paper on PaLM counts it: $6N$ and the scores of all pairs. PaLM's 48 heads of 256 numbers are 12,288 together; its hidden size is 18,432. Why do the arguments give
+# ### 5.9 Implement: MFU as PaLM counts it
+#
+# MFU as the paper on PaLM counts it: $6N$ and the scores of all pairs. PaLM's 48 heads of 256 numbers are 12,288 together; its hidden size is 18,432. Why do the arguments give
 # the first? Return the utilisation as a fraction. The tokens per second are those of all chips together.
+
+# %% [raw] tags=["hints"]
+# Section 5.5 has this computation for PaLM 540B, by the course's functions.
+# Scores multiply queries with keys. How wide are these, and what is h in section 5.2?
 
 
 # %% tags=["exercise"]
@@ -944,8 +1036,14 @@ def palm_mfu(
 check("5.9", palm_mfu)
 
 # %% [markdown] tags=["exercise"]
-# **5.10** A chip does 100 TFLOP/s in bf16 and reads 1 TB/s. From how many tokens on, a power of two, is the product with a matrix of 4096 × 4096 weights limited by
+# ### 5.10 Predict: enough tokens
+#
+# A chip does 100 TFLOP/s in bf16 and reads 1 TB/s. From how many tokens on, a power of two, is the product with a matrix of 4096 × 4096 weights limited by
 # compute? And with one of 256 × 256, and of 128 × 128? Write 0 where no number of tokens is enough. Guess all three, then use `hardware.matmul_intensity`.
+
+# %% [raw] tags=["hints"]
+# The ridge is 100 FLOP per byte. Few tokens: about as many FLOP per byte.
+# Inputs and outputs grow with the tokens. What does T / (1 + 2T/h) tend to?
 
 # %% tags=["exercise"]
 with_4096, with_256, with_128 = ..., ..., ...

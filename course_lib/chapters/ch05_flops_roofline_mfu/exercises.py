@@ -3,7 +3,6 @@
 from typing import Any
 
 from course_lib.checking import (
-    Question,
     exercise,
     expect_calls,
     expect_choice,
@@ -27,12 +26,7 @@ def _fraction(answer: Any) -> Any:
     return number / 100 if is_number(number) and 1 < number <= 100 else answer
 
 
-@exercise(
-    "5.1",
-    kind="calculate",
-    title="GPT-3",
-    hints=("With recomputation the forward pass runs twice: 2 + 2 + 4.", "A day has 86,400 s."),
-)
+@exercise("5.1")
 def _gpt3(answer: Any) -> None:
     total = flops.six_nd(175e9, 300e9, recompute="full")
     days = budget.training_run(total, 1024, 140e12).days
@@ -41,15 +35,7 @@ def _gpt3(answer: Any) -> None:
     expect_numbers(answer, "FLOP and days", (total, because, 1e-3, "FLOP"), of_days)
 
 
-@exercise(
-    "5.2",
-    kind="debug",
-    title="196 Tflops",
-    hints=(
-        "Does 'how much' or 'how fast' have a '/s'?",
-        "Each parameter meets each token, forward and backward: 6 · parameters · tokens.",
-    ),
-)
+@exercise("5.2")
 def _tflops(answer: Any) -> None:
     expect_parts(answer, 3, "an amount, its unit and seconds")
     amount = flops.six_nd(1e9, 8 * 4096)
@@ -68,16 +54,7 @@ _WHY = {
 }
 
 
-@exercise(
-    "5.3",
-    kind="debug",
-    title="five counts of one model",
-    hints=(
-        "One of them knows nothing but the number of parameters. Start from it.",
-        "Divide the others by one another: which counts are 1/3 and 1.24 of which?",
-        "flops.training_flops(models.MODELS['gpt2-124m'], mask=…, recompute=…) counts them all.",
-    ),
-)
+@exercise("5.3")
 def _five_counts(answer: Any) -> None:
     shape = MODELS["gpt2-124m"]
     full = flops.training_flops(shape)
@@ -95,15 +72,7 @@ def _five_counts(answer: Any) -> None:
     expect_entries(answer, right, "a dict {FLOP: what was counted}", each=f"one of {each}")
 
 
-@exercise(
-    "5.4",
-    kind="implement",
-    title="the FLOP of a stack of linear layers",
-    hints=(
-        "How many matrix products does a layer need, and which one does the first layer not need?",
-        "Two in the first layer, then 3, each of 2 · tokens · inputs · outputs.",
-    ),
-)
+@exercise("5.4")
 def _stack(function: Any) -> None:
     signature = "stack_flop(widths, tokens)"
     cases = [
@@ -116,15 +85,7 @@ def _stack(function: Any) -> None:
     expect_raises(function, ([8], 1), ValueError, "one width is no layer", signature=signature)
 
 
-@exercise(
-    "5.5",
-    kind="debug",
-    title="four proud teams",
-    hints=(
-        "FLOP of a token · tokens per second / peak is a utilisation. Which FLOP did each take?",
-        "hardware_flop of flops.training_flops(…, mask=…, recompute=…) is for a whole sequence.",
-    ),
-)
+@exercise("5.5")
 def _teams(answer: Any) -> None:
     llama, peak = MODELS["llama2-7b"], hardware.accelerator("A100-SXM-80GB").peak_flop_per_s
     pairs, half = (flops.training_flops(llama, mask=mask) for mask in ("full", "causal"))
@@ -144,15 +105,7 @@ def _teams(answer: Any) -> None:
     )
 
 
-@exercise(
-    "5.6",
-    kind="debug",
-    title="what is faster on an H200?",
-    hints=(
-        "What did NVIDIA change: the peak, NVLink, or the memory? And what waits for which?",
-        "Compare the FLOP per byte of each product with both ridges: one of them lies between.",
-    ),
-)
+@exercise("5.6")
 def _h200(answer: Any) -> None:
     old, new = _H100, hardware.accelerator("H200-SXM")
 
@@ -174,12 +127,7 @@ def _h200(answer: Any) -> None:
     expect_entries(answer, right, "a dict of factors", each="a factor", rel=5e-3)
 
 
-@exercise(
-    "5.7",
-    kind="debug",
-    title="the 13.9 % trap",
-    hints=("Section 5.5, reading a data sheet.", "GPU-hours · 3600 are GPU-seconds."),
-)
+@exercise("5.7")
 def _trap(answer: Any) -> None:
     seconds = 6.4e6 * 3600
     total = flops.six_nd(MODELS["llama3-70b"].parameters().total, 15e12)
@@ -188,15 +136,7 @@ def _trap(answer: Any) -> None:
     expect_number(_fraction(answer), mfu, because, rel=5e-3)
 
 
-@exercise(
-    "5.8",
-    kind="calculate",
-    title="LLaMA 65B",
-    hints=(
-        "How many tokens go through all 2048 GPUs in a second? For the MFU one GPU is enough.",
-        "6 N · 380 FLOP/s / 312 TFLOP/s.",
-    ),
-)
+@exercise("5.8")
 def _llama(answer: Any) -> None:
     run = budget.training_run_at(1.4e12, 2048, 380)
     mfu = budget.utilisation(flops.six_nd(65.2e9, 380), 1, 1, 312e12)
@@ -207,15 +147,7 @@ def _llama(answer: Any) -> None:
     expect_numbers([*answer[:2], _fraction(answer[2])], wants, *right, (mfu, because, 5e-3))
 
 
-@exercise(
-    "5.9",
-    kind="implement",
-    title="MFU as PaLM counts it",
-    hints=(
-        "Section 5.5 has this computation for PaLM 540B, by the course's functions.",
-        "Scores multiply queries with keys. How wide are these, and what is h in section 5.2?",
-    ),
-)
+@exercise("5.9")
 def _palm(function: Any) -> None:
     palm, chips = (540.35e9, 118, 48, 256), (6144, 275e12)
     calls = [
@@ -236,15 +168,7 @@ def _palm(function: Any) -> None:
     expect_calls(function, cases, signature=signature, rel=1e-6)
 
 
-@exercise(
-    "5.10",
-    kind="predict",
-    title="enough tokens",
-    hints=(
-        "The ridge is 100 FLOP per byte. Few tokens: about as many FLOP per byte.",
-        "Inputs and outputs grow with the tokens. What does T / (1 + 2T/h) tend to?",
-    ),
-)
+@exercise("5.10")
 def _enough_tokens(answer: Any) -> None:
     def enough(width: int) -> int:
         powers = (2**power for power in range(30))
@@ -258,43 +182,3 @@ def _enough_tokens(answer: Any) -> None:
     }
     rows = ((enough(width), because) for width, because in reasons.items())
     expect_numbers(answer, "three numbers of tokens", *rows)
-
-
-QUIZ = (
-    Question(
-        "Training costs 6 FLOP per weight and token. How many of them are the forward pass?",
-        ("2", "3", "4"),
-        answer=0,
-        why="One product forward; two backward, for the weights and for the input.",
-    ),
-    Question(
-        "A chip computes 100 TFLOP/s and reads 2 TB/s. How fast are 10 FLOP per byte?",
-        ("100 TFLOP/s", "20 TFLOP/s", "50 TFLOP/s"),
-        answer=1,
-        why="Below the ridge of 50 it waits for memory: 10 · 2 TB/s.",
-    ),
-    Question(
-        "64 tokens go through a layer of 8192 × 8192 weights in bf16. How many FLOP per byte?",
-        ("about 64", "about 4096", "about 8192"),
-        answer=0,
-        why="The weights are read once for all tokens, and each token adds about 1 FLOP per byte.",
-    ),
-    Question(
-        "You switch on full activation checkpointing. What happens to MFU and HFU?",
-        ("both rise", "MFU falls, HFU hardly changes", "HFU falls"),
-        answer=1,
-        why="The step takes a third longer, and the extra FLOP count for HFU only.",
-    ),
-    Question(
-        "A colleague's MFU counts all pairs of tokens, yours the causal half. Same program?",
-        ("no, hers is faster", "it may be: only the convention differs", "no, yours is wrong"),
-        answer=1,
-        why="The seconds are the same; the numerator is a convention.",
-    ),
-    Question(
-        "Which number belongs under the MFU of a bf16 run on H100 SXM?",
-        ("1979 TFLOP/s", "989.4 TFLOP/s", "794.5 TFLOP/s"),
-        answer=1,
-        why="The dense peak. 1979 needs sparse weights; 794.5 is one benchmark's best matmul.",
-    ),
-)

@@ -1062,6 +1062,43 @@ from course_lib import quiz
 
 quiz("6")
 
+# %% [raw] tags=["quiz"]
+# Four ranks hold 1, 2, 3 and 4. After an all-reduce (sum), rank 2 holds
+# [ ] 3
+# [x] 10
+# [ ] 2.5
+# Why: The sum of all, on every rank. Nothing is divided unless you ask for it.
+#
+# From 8 to 1024 GPUs: the bytes that each GPU sends in a ring all-reduce grow by
+# [ ] a factor of 128
+# [ ] a factor of 10
+# [x] 14 %
+# Why: From 1.75 to 1.998 times the tensor. It is the number of steps that grows by 146.
+#
+# An all-reduce of 4 bytes on 512 GPUs takes too long. What helps?
+# [ ] a link with more bandwidth
+# [x] a tree in place of the ring
+# [ ] bf16 in place of fp32
+# Why: It is all latency: 18 steps in place of 1022.
+#
+# Eight H100 in one server, an all-reduce of 4 kB. What will NCCL choose?
+# [x] the ring with LL
+# [ ] NVLS, the switches
+# [ ] the ring with Simple
+# Why: Latency decides: 15 µs for LL, 25 for NVLS and 56 for Simple. Above 1 MiB it is NVLS.
+#
+# nccl-tests, all-gather on 8 GPUs: algbw 400 GB/s. Which bus bandwidth is that?
+# [x] 350 GB/s
+# [ ] 400 GB/s
+# [ ] 700 GB/s
+# Why: An all-gather sends (n-1)/n of the result: 7/8 of 400.
+#
+# `if rank == 0: dist.all_reduce(loss)` in a program on 4 ranks does what?
+# [ ] sums the loss for rank 0
+# [ ] raises an error at once
+# [x] hangs until a timeout
+# Why: A collective needs all ranks, so rank 0 waits until the process group's timeout: 10 minutes with NCCL, 30 with Gloo. To get a sum on rank 0, all of them call reduce.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/06_collectives.ipynb).
 #
@@ -1076,8 +1113,14 @@ from course_lib.theory.inputs import hardware
 from course_lib.theory.network import collectives
 
 # %% [markdown] tags=["exercise"]
-# **6.1** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs (NCCL's own number until release 2.17), 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
+# ### 6.1 Calculate: sixteen nodes
+#
+# 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs (NCCL's own number until release 2.17), 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
 # number of steps, and the seconds.
+
+# %% [raw] tags=["hints"]
+# Two halves, each of one step less than there are GPUs. How much travels in a step?
+# 2(n-1)/n · S bytes, 2(n-1) steps; then steps · α + bytes / β.
 
 # %% tags=["exercise"]
 sent, steps, seconds = ..., ..., ...
@@ -1089,8 +1132,15 @@ seconds = steps * 9.6e-6 + sent / 25e9
 check("6.1", [sent, steps, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **6.2** A ring all-reduce on 8 ranks takes 140 µs for 8 bytes and 35.14 ms for 1 GB ($10^9$ bytes). Give $\alpha$ in seconds and $\beta$ in bytes per second. (For 8 bytes, neglect the bytes.)
+# ### 6.2 Calculate: α and β from two times
+#
+# A ring all-reduce on 8 ranks takes 140 µs for 8 bytes and 35.14 ms for 1 GB ($10^9$ bytes). Give $\alpha$ in seconds and $\beta$ in bytes per second. (For 8 bytes, neglect the bytes.)
 # How many seconds will an all-gather of 1 MB take on 64 such ranks?
+
+# %% [raw] tags=["hints"]
+# How many steps has a ring all-reduce on 8 ranks?
+# Take the latency off the second time; each rank sends 1.75 GB.
+# An all-gather is half of an all-reduce: how many steps, and which part of the result?
 
 # %% tags=["exercise"]
 alpha, beta, all_gather = ..., ..., ...
@@ -1102,8 +1152,14 @@ all_gather = 63 * alpha + 63 / 64 * 1e6 / beta  # 97 % of it is latency
 check("6.2", [alpha, beta, all_gather])
 
 # %% [markdown] tags=["exercise"]
-# **6.3** `rows[rank]` is what a rank holds, a list of numbers; `reduce_scatter(rows)` returns the shard of each rank, `all_gather(shards)` the whole on each rank. Like
+# ### 6.3 Implement: all-reduce from its halves
+#
+# `rows[rank]` is what a rank holds, a list of numbers; `reduce_scatter(rows)` returns the shard of each rank, `all_gather(shards)` the whole on each rank. Like
 # PyTorch's own, the first refuses rows whose length is not a multiple of the number of ranks. Your all-reduce must take *any* length.
+
+# %% [raw] tags=["hints"]
+# First make the length a multiple of the ranks, with numbers that do not change a sum.
+# -length % ranks zeros; cut them off in the end.
 
 
 # %% tags=["exercise"]
@@ -1138,8 +1194,14 @@ def all_reduce(
 check("6.3", all_reduce)
 
 # %% [markdown] tags=["exercise"]
-# **6.4** Rank 0 has a tensor, and all ranks need it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
+# ### 6.4 Implement: a broadcast in few steps
+#
+# Rank 0 has a tensor, and all ranks need it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
 # possible: $\lceil \log_2 n \rceil$. `ranks` need not be a power of two.
+
+# %% [raw] tags=["hints"]
+# After one step two ranks have it, after two steps four.
+# In a step, let rank r < have send to r + have, unless that is no rank.
 
 
 # %% tags=["exercise"]
@@ -1158,7 +1220,13 @@ def broadcast_steps(ranks: int) -> list[list[tuple[int, int]]]:
 check("6.4", broadcast_steps)
 
 # %% [markdown] tags=["exercise"]
-# **6.5** This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Fix it, for any number of ranks from 2 on, odd numbers included.
+# ### 6.5 Debug: everybody sends first
+#
+# This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Fix it, for any number of ranks from 2 on, odd numbers included.
+
+# %% [raw] tags=["hints"]
+# Who could receive while rank 0 sends?
+# Even and odd ranks do not do the same.
 
 
 # %% tags=["exercise"]
@@ -1175,11 +1243,18 @@ def order(rank: int, ranks: int) -> list[str]:
 check("6.5", order)
 
 # %% [markdown] tags=["exercise"]
-# **6.6** (published mistake, note 004) The note describes all-reduce as "sum, average and broadcast": all send their tensor to rank 0, and rank 0 sends the result to all. If tensors are large and latency does not matter, how many times as
+# ### 6.6 Debug: sum, average, broadcast
+#
+# (published mistake, note 004) The note describes all-reduce as "sum, average and broadcast": all send their tensor to rank 0, and rank 0 sends the result to all. If tensors are large and latency does not matter, how many times as
 # long as a ring does this take on 8 ranks, and on 1024?
 #
 # Then the "average". Each of 16 ranks computes the gradient of its own mean loss, calls `dist.all_reduce(gradient)` with nothing else, and updates by SGD with a learning rate of 0.01. The author of the program believes that the gradients were averaged. To get the same weights
 # with gradients that really are averaged, which learning rate would you have to take?
+
+# %% [raw] tags=["hints"]
+# How many tensors must rank 0 receive, one after the other, and how many send?
+# The ring sends 2(n-1)/n tensors from each rank at the same time.
+# What is the default of `op` in dist.all_reduce?
 
 # %% tags=["exercise"]
 on_8, on_1024, learning_rate = ..., ..., ...
@@ -1190,7 +1265,9 @@ learning_rate = 16 * 0.01  # what arrives is the sum, 16 times the average
 check("6.6", [on_8, on_1024, learning_rate])
 
 # %% [markdown] tags=["exercise"]
-# **6.7** Four servers with eight H100 each (NVLink4, $\alpha$ = 3.4 µs, and 8.4 µs for each call with Simple), and a line of nccl-tests from each:
+# ### 6.7 Debug: four servers
+#
+# Four servers with eight H100 each (NVLink4, $\alpha$ = 3.4 µs, and 8.4 µs for each call with Simple), and a line of nccl-tests from each:
 #
 # | server | operation | size | time |
 # |---|---|---|---|
@@ -1200,6 +1277,11 @@ check("6.6", [on_8, on_1024, learning_rate])
 # | D | all-reduce, `NCCL_ALGO=RING` and `NCCL_PROTO=Simple` | 64 kB | 57 µs |
 #
 # Say of each `"healthy ring"`; `"switches add"`; `"latency"`, if hardly anything else is in the time; or `"links missing"`, if you would send for a technician.
+
+# %% [raw] tags=["hints"]
+# Compare with the link what can be compared with it: algbw or busbw?
+# The factor of busbw is another one for all-gather: what does a rank send in it?
+# For D, count the steps of the ring first.
 
 # %% tags=["exercise"]
 verdict = {"A": ..., "B": ..., "C": ..., "D": ...}
@@ -1214,8 +1296,14 @@ verdict = {
 check("6.7", verdict)
 
 # %% [markdown] tags=["exercise"]
-# **6.8** 64 GPUs, one in each node, ring all-reduce over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way). There is money for one of three: cards with twice the `"bandwidth"`, switches with half the
+# ### 6.8 Predict: what would you buy?
+#
+# 64 GPUs, one in each node, ring all-reduce over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way). There is money for one of three: cards with twice the `"bandwidth"`, switches with half the
 # `"latency"`, or a library that uses a plain `"tree"` on the old network. Guess: which one is best for tensors of 16 kB, of 10 MB, of 1 GB? Then compute the seconds that an all-reduce takes with the best one.
+
+# %% [raw] tags=["hints"]
+# Which of the two terms is larger for 16 kB, and which for 1 GB?
+# At 10 MB the latencies take 1.2 ms and the bytes 0.8 ms. The tree sends all in each step.
 
 # %% tags=["exercise"]
 best = [..., ..., ...]
@@ -1235,8 +1323,14 @@ for size in (16e3, 10e6, 1e9):
 check("6.8", [best, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **6.9** A training hangs. From each rank you have the collectives that it has begun, in order, as texts like `"all-reduce 25 MB"`. (PyTorch's flight recorder keeps such lists.) Return the place, from 0 on, of the first
+# ### 6.9 Implement: who does everybody wait for?
+#
+# A training hangs. From each rank you have the collectives that it has begun, in order, as texts like `"all-reduce 25 MB"`. (PyTorch's flight recorder keeps such lists.) Return the place, from 0 on, of the first
 # call that is not the same on all ranks, and the ranks that do not do there what most ranks do. A rank whose list has ended does nothing. If all lists are equal, return None: then look at the cables.
+
+# %% [raw] tags=["hints"]
+# Lay the lists beside each other and go through the places, not through the ranks.
+# itertools.zip_longest gives all ranks' calls at a place, None where a list has ended.
 
 
 # %% tags=["exercise"]
@@ -1255,7 +1349,13 @@ def odd_ranks(begun: list[list[str]]) -> tuple[int, list[int]] | None:
 check("6.9", odd_ranks)
 
 # %% [markdown] tags=["exercise"]
-# **6.10** 64 GPUs over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way), a plain tree. Guess first: is the crossover nearer to 30 kB, 3 MB or 300 MB? Then solve $T_\text{ring} = T_\text{tree}$ and give it in bytes. And its size if the link were twice as fast, with the same latency?
+# ### 6.10 Predict: where tree and ring cross
+#
+# 64 GPUs over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way), a plain tree. Guess first: is the crossover nearer to 30 kB, 3 MB or 300 MB? Then solve $T_\text{ring} = T_\text{tree}$ and give it in bytes. And its size if the link were twice as fast, with the same latency?
+
+# %% [raw] tags=["hints"]
+# How many steps does the tree save, and how many times S/β does it cost more?
+# The crossover is proportional to α · β.
 
 # %% tags=["exercise"]
 crossover, twice_as_fast = ..., ...
@@ -1268,11 +1368,19 @@ twice_as_fast = 2 * crossover
 check("6.10", [crossover, twice_as_fast])
 
 # %% [markdown] tags=["exercise"]
-# **6.11** Write the two halves of a ring all-reduce yourself, from messages. This rank is number `peers.rank` of `peers.ranks`. `peers.swap(out, to, into, source)` sends the tensor `out` to rank
+# ### 6.11 Build: a ring of messages
+#
+# Write the two halves of a ring all-reduce yourself, from messages. This rank is number `peers.rank` of `peers.ranks`. `peers.swap(out, to, into, source)` sends the tensor `out` to rank
 # `to` and fills `into` with what rank `source` sends (numbers beyond the last rank start again at 0). Parts are those of `tensor.tensor_split(peers.ranks)`: the first ones are a row longer where the ranks
 # do not divide the rows, and some are empty where there are fewer rows than ranks. In a ring each rank sends to one neighbour only and receives from the other, all ranks the same way round; either way is right.
 #
 # The check runs your functions on 2, 3 and 4 real ranks, and on a group of them, with tensors of several dtypes: first the reduce-scatter, then parts of unequal length, then the all-gather. What passes is kept as `mine/ring.py`, and chapter 7 runs on it.
+
+# %% [raw] tags=["hints"]
+# Part i must end on rank i, so it starts its way on rank i+1. Which part does rank r send in the first step?
+# reduce-scatter, step k = 1 … n-1: rank r sends part r-k and receives part r-k-1 (mod n).
+# all-gather, step k = 0 … n-2: rank r sends part r-k, which it has, and receives r-k-1.
+# `tensor_split` gives views: what is received into a view lands in the whole tensor.
 
 # %% tags=["exercise"]
 import torch
@@ -1309,11 +1417,19 @@ from course_lib.scratch.collectives import ring_all_gather, ring_reduce_scatter
 check("6.11", [ring_reduce_scatter, ring_all_gather])
 
 # %% [markdown] tags=["exercise"]
-# **6.12** Write the tree of section 6.4 yourself. `peers.send(tensor, to)` and `peers.receive(tensor, source)` are one message each; the second fills its tensor with what comes. Half of the ranks send their numbers to a parent, half of the
+# ### 6.12 Build: a tree of messages
+#
+# Write the tree of section 6.4 yourself. `peers.send(tensor, to)` and `peers.receive(tensor, source)` are one message each; the second fills its tensor with what comes. Half of the ranks send their numbers to a parent, half of the
 # parents to a grandparent, until rank 0 has the sum; then the same way down. It must work for any number of ranks, not only for powers of two.
 #
 # The check runs it on 2 and 4 real ranks, then on 3 and 5, and counts: $2(n-1)$ messages, and no more than $2 \lceil \log_2 n \rceil$ that follow each other; on a group of ranks and with other dtypes it must work as well. What passes is kept as `mine/tree.py`, and
 # `course demo collectives --parts mine` runs on it.
+
+# %% [raw] tags=["hints"]
+# Up: in each round half of the ranks that still take part hand over what they have.
+# The distance between child and parent is 1 in the first round, then 2, 4, … below n.
+# At distance d, rank r is a child if r % (2·d) is d; its parent is r - d.
+# A parent without a child (r + d is not a rank) waits for nobody. Down: the distances from the largest to 1, and the child receives.
 
 # %% tags=["exercise"]
 import torch

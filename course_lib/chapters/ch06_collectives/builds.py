@@ -150,14 +150,6 @@ def _scratch_ring() -> Callable[[], object]:
 
 RING = build(
     "ring",
-    title="a ring of messages",
-    hints=(
-        "Part i must end on rank i, so it starts its way on rank i+1. Which part does rank r send "
-        "in the first step?",
-        "reduce-scatter, step k = 1 … n-1: rank r sends part r-k and receives part r-k-1 (mod n).",
-        "all-gather, step k = 0 … n-2: rank r sends part r-k, which it has, and receives r-k-1.",
-        "`tensor_split` gives views: what is received into a view lands in the whole tensor.",
-    ),
     steps=(
         _ring("the reduce-scatter", *_even(2), *_even(3)),
         _ring("parts of unequal length", *_UNEVEN),
@@ -299,14 +291,6 @@ _NEEDS = ("tree_all_reduce",)
 
 TREE = build(
     "tree",
-    title="a tree of messages",
-    hints=(
-        "Up: in each round half of the ranks that still take part hand over what they have.",
-        "The distance between child and parent is 1 in the first round, then 2, 4, … below n.",
-        "At distance d, rank r is a child if r % (2·d) is d; its parent is r - d.",
-        "A parent without a child (r + d is not a rank) waits for nobody. Down: the distances from "
-        "the largest to 1, and the child receives.",
-    ),
     steps=(
         compare("2 and 4 ranks", _NEEDS, _run_tree, _expect_sum, _cases(2, 4), last=_a_tree),
         compare("3 and 5 ranks", _NEEDS, _run_tree, _expect_sum, _ANY, last=_a_tree),

@@ -6,7 +6,6 @@ from typing import Any
 
 from course_lib.chapters.ch06_collectives import builds
 from course_lib.checking import (
-    Question,
     Wrong,
     call,
     exercise,
@@ -28,15 +27,7 @@ _GB = 10**9
 _NVLINK = accelerator("H100-SXM").inside
 
 
-@exercise(
-    "6.1",
-    kind="calculate",
-    title="sixteen nodes",
-    hints=(
-        "Two halves, each of one step less than there are GPUs. How much travels in a step?",
-        "2(n-1)/n · S bytes, 2(n-1) steps; then steps · α + bytes / β.",
-    ),
-)
+@exercise("6.1")
 def _sixteen(answer: Any) -> None:
     seconds = collectives.seconds("all-reduce", _GB, 16, HDR)
     steps = collectives.steps("all-reduce", 16)
@@ -49,16 +40,7 @@ def _sixteen(answer: Any) -> None:
     )
 
 
-@exercise(
-    "6.2",
-    kind="calculate",
-    title="α and β from two times",
-    hints=(
-        "How many steps has a ring all-reduce on 8 ranks?",
-        "Take the latency off the second time; each rank sends 1.75 GB.",
-        "An all-gather is half of an all-reduce: how many steps, and which part of the result?",
-    ),
-)
+@exercise("6.2")
 def _two_times(answer: Any) -> None:
     steps = collectives.steps("all-reduce", 8)
     sent = collectives.sent_bytes("all-reduce", _GB, 8)
@@ -74,15 +56,7 @@ def _two_times(answer: Any) -> None:
     )
 
 
-@exercise(
-    "6.3",
-    kind="implement",
-    title="all-reduce from its halves",
-    hints=(
-        "First make the length a multiple of the ranks, with numbers that do not change a sum.",
-        "-length % ranks zeros; cut them off in the end.",
-    ),
-)
+@exercise("6.3")
 def _two_halves(function: Any) -> None:
     for ranks, length in ((2, 4), (3, 6), (4, 7), (3, 1), (1, 3)):
         rows = [
@@ -120,15 +94,7 @@ def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..
     return reduce_scatter, all_gather
 
 
-@exercise(
-    "6.4",
-    kind="implement",
-    title="a broadcast in few steps",
-    hints=(
-        "After one step two ranks have it, after two steps four.",
-        "In a step, let rank r < have send to r + have, unless that is no rank.",
-    ),
-)
+@exercise("6.4")
 def _broadcast(function: Any) -> None:
     for ranks in (2, 4, 8, 6, 13, 1):
         ask = call if ranks == 2 else run  # None at the first call: not answered yet
@@ -168,12 +134,7 @@ def _is_pair(pair: Any) -> bool:
     return is_whole_numbers(pair) and len(pair) == 2
 
 
-@exercise(
-    "6.5",
-    kind="debug",
-    title="everybody sends first",
-    hints=("Who could receive while rank 0 sends?", "Even and odd ranks do not do the same."),
-)
+@exercise("6.5")
 def _order(function: Any) -> None:
     for ranks in (2, 3, 4, 5, 8):
         asked = [(rank, ranks) for rank in range(ranks)]
@@ -190,16 +151,7 @@ def _order(function: Any) -> None:
             )
 
 
-@exercise(
-    "6.6",
-    kind="debug",
-    title="sum, average, broadcast",
-    hints=(
-        "How many tensors must rank 0 receive, one after the other, and how many send?",
-        "The ring sends 2(n-1)/n tensors from each rank at the same time.",
-        "What is the default of `op` in dist.all_reduce?",
-    ),
-)
+@exercise("6.6")
 def _sum_average_broadcast(answer: Any) -> None:
     rows = []
     for ranks in (8, 1024):
@@ -231,31 +183,14 @@ def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
     return ("healthy ring" if share > _HEALTHY else "links missing"), because
 
 
-@exercise(
-    "6.7",
-    kind="debug",
-    title="four servers",
-    hints=(
-        "Compare with the link what can be compared with it: algbw or busbw?",
-        "The factor of busbw is another one for all-gather: what does a rank send in it?",
-        "For D, count the steps of the ring first.",
-    ),
-)
+@exercise("6.7")
 def _four_servers(answer: Any) -> None:
     right = {server: _verdict(*line) for server, line in _LINES.items()}
     each = "'healthy ring', 'switches add', 'latency' or 'links missing'"
     expect_entries(answer, right, "a dict with a verdict for each server", each=each)
 
 
-@exercise(
-    "6.8",
-    kind="predict",
-    title="what would you buy?",
-    hints=(
-        "Which of the two terms is larger for 16 kB, and which for 1 GB?",
-        "At 10 MB the latencies take 1.2 ms and the bytes 0.8 ms. The tree sends all in each step.",
-    ),
-)
+@exercise("6.8")
 def _buy(answer: Any) -> None:
     expect_parts(answer, 2, "two lists, what is best and how long it takes")
     best, seconds = answer
@@ -278,15 +213,7 @@ def _buy(answer: Any) -> None:
         expect_number(seconds[place], takes[right], because, rel=1e-2, unit="s")
 
 
-@exercise(
-    "6.9",
-    kind="implement",
-    title="who does everybody wait for?",
-    hints=(
-        "Lay the lists beside each other and go through the places, not through the ranks.",
-        "itertools.zip_longest gives all ranks' calls at a place, None where a list has ended.",
-    ),
-)
+@exercise("6.9")
 def _odd(function: Any) -> None:
     step, loss = "all-reduce 25 MB", "all-reduce 4 B"
     gather, other = ["all-gather 8 MB"], ["all-gather 6 MB"]
@@ -311,15 +238,7 @@ def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
     return None
 
 
-@exercise(
-    "6.10",
-    kind="predict",
-    title="where tree and ring cross",
-    hints=(
-        "How many steps does the tree save, and how many times S/β does it cost more?",
-        "The crossover is proportional to α · β.",
-    ),
-)
+@exercise("6.10")
 def _crossover(answer: Any) -> None:
     sizes = [
         collectives.crossover_bytes("all-reduce", 64, link, tree="tree", efficiency=1.0)
@@ -335,43 +254,3 @@ def _crossover(answer: Any) -> None:
 
 
 BUILDS = (builds.RING, builds.TREE)
-
-QUIZ = (
-    Question(
-        "Four ranks hold 1, 2, 3 and 4. After an all-reduce (sum), rank 2 holds",
-        ("3", "10", "2.5"),
-        answer=1,
-        why="The sum of all, on every rank. Nothing is divided unless you ask for it.",
-    ),
-    Question(
-        "From 8 to 1024 GPUs: the bytes that each GPU sends in a ring all-reduce grow by",
-        ("a factor of 128", "a factor of 10", "14 %"),
-        answer=2,
-        why="From 1.75 to 1.998 times the tensor. It is the number of steps that grows by 146.",
-    ),
-    Question(
-        "An all-reduce of 4 bytes on 512 GPUs takes too long. What helps?",
-        ("a link with more bandwidth", "a tree in place of the ring", "bf16 in place of fp32"),
-        answer=1,
-        why="It is all latency: 18 steps in place of 1022.",
-    ),
-    Question(
-        "Eight H100 in one server, an all-reduce of 4 kB. What will NCCL choose?",
-        ("the ring with LL", "NVLS, the switches", "the ring with Simple"),
-        answer=0,
-        why="Latency decides: 15 µs for LL, 25 for NVLS and 56 for Simple. Above 1 MiB it is NVLS.",
-    ),
-    Question(
-        "nccl-tests, all-gather on 8 GPUs: algbw 400 GB/s. Which bus bandwidth is that?",
-        ("350 GB/s", "400 GB/s", "700 GB/s"),
-        answer=0,
-        why="An all-gather sends (n-1)/n of the result: 7/8 of 400.",
-    ),
-    Question(
-        "`if rank == 0: dist.all_reduce(loss)` in a program on 4 ranks does what?",
-        ("sums the loss for rank 0", "raises an error at once", "hangs until a timeout"),
-        answer=2,
-        why="A collective needs all ranks, so rank 0 waits until the process group's timeout: 10 "
-        "minutes with NCCL, 30 with Gloo. To get a sum on rank 0, all of them call reduce.",
-    ),
-)

@@ -1534,6 +1534,43 @@ from course_lib import quiz
 
 quiz("7")
 
+# %% [raw] tags=["quiz"]
+# How often do the ranks of DDP exchange gradients?
+# [x] at every update
+# [ ] once an epoch
+# [ ] whenever they have time
+# Why: After one update with different gradients the replicas would differ forever.
+#
+# You double the GPUs from 64 to 128, with the same batch per GPU. Each rank's bytes …
+# [ ] double
+# [ ] halve
+# [x] stay nearly the same
+# Why: 2(n-1)/n · 4N: 1.97 and 1.98 times 4N. Only the number of latencies doubles.
+#
+# One bucket for everything. How much of the communication hides behind backward?
+# [x] none
+# [ ] half
+# [ ] all
+# Why: It is full only when the last gradient is there, and then backward has ended.
+#
+# One rank skips a layer in forward; the others use it. What happens without find_unused_parameters?
+# [ ] an error at once
+# [x] the others hang in backward
+# [ ] the gradient is taken as zero
+# Why: They send their bucket and wait for a rank that has nothing to send.
+#
+# A replica spans two GPUs of a node with eight. How many processes does DDP need there?
+# [ ] 8
+# [x] 4
+# [ ] 2
+# Why: One process per replica, with device_ids=None; each takes two GPUs.
+#
+# torch.compile makes one graph of the backward pass. When does the first bucket leave?
+# [ ] when its own layers are done
+# [x] when all of the graph has run
+# [ ] in the next pass
+# Why: A graph gives back its gradients when it ends, so the compiler cuts it at buckets.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/07_ddp.ipynb).
 #
@@ -1547,9 +1584,15 @@ from torch import nn
 from course_lib import check, hint, solution
 
 # %% [markdown] tags=["exercise"]
-# **7.1** GPT-2 with 1,557,611,200 parameters, fp32 and AdamW, trains on one GPU of 40 GB (10⁹ bytes); activations and all the rest are 12 GB. With DDP on two such GPUs, the same
+# ### 7.1 Calculate: fits on one GPU, dies on two
+#
+# GPT-2 with 1,557,611,200 parameters, fp32 and AdamW, trains on one GPU of 40 GB (10⁹ bytes); activations and all the rest are 12 GB. With DDP on two such GPUs, the same
 # micro-batch on each, it dies in the second backward pass: out of memory. Give the GB that it takes on one GPU, and that it would take on each of two. Which one change fixes it: `"bucket_cap_mb=1"`,
 # `"gradient_as_bucket_view=True"`, `"find_unused_parameters=True"` or `"more GPUs"`?
+
+# %% [raw] tags=["hints"]
+# What does a rank of DDP hold that one process without DDP does not? Section 7.5 names it.
+# AdamW in fp32 needs 16 bytes a parameter. All buckets together are as large as what?
 
 # %% tags=["exercise"]
 alone, on_each, remedy = ..., ..., ...
@@ -1561,7 +1604,9 @@ remedy = "gradient_as_bucket_view=True"
 check("7.1", [alone, on_each, remedy])
 
 # %% [markdown] tags=["exercise"]
-# **7.2** Five traces of GPT-2 124M (498 MB of gradients) under DDP. Each GPU is an A100 with a port of 25 GB/s and 9.6 µs a step (NCCL's number until release 2.17). Times are those of the last backward pass of an update, in ms from its
+# ### 7.2 Debug: five traces
+#
+# Five traces of GPT-2 124M (498 MB of gradients) under DDP. Each GPU is an A100 with a port of 25 GB/s and 9.6 µs a step (NCCL's number until release 2.17). Times are those of the last backward pass of an update, in ms from its
 # start:
 #
 # | run | GPUs | micro-batches | all-reduces in an update | the first begins | backward ends | the last one ends | the link is busy for |
@@ -1573,6 +1618,11 @@ check("7.1", [alone, on_each, remedy])
 # | E | 8 | 4 | 52 | 11.0 | 29.9 | 47.6 | 36.6 |
 #
 # What would you change first in each? `"larger buckets"`, `"smaller buckets"`, `"more tokens per GPU"` in each pass, `"no_sync"`, or `"nothing"`? Each answer fits once.
+
+# %% [raw] tags=["hints"]
+# For each: when could the first bucket go, and what is the link doing all the time?
+# 498 MB are some 35 ms at 25 GB/s: what does the link of B do for 295 ms?
+# C and D send alike. Compare how long each computes.
 
 # %% tags=["exercise"]
 change = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
@@ -1588,8 +1638,14 @@ change = {
 check("7.2", change)
 
 # %% [markdown] tags=["exercise"]
-# **7.3** (two published mistakes, notes 000 and 004) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
+# ### 7.3 Debug: "periodically"
+#
+# (two published mistakes, notes 000 and 004) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
 # they say. Fix it: `gradients[step][rank]` is what each rank found, the optimizer is SGD. Return the weight of every replica after all steps.
+
+# %% [raw] tags=["hints"]
+# How often do ranks exchange, and what do they all know afterwards?
+# The mean, not the sum, and in every step: weight - learning rate · mean.
 
 
 # %% tags=["exercise"]
@@ -1615,8 +1671,14 @@ def replicas(
 check("7.3", replicas)
 
 # %% [markdown] tags=["exercise"]
-# **7.4** LLaMA-2 7B on H100 that compute 794.5 TFLOP/s and send 50 GB/s one way. DDP, fp32 gradients and a batch of $2^{22}$ tokens (4M) for all GPUs together, if nothing else is said. Is the backward pass at least as
+# ### 7.4 Predict: does it hide?
+#
+# LLaMA-2 7B on H100 that compute 794.5 TFLOP/s and send 50 GB/s one way. DDP, fp32 gradients and a batch of $2^{22}$ tokens (4M) for all GPUs together, if nothing else is said. Is the backward pass at least as
 # long as the exchange, so that it can hide? Guess all six. Then give the tokens that a GPU needs for it in the first case (take $2(n-1)/n$ as 2), and look at your guesses again.
+
+# %% [raw] tags=["hints"]
+# What counts is the tokens of one GPU in the pass that exchanges. What cancels?
+# 4 N T / F = 2 · 4 N / β: which of the six change T, and which the bytes of a gradient?
 
 # %% tags=["exercise"]
 tokens = ...
@@ -1644,8 +1706,14 @@ hides = {
 check("7.4", [tokens, hides])
 
 # %% [markdown] tags=["exercise"]
-# **7.5** `sizes` are the bytes of the gradients in the order in which they become ready. A bucket closes as soon as it holds *at least* its limit: `first` for the first
+# ### 7.5 Implement: bucketing
+#
+# `sizes` are the bytes of the gradients in the order in which they become ready. A bucket closes as soon as it holds *at least* its limit: `first` for the first
 # bucket, `cap` for the others. Return the bytes of each bucket. The last one may hold less.
+
+# %% [raw] tags=["hints"]
+# Add first, then compare: at least the limit.
+# Do not lose the last bucket.
 
 
 # %% tags=["exercise"]
@@ -1665,8 +1733,15 @@ def fill(sizes: list[int], cap: int, first: int) -> list[int]:
 check("7.5", fill)
 
 # %% [markdown] tags=["exercise"]
-# **7.6** 16 gradients of 8 MiB each, DDP's default limits (1 MiB, then 25 MiB), 20 updates with accumulation 4. How many all-reduces does the run make with `no_sync`, without it, and with `no_sync` and
+# ### 7.6 Predict: how many all-reduces?
+#
+# 16 gradients of 8 MiB each, DDP's default limits (1 MiB, then 25 MiB), 20 updates with accumulation 4. How many all-reduces does the run make with `no_sync`, without it, and with `no_sync` and
 # `find_unused_parameters=True` (sections 7.4 and 7.6)? Then count them, if you like, with section 7.5's cells.
+
+# %% [raw] tags=["hints"]
+# 8 ≥ 1: the first bucket has one gradient. How many have the next ones?
+# How many buckets has the first exchange? And with find_unused_parameters?
+# With find_unused_parameters the ranks also tell each other who used what.
 
 # %% tags=["exercise"]
 with_no_sync, without, find_unused = ..., ..., ...
@@ -1679,8 +1754,14 @@ find_unused = 20 * (buckets + 1)  # never one bucket, and the marks of who used 
 check("7.6", [with_no_sync, without, find_unused])
 
 # %% [markdown] tags=["exercise"]
-# **7.7** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Fix the module, without `find_unused_parameters`: the same outputs, and
+# ### 7.7 Debug: the hang
+#
+# Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Fix the module, without `find_unused_parameters`: the same outputs, and
 # every parameter takes part in the graph.
+
+# %% [raw] tags=["hints"]
+# Compute the branch in any case.
+# Something times zero is in the graph.
 
 
 # %% tags=["exercise"]
@@ -1709,8 +1790,14 @@ class Branches(nn.Module):
 check("7.7", Branches)
 
 # %% [markdown] tags=["exercise"]
-# **7.8** Bucket $i$ is full at `ready[i]` and needs `travel[i]` seconds on the link, which carries one at a time, in order. The last bucket is full when the backward pass ends. How many
+# ### 7.8 Implement: the exposed time
+#
+# Bucket $i$ is full at `ready[i]` and needs `travel[i]` seconds on the link, which carries one at a time, in order. The last bucket is full when the backward pass ends. How many
 # seconds of communication are exposed?
+
+# %% [raw] tags=["hints"]
+# Two things must have happened before a bucket can start. Which?
+# It starts at max(full, the link is free); backward ends at ready[-1].
 
 
 # %% tags=["exercise"]
@@ -1727,10 +1814,17 @@ def exposed(ready: list[float], travel: list[float]) -> float:
 check("7.8", exposed)
 
 # %% [markdown] tags=["exercise"]
-# **7.9** Two ranks train in `DistributedDataParallel`: a model with BatchNorm, AdamW, gradients clipped by their norm, PowerSGD with error feedback, and batches of their own. Right after the 100th backward pass both
+# ### 7.9 Predict: equal on all ranks?
+#
+# Two ranks train in `DistributedDataParallel`: a model with BatchNorm, AdamW, gradients clipped by their norm, PowerSGD with error feedback, and batches of their own. Right after the 100th backward pass both
 # write down what they have. What is equal on both, up to rounding?
 #
 # Then rank 0 saves weights, buffers and AdamW's states, and both ranks start again from that file. One of the seven is lost that way, and training goes on differently. Which one?
+
+# %% [raw] tags=["hints"]
+# What of the seven is made of a rank's own samples, and not exchanged since?
+# When does DDP broadcast buffers: before or after the forward pass that moves them?
+# Which of them is neither in the file nor made anew by the next pass?
 
 # %% tags=["exercise"]
 equal = {
@@ -1758,11 +1852,20 @@ lost = "what PowerSGD has left out"  # rank 1's running mean would have been ove
 check("7.9", [equal, lost])
 
 # %% [markdown] tags=["exercise"]
-# **7.10** Write DDP: a `Bucket`, and the wrapper around a module. `fill(parameters, cap_bytes, first_bytes)` divides parameters into lists, one for each bucket; `after_backward(action)` calls `action` when the backward pass
+# ### 7.10 Build: DDP from hooks
+#
+# Write DDP: a `Bucket`, and the wrapper around a module. `fill(parameters, cap_bytes, first_bytes)` divides parameters into lists, one for each bucket; `after_backward(action)` calls `action` when the backward pass
 # that is running has ended. `all_reduce(flat)` begins to sum a tensor over ranks, in place, and returns something with a `wait()`.
 #
 # Five steps, each checked on two or three real ranks: (1) one bucket, its gradients made by hand; (2) the whole wrapper: weights as on rank 0, buckets sent while backward runs and in one order
 # on all ranks, gradients that are the mean; (3) `no_sync`; (4) parameters that a rank does not use; (5) the same on *your* ring of exercise 6.11. What passes is kept as `mine/ddp.py`.
+
+# %% [raw] tags=["hints"]
+# take: `.grad / ranks` into the parameter's view of the flat tensor; and `.grad` becomes the view, so that the mean arrives where the optimizer looks.
+# Three places: the constructor broadcasts and sets hooks, `_ready` is what a hook calls, `_finish` is what `after_backward` calls. Who calls `after_backward`, and how often?
+# Send buckets from a counter on: the next one only if it waits for no gradient, and so on until one does.
+# no_sync: while it is open, `_ready` does nothing at all.
+# Unused: at the end of backward some parameters are still waited for. Take their gradient as it is, or zeros if there is none; then send what is full.
 
 # %% tags=["exercise"]
 from collections.abc import Iterator

@@ -347,18 +347,6 @@ def _raced(ddp: Any) -> Callable[[], object]:
 
 DDP = build(
     "ddp",
-    title="DDP from hooks",
-    hints=(
-        "take: `.grad / ranks` into the parameter's view of the flat tensor; and `.grad` becomes "
-        "the view, so that the mean arrives where the optimizer looks.",
-        "Three places: the constructor broadcasts and sets hooks, `_ready` is what a hook calls, "
-        "`_finish` is what `after_backward` calls. Who calls `after_backward`, and how often?",
-        "Send buckets from a counter on: the next one only if it waits for no gradient, and so on "
-        "until one does.",
-        "no_sync: while it is open, `_ready` does nothing at all.",
-        "Unused: at the end of backward some parameters are still waited for. Take their gradient "
-        "as it is, or zeros if there is none; then send what is full.",
-    ),
     steps=(
         compare("a bucket", ("Bucket.take", "Bucket.send", "Bucket.receive"), _bucketed, _a_bucket),
         compare(

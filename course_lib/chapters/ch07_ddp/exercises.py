@@ -4,7 +4,6 @@ from typing import Any
 
 from course_lib.chapters.ch07_ddp import builds
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -39,15 +38,7 @@ _REMEDIES = (
 )
 
 
-@exercise(
-    "7.1",
-    kind="calculate",
-    title="fits on one GPU, dies on two",
-    hints=(
-        "What does a rank of DDP hold that one process without DDP does not? Section 7.5 names it.",
-        "AdamW in fp32 needs 16 bytes a parameter. All buckets together are as large as what?",
-    ),
-)
+@exercise("7.1")
 def _dies_on_two(answer: Any) -> None:
     expect_parts(answer, 3, "GB on one GPU, GB on each of two, and a remedy")
     reasons = {
@@ -72,30 +63,13 @@ _TRACES = {
 }
 
 
-@exercise(
-    "7.2",
-    kind="debug",
-    title="five traces",
-    hints=(
-        "For each: when could the first bucket go, and what is the link doing all the time?",
-        "498 MB are some 35 ms at 25 GB/s: what does the link of B do for 295 ms?",
-        "C and D send alike. Compare how long each computes.",
-    ),
-)
+@exercise("7.2")
 def _traces(answer: Any) -> None:
     each = ", ".join(repr(change) for change, _ in _TRACES.values())
     expect_entries(answer, _TRACES, "a dict with a change for each run", each=f"one of {each}")
 
 
-@exercise(
-    "7.3",
-    kind="debug",
-    title='"periodically"',
-    hints=(
-        "How often do ranks exchange, and what do they all know afterwards?",
-        "The mean, not the sum, and in every step: weight - learning rate · mean.",
-    ),
-)
+@exercise("7.3")
 def _replicas(function: Any) -> None:
     cases = [
         ((1.0, [[0.2, 0.6]], 0.1), [0.96, 0.96], "the mean 0.4, times 0.1, is subtracted"),
@@ -107,15 +81,7 @@ def _replicas(function: Any) -> None:
     expect_calls(function, cases, signature=signature, rel=1e-9)
 
 
-@exercise(
-    "7.4",
-    kind="predict",
-    title="does it hide?",
-    hints=(
-        "What counts is the tokens of one GPU in the pass that exchanges. What cancels?",
-        "4 N T / F = 2 · 4 N / β: which of the six change T, and which the bytes of a gradient?",
-    ),
-)
+@exercise("7.4")
 def _hides(answer: Any) -> None:
     expect_parts(answer, 2, "a number of tokens, and a dict of True and False")
     # The limit of many ranks: 2(n-1)/n is 2, twice that of two ranks.
@@ -140,12 +106,7 @@ def _hides(answer: Any) -> None:
     expect_entries(answer[1], right, "a dict of True and False", each="True or False")
 
 
-@exercise(
-    "7.5",
-    kind="implement",
-    title="bucketing",
-    hints=("Add first, then compare: at least the limit.", "Do not lose the last bucket."),
-)
+@exercise("7.5")
 def _bucketing(function: Any) -> None:
     calls: tuple[Any, ...] = (
         ([4] * 16, 25, 1, "the first closes at once, the others at 28"),
@@ -159,16 +120,7 @@ def _bucketing(function: Any) -> None:
     expect_calls(function, cases, signature="fill(sizes, cap, first)")
 
 
-@exercise(
-    "7.6",
-    kind="predict",
-    title="how many all-reduces?",
-    hints=(
-        "8 ≥ 1: the first bucket has one gradient. How many have the next ones?",
-        "How many buckets has the first exchange? And with find_unused_parameters?",
-        "With find_unused_parameters the ranks also tell each other who used what.",
-    ),
-)
+@exercise("7.6")
 def _how_many(answer: Any) -> None:
     buckets = len(ddp_buckets([8 * MIB] * 16))
     once, always = (gradient_syncs(80, 4, no_sync) for no_sync in (True, False))
@@ -182,12 +134,7 @@ def _how_many(answer: Any) -> None:
     )
 
 
-@exercise(
-    "7.7",
-    kind="debug",
-    title="the hang",
-    hints=("Compute the branch in any case.", "Something times zero is in the graph."),
-)
+@exercise("7.7")
 def _hang(answer: Any) -> None:
     import torch
 
@@ -217,15 +164,7 @@ def _hang(answer: Any) -> None:
             raise Wrong("gave `sometimes` a gradient for both=False, expected 0")
 
 
-@exercise(
-    "7.8",
-    kind="implement",
-    title="the exposed time",
-    hints=(
-        "Two things must have happened before a bucket can start. Which?",
-        "It starts at max(full, the link is free); backward ends at ready[-1].",
-    ),
-)
+@exercise("7.8")
 def _exposed(function: Any) -> None:
     calls = {
         ((5, 10, 15), (10, 10, 10)): "the link is the bottleneck: 5 + 30 - 15",
@@ -258,16 +197,7 @@ _BOTH_HAVE = {
 }
 
 
-@exercise(
-    "7.9",
-    kind="predict",
-    title="equal on all ranks?",
-    hints=(
-        "What of the seven is made of a rank's own samples, and not exchanged since?",
-        "When does DDP broadcast buffers: before or after the forward pass that moves them?",
-        "Which of them is neither in the file nor made anew by the next pass?",
-    ),
-)
+@exercise("7.9")
 def _equal(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of True and False, and one of its keys")
     expect_entries(answer[0], _BOTH_HAVE, "a dict of True and False", each="True or False")
@@ -276,42 +206,3 @@ def _equal(answer: Any) -> None:
 
 
 BUILDS = (builds.DDP,)
-QUIZ = (
-    Question(
-        "How often do the ranks of DDP exchange gradients?",
-        ("at every update", "once an epoch", "whenever they have time"),
-        answer=0,
-        why="After one update with different gradients the replicas would differ forever.",
-    ),
-    Question(
-        "You double the GPUs from 64 to 128, with the same batch per GPU. Each rank's bytes …",
-        ("double", "halve", "stay nearly the same"),
-        answer=2,
-        why="2(n-1)/n · 4N: 1.97 and 1.98 times 4N. Only the number of latencies doubles.",
-    ),
-    Question(
-        "One bucket for everything. How much of the communication hides behind backward?",
-        ("none", "half", "all"),
-        answer=0,
-        why="It is full only when the last gradient is there, and then backward has ended.",
-    ),
-    Question(
-        "One rank skips a layer in forward; the others use it. What happens without "
-        "find_unused_parameters?",
-        ("an error at once", "the others hang in backward", "the gradient is taken as zero"),
-        answer=1,
-        why="They send their bucket and wait for a rank that has nothing to send.",
-    ),
-    Question(
-        "A replica spans two GPUs of a node with eight. How many processes does DDP need there?",
-        ("8", "4", "2"),
-        answer=1,
-        why="One process per replica, with device_ids=None; each takes two GPUs.",
-    ),
-    Question(
-        "torch.compile makes one graph of the backward pass. When does the first bucket leave?",
-        ("when its own layers are done", "when all of the graph has run", "in the next pass"),
-        answer=1,
-        why="A graph gives back its gradients when it ends, so the compiler cuts it at buckets.",
-    ),
-)

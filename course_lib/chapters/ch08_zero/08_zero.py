@@ -1139,7 +1139,7 @@ for version in result.versions:
     assert version.sent == version.predicted_sent
 
 # %%
-from course_lib.demos.zero.program import sent_volume as volume
+from course_lib.demos.zero import sent_volume as volume
 
 figures.stored_by_version(
     {version.name: version.stored for version in result.versions},
@@ -1206,6 +1206,55 @@ from course_lib import quiz
 
 quiz("8")
 
+# %% [raw] tags=["quiz"]
+# Why does plain data parallelism store the optimizer states on each GPU?
+# [x] each GPU does the same update
+# [ ] each GPU has other gradients after the all-reduce
+# [ ] the network is too slow to share them
+# Why: After the all-reduce all gradients are equal, and so are states and new weights.
+#
+# Stage 2 sends as much as plain data parallelism. Why?
+# [ ] it compresses the gradients
+# [x] an all-reduce is a reduce-scatter and an all-gather, and so is stage 2
+# [ ] it sends less often
+# Why: The update moves between the halves; the second half carries weights.
+#
+# A pipeline runs 32 micro-batches in an update. Stages 1 and 2 both fit. Which one?
+# [x] stage 1
+# [ ] stage 2
+# [ ] either: they send the same bytes
+# Why: Stage 2 reduces every micro-batch: 33 halves of an all-reduce instead of 2.
+#
+# Stage 3, and F/β is 16,000 tokens. Each GPU has 4,000 in a micro-batch. What happens?
+# [ ] the messages hide behind computing
+# [x] messages take four times as long as computing
+# [ ] it depends on the size of the model
+# Why: Both take equally long at F/β tokens; computing shrinks with the tokens.
+#
+# 128 GPUs instead of 64, stage 1, 7.5B parameters. What becomes of the 31.4 GB?
+# [ ] 15.7 GB
+# [x] 30.7 GB
+# [ ] 31.4 GB
+# Why: Only 12P/n halves, from 1.4 to 0.7 GB. Weights and gradients stay whole.
+#
+# Your activations do not fit. Which stage helps most?
+# [ ] stage 2
+# [ ] stage 3
+# [x] none: ZeRO does not cut activations
+# Why: It may free memory for them, but each GPU keeps its own samples' activations.
+#
+# A rank clips its shard by the norm of its shard, on 16 ranks. The whole gradient's norm?
+# [x] up to 4 times the limit
+# [ ] the limit
+# [ ] a sixteenth of the limit
+# Why: Each part has the limit as its norm: the root of 16 · limit².
+#
+# Norms shall not decay, and a unit is one flat vector that is cut. What still works?
+# [ ] two groups of parameters, given to the optimizer
+# [x] a vector of marks, padded and cut like the weights
+# [ ] a decay of the whole vector, with the norms put back by the next all-gather
+# Why: Decay shrinks each number by itself, so its marks can be cut in the same places.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/08_zero.ipynb).
 #
@@ -1223,9 +1272,16 @@ from course_lib.chapters.ch08_zero import zero_choice
 
 
 # %% [markdown] tags=["exercise"]
-# **8.1** 128 billion parameters on 16 GPUs, trained as Megatron-LM does: weights in bf16, gradients in fp32, 12 bytes of optimizer. Model
+# ### 8.1 Calculate: ZeRO with fp32 gradients
+#
+# 128 billion parameters on 16 GPUs, trained as Megatron-LM does: weights in bf16, gradients in fp32, 12 bytes of optimizer. Model
 # states per GPU in GB (10⁹ bytes) under stage 1, 2 and 3? And how many times as many bytes as plain data parallelism does
 # stage 1 send, with one micro-batch?
+
+# %% [raw] tags=["hints"]
+# Which of 2 + 4 + 12 bytes does the stage cut, and into how many parts?
+# Stage 1: 6 · 128 + 12 · 128 / 16.
+# Plain: two halves of 4P bytes. What does the second half carry in stage 1?
 
 # %% tags=["exercise"]
 stage_1, stage_2, stage_3 = ..., ..., ...
@@ -1239,12 +1295,19 @@ times = (4 + 2) / (4 + 4)  # gradients, then weights; gradients twice
 check("8.1", [stage_1, stage_2, stage_3, times])
 
 # %% [markdown] tags=["exercise"]
-# **8.2** 32 billion parameters, 16 bytes each (2 + 2 + 12), on GPUs that have 68 GB (10⁹ bytes) of room for model states. How
+# ### 8.2 Predict: the stage that fits, and its price
+#
+# 32 billion parameters, 16 bytes each (2 + 2 + 12), on GPUs that have 68 GB (10⁹ bytes) of room for model states. How
 # few GPUs are enough for stage 1, 2 and 3? Write `"never"` where no number is.
 #
 # You are given 64 GPUs, and an update has 8 micro-batches. Take the lowest stage that fits. How many times as many bytes as
 # plain data parallelism does it send in an update? And how many tokens must a GPU have in a micro-batch for the messages to hide, if it
 # computes 400 TFLOP/s and sends 50 GB/s? Guess each number before you compute it.
+
+# %% [raw] tags=["hints"]
+# A stage keeps 4, 2 or 0 of the 16 bytes whole. What room do they leave for the rest?
+# Count halves of an all-reduce in an update of 8 micro-batches: 2, 2, 9 or 24.
+# 6PT FLOP take as long as 3 · 2P bytes when T = F / β. The model's size cancels.
 
 # %% tags=["exercise"]
 fewest = [..., ..., ...]
@@ -1261,9 +1324,15 @@ tokens = 400e12 / 50e9
 check("8.2", [fewest, times, tokens])
 
 # %% [markdown] tags=["exercise"]
-# **8.3** Every rank calls this function with its own `part` of the gradient.
+# ### 8.3 Debug: the wrong clip norm
+#
+# Every rank calls this function with its own `part` of the gradient.
 # `all_reduce(tensor)` returns the sum of the tensors of all ranks. The training diverges, and only with more than
 # one rank. Fix it. A gradient within the limit must stay as it is.
+
+# %% [raw] tags=["hints"]
+# Which part of a norm can be summed?
+# Sum the squares, then take the root.
 
 
 # %% tags=["exercise"]
@@ -1282,9 +1351,15 @@ def clip_part(part: torch.Tensor, limit: float, all_reduce) -> torch.Tensor:
 check("8.3", clip_part)
 
 # %% [markdown] tags=["exercise"]
-# **8.4** Which stage would you take? bf16 with AdamW and a master copy (16 bytes), GPUs of 80 GB (10⁹ bytes). Beside the model states there are activations, given here in GB, and what each stage holds for a moment in
+# ### 8.4 Predict: which stage?
+#
+# Which stage would you take? bf16 with AdamW and a master copy (16 bytes), GPUs of 80 GB (10⁹ bytes). Beside the model states there are activations, given here in GB, and what each stage holds for a moment in
 # the passes (section 8.2; in stage 1 nothing, as in Megatron-LM). Leave 2 GB free for the framework and for buckets. Take the lowest stage that fits, 0 for plain DDP, or `"none"`. A model's parameters are
 # `models.MODELS["llama2-7b"].parameters().total`, those of one layer `models.MODELS["llama2-7b"].layer_parameters(0).total`, those of norm and head `models.MODELS["llama2-7b"].head_parameters().total`.
+
+# %% [raw] tags=["hints"]
+# Go up from stage 0 and stop at the first that fits: higher ones send more, or more often.
+# zero.zero_stages has the states. For a moment: 2P, nothing, 2(2P_l + P_h), and in stage 3 whole weights, 2(2P_l + P_r), on top.
 
 # %% tags=["exercise"]
 stage = {
@@ -1308,8 +1383,14 @@ stage = {
 check("8.4", stage)
 
 # %% [markdown] tags=["exercise"]
-# **8.5** Six DeepSpeed jobs that do not do what somebody expected. Which key would you look at first? Section 8.7's table has them; each of these fits once: `"gradient_clipping"`, `"overlap_comm"`, `"pin_memory"`,
+# ### 8.5 Debug: six jobs, six keys
+#
+# Six DeepSpeed jobs that do not do what somebody expected. Which key would you look at first? Section 8.7's table has them; each of these fits once: `"gradient_clipping"`, `"overlap_comm"`, `"pin_memory"`,
 # `"reduce_bucket_size"`, `"stage3_param_persistence_threshold"`, `"zero_allow_untested_optimizer"`.
+
+# %% [raw] tags=["hints"]
+# First those where a number gives it away: 2 GB, and how many elements a tiny model has.
+# Which of them has another default in stage 3, and which had another one before 2026?
 
 # %% tags=["exercise"]
 look_at = {
@@ -1333,9 +1414,16 @@ look_at = {
 check("8.5", look_at)
 
 # %% [markdown] tags=["exercise"]
-# **8.6** A unit's tensors are laid end to end, padded at the end to a multiple of `ranks`, and cut into equal
+# ### 8.6 Implement: whose weights decay
+#
+# A unit's tensors are laid end to end, padded at the end to a multiple of `ranks`, and cut into equal
 # parts. `sizes` has the number of elements of each tensor, and `decays` says which tensors decay. Return the marks of one
 # rank's part (section 8.4): for each of its elements 1 if it decays, else 0. Padding does not decay.
+
+# %% [raw] tags=["hints"]
+# Write the marks of the whole vector first, one for each element of each tensor.
+# How large is a part when the padding counts, too? Round elements / ranks up.
+# Rank r has the elements from r · part to (r + 1) · part, of the padded vector.
 
 
 # %% tags=["exercise"]
@@ -1354,10 +1442,16 @@ def own_marks(sizes: list[int], decays: list[bool], ranks: int, rank: int) -> li
 check("8.6", own_marks)
 
 # %% [markdown] tags=["exercise"]
-# **8.7** 1,000,000 parameters, weights and gradients with 2
+# ### 8.7 Predict: the volume with accumulation
+#
+# 1,000,000 parameters, weights and gradients with 2
 # bytes, 4 ranks, 8 micro-batches per update. Guess, then compute the bytes that each rank sends in one update
 # under plain data parallelism (with `no_sync`) and stage 1, 2, 3. (To see the same happen: `course demo zero
 # --ranks 4 --accumulation 4 --batch 16`.)
+
+# %% [raw] tags=["hints"]
+# A half is 3/4 · 2,000,000 bytes.
+# Which stage can wait for the last micro-batch?
 
 # %% tags=["exercise"]
 sent = [..., ..., ..., ...]
@@ -1368,9 +1462,15 @@ sent = [2 * half, 2 * half, (8 + 1) * half, 8 * 3 * half]
 check("8.7", sent)
 
 # %% [markdown] tags=["exercise"]
-# **8.8** 13 billion parameters, bf16 with AdamW and a master copy, optimizer offloaded. On
+# ### 8.8 Calculate: offload
+#
+# 13 billion parameters, bf16 with AdamW and a master copy, optimizer offloaded. On
 # one GPU: bytes in the host's memory; seconds per update over PCIe 4 (31.5 · 10⁹ B/s each way), gradients there
 # and weights back one after the other. And the seconds with ZeRO 2 on 8 GPUs, each with a slot of its own?
+
+# %% [raw] tags=["hints"]
+# Which 12 of the 16 bytes move?
+# Gradients and weights have 2 bytes each.
 
 # %% tags=["exercise"]
 host_bytes, seconds, seconds_on_8 = ..., ..., ...
@@ -1382,9 +1482,15 @@ seconds_on_8 = seconds / 8
 check("8.8", [host_bytes, seconds, seconds_on_8])
 
 # %% [markdown] tags=["exercise"]
-# **8.9** This configuration is meant for 4 GPUs, and DeepSpeed refuses it. Once that is fixed, the losses differ from
+# ### 8.9 Debug: a configuration
+#
+# This configuration is meant for 4 GPUs, and DeepSpeed refuses it. Once that is fixed, the losses differ from
 # those of DDP, which does not clip, and each GPU still holds all gradients. Keep the global batch of 64 and the
 # micro-batch of 4. Fix the rest: gradients sharded, weights whole, no clipping in any version.
+
+# %% [raw] tags=["hints"]
+# 64 = 4 · accumulation · 4.
+# Which default changed in 2026?
 
 # %% tags=["exercise"]
 config = {
@@ -1401,7 +1507,9 @@ config["zero_optimization"]["stage"] = 2
 check("8.9", config)
 
 # %% [markdown] tags=["exercise"]
-# **8.10** Six programs train the same model on 4 ranks: a million parameters in fp32 with AdamW, 4 micro-batches an update. From each you have what a rank holds after the backward pass, and the collectives of one
+# ### 8.10 Debug: which run is which?
+#
+# Six programs train the same model on 4 ranks: a million parameters in fp32 with AdamW, 4 micro-batches an update. From each you have what a rank holds after the backward pass, and the collectives of one
 # update, with the bytes of the whole tensors:
 #
 # | run | weights | gradients | optimizer | collectives |
@@ -1414,6 +1522,11 @@ check("8.9", config)
 # | F | 4 MB | 4 MB | 2 MB | reduce-scatter 4 MB, all-gather 4 MB |
 #
 # Which is which: `"DDP"`, `"DDP without no_sync"`, `"ZeRO 1"`, `"ZeRO 2"`, `"ZeRO 3"` and `"ZeroRedundancyOptimizer"`? And how many bytes does a rank send in E, which is the most of all?
+
+# %% [raw] tags=["hints"]
+# First what is held: which of the three states has a quarter on each rank?
+# Then what travels: once an update, or in each of the 4 micro-batches?
+# On a ring each rank sends 3/4 of a reduce-scatter's or an all-gather's tensor.
 
 # %% tags=["exercise"]
 which = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ..., "F": ...}
@@ -1432,12 +1545,21 @@ sent = 3 / 4 * (16e6 + 32e6)
 check("8.10", [which, sent])
 
 # %% [markdown] tags=["exercise"]
-# **8.11** Write ZeRO 1 and 2, and the clipping that goes with them. Each rank's loss is its share of the mean loss, so gradients are *summed* over ranks. Given are `flatten(tensors, ranks)`, one padded
+# ### 8.11 Build: ZeRO 1 and 2
+#
+# Write ZeRO 1 and 2, and the clipping that goes with them. Each rank's loss is its share of the mean loss, so gradients are *summed* over ranks. Given are `flatten(tensors, ranks)`, one padded
 # vector; `views(flat, like)`, pairs of a tensor and its piece of the vector; `units_of(model, layers)`, pairs of a module and its
 # parameters; `wire.all_reduce`, `wire.all_gather` and `wire.reduce_scatter`, each from a tensor to a new one; and chapter 7's `after_backward`.
 #
 # Four steps on two and three real ranks, with sizes that do not divide: (1) a unit by itself; (2) updates of stage 1, against one process, with the bytes of the optimizer and of the messages; (3) `clip`; (4) stage 2, where units are reduced while
 # backward runs, also if ranks use different parameters, or leave a whole unit out. What passes is kept as `mine/zero.py`.
+
+# %% [raw] tags=["hints"]
+# reduce: the same `flatten` for the gradients, in the same order, and a reduce-scatter of the vector. What does a parameter without a gradient lay into it?
+# Micro-batches: `gradient` may be there already; then the new part is added.
+# step: reduce what is not reduced; every master gets its gradient in fp32; the optimizer steps; gradients are dropped; every unit publishes.
+# clip: the square of a norm is a sum, so it may be summed over parts, units and ranks; one all-reduce of one number, then the root.
+# Stage 2: at the first gradient of a pass `waiting` becomes a copy of `order`, and `after_backward(self._finish)` is called. Then: while the first that waits has all its gradients, take it out and reduce it.
 
 # %% tags=["exercise"]
 from collections.abc import Callable, Iterable

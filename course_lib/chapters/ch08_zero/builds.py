@@ -439,19 +439,6 @@ def _torchs_zero() -> Callable[[], object]:
 
 ZERO = build(
     "zero",
-    title="ZeRO 1 and 2",
-    hints=(
-        "reduce: the same `flatten` for the gradients, in the same order, and a reduce-scatter of "
-        "the vector. What does a parameter without a gradient lay into it?",
-        "Micro-batches: `gradient` may be there already; then the new part is added.",
-        "step: reduce what is not reduced; every master gets its gradient in fp32; the optimizer "
-        "steps; gradients are dropped; every unit publishes.",
-        "clip: the square of a norm is a sum, so it may be summed over parts, units and ranks; one "
-        "all-reduce of one number, then the root.",
-        "Stage 2: at the first gradient of a pass `waiting` becomes a copy of `order`, and "
-        "`after_backward(self._finish)` is called. Then: while the first that waits has all its "
-        "gradients, take it out and reduce it.",
-    ),
     steps=(
         compare("a unit", ("Unit.part", "Unit.reduce", "Unit.publish"), _one_unit, _a_unit, _THREE),
         compare(

@@ -6,7 +6,6 @@ from typing import Any
 
 from course_lib.chapters.ch08_zero import builds, zero_choice
 from course_lib.checking import (
-    Question,
     Wrong,
     call,
     exercise,
@@ -29,16 +28,7 @@ from course_lib.theory.step.batching import Batching
 _MIXED = RECIPES["mixed-16"]
 
 
-@exercise(
-    "8.1",
-    kind="calculate",
-    title="ZeRO with fp32 gradients",
-    hints=(
-        "Which of 2 + 4 + 12 bytes does the stage cut, and into how many parts?",
-        "Stage 1: 6 · 128 + 12 · 128 / 16.",
-        "Plain: two halves of 4P bytes. What does the second half carry in stage 1?",
-    ),
-)
+@exercise("8.1")
 def _table_1(answer: Any) -> None:
     plain, *cut = zero.zero_stages(128 * 10**9, 16, RECIPES["megatron-18"]).bills
     reasons = (
@@ -53,16 +43,7 @@ def _table_1(answer: Any) -> None:
     expect_numbers(answer, "three numbers in GB and a factor", *rows, factor)
 
 
-@exercise(
-    "8.2",
-    kind="predict",
-    title="the stage that fits, and its price",
-    hints=(
-        "A stage keeps 4, 2 or 0 of the 16 bytes whole. What room do they leave for the rest?",
-        "Count halves of an all-reduce in an update of 8 micro-batches: 2, 2, 9 or 24.",
-        "6PT FLOP take as long as 3 · 2P bytes when T = F / β. The model's size cancels.",
-    ),
-)
+@exercise("8.2")
 def _fitting(answer: Any) -> None:
     expect_parts(answer, 3, "the GPUs of three stages, a factor and a number of tokens")
     count, given_ranks, right = 32 * 10**9, 64, {}
@@ -116,12 +97,7 @@ def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]
     raise Wrong("called all_reduce more than four times, expected one call of one number")
 
 
-@exercise(
-    "8.3",
-    kind="debug",
-    title="the wrong clip norm",
-    hints=("Which part of a norm can be summed?", "Sum the squares, then take the root."),
-)
+@exercise("8.3")
 def _clip(function: Any) -> None:
     import torch
 
@@ -166,16 +142,7 @@ def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str
     return (fitting[0] if fitting else "none"), f"the stages need {listed}"
 
 
-@exercise(
-    "8.4",
-    kind="predict",
-    title="which stage?",
-    hints=(
-        "Go up from stage 0 and stop at the first that fits: higher ones send more, or more often.",
-        "zero.zero_stages has the states. For a moment: 2P, nothing, "
-        "2(2P_l + P_h), and in stage 3 whole weights, 2(2P_l + P_r), on top.",
-    ),
-)
+@exercise("8.4")
 def _which_stage(answer: Any) -> None:
     right = {
         f"{name} on {gpus} GPUs, {gb} GB": _lowest_stage(name, gpus, gb) for name, gpus, gb in _JOBS
@@ -211,29 +178,12 @@ _KEYS = {
 }
 
 
-@exercise(
-    "8.5",
-    kind="debug",
-    title="six jobs, six keys",
-    hints=(
-        "First those where a number gives it away: 2 GB, and how many elements a tiny model has.",
-        "Which of them has another default in stage 3, and which had another one before 2026?",
-    ),
-)
+@exercise("8.5")
 def _keys(answer: Any) -> None:
     expect_entries(answer, _KEYS, "a dict with a key for each job", each="a key of the table")
 
 
-@exercise(
-    "8.6",
-    kind="implement",
-    title="whose weights decay",
-    hints=(
-        "Write the marks of the whole vector first, one for each element of each tensor.",
-        "How large is a part when the padding counts, too? Round elements / ranks up.",
-        "Rank r has the elements from r · part to (r + 1) · part, of the padded vector.",
-    ),
-)
+@exercise("8.6")
 def _own_marks(function: Any) -> None:
     calls = {
         ((6, 6), (True, False), 4, 1): "12 elements divide by 4; rank 1 has the other half of 6",
@@ -252,15 +202,7 @@ def _own_marks(function: Any) -> None:
     expect_calls(function, cases, signature="own_marks(sizes, decays, ranks, rank)")
 
 
-@exercise(
-    "8.7",
-    kind="predict",
-    title="the volume with accumulation",
-    hints=(
-        "A half is 3/4 · 2,000,000 bytes.",
-        "Which stage can wait for the last micro-batch?",
-    ),
-)
+@exercise("8.7")
 def _volume(answer: Any) -> None:
     reasons = (
         "one all-reduce is two halves, whatever the accumulation",
@@ -273,12 +215,7 @@ def _volume(answer: Any) -> None:
     expect_numbers(answer, "the bytes of stages 0 to 3", *rows)
 
 
-@exercise(
-    "8.8",
-    kind="calculate",
-    title="offload",
-    hints=("Which 12 of the 16 bytes move?", "Gradients and weights have 2 bytes each."),
-)
+@exercise("8.8")
 def _offload(answer: Any) -> None:
     offloaded = replace(_MIXED, offload="optimizer")
     one, eight = (zero.zero_stages(13 * 10**9, ranks, offloaded).bills[2] for ranks in (1, 8))
@@ -291,12 +228,7 @@ def _offload(answer: Any) -> None:
     )
 
 
-@exercise(
-    "8.9",
-    kind="debug",
-    title="a configuration",
-    hints=("64 = 4 · accumulation · 4.", "Which default changed in 2026?"),
-)
+@exercise("8.9")
 def _configuration(answer: Any) -> None:
     expect_type(answer, dict, "a configuration, a dict")
     sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}
@@ -330,16 +262,7 @@ _RUNS = {
 }
 
 
-@exercise(
-    "8.10",
-    kind="debug",
-    title="which run is which?",
-    hints=(
-        "First what is held: which of the three states has a quarter on each rank?",
-        "Then what travels: once an update, or in each of the 4 micro-batches?",
-        "On a ring each rank sends 3/4 of a reduce-scatter's or an all-gather's tensor.",
-    ),
-)
+@exercise("8.10")
 def _which_run(answer: Any) -> None:
     expect_parts(answer, 2, "a dict with a name for each run, and a number of bytes")
     each = ", ".join(repr(name) for name, _ in _RUNS.values())
@@ -350,69 +273,3 @@ def _which_run(answer: Any) -> None:
 
 
 BUILDS = (builds.ZERO,)
-QUIZ = (
-    Question(
-        "Why does plain data parallelism store the optimizer states on each GPU?",
-        (
-            "each GPU does the same update",
-            "each GPU has other gradients after the all-reduce",
-            "the network is too slow to share them",
-        ),
-        answer=0,
-        why="After the all-reduce all gradients are equal, and so are states and new weights.",
-    ),
-    Question(
-        "Stage 2 sends as much as plain data parallelism. Why?",
-        (
-            "it compresses the gradients",
-            "an all-reduce is a reduce-scatter and an all-gather, and so is stage 2",
-            "it sends less often",
-        ),
-        answer=1,
-        why="The update moves between the halves; the second half carries weights.",
-    ),
-    Question(
-        "A pipeline runs 32 micro-batches in an update. Stages 1 and 2 both fit. Which one?",
-        ("stage 1", "stage 2", "either: they send the same bytes"),
-        answer=0,
-        why="Stage 2 reduces every micro-batch: 33 halves of an all-reduce instead of 2.",
-    ),
-    Question(
-        "Stage 3, and F/β is 16,000 tokens. Each GPU has 4,000 in a micro-batch. What happens?",
-        (
-            "the messages hide behind computing",
-            "messages take four times as long as computing",
-            "it depends on the size of the model",
-        ),
-        answer=1,
-        why="Both take equally long at F/β tokens; computing shrinks with the tokens.",
-    ),
-    Question(
-        "128 GPUs instead of 64, stage 1, 7.5B parameters. What becomes of the 31.4 GB?",
-        ("15.7 GB", "30.7 GB", "31.4 GB"),
-        answer=1,
-        why="Only 12P/n halves, from 1.4 to 0.7 GB. Weights and gradients stay whole.",
-    ),
-    Question(
-        "Your activations do not fit. Which stage helps most?",
-        ("stage 2", "stage 3", "none: ZeRO does not cut activations"),
-        answer=2,
-        why="It may free memory for them, but each GPU keeps its own samples' activations.",
-    ),
-    Question(
-        "A rank clips its shard by the norm of its shard, on 16 ranks. The whole gradient's norm?",
-        ("up to 4 times the limit", "the limit", "a sixteenth of the limit"),
-        answer=0,
-        why="Each part has the limit as its norm: the root of 16 · limit².",
-    ),
-    Question(
-        "Norms shall not decay, and a unit is one flat vector that is cut. What still works?",
-        (
-            "two groups of parameters, given to the optimizer",
-            "a vector of marks, padded and cut like the weights",
-            "a decay of the whole vector, with the norms put back by the next all-gather",
-        ),
-        answer=1,
-        why="Decay shrinks each number by itself, so its marks can be cut in the same places.",
-    ),
-)

@@ -277,7 +277,9 @@ gradients = {
     "of the layer before": layer_gb,
 }
 worst = {"whole weights": weights, "gradients": gradients}
-looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(gradients, style.GRADIENTS)
+looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(
+    gradients, style.GRADIENTS
+)
 title = "One of eight cards, beside its shards"
 figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
 
@@ -399,7 +401,9 @@ for ranks in (8, 45, 64, 1024):
     parts = (found.states_bytes, found.peak_weights_bytes, found.peak_gradients_bytes)
     bars[f"{ranks} GPUs"] = dict(zip(colours, parts, strict=True))
 limit = ("one card", 24 * units.GB)
-figures.stacked_bars(bars, "The worst moment", units.format_bytes, colours=colours, limit=limit)
+figures.stacked_bars(
+    bars, "The worst moment", units.format_bytes, colours=colours, limit=limit
+)
 
 # %% [markdown]
 # **Predict → measure.** Our four-layer GPT in all four settings: the theory's peak of whole
@@ -494,7 +498,9 @@ curves = {
     "messages": [(0, messages_ms), (4096, messages_ms)],
 }
 title = "From 1,461 tokens on, computing hides the messages"
-figures.lines(curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found})
+figures.lines(
+    curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found}
+)
 
 # %% [markdown]
 # **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. For each weight, the backward pass sends 6 bytes, and does 4 FLOP for each token. So $63/64 \cdot 6/4 \cdot 989.4$ = 1,461 tokens hide the messages.
@@ -633,7 +639,9 @@ curves = {
     for name, held in built.items()
 }
 across = "part of the building, in % of all changes"
-figures.lines(curves, across, "MB in tensors", "A model built whole, and tensor by tensor")
+figures.lines(
+    curves, across, "MB in tensors", "A model built whole, and tensor by tensor"
+)
 
 # %% [markdown]
 # **Explain.** The embedding (128 × 64) and the positions (32 × 64) stay from the beginning to the end. Of all else there is one tensor at a time, and the largest
@@ -1104,7 +1112,9 @@ assert bill.gathered_gradients_bytes == held["each update"]["gradients"]
 looks = {"weights and moments": style.STATES}
 title = "Reduced after each micro-batch, or each update"
 limit = ("one card", 24 * units.GB)
-told = {name: f"{its['gradients'] / 1e9:.1f} GB of gradients" for name, its in held.items()}
+told = {
+    name: f"{its['gradients'] / 1e9:.1f} GB of gradients" for name, its in held.items()
+}
 figures.stacked_bars(held, title, units.format_bytes, told, colours=looks, limit=limit)
 
 # %% [markdown]
@@ -1121,7 +1131,9 @@ still = predict("9.waiting", "All-gathers, if it waits?", yours=None)
 def accumulate(waits):
     """Two micro-batches: what was sent, and bytes that are alive between the two."""
     rank, model = cut_model()
-    mine = [part.chunk(rank.world)[rank.rank].chunk(2) for part in training.batches()[0]]
+    mine = [
+        part.chunk(rank.world)[rank.rank].chunk(2) for part in training.batches()[0]
+    ]
     alive = []
     with measure.wire.log_wire() as wire, measure.peak.log_memory() as log:
         for number, rows in enumerate(zip(*mine, strict=True)):
@@ -1346,7 +1358,9 @@ published = [7, 11, 15, 22, 0, 5, 14]
 
 def predicted(sequence, written_out=False):
     """The columns of the table: Large in four ways, XL in three."""
-    large, xl = (Program(shape, sequence, written_out).table() for shape in (gpt2_large, gpt2_xl))
+    large, xl = (
+        Program(shape, sequence, written_out).table() for shape in (gpt2_large, gpt2_xl)
+    )
     return [*large.values(), xl["DDP"], xl["FULL_SHARD"], xl["offload"]]
 
 
@@ -1795,7 +1809,9 @@ figures.gather_memory(peaks[0], "FSDP, the demo's GPT, fp32, 2 ranks")
 # Both together are what a GPU holds. One whole update of FSDP with 16 samples, sorted by what the memory is for:
 
 # %%
-update = demos.run("step_memory", ranks=2, version="FSDP", model="4x64x4", batch=16, stream=False)
+update = demos.run(
+    "step_memory", ranks=2, version="FSDP", model="4x64x4", batch=16, stream=False
+)
 runs = {"predicted": update.predicted["FSDP"], "measured": update.measured["FSDP"]}
 expect(
     runs["predicted"].peak_bytes,
@@ -1836,7 +1852,9 @@ assert ahead.predicted_s > 0.180
 print(lanes.report())
 
 # %%
-figures.two_lanes({"predicted, no prefetch": without.predicted, "measured": without.measured})
+figures.two_lanes(
+    {"predicted, no prefetch": without.predicted, "measured": without.measured}
+)
 
 # %%
 figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.measured})
@@ -1869,7 +1887,9 @@ half, bound = (
     for ms in (10.0, 20.0)
 )
 for name, lane, by_hand in (("half of the tokens", half, 170), ("all", bound, 100)):
-    expect(by_hand, 1000 * lane.waited_s, within=None, label=f"waited, {name}", unit="ms")
+    expect(
+        by_hand, 1000 * lane.waited_s, within=None, label=f"waited, {name}", unit="ms"
+    )
 
 # %% [markdown]
 # The demos outside the notebook, also by PyTorch's own launcher:
@@ -1898,6 +1918,49 @@ from course_lib import quiz
 
 quiz("9")
 
+# %% [raw] tags=["quiz"]
+# FULL_SHARD on 8 ranks. With how many of a layer's weights does a rank multiply?
+# [ ] an eighth
+# [x] all
+# [ ] it depends on the strategy
+# Why: It gathers the whole layer. Ranks differ in the data and in what they store.
+#
+# A model has 30 layers. How many all-gathers has a step with resharding?
+# [x] 61
+# [ ] 30
+# [ ] 90
+# Why: Each layer twice, the root once: 2 · 30 + 1.
+#
+# You double the ranks. What does not shrink?
+# [ ] the optimizer states of a rank
+# [ ] the shards
+# [x] the whole layers at the peak
+# Why: A whole layer is a whole layer, on 8 ranks as on 8000.
+#
+# New GPUs compute twice as fast, on the same network. How many tokens hide the messages?
+# [ ] as many as before
+# [ ] half as many
+# [x] twice as many
+# Why: The messages take as long as before; the same tokens are done in half of the time.
+#
+# Gradients are not reduced until the last of four micro-batches. What is saved?
+# [ ] three of four gathers
+# [x] three of four reduce-scatters
+# [ ] memory for gradients
+# Why: Weights are gathered each time, and whole gradients take more memory than shards.
+#
+# Which order is right?
+# [ ] optimizer, fully_shard, fill
+# [x] meta, fully_shard, fill, optimizer
+# [ ] fill, meta, cut
+# Why: An optimizer that is built first holds parameters that never get a gradient.
+#
+# A step takes 7.5 s instead of 10 s. Which sentence is right?
+# [x] 33 % more throughput
+# [ ] 25 % more throughput
+# [ ] 33 % less time
+# Why: A quarter of the time is saved, and 10 / 7.5 - 1 is a third more throughput.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/09_fsdp.ipynb).
 #
@@ -1923,9 +1986,15 @@ from course_lib.theory.memory.states import local_parameters
 launch.warm_up()
 
 # %% [markdown] tags=["exercise"]
-# **9.1** 48 layers of 30,740,800 parameters, 82,052,800 in the root. With FULL_SHARD: how
+# ### 9.1 Calculate: GPT-2 XL
+#
+# 48 layers of 30,740,800 parameters, 82,052,800 in the root. With FULL_SHARD: how
 # many all-gathers and reduce-scatters has a step, and how many GB of whole tensors do all of its all-gathers
 # deliver, added up, in bf16 (1 GB = $10^9$ bytes)?
+
+# %% [raw] tags=["hints"]
+# How often is a layer gathered in a step, and how often the root?
+# Each gather delivers the whole unit, in 2 bytes a number.
 
 # %% tags=["exercise"]
 all_gathers, reduce_scatters, gathered_gb = ..., ..., ...
@@ -1936,8 +2005,14 @@ gathered_gb = 2 * (2 * 48 * 30_740_800 + 82_052_800) / 1e9
 check("9.1", [all_gathers, reduce_scatters, gathered_gb])
 
 # %% [markdown] tags=["exercise"]
-# **9.2** `shapes` are the shapes of a unit's tensors. Return how many numbers each rank keeps and
+# ### 9.2 Implement: a flat parameter
+#
+# `shapes` are the shapes of a unit's tensors. Return how many numbers each rank keeps and
 # how many numbers of padding there are in all. No ranks, or fewer: `ValueError`.
+
+# %% [raw] tags=["hints"]
+# Add up all numbers of the unit first.
+# -(-numbers // ranks) rounds up.
 
 
 # %% tags=["exercise"]
@@ -1960,11 +2035,17 @@ def flat_shard(shapes: list[tuple[int, ...]], ranks: int) -> tuple[int, int]:
 check("9.2", flat_shard)
 
 # %% [markdown] tags=["exercise"]
-# **9.3** (two published mistakes, note 001) The note says "each GPU processes a different shard of the
+# ### 9.3 Debug: what FSDP is, and with what it goes
+#
+# (two published mistakes, note 001) The note says "each GPU processes a different shard of the
 # model" and "FSDP is hard to combine with tensor and pipeline parallelism". Llama 3 405B, FSDP over 64 ranks, a layer has
 # 3,187,703,808 parameters. Give: with how many of them a rank computes; how many it stores of
 # that layer; and, with tensor parallelism 8 beside the 64 (512 GPUs), how many parameters of a layer a rank gathers. The last
 # number is not exactly an eighth, because norms are not cut: take `local_parameters` and `Layout`, and give it with six digits or more.
+
+# %% [raw] tags=["hints"]
+# Section 9.1: which shape did the rank compute with?
+# states.local_parameters(MODELS['llama3-405b'], Layout(dp=64, tp=8, zero_stage=3))
 
 # %% tags=["exercise"]
 computes, stores, gathers_with_tp = ..., ..., ...
@@ -1978,8 +2059,15 @@ gathers_with_tp = local_parameters(large, layout).layer_dense
 check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
-# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter. Cards sold with "80 GB" have 79.18 GiB, or 85.0 GB, by the driver's count. Leave 5 % of that free, so that 80.8 GB may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
+# ### 9.4 Debug: which strategy?
+#
+# 64 H100 in nodes of 8, AdamW with 16 bytes a parameter. Cards sold with "80 GB" have 79.18 GiB, or 85.0 GB, by the driver's count. Leave 5 % of that free, so that 80.8 GB may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
 # gathers stay on NVLink, else `"FULL_SHARD"`, else `"none"`. What a GPU gets is a micro-batch. Estimate states and activations first; then ask `gpu_memory`.
+
+# %% [raw] tags=["hints"]
+# 16 bytes a parameter: on one GPU, over 8 of them, over 64. What is left for activations?
+# Which strategy makes activations smaller?
+# gpu_memory(job) with Layout(dp=64), then zero_stage=3, shard_group=8, then zero_stage=3.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -2005,8 +2093,15 @@ choices = {
 check("9.4", choices)
 
 # %% [markdown] tags=["exercise"]
-# **9.5** Four colleagues shard LLaMA-2 7B (32 layers, bf16) with FSDP over 8 GPUs, each with other settings. All four train correctly. Their profilers count the collectives of a step, and the GB of
+# ### 9.5 Debug: read the profile
+#
+# Four colleagues shard LLaMA-2 7B (32 layers, bf16) with FSDP over 8 GPUs, each with other settings. All four train correctly. Their profilers count the collectives of a step, and the GB of
 # whole weights at the peak. What did each of them do: `"as advised"`, `"no prefetch"`, `"no reshard"` or `"layers not wrapped"`?
+
+# %% [raw] tags=["hints"]
+# 32 layers and the root: how many units are there, and how often is each gathered?
+# 13.48 GB are all weights at once. Who gathers them one by one, who in one piece?
+# Prefetch changes no count, only how many layers are whole at a time.
 
 # %% tags=["exercise"]
 did = {
@@ -2027,8 +2122,15 @@ did = {
 check("9.5", did)
 
 # %% [markdown] tags=["exercise"]
-# **9.6** LLaMA-2 13B with FULL_SHARD on 16 cards of 24 GB, of which 22.8 GB may be used; one sequence of 4096 tokens each, AdamW with 16 bytes a parameter, nothing recomputed. It needs 49 GB. "Take 64 cards, or a thousand", says somebody. Which
+# ### 9.6 Debug: more cards
+#
+# LLaMA-2 13B with FULL_SHARD on 16 cards of 24 GB, of which 22.8 GB may be used; one sequence of 4096 tokens each, AdamW with 16 bytes a parameter, nothing recomputed. It needs 49 GB. "Take 64 cards, or a thousand", says somebody. Which
 # of these changes alone makes it fit (True or False)? And how many GB does no number of cards make smaller: all that is not shards?
+
+# %% [raw] tags=["hints"]
+# How large are the shards on 16 cards, on 64, on 1024? And how large is what is missing?
+# Activations of a card's own sequence, whole layers and their gradients: do they depend on the number of cards?
+# bill.total_bytes - bill.model_states_bytes.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -2059,11 +2161,18 @@ stays_gb = (bill.total_bytes - bill.model_states_bytes) / 1e9
 check("9.6", [fits, stays_gb])
 
 # %% [markdown] tags=["exercise"]
-# **9.7** (published mistake, note 002) GPT-2's paper says that its four models have 117, 345, 762 and 1,542 million parameters; the released ones have 124, 355, 774 and 1,558. Look at the
+# ### 9.7 Debug: 762 million, and an empty cell
+#
+# (published mistake, note 002) GPT-2's paper says that its four models have 117, 345, 762 and 1,542 million parameters; the released ones have 124, 355, 774 and 1,558. Look at the
 # differences beside the hidden sizes, 768, 1024, 1280 and 1600. Which vocabulary, in place of 50,257, explains all four of the paper's numbers?
 #
 # And one cell in the table of section 9.7 is empty: XL under SHARD_GRAD_OP. How many GB of shards and whole tensors are there at the worst moment, before the first sample? Guess how many
 # samples of 128 tokens fit on top of them. Then ask `Program`.
+
+# %% [raw] tags=["hints"]
+# Divide each difference by the hidden size. What has a row of that length for each entry?
+# Is a whole weight in fp32 kept beside its shard? With reshard=False, all of them are.
+# gather_timeline(shape, RECIPES['fp32-16'], 2, reshard=False); Program(shape).largest_batch('SHARD_GRAD_OP').
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -2085,9 +2194,15 @@ samples = Program(xl).largest_batch("SHARD_GRAD_OP")
 check("9.7", [vocabulary, beside_samples_gb, samples])
 
 # %% [markdown] tags=["exercise"]
-# **9.8** A GPT with 28 tensors is cut over 2 ranks with `fully_shard`. In the first run AdamW is built before, in the second run
+# ### 9.8 Predict: the optimizer that was too early
+#
+# A GPT with 28 tensors is cut over 2 ranks with `fully_shard`. In the first run AdamW is built before, in the second run
 # after. How many of the 28 tensors change in `step()` in each run? And how many numbers does each optimizer hold, if the
 # model has 9152 parameters? Guess, then run the cell below, then answer.
+
+# %% [raw] tags=["hints"]
+# An optimizer skips parameters without gradients.
+# Half of 9152 on each rank.
 
 # %% tags=["exercise"]
 training = Training("2x16x2")
@@ -2121,8 +2236,14 @@ changed_late, held_late = launch.run(one_step, False, ranks=2)[0]
 check("9.8", [changed_early, held_early, changed_late, held_late])
 
 # %% [markdown] tags=["exercise"]
-# **9.9** `units` maps the name of a unit to its parameters: `{name: number}`, where equal numbers are the same tensor. A tensor may have
+# ### 9.9 Implement: shared weights
+#
+# `units` maps the name of a unit to its parameters: `{name: number}`, where equal numbers are the same tensor. A tensor may have
 # two names in *one* unit. Return the sorted names of all parameters whose tensor lies in more than one unit.
+
+# %% [raw] tags=["hints"]
+# For each tensor, collect the units in which it lies.
+# A set of units, not names.
 
 
 # %% tags=["exercise"]
@@ -2145,9 +2266,15 @@ def in_two_units(units: dict[str, dict[str, int]]) -> list[str]:
 check("9.9", in_two_units)
 
 # %% [markdown] tags=["exercise"]
-# **9.10** LLaMA-2 70B on 64 GPUs, bf16 with fp32 master copy: 17.24 GB of shards; a layer has 855,654,400 parameters, the root
+# ### 9.10 Predict: the peak
+#
+# LLaMA-2 70B on 64 GPUs, bf16 with fp32 master copy: 17.24 GB of shards; a layer has 855,654,400 parameters, the root
 # 524,296,192. Guess the GB of *whole weights* at the peak with prefetch, without prefetch, and without resharding (80 layers); then those of YaFSDP's two weight
 # buffers. Compute them, or ask `gather_timeline`.
+
+# %% [raw] tags=["hints"]
+# k layers and the root, 2 bytes each.
+# YaFSDP has no unit that stays whole.
 
 # %% tags=["exercise"]
 with_prefetch, without_prefetch, not_resharded, two_buffers = ..., ..., ..., ...
@@ -2160,7 +2287,9 @@ two_buffers = 2 * layer
 check("9.10", [with_prefetch, without_prefetch, not_resharded, two_buffers])
 
 # %% [markdown] tags=["exercise"]
-# **9.11** Write FSDP yourself: a unit, which is cut, gathered, freed and reduced, and an FSDP, which says when. `Hooked` does what surrounds them. It cuts the model
+# ### 9.11 Build: FSDP
+#
+# Write FSDP yourself: a unit, which is cut, gathered, freed and reduced, and an FSDP, which says when. `Hooked` does what surrounds them. It cuts the model
 # into `self.units`, one `FSDPUnit` each (number 0 is the root, the blocks follow in order), puts views of a unit's `whole` into the modules while they compute, and calls your
 # four methods. `self.frees(number)` says whether a unit is freed between its passes, `self.prefetch` whether to fetch ahead, and `self.sync` whether this backward pass reduces its gradients.
 #
@@ -2169,6 +2298,12 @@ check("9.10", [with_prefetch, without_prefetch, not_resharded, two_buffers])
 #
 # The check runs your code on two and three ranks, on all of them and on a group: a unit alone, whose bytes it counts; a training step of a small GPT beside one process, in fp32 and with units in bf16, with every collective
 # and with what is left in memory; prefetch; and updates of two micro-batches, of which the first may reduce nothing. What passes is kept as `mine/fsdp.py`, and `course demo fsdp --parts mine` trains with it, beside `fully_shard`.
+
+# %% [raw] tags=["hints"]
+# A unit: cat of the flattened parameters, zeros up to a multiple of the ranks, and this rank's chunk, as a copy of its own. `whole` is empty(size), its storage resized to 0.
+# Gather: resize the storage to whole.nbytes, copy the shard into its own part of whole, whole.view(ranks, -1)[rank], and start_all_gather from there. Who waits, and when?
+# Reduce: a part like the shard, start_reduce_scatter from `gradient`; later wait, divide by the ranks, and add to what shard.grad has already.
+# before_forward and before_backward: gather this unit, then fetch the next in that pass's direction. after_backward: free, finish reductions that are under way, add the gradients, start to reduce them if self.sync, and wait at once for unit 0, which is the last.
 
 # %% tags=["exercise"]
 from collections.abc import Mapping, Sequence
@@ -2272,9 +2407,15 @@ from course_lib.scratch.fsdp import FSDP, FSDPUnit
 check("9.11", [FSDPUnit, FSDP])
 
 # %% [markdown] tags=["exercise"]
-# **9.12** LLaMA-2 7B (6,738,415,616 parameters, 32 layers and the root) on 32 A100 that reach 156 TFLOP/s, in nodes of eight with *four* ports of 200 Gb/s (25 GB/s each). FSDP2 gathers in bf16
+# ### 9.12 Calculate: FSDP in use
+#
+# LLaMA-2 7B (6,738,415,616 parameters, 32 layers and the root) on 32 A100 that reach 156 TFLOP/s, in nodes of eight with *four* ports of 200 Gb/s (25 GB/s each). FSDP2 gathers in bf16
 # and reduces in fp32. An update is four micro-batches. How many tokens must a micro-batch have on each GPU to hide the messages of the backward pass, and how many sequences of 2048 tokens are that, at least? If
 # gradients are reduced only in the last micro-batch: how many GB of them add up on each GPU until then, and how many all-gathers and reduce-scatters has the update?
+
+# %% [raw] tags=["hints"]
+# Section 9.3: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.
+# Whole gradients in fp32. Weights are gathered in each micro-batch, whatever gradients do.
 
 # %% tags=["exercise"]
 hiding_tokens, sequences, gradients_gb, gathers, scatters = ..., ..., ..., ..., ...

@@ -526,18 +526,6 @@ def _fully_shard(model: Any) -> None:
 
 FSDP = build(
     "fsdp",
-    title="FSDP",
-    hints=(
-        "A unit: cat of the flattened parameters, zeros up to a multiple of the ranks, and this "
-        "rank's chunk, as a copy of its own. `whole` is empty(size), its storage resized to 0.",
-        "Gather: resize the storage to whole.nbytes, copy the shard into its own part of whole, "
-        "whole.view(ranks, -1)[rank], and start_all_gather from there. Who waits, and when?",
-        "Reduce: a part like the shard, start_reduce_scatter from `gradient`; later wait, divide "
-        "by the ranks, and add to what shard.grad has already.",
-        "before_forward and before_backward: gather this unit, then fetch the next in that pass's "
-        "direction. after_backward: free, finish reductions that are under way, add the gradients, "
-        "start to reduce them if self.sync, and wait at once for unit 0, which is the last.",
-    ),
     steps=(
         compare(
             "a unit",

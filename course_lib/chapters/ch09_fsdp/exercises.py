@@ -8,7 +8,6 @@ from course_lib.chapters.ch09_fsdp import builds
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -35,15 +34,7 @@ _XL = MODELS["gpt2-1.5b"]
 _FP32 = RECIPES["fp32-16"]
 
 
-@exercise(
-    "9.1",
-    kind="calculate",
-    title="GPT-2 XL",
-    hints=(
-        "How often is a layer gathered in a step, and how often the root?",
-        "Each gather delivers the whole unit, in 2 bytes a number.",
-    ),
-)
+@exercise("9.1")
 def _collectives(answer: Any) -> None:
     step = gather_timeline(_XL, Recipe(), ranks=2)
     local = local_parameters(_XL)
@@ -54,12 +45,7 @@ def _collectives(answer: Any) -> None:
     expect_number(answer[2], gathered, f"{because}; 2 bytes a number", rel=1e-3, unit="GB")
 
 
-@exercise(
-    "9.2",
-    kind="implement",
-    title="a flat parameter",
-    hints=("Add up all numbers of the unit first.", "-(-numbers // ranks) rounds up."),
-)
+@exercise("9.2")
 def _flat(function: Any) -> None:
     cases = [
         (([(3, 5), (3,)], 4), (5, 2), "18 numbers on 4 ranks are 5 each, and 2 of padding"),
@@ -73,15 +59,7 @@ def _flat(function: Any) -> None:
         expect_raises(function, ([(4,)], ranks), ValueError, "there is no rank")
 
 
-@exercise(
-    "9.3",
-    kind="debug",
-    title="what FSDP is, and with what it goes",
-    hints=(
-        "Section 9.1: which shape did the rank compute with?",
-        "states.local_parameters(MODELS['llama3-405b'], Layout(dp=64, tp=8, zero_stage=3))",
-    ),
-)
+@exercise("9.3")
 def _not_fsdp(answer: Any) -> None:
     shape = MODELS["llama3-405b"]
     layer = local_parameters(shape).layer_dense
@@ -134,16 +112,7 @@ def _simplest(model: str, batch: int, tokens: int, recompute: str) -> str:
     return "none"
 
 
-@exercise(
-    "9.4",
-    kind="debug",
-    title="which strategy?",
-    hints=(
-        "16 bytes a parameter: on one GPU, over 8 of them, over 64. What is left for activations?",
-        "Which strategy makes activations smaller?",
-        "gpu_memory(job) with Layout(dp=64), then zero_stage=3, shard_group=8, then zero_stage=3.",
-    ),
-)
+@exercise("9.4")
 def _strategy(answer: Any) -> None:
     right = {name: (_simplest(*case), because) for name, (case, because) in _TRAININGS.items()}
     expect_entries(answer, right, "a dict of strategies", each="a strategy or 'none'")
@@ -152,16 +121,7 @@ def _strategy(answer: Any) -> None:
 _SEVEN = MODELS["llama2-7b"]
 
 
-@exercise(
-    "9.5",
-    kind="debug",
-    title="read the profile",
-    hints=(
-        "32 layers and the root: how many units are there, and how often is each gathered?",
-        "13.48 GB are all weights at once. Who gathers them one by one, who in one piece?",
-        "Prefetch changes no count, only how many layers are whole at a time.",
-    ),
-)
+@exercise("9.5")
 def _profile(answer: Any) -> None:
     settings = {
         "no prefetch": (True, False, "the next layer is not there while one computes"),
@@ -184,17 +144,7 @@ def _bill(ranks: int, recompute: str = "none", sequence: int = 4096) -> MemoryBr
     return gpu_memory(Job(shape, Recipe(recompute=recompute), layout, sequence=sequence))
 
 
-@exercise(
-    "9.6",
-    kind="debug",
-    title="more cards",
-    hints=(
-        "How large are the shards on 16 cards, on 64, on 1024? And how large is what is missing?",
-        "Activations of a card's own sequence, whole layers and their gradients: do they depend "
-        "on the number of cards?",
-        "bill.total_bytes - bill.model_states_bytes.",
-    ),
-)
+@exercise("9.6")
 def _more_cards(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of True and False, and GB")
     room = accelerator("RTX4090").memory_bytes * (1 - MARGIN)
@@ -218,17 +168,7 @@ def _more_cards(answer: Any) -> None:
 _PAPER = {"gpt2-124m": 117, "gpt2-355m": 345, "gpt2-774m": 762, "gpt2-1.5b": 1542}
 
 
-@exercise(
-    "9.7",
-    kind="debug",
-    title="762 million, and an empty cell",
-    hints=(
-        "Divide each difference by the hidden size. What has a row of that length for each entry?",
-        "Is a whole weight in fp32 kept beside its shard? With reshard=False, all of them are.",
-        "gather_timeline(shape, RECIPES['fp32-16'], 2, reshard=False); "
-        "Program(shape).largest_batch('SHARD_GRAD_OP').",
-    ),
-)
+@exercise("9.7")
 def _gpt2(answer: Any) -> None:
     expect_parts(answer, 3, "a vocabulary, GB and a number of samples")
     expect_type(answer[0], int, "a whole number of words")
@@ -247,12 +187,7 @@ def _gpt2(answer: Any) -> None:
     expect_number(answer[2], Program(_XL).largest_batch("SHARD_GRAD_OP"), because)
 
 
-@exercise(
-    "9.8",
-    kind="predict",
-    title="the optimizer that was too early",
-    hints=("An optimizer skips parameters without gradients.", "Half of 9152 on each rank."),
-)
+@exercise("9.8")
 def _early(answer: Any) -> None:
     expect_equal(
         answer,
@@ -262,15 +197,7 @@ def _early(answer: Any) -> None:
     )
 
 
-@exercise(
-    "9.9",
-    kind="implement",
-    title="shared weights",
-    hints=(
-        "For each tensor, collect the units in which it lies.",
-        "A set of units, not names.",
-    ),
-)
+@exercise("9.9")
 def _two_units(function: Any) -> None:
     tied = {"embedding": {"embedding.weight": 1}, "head": {"norm": 2, "head.weight": 1}}
     cases = [
@@ -286,12 +213,7 @@ def _two_units(function: Any) -> None:
     expect_calls(function, cases, signature="in_two_units(units)")
 
 
-@exercise(
-    "9.10",
-    kind="predict",
-    title="the peak",
-    hints=("k layers and the root, 2 bytes each.", "YaFSDP has no unit that stays whole."),
-)
+@exercise("9.10")
 def _peak(answer: Any) -> None:
     shape = MODELS["llama2-70b"]
     plain, yafsdp = Recipe(), Recipe(gathering="yafsdp")
@@ -307,15 +229,7 @@ def _peak(answer: Any) -> None:
     expect_numbers(answer, "four sizes in GB", *rows)
 
 
-@exercise(
-    "9.12",
-    kind="calculate",
-    title="FSDP in use",
-    hints=(
-        "Section 9.3: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.",
-        "Whole gradients in fp32. Weights are gathered in each micro-batch, whatever gradients do.",
-    ),
-)
+@exercise("9.12")
 def _in_use(answer: Any) -> None:
     recipe = Recipe("fp32", "fp32", master_copy=False, compute="bf16")
     rates = {"flop_per_s": 156e12, "bytes_per_s": 4 * 25e9}
@@ -336,47 +250,3 @@ def _in_use(answer: Any) -> None:
 
 
 BUILDS = (builds.FSDP,)
-QUIZ = (
-    Question(
-        "FULL_SHARD on 8 ranks. With how many of a layer's weights does a rank multiply?",
-        ("an eighth", "all", "it depends on the strategy"),
-        answer=1,
-        why="It gathers the whole layer. Ranks differ in the data and in what they store.",
-    ),
-    Question(
-        "A model has 30 layers. How many all-gathers has a step with resharding?",
-        ("61", "30", "90"),
-        answer=0,
-        why="Each layer twice, the root once: 2 · 30 + 1.",
-    ),
-    Question(
-        "You double the ranks. What does not shrink?",
-        ("the optimizer states of a rank", "the shards", "the whole layers at the peak"),
-        answer=2,
-        why="A whole layer is a whole layer, on 8 ranks as on 8000.",
-    ),
-    Question(
-        "New GPUs compute twice as fast, on the same network. How many tokens hide the messages?",
-        ("as many as before", "half as many", "twice as many"),
-        answer=2,
-        why="The messages take as long as before; the same tokens are done in half of the time.",
-    ),
-    Question(
-        "Gradients are not reduced until the last of four micro-batches. What is saved?",
-        ("three of four gathers", "three of four reduce-scatters", "memory for gradients"),
-        answer=1,
-        why="Weights are gathered each time, and whole gradients take more memory than shards.",
-    ),
-    Question(
-        "Which order is right?",
-        ("optimizer, fully_shard, fill", "meta, fully_shard, fill, optimizer", "fill, meta, cut"),
-        answer=1,
-        why="An optimizer that is built first holds parameters that never get a gradient.",
-    ),
-    Question(
-        "A step takes 7.5 s instead of 10 s. Which sentence is right?",
-        ("33 % more throughput", "25 % more throughput", "33 % less time"),
-        answer=0,
-        why="A quarter of the time is saved, and 10 / 7.5 - 1 is a third more throughput.",
-    ),
-)

@@ -165,7 +165,7 @@ def cut_rows(tensors: Mapping[str, tuple[int, int]], ranks: int) -> Drawing:
             part = shard(count, ranks, rank)
             grid[name][f"rank {rank}"] = rows(name, part.start, part.stop, part.zeros)
     title = f"Each tensor by itself, cut by rows over {counted(ranks, 'rank')}"
-    return page(title, Cells(grid, square=13, looks=style.looks([*tensors], {})))
+    return page(title, Cells(grid, square=13, looks=style.looks([*tensors])))
 
 
 def shard_groups(strategies: Mapping[str, int], nodes: int, per_node: int) -> Drawing:

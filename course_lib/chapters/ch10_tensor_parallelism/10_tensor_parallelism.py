@@ -1244,6 +1244,37 @@ from course_lib import quiz
 
 quiz("10")
 
+# %% [raw] tags=["quiz"]
+# A matrix is cut by columns over 4 GPUs. What has each GPU after the product?
+# [x] a quarter of the outputs, finished
+# [ ] all outputs, to be summed
+# [ ] all outputs, finished
+# Why: Columns are outputs. Rows would give full-size parts of a sum.
+#
+# f, before a matrix cut by columns, does nothing forward. And in the backward pass?
+# [ ] nothing
+# [x] it sums the gradients over the GPUs
+# [ ] it gathers the weights
+# Why: The input was copied to all, so the gradients through all copies add up.
+#
+# You switch on sequence parallelism. What happens to the bytes on the wire?
+# [ ] they halve
+# [ ] they double
+# [x] they stay the same
+# Why: An all-reduce is a reduce-scatter and an all-gather; now they stand apart.
+#
+# A model has 32 query heads and 4 key-value heads. What happens at tp = 8?
+# [x] each key-value head is held by two GPUs
+# [ ] it is impossible
+# [ ] each GPU has half of a key-value head
+# Why: 8 / 4 = 2 copies. Query heads are no problem: 4 for each GPU.
+#
+# At the largest t of the layer formula, what part of the time is communication?
+# [ ] almost none
+# [x] half
+# [ ] all
+# Why: There both take equally long, if nothing overlaps. So stay well below.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/10_tensor_parallelism.ipynb).
 #
@@ -1262,8 +1293,14 @@ from course_lib.chapters.ch10_tensor_parallelism import overlapped_product
 from course_lib.theory.network.tensor_parallel import CutLayer
 
 # %% [markdown] tags=["exercise"]
-# **10.1** Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one
+# ### 10.1 Calculate: a layer of GPT-3
+#
+# Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one
 # all-reduce? How many bytes does a GPU send for one layer, forward and backward? How many all-reduces do the 96 layers make?
+
+# %% [raw] tags=["hints"]
+# One all-reduce carries b · s · h numbers.
+# A ring all-reduce sends nearly twice its tensor. How many has a layer, both ways?
 
 # %% tags=["exercise"]
 tensor_bytes, sent_bytes, all_reduces = ..., ..., ...
@@ -1275,8 +1312,14 @@ all_reduces = 4 * 96
 check("10.1", [tensor_bytes, sent_bytes, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **10.2** (published mistake, note 004) The note cuts a layer by its heads, without a condition. You have a server of 16 GPUs, all joined by NVLink. What is the largest $t \le 16$ that can cut
+# ### 10.2 Debug: 64 heads, 64 GPUs
+#
+# (published mistake, note 004) The note cuts a layer by its heads, without a condition. You have a server of 16 GPUs, all joined by NVLink. What is the largest $t \le 16$ that can cut
 # each of these models? Heads, key-value heads and the MLP's width (`ffn`) are in `models.MODELS`. And at the $t$ that you give for LLaMA-2 70B, how many GPUs hold the same key-value head?
+
+# %% [raw] tags=["hints"]
+# Three things are cut: query heads, key-value heads and the MLP's width.
+# t must divide the heads and ffn. Key-value heads may be copied: then they divide t.
 
 # %% tags=["exercise"]
 largest = {
@@ -1302,7 +1345,9 @@ same_head = largest["llama2-70b"] // models.MODELS["llama2-70b"].kv_heads
 check("10.2", [largest, same_head])
 
 # %% [markdown] tags=["exercise"]
-# **10.3** (published mistake, note 004) The note explains by memory what limits $t$. Only FLOP and bytes on the link count: in training a layer does $4.5h/(t-1)$ FLOP for each byte. Guess
+# ### 10.3 Debug: FLOP and bytes, not memory
+#
+# (published mistake, note 004) The note explains by memory what limits $t$. Only FLOP and bytes on the link count: in training a layer does $4.5h/(t-1)$ FLOP for each byte. Guess
 # first: can a layer that only runs forward, as when a model reads a prompt, be shared by more GPUs or by fewer? Then compute the FLOP per byte for $h = 8192$ and $t = 8$
 #
 # - when the layer only runs forward,
@@ -1310,6 +1355,11 @@ check("10.2", [largest, same_head])
 # - in training with messages of 8 bits.
 #
 # Up to which $t$ does the layer that only runs forward stay above an H100's ridge of 2199?
+
+# %% [raw] tags=["hints"]
+# Of 6 FLOP a weight and four all-reduces, which belong to the forward pass?
+# Forward: 2 · 12 h² b s / t FLOP, two all-reduces. What does recomputation add to each?
+# Set the FLOP per byte of the forward pass equal to the ridge, with t unknown.
 
 # %% tags=["exercise"]
 forward_only, recomputed, in_8_bits = ..., ..., ...
@@ -1323,7 +1373,9 @@ forward_reach = int(1 + 3 * 8192 / 2199)  # 12; in training 17
 check("10.3", [forward_only, recomputed, in_8_bits, forward_reach])
 
 # %% [markdown] tags=["exercise"]
-# **10.4** (published mistake, note 004) "24576 FLOP per byte, so $t \le 11$ on an H100", or 22, whichever wire they mean. You accept that 40 % of a layer's time is communication, not more.
+# ### 10.4 Debug: 11 or 22
+#
+# (published mistake, note 004) "24576 FLOP per byte, so $t \le 11$ on an H100", or 22, whichever wire they mean. You accept that 40 % of a layer's time is communication, not more.
 # Which power of two up to 8 do you choose
 #
 # - for hidden size 8192 on a server of H100,
@@ -1331,6 +1383,11 @@ check("10.3", [forward_only, recomputed, in_8_bits, forward_reach])
 # - for 2048 on the H100?
 #
 # And how far would the layer's formula $4.5h/(t-1)$, at 450 GB/s one way, let you go in the last case (a whole number)? Guess first which term makes the difference.
+
+# %% [raw] tags=["hints"]
+# Bytes shrink with the hidden size, arithmetic with its square. And what does not shrink?
+# An all-reduce on t GPUs has 2(t-1) steps, each with a latency; a layer has four of them.
+# CutLayer(2048, 4, peak, link): communication_s over seconds.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1357,8 +1414,14 @@ by_formula = int(1 + 4.5 * 2048 / (989.4e12 / 450e9))  # it knows no latency
 check("10.4", [large_h100, large_rtx, small_h100, by_formula])
 
 # %% [markdown] tags=["exercise"]
-# **10.5** Four people have built the pair of section 10.2, each with another mistake, and print $Z$ and the gradient of $X$ on both ranks. The bias behind $B$ is $(1, 1)$, so $Z$
+# ### 10.5 Debug: read the numbers
+#
+# Four people have built the pair of section 10.2, each with another mistake, and print $Z$ and the gradient of $X$ on both ranks. The bias behind $B$ is $(1, 1)$, so $Z$
 # should be $(20, 7)$, and the gradient $(-5, 15)$. Find each mistake: `"no f"`, `"no g"`, `"g sums in the backward pass as well"` or `"bias before the sum"`.
+
+# %% [raw] tags=["hints"]
+# Do the two ranks agree on Z? Then g is there, forward. Do they agree on the gradient?
+# Compare with what is right: which number is added twice, which one is doubled?
 
 # %% tags=["exercise"]
 mistakes = {
@@ -1376,9 +1439,15 @@ mistakes = dict(zip(mistakes, names, strict=True))
 check("10.5", mistakes)
 
 # %% [markdown] tags=["exercise"]
-# **10.6** The rows of the matrix are all queries (`heads` × `width`), then all keys
+# ### 10.6 Implement: cut a fused matrix by heads
+#
+# The rows of the matrix are all queries (`heads` × `width`), then all keys
 # (`kv_heads` × `width`), then all values. Return the list of rows that `rank` of `tp` needs, in this order. With `tp` above `kv_heads`, neighbouring ranks hold a
 # copy of the same key-value head. If `tp` does not divide `heads`: `ValueError`.
+
+# %% [raw] tags=["hints"]
+# Three blocks, each with its own start and its own length.
+# With more ranks than key-value heads: rank // (tp // kv_heads) is the head.
 
 
 # %% tags=["exercise"]
@@ -1400,9 +1469,15 @@ def my_rows(heads: int, kv_heads: int, width: int, tp: int, rank: int) -> list[i
 check("10.6", my_rows)
 
 # %% [markdown] tags=["exercise"]
-# **10.7** To clip gradients one needs the length of the whole model's gradient, the root of the sum of the squares of all its numbers. This function lets each rank
+# ### 10.7 Debug: clipped too early
+#
+# To clip gradients one needs the length of the whole model's gradient, the root of the sum of the squares of all its numbers. This function lets each rank
 # square what it has and sums over the ranks, which stands for an all-reduce. On one GPU it is right. On eight the model learns more slowly, as if the limit
 # were lower. `cut[rank]` has the gradients of a rank's parts of matrices, `whole[rank]` those of norms and of biases after a sum. Fix it.
+
+# %% [raw] tags=["hints"]
+# Which numbers does every rank have, and how often are they counted?
+# Parts of matrices differ from rank to rank. Gradients of norms are the same on all.
 
 
 # %% tags=["exercise"]
@@ -1424,8 +1499,14 @@ def gradient_length(cut: list[list[float]], whole: list[list[float]]) -> float:
 check("10.7", gradient_length)
 
 # %% [markdown] tags=["exercise"]
-# **10.8** 12 layers, $t = 4$, one micro-batch, embedding, head and loss cut by words. How many all-reduces does a training step make?
+# ### 10.8 Predict: the messages of GPT-2
+#
+# 12 layers, $t = 4$, one micro-batch, embedding, head and loss cut by words. How many all-reduces does a training step make?
 # How many with full recomputation of the layers? And how many *all-gathers*, without recomputation, with sequence parallelism (nothing gathered twice)?
+
+# %% [raw] tags=["hints"]
+# Section 10.6: layers, embedding, head, loss.
+# Recomputation repeats what belongs to the forward pass of the layers.
 
 # %% tags=["exercise"]
 plain, recomputed, gathered = ..., ..., ...
@@ -1437,8 +1518,14 @@ gathered = 4 * 12 + 1 + 1
 check("10.8", [plain, recomputed, gathered])
 
 # %% [markdown] tags=["exercise"]
-# **10.9** `parts` is a list with each rank's scores for one token, `label` the number of the right word among all. Ranks may tell
+# ### 10.9 Implement: the loss from cut scores
+#
+# `parts` is a list with each rank's scores for one token, `label` the number of the right word among all. Ranks may tell
 # each other only single numbers, so use a maximum and sums over ranks. Scores may be as large as 1000: $e^{1000}$ overflows.
+
+# %% [raw] tags=["hints"]
+# First the maximum over all ranks.
+# Whose part holds the label, and where in it?
 
 
 # %% tags=["exercise"]
@@ -1459,9 +1546,16 @@ def cut_loss(parts: list[list[float]], label: int) -> float:
 check("10.9", cut_loss)
 
 # %% [markdown] tags=["exercise"]
-# **10.10** Six programs train a GPT of 24 layers with $t = 4$ and one micro-batch. They should cut embedding, head and loss by words, and none of them
+# ### 10.10 Debug: read the log
+#
+# Six programs train a GPT of 24 layers with $t = 4$ and one micro-batch. They should cut embedding, head and loss by words, and none of them
 # recomputes anything. Their logs count the collectives of a step. Which description fits each of them: `"as it should be"`, `"an f for each of q, k and v"`,
 # `"no f before the MLPs"`, `"the logits are gathered"` or `"the gradients of norms are not summed"`?
+
+# %% [raw] tags=["hints"]
+# Count first what a right program makes, with and without sequence parallelism.
+# How many more or fewer is it: a multiple of the layers, or a few at the ends?
+# Section 10.9 has a program with 17 all-reduces, and one with 4.
 
 # %% tags=["exercise"]
 programs = {
@@ -1486,7 +1580,9 @@ programs = {
 check("10.10", programs)
 
 # %% [markdown] tags=["exercise"]
-# **10.11** Write tensor parallelism yourself: f and g, and the two layers between them. `wire.all_reduce(tensor, group)` returns the sum over the ranks of the group and leaves its
+# ### 10.11 Build: f, g and the two cut layers
+#
+# Write tensor parallelism yourself: f and g, and the two layers between them. `wire.all_reduce(tensor, group)` returns the sum over the ranks of the group and leaves its
 # argument as it is. A layer gets the whole `nn.Linear`, the same on every rank, and a region. The region has
 #
 # - `region.cut(whole, dim, parts)`: this rank's share of a weight along `dim`, as a parameter. With `parts=3` it cuts each of three equal parts, as q, k and v need it.
@@ -1496,6 +1592,12 @@ check("10.10", programs)
 #
 # The check runs all four on three real ranks: f and g, in fp32 and bf16, also in smaller groups, several at a time; the cut by columns; the cut by rows; and last a whole layer of a transformer, whose messages it counts. What passes is kept as
 # `mine/tensor.py`. `course demo tp --parts mine` trains on it, beside PyTorch's version, and chapter 13 puts it on a mesh.
+
+# %% [raw] tags=["hints"]
+# What is copied on the way in is summed on the way back, and the other way round. Which of the two functions sends nothing in its forward pass?
+# `backward` returns one entry for each argument of `forward`; None for the group. `wire.all_reduce` returns a new tensor and leaves its argument as it is.
+# nn.Linear keeps a row for each output. So a cut by columns of the matrix cuts `weight` along dimension 0, and the bias with it; a cut by rows cuts `weight` along dimension 1.
+# Column: linear(region.enter(x), weight, bias). Row: when may the bias be added, if every rank adds it and `region.leave` sums over the ranks?
 
 # %% tags=["exercise"]
 from typing import Any
@@ -1579,12 +1681,20 @@ from course_lib.scratch.tensor import (
 check("10.11", [Copy, Sum, ColumnParallelLinear, RowParallelLinear])
 
 # %% [markdown] tags=["exercise"]
-# **10.12** Now the two ends of a pair under sequence parallelism: outside a rank has only its own tokens. `wire.all_gather(share, group)` joins the shares of all ranks along the *first*
+# ### 10.12 Build: into a pair and out of it, by tokens
+#
+# Now the two ends of a pair under sequence parallelism: outside a rank has only its own tokens. `wire.all_gather(share, group)` joins the shares of all ranks along the *first*
 # dimension, and `wire.reduce_scatter(whole, group)` cuts the sum over ranks along the first one; here the sequence is the second. The number of ranks divides it.
 # Each of the two makes one all-gather in one pass and one reduce-scatter in the other. What they return has the type of what they get, and what they get stays as it is.
 #
 # The check runs each of the two forward and backward on two or three ranks, in fp32 and bf16, also in smaller groups, several at a time, and counts the messages; then a layer of a transformer. What passes is kept as `mine/sequence.py`, and
 # `course demo tp --parts mine --sequence-parallel` trains on it.
+
+# %% [raw] tags=["hints"]
+# An all-reduce is a reduce-scatter and an all-gather. What does the matrix need before it, and what do the norms after it?
+# The backward pass of an all-gather is a reduce-scatter, and the other way round.
+# `wire.all_gather` joins the first dimension, which is the batch here. Which dimension must stand first while it runs?
+# wire.all_gather(x.transpose(0, 1), group).transpose(0, 1), and the same for reduce_scatter.
 
 # %% tags=["exercise"]
 from typing import Any
@@ -1635,7 +1745,9 @@ from course_lib.scratch.tensor import Gather, SumScatter
 check("10.12", [Gather, SumScatter])
 
 # %% [markdown] tags=["exercise"]
-# **10.13** Exercise 10.9 with tensors, on real ranks, and with gradients. This rank, number `region.rank` of `region.ranks`, has the words from `region.rank * n` on, $n$ of them, where $n$ is the last size of `logits`. Where the ranks do
+# ### 10.13 Build: the loss over a cut vocabulary
+#
+# Exercise 10.9 with tensors, on real ranks, and with gradients. This rank, number `region.rank` of `region.ranks`, has the words from `region.rank * n` on, $n$ of them, where $n$ is the last size of `logits`. Where the ranks do
 # not divide the vocabulary the last words are padding, and their logits are $-\infty$. No label is padding, but a rank may have nothing else. `region.sum(x)` is g: the sum over the ranks, through which gradients pass.
 # A maximum is taken in place by `dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)`.
 #
@@ -1643,6 +1755,12 @@ check("10.12", [Gather, SumScatter])
 #
 # The check compares the losses with those of one process, then takes scores of some hundreds and a padded vocabulary, then looks at the gradients and counts the messages, also in smaller groups and under sequence parallelism. What passes is kept as
 # `mine/vocabulary.py`; `course demo tp --parts mine` computes its loss with it.
+
+# %% [raw] tags=["hints"]
+# log of the sum of exp(score) minus the score of the label. Which three numbers of a token does no rank have alone?
+# Take the largest score of all ranks off first: dist.all_reduce with ReduceOp.MAX, on a detached copy, since it needs no gradient.
+# This rank's words are region.rank * n and the n-1 after it, n = logits.shape[-1]. A label elsewhere must look up something that exists, and then count as 0.
+# region.sum((logits - top).exp().sum(-1)).log() - region.sum(the label's score, or 0).
 
 # %% tags=["exercise"]
 import torch.distributed as dist
@@ -1672,9 +1790,15 @@ from course_lib.scratch.vocabulary import vocab_parallel_cross_entropy
 check("10.13", vocab_parallel_cross_entropy)
 
 # %% [markdown] tags=["exercise"]
-# **10.14** The H800 is an H100 whose NVLink moves 200 GB/s one way instead of 450. Eight of them share the GPT layer of section 10.7, with products that hide their
+# ### 10.14 Predict: a slower NVLink
+#
+# The H800 is an H100 whose NVLink moves 200 GB/s one way instead of 450. Eight of them share the GPT layer of section 10.7, with products that hide their
 # messages. What percentage of the messages' time is hidden? How many ms does the layer take, forward and backward? And which is faster: `"H800"` with
 # overlap, or `"H100"` without? Guess the last one first.
+
+# %% [raw] tags=["hints"]
+# Hidden is what is not exposed: four products, twice each, against communication_s.
+# No product hides all of its messages, so the layer takes longer than its arithmetic.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN

@@ -7,7 +7,6 @@ from typing import Any
 from course_lib.chapters.ch10_tensor_parallelism import overlapped_product
 from course_lib.chapters.ch10_tensor_parallelism.builds import sequence, tensor, vocabulary
 from course_lib.checking import (
-    Question,
     exercise,
     expect_calls,
     expect_choice,
@@ -38,15 +37,7 @@ def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
 
 
-@exercise(
-    "10.1",
-    kind="calculate",
-    title="a layer of GPT-3",
-    hints=(
-        "One all-reduce carries b · s · h numbers.",
-        "A ring all-reduce sends nearly twice its tensor. How many has a layer, both ways?",
-    ),
-)
+@exercise("10.1")
 def _layer(answer: Any) -> None:
     tensor = collectives.activation_bytes(1, 2048, 12288)
     sent = collectives.tensor_parallel_bytes(1, 2048, 12288, tp=8)
@@ -69,15 +60,7 @@ def _largest(name: str) -> int:
     return max(degrees)
 
 
-@exercise(
-    "10.2",
-    kind="debug",
-    title="64 heads, 64 GPUs",
-    hints=(
-        "Three things are cut: query heads, key-value heads and the MLP's width.",
-        "t must divide the heads and ffn. Key-value heads may be copied: then they divide t.",
-    ),
-)
+@exercise("10.2")
 def _heads(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of degrees and a number")
     right = {}
@@ -90,16 +73,7 @@ def _heads(answer: Any) -> None:
     expect_number(answer[1], copies, "8 key-value heads on t GPUs: t / 8 share one")
 
 
-@exercise(
-    "10.3",
-    kind="debug",
-    title="FLOP and bytes, not memory",
-    hints=(
-        "Of 6 FLOP a weight and four all-reduces, which belong to the forward pass?",
-        "Forward: 2 · 12 h² b s / t FLOP, two all-reduces. What does recomputation add to each?",
-        "Set the FLOP per byte of the forward pass equal to the ridge, with t unknown.",
-    ),
-)
+@exercise("10.3")
 def _passes(answer: Any) -> None:
     training = collectives.layer_intensity(8192, 8)
     forward = training * (2 / 6) / (2 / 4)  # a third of the FLOP for half of the bytes
@@ -128,16 +102,7 @@ def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
     return accepted
 
 
-@exercise(
-    "10.4",
-    kind="debug",
-    title="11 or 22",
-    hints=(
-        "Bytes shrink with the hidden size, arithmetic with its square. And what does not shrink?",
-        "An all-reduce on t GPUs has 2(t-1) steps, each with a latency; a layer has four of them.",
-        "CutLayer(2048, 4, peak, link): communication_s over seconds.",
-    ),
-)
+@exercise("10.4")
 def _reach(answer: Any) -> None:
     ridge = "4.5 · 2048 / (t - 1) against a ridge of 2199, without latency"
     expect_numbers(
@@ -175,28 +140,12 @@ _PRINTED = {  # what the pair of section 10.2 prints on two ranks, with a mistak
 }
 
 
-@exercise(
-    "10.5",
-    kind="debug",
-    title="read the numbers",
-    hints=(
-        "Do the two ranks agree on Z? Then g is there, forward. Do they agree on the gradient?",
-        "Compare with what is right: which number is added twice, which one is doubled?",
-    ),
-)
+@exercise("10.5")
 def _read(answer: Any) -> None:
     expect_entries(answer, _PRINTED, "a dict of mistakes", each="one of the four mistakes")
 
 
-@exercise(
-    "10.6",
-    kind="implement",
-    title="cut a fused matrix by heads",
-    hints=(
-        "Three blocks, each with its own start and its own length.",
-        "With more ranks than key-value heads: rank // (tp // kv_heads) is the head.",
-    ),
-)
+@exercise("10.6")
 def _rows(function: Any) -> None:
     calls = {
         (4, 4, 1, 1, 0): "one rank needs all",
@@ -215,15 +164,7 @@ def _rows(function: Any) -> None:
     expect_raises(function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads")
 
 
-@exercise(
-    "10.7",
-    kind="debug",
-    title="clipped too early",
-    hints=(
-        "Which numbers does every rank have, and how often are they counted?",
-        "Parts of matrices differ from rank to rank. Gradients of norms are the same on all.",
-    ),
-)
+@exercise("10.7")
 def _length(function: Any) -> None:
     cases = [
         (([[3.0]], [[4.0]]), 5.0, "one rank: the root of 9 + 16"),
@@ -237,15 +178,7 @@ def _length(function: Any) -> None:
     expect_calls(function, cases, signature="gradient_length(cut, whole)", rel=1e-9)
 
 
-@exercise(
-    "10.8",
-    kind="predict",
-    title="the messages of GPT-2",
-    hints=(
-        "Section 10.6: layers, embedding, head, loss.",
-        "Recomputation repeats what belongs to the forward pass of the layers.",
-    ),
-)
+@exercise("10.8")
 def _messages(answer: Any) -> None:
     plain, cut = Layout(tp=4), Layout(tp=4, sequence_parallel=True, keep_gathered=True)
     gathers = "one for each large all-reduce; the loss gathers nothing"
@@ -259,12 +192,7 @@ def _messages(answer: Any) -> None:
     )
 
 
-@exercise(
-    "10.9",
-    kind="implement",
-    title="the loss from cut scores",
-    hints=("First the maximum over all ranks.", "Whose part holds the label, and where in it?"),
-)
+@exercise("10.9")
 def _loss(function: Any) -> None:
     def loss(parts: list[list[float]], label: int) -> float:
         scores = [score for part in parts for score in part]
@@ -292,16 +220,7 @@ _F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT = (
 )
 
 
-@exercise(
-    "10.10",
-    kind="debug",
-    title="read the log",
-    hints=(
-        "Count first what a right program makes, with and without sequence parallelism.",
-        "How many more or fewer is it: a multiple of the layers, or a few at the ends?",
-        "Section 10.9 has a program with 17 all-reduces, and one with 4.",
-    ),
-)
+@exercise("10.10")
 def _logs(answer: Any) -> None:
     layers, ends = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
     plain = 4 * layers + ends
@@ -318,15 +237,7 @@ def _logs(answer: Any) -> None:
     expect_entries(answer, right, "a dict of verdicts", each=f"one of {each}")
 
 
-@exercise(
-    "10.14",
-    kind="predict",
-    title="a slower NVLink",
-    hints=(
-        "Hidden is what is not exposed: four products, twice each, against communication_s.",
-        "No product hides all of its messages, so the layer takes longer than its arithmetic.",
-    ),
-)
+@exercise("10.14")
 def _slower_link(answer: Any) -> None:
     expect_parts(answer, 3, "a percentage, a time in ms and the name of a chip")
     slow, fast = (
@@ -344,43 +255,3 @@ def _slower_link(answer: Any) -> None:
 
 
 BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)
-QUIZ = (
-    Question(
-        "A matrix is cut by columns over 4 GPUs. What has each GPU after the product?",
-        (
-            "a quarter of the outputs, finished",
-            "all outputs, to be summed",
-            "all outputs, finished",
-        ),
-        answer=0,
-        why="Columns are outputs. Rows would give full-size parts of a sum.",
-    ),
-    Question(
-        "f, before a matrix cut by columns, does nothing forward. And in the backward pass?",
-        ("nothing", "it sums the gradients over the GPUs", "it gathers the weights"),
-        answer=1,
-        why="The input was copied to all, so the gradients through all copies add up.",
-    ),
-    Question(
-        "You switch on sequence parallelism. What happens to the bytes on the wire?",
-        ("they halve", "they double", "they stay the same"),
-        answer=2,
-        why="An all-reduce is a reduce-scatter and an all-gather; now they stand apart.",
-    ),
-    Question(
-        "A model has 32 query heads and 4 key-value heads. What happens at tp = 8?",
-        (
-            "each key-value head is held by two GPUs",
-            "it is impossible",
-            "each GPU has half of a key-value head",
-        ),
-        answer=0,
-        why="8 / 4 = 2 copies. Query heads are no problem: 4 for each GPU.",
-    ),
-    Question(
-        "At the largest t of the layer formula, what part of the time is communication?",
-        ("almost none", "half", "all"),
-        answer=1,
-        why="There both take equally long, if nothing overlaps. So stay well below.",
-    ),
-)

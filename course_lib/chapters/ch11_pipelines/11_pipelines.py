@@ -24,9 +24,7 @@ import torch
 from course_lib import demos, expect, launch, measure
 from course_lib.chapters.ch11_pipelines import figures
 from course_lib import predict, scratch, show_source
-from course_lib.chapters.ch11_pipelines.demos.pipeline import (
-    versions as pipeline_versions,
-)
+from course_lib.chapters.ch11_pipelines.demos import pipeline as pipeline_demo
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.theory.compute import flops
@@ -858,7 +856,7 @@ print(scratch.pipeline_stage.Mail.__doc__)
 # your rank, wrapped as a `PipelineStage`, and choose a schedule; `step` runs one update's passes:
 
 # %%
-show_source(pipeline_versions.Library)
+show_source(pipeline_demo.Library)
 
 # %% [markdown]
 # Two things it does not do for you. It knows nothing of the tied table, hence the line with
@@ -1061,6 +1059,37 @@ from course_lib import quiz
 
 quiz("11")
 
+# %% [raw] tags=["quiz"]
+# 4 stages, 12 micro-batches, 1F1B. For what fraction of the whole time is a stage idle?
+# [ ] 25 %
+# [x] 20 %
+# [ ] 33 %
+# Why: 3 / (12 + 3). Of the ideal time it is 3 / 12 = 25 %.
+#
+# You go from GPipe to 1F1B. What becomes smaller?
+# [ ] the bubble
+# [x] the activations in flight
+# [ ] the messages
+# Why: Both idle (p-1)(f+b). 1F1B holds at most p micro-batches instead of m.
+#
+# What does the interleaved schedule pay for its smaller bubble?
+# [ ] a second copy of the weights
+# [x] more messages, more in flight
+# [ ] a smaller batch
+# Why: With v chunks each micro-batch crosses v times as many boundaries.
+#
+# From 8 to 16 stages under 1F1B. How do the activations of the first stage change?
+# [x] not at all
+# [ ] they double
+# [ ] they halve
+# Why: Half as many layers, twice as many micro-batches in flight.
+#
+# Two wires: NVLink inside a server, InfiniBand between. Which axis goes on InfiniBand?
+# [ ] tensor
+# [x] pipeline
+# [ ] either
+# Why: A boundary is crossed once a micro-batch; tensor parallelism sends in every layer.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/11_pipelines.ipynb).
 #
@@ -1075,8 +1104,14 @@ from course_lib.theory.pipelines import bubble, schedules, simulation
 from course_lib.theory.pipelines.bubble import PassTimes
 
 # %% [markdown] tags=["exercise"]
-# **11.1** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;
+# ### 11.1 Calculate: the bubble
+#
+# 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;
 # over the whole time; and over the whole time with 4 chunks on each stage, interleaved?
+
+# %% [raw] tags=["hints"]
+# How many passes of a stage does the bubble last? And how many does the work last?
+# One fraction is over the work, the other over work and bubble; chunks shorten the bubble.
 
 # %% tags=["exercise"]
 over_ideal, over_whole, interleaved = ..., ..., ...
@@ -1087,10 +1122,17 @@ interleaved = 7 / (4 * 32 + 7)
 check("11.1", [over_ideal, over_whole, interleaved])
 
 # %% [markdown] tags=["exercise"]
-# **11.2** (published mistake, note 004) The note says that a stage of a pipeline with $N$ stages holds
+# ### 11.2 Debug: 2N - 1
+#
+# (published mistake, note 004) The note says that a stage of a pipeline with $N$ stages holds
 # $2N-1$ live activations. Four runs with 4 stages and 12 micro-batches each counted the most micro-batches that every
 # stage held at once. Which schedule is which? (`"gpipe"`, `"1f1b"`, `"interleaved"` with two chunks, `"zb1p"`.) And how many would a
 # stage hold by the note?
+
+# %% [raw] tags=["hints"]
+# Which schedule holds all micro-batches? And which lets the last stage go back at once?
+# Halves come from chunks that are half of a stage.
+# What does a stage of ZB-H1 wait for, before it may free the activations?
 
 # %% tags=["exercise"]
 schedule_of = {
@@ -1112,10 +1154,17 @@ by_the_notes = 2 * 4 - 1
 check("11.2", [schedule_of, by_the_notes])
 
 # %% [markdown] tags=["exercise"]
-# **11.3** A pipeline of 4 stages under 1F1B is slower than its authors promised. They measure the time of an update: 4.02 s with 8
+# ### 11.3 Debug: it does not get faster
+#
+# A pipeline of 4 stages under 1F1B is slower than its authors promised. They measure the time of an update: 4.02 s with 8
 # micro-batches, 7.14 s with 16, of the same size. Three stages are alike. How long does the slowest stage need for one micro-batch, forward and backward? If
 # it is the last one: how long do the others need? And what would 16 micro-batches take if layers were moved until all four were
 # alike?
+
+# %% [raw] tags=["hints"]
+# 8 more micro-batches cost 3.12 s. Who decides how long each of them takes?
+# The first micro-batch goes through all four stages. How long is that?
+# If all stages are alike, each has a quarter of that sum, and m + p - 1 of them follow.
 
 # %% tags=["exercise"]
 slowest_s, others_s, balanced_s = ..., ..., ...
@@ -1127,9 +1176,16 @@ balanced_s = (16 + 3) * (slowest_s + 3 * others_s) / 4
 check("11.3", [slowest_s, others_s, balanced_s])
 
 # %% [markdown] tags=["exercise"]
-# **11.4** 8 stages, 16 micro-batches, forward 1 unit and backward 2. Choose a schedule for each of four clusters, the one with the shortest update that
+# ### 11.4 Debug: which schedule?
+#
+# 8 stages, 16 micro-batches, forward 1 unit and backward 2. Choose a schedule for each of four clusters, the one with the shortest update that
 # its memory allows: `"gpipe"`, `"1f1b"`, `"interleaved"` (two chunks) or `"zb1p"`. Guess from the prices in sections 11.4 and 11.5, then try them with
 # `simulation.timeline(name, 8, 16, chunks, times=PassTimes(transfer=...))`.
+
+# %% [raw] tags=["hints"]
+# First strike out what does not fit: what does each schedule hold on stage 0, and on 7?
+# Of those that are left: who waits for a message in each round, who only at the ends?
+# timeline(name, 8, 16, chunks, times=PassTimes(transfer=1)).makespan, and .in_flight(7).
 
 # %% tags=["exercise"]
 best = {
@@ -1155,7 +1211,9 @@ for name, chunks in {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}.items()
 check("11.4", best)
 
 # %% [markdown] tags=["exercise"]
-# **11.5** (published mistake, note 003) The note attaches the definitions to the wrong family. Counters don't. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
+# ### 11.5 Debug: whose counters?
+#
+# (published mistake, note 003) The note attaches the definitions to the wrong family. Counters don't. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
 # each with one of the families of section 11.1, and 16 sequences of 4096 tokens in an update. The second GPU of each:
 #
 # | | weights on it | sent in an update | waits for its turn |
@@ -1167,6 +1225,11 @@ check("11.4", best)
 #
 # Which one is `"data"`, `"naive model"`, `"pipeline"`, `"tensor"`? By about which factor would each send more with twice the sequences in an update, and
 # by which with twice the layers in the model? And how many micro-batches make an update of the pipeline?
+
+# %% [raw] tags=["hints"]
+# Which family keeps the whole model? Which lets one GPU work at a time?
+# What is sent: gradients, activations at the cuts, or activations in every layer?
+# The idle share of a pipeline is (p-1)/(m+p-1).
 
 # %% tags=["exercise"]
 family = {"A": ..., "B": ..., "C": ..., "D": ...}
@@ -1182,8 +1245,15 @@ micro_batches = 16  # 3 / (m + 3) is 15.8 %
 check("11.5", [family, twice_the_sequences, twice_the_layers, micro_batches])
 
 # %% [markdown] tags=["exercise"]
-# **11.6** Return one stage's passes under 1F1B as text, such as `["F0", "F1", "B0",
+# ### 11.6 Implement: the order of 1F1B
+#
+# Return one stage's passes under 1F1B as text, such as `["F0", "F1", "B0",
 # "F2", "B1", "B2"]` for stage 0 of 2 with 3 micro-batches.
+
+# %% [raw] tags=["hints"]
+# How many stages must answer, before this one can make its first backward pass?
+# Warm-up: min(m, stages - stage - 1) forward passes.
+# Then one F and one B in turn, then the B that are left.
 
 
 # %% tags=["exercise"]
@@ -1201,8 +1271,14 @@ def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[str]:
 check("11.6", one_f_one_b)
 
 # %% [markdown] tags=["exercise"]
-# **11.7** The smallest number of micro-batches with which 1F1B on `stages` equal
+# ### 11.7 Implement: choose m
+#
+# The smallest number of micro-batches with which 1F1B on `stages` equal
 # stages is idle for at most `most_bubble` of the whole time. A bubble of 0 or less: `ValueError`.
+
+# %% [raw] tags=["hints"]
+# A loop that counts up is enough.
+# Refuse most_bubble <= 0.
 
 
 # %% tags=["exercise"]
@@ -1223,8 +1299,15 @@ def fewest_micro_batches(stages: int, most_bubble: float) -> int:
 check("11.7", fewest_micro_batches)
 
 # %% [markdown] tags=["exercise"]
-# **11.8** Four stages, forward 1 and backward 2 units, but stage 1 (the second one) takes 1.5 times as long. 1F1B. Predict the makespan
+# ### 11.8 Predict: a slow stage in the middle
+#
+# Four stages, forward 1 and backward 2 units, but stage 1 (the second one) takes 1.5 times as long. 1F1B. Predict the makespan
 # with 8 and with 64 micro-batches on paper; then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
+
+# %% [raw] tags=["hints"]
+# How long is the first micro-batch on its way, there and back?
+# After that each later one costs the slow stage's 1.5 + 3.
+# Section 11.6: what does stage 1 do while the first micro-batch is away?
 
 # %% tags=["exercise"]
 with_8, with_64 = ..., ...
@@ -1235,10 +1318,17 @@ with_8, with_64 = (3 * 3 + 4.5 + (m - 1) * 4.5 - 2 * 1.5 for m in (8, 64))
 check("11.8", [with_8, with_64])
 
 # %% [markdown] tags=["exercise"]
-# **11.9** GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
+# ### 11.9 Calculate: on the wire
+#
+# GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
 # 8 stages of 12 layers, 64 micro-batches. How many bytes does a stage in the middle send in an update
 # under 1F1B? And interleaved, with two chunks on each stage? A message should take at most 5 % of a chunk's forward pass; a layer's
 # takes 19.3 ms (H100 at 40 % of peak), and the network carries 25 GB/s. Into how many equal chunks of whole layers may a stage be cut at most?
+
+# %% [raw] tags=["hints"]
+# One message has b·s·h numbers.
+# A stage in the middle sends both ways, for each micro-batch and chunk.
+# The message takes 2 ms, whatever the chunk. How many layers take 20 times as long?
 
 # %% tags=["exercise"]
 one_f_one_b_bytes, interleaved_bytes, most_chunks = ..., ..., ...
@@ -1252,9 +1342,16 @@ most_chunks = 12 // 3
 check("11.9", [one_f_one_b_bytes, interleaved_bytes, most_chunks])
 
 # %% [markdown] tags=["exercise"]
-# **11.10** Three stages, four micro-batches, forward 1 unit and backward 2. Stage 2 works in pairs, `F0 F1 B0 B1 F2 F3 B2 B3`, and must stay as it
+# ### 11.10 Debug: it hangs
+#
+# Three stages, four micro-batches, forward 1 unit and backward 2. Stage 2 works in pairs, `F0 F1 B0 B1 F2 F3 B2 B3`, and must stay as it
 # is. These orders hang. Change those of the other two, so that the run ends after 18 units, as 1F1B would, and stage 1 never holds more than 3
 # micro-batches.
+
+# %% [raw] tags=["hints"]
+# Stage 2 makes B0 after F1. How many forward passes must stage 1 run before its B0?
+# 1F1B's warm-up is enough to end, but not at 18: stage 2 answers later than there.
+# Give both stages the doubled warm-up of section 11.3.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1268,7 +1365,9 @@ stage_1 = ["F0", "F1", "F2", "B0", "F3", "B1", "B2", "B3"]  # 1F1B's own ends at
 check("11.10", [stage_0, stage_1])
 
 # %% [markdown] tags=["exercise"]
-# **11.11** Write the second piece of section 11.7 yourself: what one stage does in an update, for *any* order of
+# ### 11.11 Build: a pipeline's stage
+#
+# Write the second piece of section 11.7 yourself: what one stage does in an update, for *any* order of
 # passes. Given are the parts of the model that lie on this stage (one, or several under an interleaved schedule),
 # the orders of all stages, and the mail:
 #
@@ -1287,6 +1386,12 @@ check("11.10", [stage_0, stage_1])
 # smaller group of ranks, with other losses, and in a second update of the same `Pipeline`. It
 # counts messages, and how many micro-batches you hold. What passes is kept as `mine/pipeline.py`, and
 # `course demo pipeline --parts mine` trains with it.
+
+# %% [raw] tags=["hints"]
+# `run` is the same for every schedule. For each pass of `self.order`: take from the mail what it needs, compute, hand the result to the mail. Then finish the mail, and sum the gradients of the tied table.
+# Forward: what has arrived starts a new graph, so it must ask for a gradient itself. Keep input and output by (micro-batch, chunk). The output of the last part becomes the loss.
+# The share of a micro-batch in the loss is its sum over tokens, divided by the tokens of the whole window. What leaves the stage, and what is added up, has no graph: `detach()`.
+# Backward: pop what is kept, `y.backward(arrived)` (None starts from a loss), return `x.grad`.
 
 # %% tags=["exercise"]
 from collections.abc import Callable, Sequence

@@ -6,7 +6,6 @@ from typing import Any
 
 from course_lib.chapters.ch11_pipelines.builds import pipeline
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -31,15 +30,7 @@ from course_lib.theory.pipelines.schedules import Pass, Schedule
 from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 
 
-@exercise(
-    "11.1",
-    kind="calculate",
-    title="the bubble",
-    hints=(
-        "How many passes of a stage does the bubble last? And how many does the work last?",
-        "One fraction is over the work, the other over work and bubble; chunks shorten the bubble.",
-    ),
-)
+@exercise("11.1")
 def _bubble(answer: Any) -> None:
     expect_equal(
         answer,
@@ -63,16 +54,7 @@ _WHY_HELD = {
 }
 
 
-@exercise(
-    "11.2",
-    kind="debug",
-    title="2N - 1",
-    hints=(
-        "Which schedule holds all micro-batches? And which lets the last stage go back at once?",
-        "Halves come from chunks that are half of a stage.",
-        "What does a stage of ZB-H1 wait for, before it may free the activations?",
-    ),
-)
+@exercise("11.2")
 def _in_flight(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of schedules and a number")
     right = {}
@@ -93,16 +75,7 @@ def _update(forward: tuple[float, ...], micro_batches: int) -> float:
     return timeline("1f1b", 4, micro_batches, times=PassTimes(forward, backward)).makespan
 
 
-@exercise(
-    "11.3",
-    kind="debug",
-    title="it does not get faster",
-    hints=(
-        "8 more micro-batches cost 3.12 s. Who decides how long each of them takes?",
-        "The first micro-batch goes through all four stages. How long is that?",
-        "If all stages are alike, each has a quarter of that sum, and m + p - 1 of them follow.",
-    ),
-)
+@exercise("11.3")
 def _not_faster(answer: Any) -> None:
     assert [round(_update(_FORWARD, m), 2) for m in (8, 16)] == [4.02, 7.14]
     more = "each more micro-batch costs one pass of the slowest stage: 3.12 s / 8"
@@ -159,16 +132,7 @@ def _shortest(cluster: str) -> str:
     return min(spans, key=spans.__getitem__)
 
 
-@exercise(
-    "11.4",
-    kind="debug",
-    title="which schedule?",
-    hints=(
-        "First strike out what does not fit: what does each schedule hold on stage 0, and on 7?",
-        "Of those that are left: who waits for a message in each round, who only at the ends?",
-        "timeline(name, 8, 16, chunks, times=PassTimes(transfer=1)).makespan, and .in_flight(7).",
-    ),
-)
+@exercise("11.4")
 def _which(answer: Any) -> None:
     right = {name: (_shortest(name), because) for name, (*_, because) in _CLUSTERS.items()}
     expect_entries(answer, right, "a dict of schedules", each="the name of a schedule")
@@ -201,16 +165,7 @@ def _grows() -> tuple[dict[str, float], dict[str, float]]:
     return samples, layers
 
 
-@exercise(
-    "11.5",
-    kind="debug",
-    title="whose counters?",
-    hints=(
-        "Which family keeps the whole model? Which lets one GPU work at a time?",
-        "What is sent: gradients, activations at the cuts, or activations in every layer?",
-        "The idle share of a pipeline is (p-1)/(m+p-1).",
-    ),
-)
+@exercise("11.5")
 def _families(answer: Any) -> None:
     expect_parts(answer, 4, "three dicts and a number of micro-batches")
     right = {name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()}
@@ -224,16 +179,7 @@ def _families(answer: Any) -> None:
     expect_number(answer[3], _PIPELINED.accumulation, "3 / (m + 3) is 15.8 %")
 
 
-@exercise(
-    "11.6",
-    kind="implement",
-    title="the order of 1F1B",
-    hints=(
-        "How many stages must answer, before this one can make its first backward pass?",
-        "Warm-up: min(m, stages - stage - 1) forward passes.",
-        "Then one F and one B in turn, then the B that are left.",
-    ),
-)
+@exercise("11.6")
 def _order(function: Any) -> None:
     reasons = {
         (3, 4, 3): "the last stage goes back at once",
@@ -249,12 +195,7 @@ def _order(function: Any) -> None:
     expect_calls(function, cases, signature="one_f_one_b(stage, stages, micro_batches)")
 
 
-@exercise(
-    "11.7",
-    kind="implement",
-    title="choose m",
-    hints=("A loop that counts up is enough.", "Refuse most_bubble <= 0."),
-)
+@exercise("11.7")
 def _choose(function: Any) -> None:
     reasons = {
         (4, 0.11): "3 / (m + 3) must be at most 0.11",
@@ -272,16 +213,7 @@ def _choose(function: Any) -> None:
     expect_raises(function, (4, 0.0), ValueError, none)
 
 
-@exercise(
-    "11.8",
-    kind="predict",
-    title="a slow stage in the middle",
-    hints=(
-        "How long is the first micro-batch on its way, there and back?",
-        "After that each later one costs the slow stage's 1.5 + 3.",
-        "Section 11.6: what does stage 1 do while the first micro-batch is away?",
-    ),
-)
+@exercise("11.8")
 def _slow_end(answer: Any) -> None:
     uneven = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
     expect_equal(
@@ -293,16 +225,7 @@ def _slow_end(answer: Any) -> None:
     )
 
 
-@exercise(
-    "11.9",
-    kind="calculate",
-    title="on the wire",
-    hints=(
-        "One message has b·s·h numbers.",
-        "A stage in the middle sends both ways, for each micro-batch and chunk.",
-        "The message takes 2 ms, whatever the chunk. How many layers take 20 times as long?",
-    ),
-)
+@exercise("11.9")
 def _messages(answer: Any) -> None:
     def sent(**layout: Any) -> float:
         spread = Layout(pp=8, accumulation=64, **layout)
@@ -325,16 +248,7 @@ _IN_PAIRS = ["F0", "F1", "B0", "B1", "F2", "F3", "B2", "B3"]
 _ROOM = 3  # micro-batches on stage 1
 
 
-@exercise(
-    "11.10",
-    kind="debug",
-    title="it hangs",
-    hints=(
-        "Stage 2 makes B0 after F1. How many forward passes must stage 1 run before its B0?",
-        "1F1B's warm-up is enough to end, but not at 18: stage 2 answers later than there.",
-        "Give both stages the doubled warm-up of section 11.3.",
-    ),
-)
+@exercise("11.10")
 def _hang(answer: Any) -> None:
     expect_parts(answer, 2, "two lists of passes such as 'F0'")
     for order in answer:
@@ -353,35 +267,3 @@ def _hang(answer: Any) -> None:
 
 
 BUILDS = (pipeline.PIPELINE,)
-QUIZ = (
-    Question(
-        "4 stages, 12 micro-batches, 1F1B. For what fraction of the whole time is a stage idle?",
-        ("25 %", "20 %", "33 %"),
-        answer=1,
-        why="3 / (12 + 3). Of the ideal time it is 3 / 12 = 25 %.",
-    ),
-    Question(
-        "You go from GPipe to 1F1B. What becomes smaller?",
-        ("the bubble", "the activations in flight", "the messages"),
-        answer=1,
-        why="Both idle (p-1)(f+b). 1F1B holds at most p micro-batches instead of m.",
-    ),
-    Question(
-        "What does the interleaved schedule pay for its smaller bubble?",
-        ("a second copy of the weights", "more messages, more in flight", "a smaller batch"),
-        answer=1,
-        why="With v chunks each micro-batch crosses v times as many boundaries.",
-    ),
-    Question(
-        "From 8 to 16 stages under 1F1B. How do the activations of the first stage change?",
-        ("not at all", "they double", "they halve"),
-        answer=0,
-        why="Half as many layers, twice as many micro-batches in flight.",
-    ),
-    Question(
-        "Two wires: NVLink inside a server, InfiniBand between. Which axis goes on InfiniBand?",
-        ("tensor", "pipeline", "either"),
-        answer=1,
-        why="A boundary is crossed once a micro-batch; tensor parallelism sends in every layer.",
-    ),
-)

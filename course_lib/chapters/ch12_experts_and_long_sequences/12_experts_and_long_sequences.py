@@ -25,8 +25,8 @@ from torch.nn.utils.rnn import pad_sequence
 from course_lib import demos, expect, launch, measure
 from course_lib.chapters.ch12_experts_and_long_sequences import figures
 from course_lib import predict, scratch, show_source
-from course_lib.chapters.ch12_experts_and_long_sequences.demos.experts import (
-    versions as expert_versions,
+from course_lib.chapters.ch12_experts_and_long_sequences.demos import (
+    experts as expert_demo,
 )
 from course_lib.figures.paper import style
 from course_lib.theory.compute import flops
@@ -897,7 +897,7 @@ figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 # divided out of their gradients again.)
 
 # %%
-show_source(expert_versions.TorchDispatcher, expert_versions.Library)
+show_source(expert_demo.TorchDispatcher, expert_demo.Library)
 
 # %% [markdown]
 # Megatron-Core has a layer of its own:
@@ -1381,6 +1381,55 @@ from course_lib import quiz
 
 quiz("12")
 
+# %% [raw] tags=["quiz"]
+# Mixtral has 46.7 B parameters, 12.9 B of them active. What needs memory on the GPUs?
+# [ ] states of 12.9 B
+# [x] states of 46.7 B
+# [ ] states of 56 B
+# Why: Another token may need any expert: all are stored. Active ones decide the time.
+#
+# The busiest of 8 experts has 1.8 times the mean. Capacity factor 1.25. What happens?
+# [ ] nothing is dropped
+# [x] that expert drops 30 % of its tokens
+# [ ] it drops 80 % of them
+# Why: It accepts 1.25 of 1.8: (1.8 - 1.25) / 1.8 = 0.31.
+#
+# Four experts, one for each token, balance loss 4. What does the router do?
+# [ ] all experts get the same
+# [x] everything goes to one expert
+# [ ] it drops everything
+# Why: 1 is even. E / k is the worst: 4 for k = 1, and 2 if each token had two experts.
+#
+# A bias for the choice replaces the balance loss. With what are the results weighed?
+# [ ] the probabilities plus the biases
+# [x] the probabilities alone
+# [ ] the biases alone
+# Why: The bias decides who is chosen; without a say in the result it disturbs no gradient.
+#
+# Why is an expert's gradient not all-reduced when each expert lies on one rank?
+# [ ] experts are not trained
+# [x] tokens of all ranks came to it: its gradient is complete
+# [ ] it would be too large
+# Why: The all-to-all brought it the tokens of the whole batch.
+#
+# Twice as many experts, half as wide, and each token uses twice as many. What changes?
+# [ ] nothing: the FLOP stay the same
+# [x] as many FLOP for twice the bytes: the all-to-all hides worse
+# [ ] half the bytes, since the experts are smaller
+# Why: FLOP per byte are 2.25 f. A token travels to each of its experts, narrow or wide.
+#
+# 128 rows for each expert, but it takes 363 to fill the chip. What helps?
+# [x] experts on more ranks: each gets the rows of more GPUs
+# [ ] more experts of the same size
+# [ ] a higher capacity factor
+# Why: With ep e an expert gets the rows of e GPUs: 128 · e, if all are equally popular.
+#
+# Ring attention, causal, 8 ranks with slices in order. What is wrong?
+# [ ] the result is an approximation
+# [x] the last rank has 8 times the work of the first
+# [ ] the first rank waits for its keys
+# Why: Its queries see all slices, those of rank 0 only their own. Zig-zag evens it out.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/12_experts_and_long_sequences.ipynb).
 #
@@ -1399,10 +1448,17 @@ from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import context, experts
 
 # %% [markdown] tags=["exercise"]
-# **12.1** Mixtral 8x7B on 16 GPUs, all of them data parallel, with expert parallelism of degree 8. Of its 46,702,792,704
+# ### 12.1 Calculate: Mixtral on 16 GPUs
+#
+# Mixtral 8x7B on 16 GPUs, all of them data parallel, with expert parallelism of degree 8. Of its 46,702,792,704
 # parameters 45,097,156,608 are experts. How many parameters are on a GPU? Over how many GPUs can ZeRO-1 shard the
 # optimizer states of an expert? How many bytes of states (2 + 2 + 12 a parameter) does a GPU hold without ZeRO, and with
 # ZeRO-1?
+
+# %% [raw] tags=["hints"]
+# Which parameters does expert parallelism spread, and which are on every GPU?
+# Of 16 ranks 8 are one set of experts. How many ranks hold the same expert?
+# ZeRO-1 shards the 12 bytes of states: over 16 GPUs for what all of them hold, over fewer for an expert.
 
 # %% tags=["exercise"]
 stored, expert_gpus = ..., ...
@@ -1417,10 +1473,16 @@ with_zero_1 = 4 * stored + 12 * (dense / 16 + in_experts / expert_gpus)
 check("12.1", [stored, expert_gpus, without_zero, with_zero_1])
 
 # %% [markdown] tags=["exercise"]
-# **12.2** Two numbers from a report on training DeepSeek-V3: "each H800 (989.4 TFLOP/s) trains on 1,543 tokens a second,
+# ### 12.2 Calculate: two wrong counts
+#
+# Two numbers from a report on training DeepSeek-V3: "each H800 (989.4 TFLOP/s) trains on 1,543 tokens a second,
 # an MFU of 628 %", and "states of 16 bytes per parameter fit into 8 GPUs of 80 GB". Its author used one count of
 # parameters where the other belongs, twice. Correct both: the MFU by $6N$, and the fewest GPUs. `models.MODELS["deepseek-v3"].parameters()`
 # has both counts.
+
+# %% [raw] tags=["hints"]
+# An MFU over 100 % multiplies with parameters that no token meets.
+# Must a GPU store an expert that this token does not use?
 
 # %% tags=["exercise"]
 mfu, gpus = ..., ...  # mfu: 0.5 is a half
@@ -1432,9 +1494,16 @@ gpus = math.ceil(16 * count.total / 80e9)
 check("12.2", [mfu, gpus])
 
 # %% [markdown] tags=["exercise"]
-# **12.3** Mixtral trains on 16 GPUs with tp 2, cp 2, dp 4 and ep 4. Neighbours in number are a tp group; then come cp and dp. In
+# ### 12.3 Predict: who shares what
+#
+# Mixtral trains on 16 GPUs with tp 2, cp 2, dp 4 and ep 4. Neighbours in number are a tp group; then come cp and dp. In
 # the experts' mesh the order is etp, ep, edp. Follow the tensors of rank 6. With which ranks, itself among them, does it share each of these? Give
 # lists in order. The last two are without folding: tp cuts the experts as well.
+
+# %% [raw] tags=["hints"]
+# Write ranks 0 to 15 in rows of two (tp), and rows in blocks of two (cp): rank 6 is where?
+# Who has other tokens, but the same weights? Their gradients are summed.
+# The experts' mesh deals the 16 ranks out anew: etp neighbours, then 4 of ep, then edp.
 
 # %% tags=["exercise"]
 shared = {
@@ -1454,10 +1523,16 @@ shared = dict(zip(shared, [*attention, *folded, *cut], strict=True))
 check("12.3", shared)
 
 # %% [markdown] tags=["exercise"]
-# **12.4** 4096 tokens, 8 experts, $k = 1$, capacity factor 1.25, the $i$-th expert
+# ### 12.4 Predict: a skewed router
+#
+# 4096 tokens, 8 experts, $k = 1$, capacity factor 1.25, the $i$-th expert
 # chosen in proportion to $1/i$. Guess the dropped part first. Then compute, with `experts.expert_load`: the
 # dropped fraction at factor 1.25, and the smallest of the factors 1, 1.5, 2, 2.5, 3, 3.5, 4 at which nothing is
 # dropped.
+
+# %% [raw] tags=["hints"]
+# Each expert takes 1.25 times the mean. How far above it is the favourite?
+# expert_load(4096, 8, 1, capacity_factor=1.25, skew=1.0).dropped_fraction; .imbalance.
 
 # %% tags=["exercise"]
 dropped_fraction, factor = ..., ...
@@ -1472,9 +1547,15 @@ while experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0).dropped:
 check("12.4", [dropped_fraction, factor])
 
 # %% [markdown] tags=["exercise"]
-# **12.5** `chosen` (tokens, top_k) holds numbers of experts, `probabilities`
+# ### 12.5 Implement: the balance loss
+#
+# `chosen` (tokens, top_k) holds numbers of experts, `probabilities`
 # (tokens, experts) the router's. Return $E \sum_i f_i P_i$ as a tensor whose gradient reaches `probabilities`.
 # $f_i$ is the share of all *choices*.
+
+# %% [raw] tags=["hints"]
+# f is counted, P is averaged. Over which dimension, and which of them has a gradient?
+# f: torch.bincount(chosen.flatten(), minlength=…), divided by all choices.
 
 
 # %% tags=["exercise"]
@@ -1490,9 +1571,15 @@ def balance_loss(chosen: torch.Tensor, probabilities: torch.Tensor) -> torch.Ten
 check("12.5", balance_loss)
 
 # %% [markdown] tags=["exercise"]
-# **12.6** This function turns the probabilities of a token's chosen experts
+# ### 12.6 Debug: the router that never learns
+#
+# This function turns the probabilities of a token's chosen experts
 # (tokens, top_k) into their weights. With two experts it trains well. With one, the router's weights never
 # change. Repair it.
+
+# %% [raw] tags=["hints"]
+# What is p / p?
+# Section 12.1: with k = 1 the weight is the probability.
 
 
 # %% tags=["exercise"]
@@ -1511,9 +1598,15 @@ def expert_weights(chosen_probabilities: torch.Tensor) -> torch.Tensor:
 check("12.6", expert_weights)
 
 # %% [markdown] tags=["exercise"]
-# **12.7** Two ranks, four experts (0 and 1 on rank 0, 2 and 3 on rank 1), hidden 4096 in
+# ### 12.7 Calculate: routed bytes
+#
+# Two ranks, four experts (0 and 1 on rank 0, 2 and 3 on rank 1), hidden 4096 in
 # bf16. Accepted choices: rank 0 has `[900, 100, 600, 400]` for the experts, rank 1 has `[800, 300, 500, 400]`.
 # Bytes that *rank 0* puts into the all-to-alls: in the forward dispatch; in the forward combine; in a whole step with backward?
+
+# %% [raw] tags=["hints"]
+# A row has 4096 numbers of 2 bytes.
+# Combine gives back what was received.
 
 # %% tags=["exercise"]
 dispatch, combine, step = ..., ..., ...
@@ -1526,9 +1619,15 @@ step = 2 * (dispatch + combine)
 check("12.7", [dispatch, combine, step])
 
 # %% [markdown] tags=["exercise"]
-# **12.8** `a` and `b` are blocks: each a pair of the mean of its values and the
+# ### 12.8 Implement: online softmax
+#
+# `a` and `b` are blocks: each a pair of the mean of its values and the
 # log-sum-exp of its scores, as Python floats. Return the pair of both together. Scores can be as large as 1000,
 # and `math.exp(1000)` raises an error.
+
+# %% [raw] tags=["hints"]
+# Each mean counts as much as its block's denominator, which is e^ℓ.
+# Only the difference of the two ℓ matters: subtract the larger one before you take exp.
 
 
 # %% tags=["exercise"]
@@ -1545,13 +1644,20 @@ def merge(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]
 check("12.8", merge)
 
 # %% [markdown] tags=["exercise"]
-# **12.9** You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring
+# ### 12.9 Predict: as many ranks as the ring hides
+#
+# You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring
 # attention and zig-zag slices, on H100s (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which every hop still hides behind
 # computing, at the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as query heads? And for
 # LLaMA within a node of some future machine, over 450 GB/s?
 #
 # Then: at the first of the three degrees, how many times as much would the busiest rank compute if the slices lay in order? Guess each number, then compute it with `context.hidden_ring_tokens` and
 # `context.rank_scores`.
+
+# %% [raw] tags=["hints"]
+# More ranks have shorter slices. What does a shorter slice do to computing, and to a hop?
+# hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is for whole blocks: section 12.7 says which part of a block a rank with zig-zag slices computes in a hop.
+# Tokens / tokens of a slice, rounded down to a power of two; max / max for the last.
 
 # %% tags=["exercise"]
 llama, all_heads, fast_wire = ..., ..., ...
@@ -1572,7 +1678,9 @@ shorter = max(plain) / max(mixed)
 check("12.9", [llama, all_heads, fast_wire, shorter])
 
 # %% [markdown] tags=["exercise"]
-# **12.10** Write what carries tokens to their experts and back (section 12.4), with ranks that have
+# ### 12.10 Build: tokens to experts and back
+#
+# Write what carries tokens to their experts and back (section 12.4), with ranks that have
 # different numbers of tokens, some of them none. Each rank has equally many experts, rank 0 the first ones. `tokens` is
 # (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, is one of token
 # `c // top_k`. Given is `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
@@ -1585,6 +1693,12 @@ check("12.9", [llama, all_heads, fast_wire, shorter])
 # all-to-all with uneven numbers of rows; then counts and dispatch; then combine, where each result must find its
 # token again; then the gradients, which travel back the same way. It counts the bytes; counts need one all-gather of
 # at most 8 bytes each. What passes is kept as `mine/experts.py`, and `course demo experts --parts mine` trains with it.
+
+# %% [raw] tags=["hints"]
+# AllToAll: make room for `sum(received)` rows, call `dist.all_to_all_single(room, rows, received, sent, group=group)`, keep the sizes in `ctx`. Backward is the same way back.
+# count: `torch.bincount(..., minlength=experts)`, and an all-gather. dispatch: the experts lie on the ranks in order, so `kept.view(ranks, ranks, -1).sum(2)` says who sends what.
+# Choice c is one of token c // top_k. `by_expert` gives the choices in the order in which their rows leave. Keep it, for that is the order in which the results come back.
+# combine: the same all-to-all with the sizes exchanged; each row times the weight of its choice, `weights.flatten()[order]`; `index_add` adds it to its token.
 
 # %% tags=["exercise"]
 from typing import Any
@@ -1663,7 +1777,9 @@ from course_lib.scratch.experts import AllToAll, Dispatcher
 check("12.10", [AllToAll, Dispatcher])
 
 # %% [markdown] tags=["exercise"]
-# **12.11** Write the forward pass of ring attention (sections 12.6 and 12.7): attention to one block, the merge of
+# ### 12.11 Build: attention round a ring
+#
+# Write the forward pass of ring attention (sections 12.6 and 12.7): attention to one block, the merge of
 # two blocks, and the way round the ring. Tensors are (batch, heads, tokens, width). Given is `ring`, a `SequenceRing`:
 #
 # - This rank is number `ring.rank` of `ring.ranks`. Its slice of the sequence is one chunk, or two that are not neighbours.
@@ -1678,6 +1794,12 @@ check("12.10", [AllToAll, Dispatcher])
 # The check compares a block and the merge with attention to all keys, with scores as large as 1,000 and with blocks
 # whose log-sum-exp is $-\infty$; then it runs the ring on 2 and 3 ranks, also in a smaller group, and looks at the hops.
 # What passes is kept as `mine/ring_attention.py`, and `course demo context --parts mine` trains with it.
+
+# %% [raw] tags=["hints"]
+# block_forward: scores are q @ k.transpose(-1, -2) / √width. `same` hides the keys behind the query's own: -inf in their place. The weights are exp(score - lse): no overflow.
+# merge: with `both` the log-sum-exp of lse and block_lse (torch.logaddexp), the one weighs exp(lse - both) and the other exp(block_lse - both). Assign with mul_, add_ and copy_.
+# ring_forward begins with a result of 0 and an lse of -inf. After k hops a rank has the keys and values of rank - k (mod ranks).
+# Each round: start the next hop unless it is the last round, merge the blocks of all `ring.pairs(owner)` into `ring.cut(out, i)` and `ring.cut(lse, i)`, wait for the hop.
 
 # %% tags=["exercise"]
 import torch
@@ -1728,12 +1850,19 @@ from course_lib.scratch.context import (
 check("12.11", [block_forward, merge, ring_forward])
 
 # %% [markdown] tags=["exercise"]
-# **12.12** Qwen3-30B-A3B has $h = 2048$ and 128 experts of width $f = 768$ (three matrices each), of which a token uses 8.
+# ### 12.12 Calculate: narrow experts
+#
+# Qwen3-30B-A3B has $h = 2048$ and 128 experts of width $f = 768$ (three matrices each), of which a token uses 8.
 # Train it in bf16 on H100s (989.4 TFLOP/s, 3.35 TB/s), with 4096 tokens on a GPU and all experts equally popular.
 #
 # How many FLOP do the experts do for each byte that is sent under EP? What bandwidth (bytes per second, one way) must a wire have, so that
 # computing at the peak could hide the way? How many rows must an expert get before reading its weights is no longer the limit? And which is
 # the smallest ep, a power of two, that brings it so many?
+
+# %% [raw] tags=["hints"]
+# Section 12.4: FLOP for each byte follow from the width alone.
+# A wire can be hidden if peak / bandwidth is at most that: solve for the bandwidth.
+# hardware.ridge_rows(2048, 768, h100.ridge_flop_per_byte). An expert gets tokens · 8 / 128 rows from each GPU of the ep group.
 
 # %% tags=["exercise"]
 per_byte, wire = ..., ...

@@ -7,7 +7,6 @@ from typing import Any
 from course_lib.chapters.ch12_experts_and_long_sequences.builds import experts as experts_build
 from course_lib.chapters.ch12_experts_and_long_sequences.builds import ring_attention
 from course_lib.checking import (
-    Question,
     Wrong,
     call,
     exercise,
@@ -32,17 +31,7 @@ _DEEPSEEK = MODELS["deepseek-v3"].parameters()
 _SPREAD = Layout(dp=16, ep=8)
 
 
-@exercise(
-    "12.1",
-    kind="calculate",
-    title="Mixtral on 16 GPUs",
-    hints=(
-        "Which parameters does expert parallelism spread, and which are on every GPU?",
-        "Of 16 ranks 8 are one set of experts. How many ranks hold the same expert?",
-        "ZeRO-1 shards the 12 bytes of states: over 16 GPUs for what all of them hold, over fewer "
-        "for an expert.",
-    ),
-)
+@exercise("12.1")
 def _mixtral(answer: Any) -> None:
     local = local_parameters(_MIXTRAL, _SPREAD, 0)
     layouts = (_SPREAD, replace(_SPREAD, zero_stage=1))
@@ -60,15 +49,7 @@ def _mixtral(answer: Any) -> None:
     )
 
 
-@exercise(
-    "12.2",
-    kind="calculate",
-    title="two wrong counts",
-    hints=(
-        "An MFU over 100 % multiplies with parameters that no token meets.",
-        "Must a GPU store an expert that this token does not use?",
-    ),
-)
+@exercise("12.2")
 def _deepseek(answer: Any) -> None:
     mfu = flops.six_nd(_DEEPSEEK.active, 1) * 1543 / accelerator("H800-SXM").peak_flop_per_s
     active = "N of 6N is what a token multiplies with: the active parameters"
@@ -82,16 +63,7 @@ _MESH = Layout(tp=2, cp=2, dp=4, ep=4)
 _RANK = 6
 
 
-@exercise(
-    "12.3",
-    kind="predict",
-    title="who shares what",
-    hints=(
-        "Write ranks 0 to 15 in rows of two (tp), and rows in blocks of two (cp): rank 6 is where?",
-        "Who has other tokens, but the same weights? Their gradients are summed.",
-        "The experts' mesh deals the 16 ranks out anew: etp neighbours, then 4 of ep, then edp.",
-    ),
-)
+@exercise("12.3")
 def _sharing(answer: Any) -> None:
     half = mesh.place(_MESH, _RANK)["tp"]
     same_half = tuple(r for r in range(_MESH.world) if mesh.place(_MESH, r)["tp"] == half)
@@ -122,15 +94,7 @@ def _sharing(answer: Any) -> None:
     expect_entries(answer, right, "a dict of lists", each="a list of ranks in order")
 
 
-@exercise(
-    "12.4",
-    kind="predict",
-    title="a skewed router",
-    hints=(
-        "Each expert takes 1.25 times the mean. How far above it is the favourite?",
-        "expert_load(4096, 8, 1, capacity_factor=1.25, skew=1.0).dropped_fraction; .imbalance.",
-    ),
-)
+@exercise("12.4")
 def _skewed(answer: Any) -> None:
     loads = {
         factor: experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0)
@@ -147,15 +111,7 @@ def _skewed(answer: Any) -> None:
     )
 
 
-@exercise(
-    "12.5",
-    kind="implement",
-    title="the balance loss",
-    hints=(
-        "f is counted, P is averaged. Over which dimension, and which of them has a gradient?",
-        "f: torch.bincount(chosen.flatten(), minlength=…), divided by all choices.",
-    ),
-)
+@exercise("12.5")
 def _balance(function: Any) -> None:
     import torch
 
@@ -183,12 +139,7 @@ def _balance(function: Any) -> None:
         raise Wrong("gave a loss without gradient, expected one that reaches the probabilities")
 
 
-@exercise(
-    "12.6",
-    kind="debug",
-    title="the router that never learns",
-    hints=("What is p / p?", "Section 12.1: with k = 1 the weight is the probability."),
-)
+@exercise("12.6")
 def _weights(function: Any) -> None:
     import torch
 
@@ -204,12 +155,7 @@ def _weights(function: Any) -> None:
         raise Wrong("gave weights without gradient, expected some because the router learns by it")
 
 
-@exercise(
-    "12.7",
-    kind="calculate",
-    title="routed bytes",
-    hints=("A row has 4096 numbers of 2 bytes.", "Combine gives back what was received."),
-)
+@exercise("12.7")
 def _routed(answer: Any) -> None:
     kept, row = ((900, 100, 600, 400), (800, 300, 500, 400)), 2 * 4096
     one_way = sum(kept[0]) * row
@@ -224,15 +170,7 @@ def _routed(answer: Any) -> None:
     )
 
 
-@exercise(
-    "12.8",
-    kind="implement",
-    title="online softmax",
-    hints=(
-        "Each mean counts as much as its block's denominator, which is e^ℓ.",
-        "Only the difference of the two ℓ matters: subtract the larger one before you take exp.",
-    ),
-)
+@exercise("12.8")
 def _merge(function: Any) -> None:
     def block(pairs: list[tuple[float, float]]) -> tuple[float, float]:
         top = max(score for score, _ in pairs)
@@ -270,17 +208,7 @@ def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
     return degree
 
 
-@exercise(
-    "12.9",
-    kind="predict",
-    title="as many ranks as the ring hides",
-    hints=(
-        "More ranks have shorter slices. What does a shorter slice do to computing, and to a hop?",
-        "hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is for whole blocks: "
-        "section 12.7 says which part of a block a rank with zig-zag slices computes in a hop.",
-        "Tokens / tokens of a slice, rounded down to a power of two; max / max for the last.",
-    ),
-)
+@exercise("12.9")
 def _slices(answer: Any) -> None:
     wires = {
         (1024, 50e9): "a slice needs 9,894 tokens: in each hop a rank computes half a block",
@@ -298,17 +226,7 @@ def _slices(answer: Any) -> None:
     expect_numbers(answer, "three degrees and a factor", *rows, last)
 
 
-@exercise(
-    "12.12",
-    kind="calculate",
-    title="narrow experts",
-    hints=(
-        "Section 12.4: FLOP for each byte follow from the width alone.",
-        "A wire can be hidden if peak / bandwidth is at most that: solve for the bandwidth.",
-        "hardware.ridge_rows(2048, 768, h100.ridge_flop_per_byte). An expert gets tokens · 8 / 128 "
-        "rows from each GPU of the ep group.",
-    ),
-)
+@exercise("12.12")
 def _narrow(answer: Any) -> None:
     chip = accelerator("H100-SXM")
     per_byte = experts.routed_intensity(768)
@@ -326,69 +244,3 @@ def _narrow(answer: Any) -> None:
 
 
 BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)
-QUIZ = (
-    Question(
-        "Mixtral has 46.7 B parameters, 12.9 B of them active. What needs memory on the GPUs?",
-        ("states of 12.9 B", "states of 46.7 B", "states of 56 B"),
-        answer=1,
-        why="Another token may need any expert: all are stored. Active ones decide the time.",
-    ),
-    Question(
-        "The busiest of 8 experts has 1.8 times the mean. Capacity factor 1.25. What happens?",
-        ("nothing is dropped", "that expert drops 30 % of its tokens", "it drops 80 % of them"),
-        answer=1,
-        why="It accepts 1.25 of 1.8: (1.8 - 1.25) / 1.8 = 0.31.",
-    ),
-    Question(
-        "Four experts, one for each token, balance loss 4. What does the router do?",
-        ("all experts get the same", "everything goes to one expert", "it drops everything"),
-        answer=1,
-        why="1 is even. E / k is the worst: 4 for k = 1, and 2 if each token had two experts.",
-    ),
-    Question(
-        "A bias for the choice replaces the balance loss. With what are the results weighed?",
-        ("the probabilities plus the biases", "the probabilities alone", "the biases alone"),
-        answer=1,
-        why="The bias decides who is chosen; without a say in the result it disturbs no gradient.",
-    ),
-    Question(
-        "Why is an expert's gradient not all-reduced when each expert lies on one rank?",
-        (
-            "experts are not trained",
-            "tokens of all ranks came to it: its gradient is complete",
-            "it would be too large",
-        ),
-        answer=1,
-        why="The all-to-all brought it the tokens of the whole batch.",
-    ),
-    Question(
-        "Twice as many experts, half as wide, and each token uses twice as many. What changes?",
-        (
-            "nothing: the FLOP stay the same",
-            "as many FLOP for twice the bytes: the all-to-all hides worse",
-            "half the bytes, since the experts are smaller",
-        ),
-        answer=1,
-        why="FLOP per byte are 2.25 f. A token travels to each of its experts, narrow or wide.",
-    ),
-    Question(
-        "128 rows for each expert, but it takes 363 to fill the chip. What helps?",
-        (
-            "experts on more ranks: each gets the rows of more GPUs",
-            "more experts of the same size",
-            "a higher capacity factor",
-        ),
-        answer=0,
-        why="With ep e an expert gets the rows of e GPUs: 128 · e, if all are equally popular.",
-    ),
-    Question(
-        "Ring attention, causal, 8 ranks with slices in order. What is wrong?",
-        (
-            "the result is an approximation",
-            "the last rank has 8 times the work of the first",
-            "the first rank waits for its keys",
-        ),
-        answer=1,
-        why="Its queries see all slices, those of rank 0 only their own. Zig-zag evens it out.",
-    ),
-)

@@ -1185,6 +1185,43 @@ from course_lib import quiz
 
 quiz("13")
 
+# %% [raw] tags=["quiz"]
+# 96 GPUs, tp 4, pp 3, cp 2. What is dp?
+# [x] 4
+# [ ] 8
+# [ ] 24
+# Why: 96 / (4 · 3 · 2).
+#
+# tp 4, dp 2, pp 2, Megatron-LM's order. Which rank is rank 5's dp partner?
+# [x] 1
+# [ ] 7
+# [ ] 13
+# Why: The stride of dp is tp = 4, and 5 has dp coordinate 1: the partner is 5 - 4.
+#
+# Why does tp stand innermost?
+# [ ] it has the fewest ranks
+# [x] it sends most, and every layer waits for it
+# [ ] its groups must be powers of two
+# Why: 36 times the bytes of dp in section 13.2, and nothing to hide behind.
+#
+# The states are 1850 GB, so 24 GPUs of 80 GB are enough. Right?
+# [ ] yes
+# [x] no: it is a lower bound
+# [ ] no: 48 are needed
+# Why: It assumes perfect cuts and no buffers; whether a layout fits, the planner says.
+#
+# What decides whether ZeRO-3's gathers can hide behind computing?
+# [ ] the number of parameters
+# [x] the tokens of a micro-batch on a GPU, against the wire's ridge
+# [ ] the number of GPUs
+# Why: 6Pt FLOP for 3 · 2P bytes: t FLOP per byte. The parameters cancel.
+#
+# The planner ranks A 3 % ahead of B. What do you do?
+# [ ] take A
+# [ ] take B
+# [x] decide by something else, or measure both
+# Why: Half of 89 published steps are more than 6.5 % off: a difference of 3 % says nothing.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/13_3d_planning.ipynb).
 #
@@ -1203,8 +1240,15 @@ from course_lib.theory.step import step_time
 from course_lib.theory.step.assumptions import Assumptions
 
 # %% [markdown] tags=["exercise"]
-# **13.1** (published mistake, note 004) "The 2048 GPUs take part in data parallelism independently." Somebody trains a mixture of experts on 2048 GPUs with tp 4, pp 8, cp 2, ep 16, sequence parallelism, and 16 micro-batches of 2 sequences. No
+# ### 13.1 Debug: 2048 data-parallel GPUs
+#
+# (published mistake, note 004) "The 2048 GPUs take part in data parallelism independently." Somebody trains a mixture of experts on 2048 GPUs with tp 4, pp 8, cp 2, ep 16, sequence parallelism, and 16 micro-batches of 2 sequences. No
 # ZeRO. How many sequences are in an update? And among how many GPUs must gradients be summed, for a matrix of attention, for a matrix of one expert (tp cuts both), and for the weight of a norm in front of attention?
+
+# %% [raw] tags=["hints"]
+# A pipeline with all its tp and cp ranks works on the same sequences. How many are there?
+# Whose copies of a weight have seen other tokens? Those of other replicas, and of other slices of a sequence.
+# Experts are spread over ep of the dp · cp ranks. Under sequence parallelism a norm on a tp rank sees only its own slice.
 
 # %% tags=["exercise"]
 sequences = ...
@@ -1219,10 +1263,17 @@ norm_gpus = dp * 2 * 4
 check("13.1", [sequences, attention_gpus, expert_gpus, norm_gpus])
 
 # %% [markdown] tags=["exercise"]
-# **13.2** LLaMA-2 70B on 128 H100: tp 2, pp 8, dp 8, 16 micro-batches under 1F1B, ZeRO-1. Each stage has ten layers, and a layer keeps 0.679 GB of a micro-batch. How many GB do the layers' activations take on the first and on the last
+# ### 13.2 Calculate: stage by stage
+#
+# LLaMA-2 70B on 128 H100: tp 2, pp 8, dp 8, 16 micro-batches under 1F1B, ZeRO-1. Each stage has ten layers, and a layer keeps 0.679 GB of a micro-batch. How many GB do the layers' activations take on the first and on the last
 # stage, when most are held?
 #
 # The first stage needs 80.0 GB in all and the last 32.6. Move layers, so that no GPU needs more than 68 GB. No stage may have more than 11, because the slowest one sets the pace. Which number of layers on each of the eight stages?
+
+# %% [raw] tags=["hints"]
+# Under 1F1B the first stage holds a micro-batch for each stage. And the last?
+# A layer on stage 0 costs eight micro-batches, a layer on stage 7 one.
+# Two layers must leave stage 0. Count stage 1 as well: it starts at 72.4 GB.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1243,7 +1294,9 @@ print([round(gpu_memory(job, stage).total_bytes / 1e9, 1) for stage in range(8)]
 check("13.2", [first_gb, last_gb, stage_layers])
 
 # %% [markdown] tags=["exercise"]
-# **13.3** Write a small planner. It returns all layouts `(tp, pp, dp)` that keep these rules, in rising order:
+# ### 13.3 Implement: a small planner
+#
+# Write a small planner. It returns all layouts `(tp, pp, dp)` that keep these rules, in rising order:
 #
 # - tp is 1, 2, 4 or 8, and divides the key-value heads; pp divides the layers;
 # - tp · pp · dp is the number of GPUs, and dp divides the batch, which is counted in sequences;
@@ -1251,6 +1304,11 @@ check("13.2", [first_gb, last_gb, stage_layers])
 # - the states fit into `room` bytes on every GPU, under ZeRO-1: 4 bytes a parameter are cut by tp and pp, and 12 by dp as well.
 #
 # Then ask it about the notes' 2048 cards, with 20 of the 24 GB for the states of LLaMA-2 70B, and LLaMA-2's batch of 1024 sequences. Which tp do all of its answers have?
+
+# %% [raw] tags=["hints"]
+# Two loops, over tp and over pp. What is left for dp, and when is there a remainder?
+# A replica has batch / dp micro-batches. Without stages nothing has to be filled.
+# On a GPU: (4 + 12 / dp) · parameters / (tp · pp) bytes.
 
 
 # %% tags=["exercise"]
@@ -1277,8 +1335,15 @@ print(layouts(2048, 80, 8, 1024, 68_976_648_192, 20e9))
 check("13.3", layouts)
 
 # %% [markdown] tags=["exercise"]
-# **13.4** Meta's plan for 16,384 GPUs needs 88.9 GB by the theory, has 85.0, and trained (section 13.4). Here are six single changes to the plan below. What does each of them do: is it still "too large", does it fit but make the step "slower", or does it simply
+# ### 13.4 Debug: it trained, so it fits
+#
+# Meta's plan for 16,384 GPUs needs 88.9 GB by the theory, has 85.0, and trained (section 13.4). Here are six single changes to the plan below. What does each of them do: is it still "too large", does it fit but make the step "slower", or does it simply
 # "fit" (in a step that is not slower)? Decide by what fills the GPU: 68.2 GB of activations, 12.8 GB of fp32 gradients, 6.4 GB of weights. Then ask `worst_stage` and `step_time` where you are not sure.
+
+# %% [raw] tags=["hints"]
+# 3.9 GB are missing. Which part of the memory does each change touch at all?
+# What does selective recomputation drop, and does flash attention keep it?
+# Which of them make the fullest GPU compute, or send, something more often than now?
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1309,11 +1374,18 @@ changes = {
 check("13.4", changes)
 
 # %% [markdown] tags=["exercise"]
-# **13.5** The notes' best idea on better cards: H100 with 989.4 TFLOP/s and 50 GB/s each, a layer of 855,654,400 parameters, micro-batches of one sequence of 4096 tokens, gradients in fp32, everything sent twice. How many
+# ### 13.5 Calculate: how many micro-batches?
+#
+# The notes' best idea on better cards: H100 with 989.4 TFLOP/s and 50 GB/s each, a layer of 855,654,400 parameters, micro-batches of one sequence of 4096 tokens, gradients in fp32, everything sent twice. How many
 # seconds does a card compute for one micro-batch of the layer at its peak, and how long does the exchange of the gradients take?
 #
 # Add up the gradients of $m$ micro-batches before you send them. From which $m$ on does the exchange take at most 5 % of the computing? And from which $m$ on, if one thing is changed? Guess first which changes
 # leave it as it is.
+
+# %% [raw] tags=["hints"]
+# FLOP as in chapter 5, with a layer for the model. What does a GPU send of each gradient?
+# Computing grows with m, the exchange does not. Which changes touch one of them only?
+# The exchange over one micro-batch's computing is 6.44. Divide by 0.05, and round up.
 
 # %% tags=["exercise"]
 computing_s, exchange_s = ..., ...
@@ -1342,8 +1414,15 @@ micro_batches = {
 check("13.5", [computing_s, exchange_s, micro_batches])
 
 # %% [markdown] tags=["exercise"]
-# **13.6** Three people train Llama 3 70B on 128 H100, with 256 sequences of 8192 tokens in an update. Each is unhappy, and sends the bill of a step and the memory of the fullest GPU (80.8 GB may be used). You may propose one change to each:
+# ### 13.6 Debug: three bills
+#
+# Three people train Llama 3 70B on 128 H100, with 256 sequences of 8192 tokens in an update. Each is unhappy, and sends the bill of a step and the memory of the fullest GPU (80.8 GB may be used). You may propose one change to each:
 # "smaller micro-batches" (one sequence each, and more of them), "less tp" or "fewer stages" (half as many, and twice the dp), or "no recomputation". Which of them makes the step the shortest, and still fits?
+
+# %% [raw] tags=["hints"]
+# Which line of the bill is larger than it has to be? And is memory free or scarce?
+# What makes a bubble small? What makes tp's messages slow? What buys the free memory?
+# Check the memory of your proposal with worst_stage: one of them fits nowhere.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1375,7 +1454,14 @@ remedies = {
 check("13.6", remedies)
 
 # %% [markdown] tags=["exercise"]
-# **13.7** Audit a plan that nobody has published yet: LLaMA-2 70B on 96 nodes of 8 H100, tp 8, pp 12, dp 8, ZeRO-1, 500 sequences in an update, micro-batches of one sequence, ranks in Megatron-LM's order. Which of its sentences are right?
+# ### 13.7 Debug: audit a plan
+#
+# Audit a plan that nobody has published yet: LLaMA-2 70B on 96 nodes of 8 H100, tp 8, pp 12, dp 8, ZeRO-1, 500 sequences in an update, micro-batches of one sequence, ranks in Megatron-LM's order. Which of its sentences are right?
+
+# %% [raw] tags=["hints"]
+# Which numbers must divide which? 768 GPUs, 80 layers, 500 sequences.
+# From the inside out: tp, dp, pp. What is the distance of neighbours along each?
+# What does a GPU share with the others of its dp group, and what with those of tp and pp?
 
 # %% tags=["exercise"]
 right = {
@@ -1404,8 +1490,14 @@ right = {
 check("13.7", right)
 
 # %% [markdown] tags=["exercise"]
-# **13.8** All ranks of the group of `rank` along `axis` ("tp", "dp" or "pp"), in rising order, with tp innermost and pp outermost. First find the three coordinates of
+# ### 13.8 Implement: rank order
+#
+# All ranks of the group of `rank` along `axis` ("tp", "dp" or "pp"), in rising order, with tp innermost and pp outermost. First find the three coordinates of
 # `rank`.
+
+# %% [raw] tags=["hints"]
+# Find the three coordinates first: which of them changes from each rank to the next?
+# tp_i = rank % tp; then divide. Vary one coordinate, keep the two others.
 
 
 # %% tags=["exercise"]
@@ -1428,8 +1520,14 @@ def group(rank: int, axis: str, dp: int, tp: int, pp: int) -> list[int]:
 check("13.8", group)
 
 # %% [markdown] tags=["exercise"]
-# **13.9** Llama 3 70B on 64 nodes of 8 H100 with tp 8, pp 4, dp 16 is slower than promised. The log says: "tp group of rank 0: 0, 64, 128, …, 448; dp group of rank 0: 0, 1, …, 15". Name the order of the axes, innermost
+# ### 13.9 Debug: the wrong wire
+#
+# Llama 3 70B on 64 nodes of 8 H100 with tp 8, pp 4, dp 16 is slower than promised. The log says: "tp group of rank 0: 0, 64, 128, …, 448; dp group of rank 0: 0, 1, …, 15". Name the order of the axes, innermost
 # first. Then predict by which factor the step is too slow: compare the cluster as it should be with one in which every GPU is alone in its node. (This neglects that half of a dp group now sits in one node, which gains little beside what tp loses.)
+
+# %% [raw] tags=["hints"]
+# The axis with stride 1 is the innermost.
+# Cluster(h100, 64), Cluster(h100, 512, 1).
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1454,13 +1552,19 @@ factor = found / promised
 check("13.9", [order, factor])
 
 # %% [markdown] tags=["exercise"]
-# **13.10** Llama 3 70B on 16 nodes of 8 H100, 256 sequences of 8192 tokens in an update, bf16 with AdamW (16 bytes a parameter), no recomputation. Choose a layout by the
+# ### 13.10 Predict: defend a plan
+#
+# Llama 3 70B on 16 nodes of 8 H100, 256 sequences of 8192 tokens in an update, bf16 with AdamW (16 bytes a parameter), no recomputation. Choose a layout by the
 # rules of section 13.4, write it down, and only then ask the planner's `why`. You need tp · pp · cp · dp = 128 and
 # micro_batch · accumulation · dp = 256. Your layout must fit. How slow may it be? 70 of the 89 predictions of section 13.4 were within 15 % of the measured step, each with its own source left out, and two plans may err in opposite directions, so anything up to $1.15 / 0.85 = 1.35$ times the
 # fastest may be as good.
 #
 # Then flip an assumption that you doubt. By default all of dp's messages hide and none of tp's. Say which part hides, such as `{"tp": 0.5, "dp": 0.8}`, and let the planner search again: how many times the fastest step does
 # your layout take now?
+
+# %% [raw] tags=["hints"]
+# tp 8 inside a node, a few stages, ZeRO-1 for the rest. Or less tp, and ZeRO-3 makes room.
+# Search again with planner.plan(..., assumptions=Assumptions(overlap=hides)).
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1486,10 +1590,18 @@ times_the_fastest = mine.total_s / again.best(1)[0].step_s
 check("13.10", [plan, hides, times_the_fastest])
 
 # %% [markdown] tags=["exercise"]
-# **13.11** DeepSeek-V3 on 128 nodes of 8 H200. First by hand: a micro-batch has 4096 tokens of 7168 numbers, and each token goes to 8 experts and back. How many bytes does a GPU send for one layer, forward, with a copy of 16 bits for each expert, both ways?
+# ### 13.11 Predict: experts across nodes
+#
+# DeepSeek-V3 on 128 nodes of 8 H200. First by hand: a micro-batch has 4096 tokens of 7168 numbers, and each token goes to 8 experts and back. How many bytes does a GPU send for one layer, forward, with a copy of 16 bits for each expert, both ways?
 # How many if a token goes to 4 nodes, once to each, in 8 bits there and 16 bits back?
 #
 # Then ask the planner, with the question below: which ep does the fastest layout have if `ep` is waited for (the default), and which if all of it hides? And if it hides, how many times the fastest step does the layout take that was the fastest before?
+
+# %% [raw] tags=["hints"]
+# How many copies of a token leave, and how wide is a number on either way?
+# Tokens · numbers · copies · (bytes there + bytes back).
+# waits = planner.plan(...); hides = waits.under(Assumptions(overlap={'ep': 1.0})).
+# hides.step(option) is the step of an option of the other plan.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1521,10 +1633,19 @@ answer = [each_expert_bytes, each_node_bytes, ep_waits, ep_hides, times_slower]
 check("13.11", answer)
 
 # %% [markdown] tags=["exercise"]
-# **13.12** Put the ranks on a mesh of pp × dp × tp. Tensor parallelism sends most, so its ranks are neighbours; stages send least and lie furthest apart: rank = (pp · DP + dp) · TP + tp. A *line* is a list of ranks that differ in one coordinate only, in
+# ### 13.12 Build: a mesh of ranks
+#
+# Put the ranks on a mesh of pp × dp × tp. Tensor parallelism sends most, so its ranks are neighbours; stages send least and lie furthest apart: rank = (pp · DP + dp) · TP + tp. A *line* is a list of ranks that differ in one coordinate only, in
 # the order of that axis; each line becomes a process group. `own_group(lines)` and `wires(lines)` make the groups of all lines and return this rank's own (`wires` those of a pipeline); every rank calls them, in the same order, with all lines.
 #
 # The check looks at places, then at lines, then at the groups on four real ranks. What passes is kept as `mine/mesh.py`, and `course demo three_d --parts mine` trains on it, together with the tensor and the pipeline parts that you have built.
+
+# %% [raw] tags=["hints"]
+# rank = (pp · DP + dp) · TP + tp. Which coordinate is the remainder by TP?
+# divmod twice: first by TP, then what is left by DP.
+# A line along an axis: fix the two other coordinates and let this one run.
+# torch.arange(PP·DP·TP).view(PP, DP, TP).movedim(axis, -1) has the lines as its last dimension.
+# Every rank makes all groups, in the same order, and keeps the one it is in.
 
 # %% tags=["exercise"]
 import torch

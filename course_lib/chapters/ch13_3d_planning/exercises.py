@@ -8,7 +8,6 @@ from typing import Any
 
 from course_lib.chapters.ch13_3d_planning.builds import mesh as mesh_build
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -53,18 +52,7 @@ _MESH = Layout(
 )
 
 
-@exercise(
-    "13.1",
-    kind="debug",
-    title="2048 data-parallel GPUs",
-    hints=(
-        "A pipeline with all its tp and cp ranks works on the same sequences. How many are there?",
-        "Whose copies of a weight have seen other tokens? Those of other replicas, and of other "
-        "slices of a sequence.",
-        "Experts are spread over ep of the dp · cp ranks. Under sequence parallelism a norm on a "
-        "tp rank sees only its own slice.",
-    ),
-)
+@exercise("13.1")
 def _partners(answer: Any) -> None:
     everyone = _MESH.shard_ranks
     expect_parts(answer, 4, "four whole numbers")
@@ -88,16 +76,7 @@ _EVEN = Layout(tp=2, pp=8, dp=8, accumulation=16, zero_stage=1, sequence_paralle
 _MOST_GB, _MOST_LAYERS = 68, 11
 
 
-@exercise(
-    "13.2",
-    kind="calculate",
-    title="stage by stage",
-    hints=(
-        "Under 1F1B the first stage holds a micro-batch for each stage. And the last?",
-        "A layer on stage 0 costs eight micro-batches, a layer on stage 7 one.",
-        "Two layers must leave stage 0. Count stage 1 as well: it starts at 72.4 GB.",
-    ),
-)
+@exercise("13.2")
 def _stages(answer: Any) -> None:
     expect_parts(answer, 3, "two sizes in GB and the layers of eight stages")
     cluster = Cluster(_H100, _EVEN.world // 8)
@@ -141,16 +120,7 @@ def _small_planner(
     return found
 
 
-@exercise(
-    "13.3",
-    kind="implement",
-    title="a small planner",
-    hints=(
-        "Two loops, over tp and over pp. What is left for dp, and when is there a remainder?",
-        "A replica has batch / dp micro-batches. Without stages nothing has to be filled.",
-        "On a GPU: (4 + 12 / dp) · parameters / (tp · pp) bytes.",
-    ),
-)
+@exercise("13.3")
 def _planner(function: Any) -> None:
     calls = [
         ((8, 4, 8, 32, 10**9, 1e12), "room for all: every divisor of layers that can be filled"),
@@ -209,16 +179,7 @@ def _changes() -> dict[str, tuple[tuple[float, float], str]]:
     }
 
 
-@exercise(
-    "13.4",
-    kind="debug",
-    title="it trained, so it fits",
-    hints=(
-        "3.9 GB are missing. Which part of the memory does each change touch at all?",
-        "What does selective recomputation drop, and does flash attention keep it?",
-        "Which of them make the fullest GPU compute, or send, something more often than now?",
-    ),
-)
+@exercise("13.4")
 def _fits(answer: Any) -> None:
     before = _meta()[1]
     right: dict[str, tuple[object, str]] = {}
@@ -243,16 +204,7 @@ _CHANGED: dict[str, tuple[tuple[int, int, int], str]] = {
 }
 
 
-@exercise(
-    "13.5",
-    kind="calculate",
-    title="how many micro-batches?",
-    hints=(
-        "FLOP as in chapter 5, with a layer for the model. What does a GPU send of each gradient?",
-        "Computing grows with m, the exchange does not. Which changes touch one of them only?",
-        "The exchange over one micro-batch's computing is 6.44. Divide by 0.05, and round up.",
-    ),
-)
+@exercise("13.5")
 def _accumulated(answer: Any) -> None:
     expect_parts(answer, 3, "two times in seconds, and a dict of whole numbers")
     rate, sends = _H100.peak_flop_per_s, hardware.NDR.bytes_per_s
@@ -318,16 +270,7 @@ def _best_remedy(job: Job) -> str:
     return min(fitting, key=lambda name: step_time.step_time(fitting[name]).total_s)
 
 
-@exercise(
-    "13.6",
-    kind="debug",
-    title="three bills",
-    hints=(
-        "Which line of the bill is larger than it has to be? And is memory free or scarce?",
-        "What makes a bubble small? What makes tp's messages slow? What buys the free memory?",
-        "Check the memory of your proposal with worst_stage: one of them fits nowhere.",
-    ),
-)
+@exercise("13.6")
 def _remedies(answer: Any) -> None:
     right: dict[str, tuple[object, str]] = {}
     for name, (recompute, degrees, because) in _SETUPS.items():
@@ -361,16 +304,7 @@ _SENTENCES: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "13.7",
-    kind="debug",
-    title="audit a plan",
-    hints=(
-        "Which numbers must divide which? 768 GPUs, 80 layers, 500 sequences.",
-        "From the inside out: tp, dp, pp. What is the distance of neighbours along each?",
-        "What does a GPU share with the others of its dp group, and what with those of tp and pp?",
-    ),
-)
+@exercise("13.7")
 def _proposal(answer: Any) -> None:
     expect_entries(answer, _SENTENCES, "a dict of True and False", each="True or False")
 
@@ -378,15 +312,7 @@ def _proposal(answer: Any) -> None:
 _GROUP = "group(rank, axis, dp, tp, pp)"
 
 
-@exercise(
-    "13.8",
-    kind="implement",
-    title="rank order",
-    hints=(
-        "Find the three coordinates first: which of them changes from each rank to the next?",
-        "tp_i = rank % tp; then divide. Vary one coordinate, keep the two others.",
-    ),
-)
+@exercise("13.8")
 def _group(function: Any) -> None:
     cases = []
     for dp, tp, pp in ((2, 2, 2), (3, 2, 4), (4, 8, 2), (1, 1, 3)):
@@ -399,12 +325,7 @@ def _group(function: Any) -> None:
     expect_calls(function, cases, signature=_GROUP)
 
 
-@exercise(
-    "13.9",
-    kind="debug",
-    title="the wrong wire",
-    hints=("The axis with stride 1 is the innermost.", "Cluster(h100, 64), Cluster(h100, 512, 1)."),
-)
+@exercise("13.9")
 def _wire(answer: Any) -> None:
     expect_parts(answer, 2, "the order of the axes and a factor")
     order = ("dp", "pp", "tp")
@@ -459,15 +380,7 @@ def _flipped(overlap: object) -> dict[str, float]:
     return {axis: float(part) for axis, part in overlap.items()}
 
 
-@exercise(
-    "13.10",
-    kind="predict",
-    title="defend a plan",
-    hints=(
-        "tp 8 inside a node, a few stages, ZeRO-1 for the rest. Or less tp, and ZeRO-3 makes room.",
-        "Search again with planner.plan(..., assumptions=Assumptions(overlap=hides)).",
-    ),
-)
+@exercise("13.10")
 def _plan(answer: Any) -> None:
     expect_parts(answer, 3, "a Layout, the parts that hide by axis, and a ratio")
     layout, overlap, ratio = answer
@@ -499,17 +412,7 @@ def _experts() -> tuple[int, int, float]:
     return first.layout.ep, second.layout.ep, hides.step(first).total_s / second.step_s
 
 
-@exercise(
-    "13.11",
-    kind="predict",
-    title="experts across nodes",
-    hints=(
-        "How many copies of a token leave, and how wide is a number on either way?",
-        "Tokens · numbers · copies · (bytes there + bytes back).",
-        "waits = planner.plan(...); hides = waits.under(Assumptions(overlap={'ep': 1.0})).",
-        "hides.step(option) is the step of an option of the other plan.",
-    ),
-)
+@exercise("13.11")
 def _routes(answer: Any) -> None:
     expect_parts(answer, 5, "two numbers of bytes, two degrees and a ratio")
     numbers = 4096 * _V3.hidden
@@ -530,49 +433,3 @@ def _routes(answer: Any) -> None:
 
 
 BUILDS = (mesh_build.MESH,)
-QUIZ = (
-    Question(
-        "96 GPUs, tp 4, pp 3, cp 2. What is dp?",
-        ("4", "8", "24"),
-        answer=0,
-        why="96 / (4 · 3 · 2).",
-    ),
-    Question(
-        "tp 4, dp 2, pp 2, Megatron-LM's order. Which rank is rank 5's dp partner?",
-        ("1", "7", "13"),
-        answer=0,
-        why="The stride of dp is tp = 4, and 5 has dp coordinate 1: the partner is 5 - 4.",
-    ),
-    Question(
-        "Why does tp stand innermost?",
-        (
-            "it has the fewest ranks",
-            "it sends most, and every layer waits for it",
-            "its groups must be powers of two",
-        ),
-        answer=1,
-        why="36 times the bytes of dp in section 13.2, and nothing to hide behind.",
-    ),
-    Question(
-        "The states are 1850 GB, so 24 GPUs of 80 GB are enough. Right?",
-        ("yes", "no: it is a lower bound", "no: 48 are needed"),
-        answer=1,
-        why="It assumes perfect cuts and no buffers; whether a layout fits, the planner says.",
-    ),
-    Question(
-        "What decides whether ZeRO-3's gathers can hide behind computing?",
-        (
-            "the number of parameters",
-            "the tokens of a micro-batch on a GPU, against the wire's ridge",
-            "the number of GPUs",
-        ),
-        answer=1,
-        why="6Pt FLOP for 3 · 2P bytes: t FLOP per byte. The parameters cancel.",
-    ),
-    Question(
-        "The planner ranks A 3 % ahead of B. What do you do?",
-        ("take A", "take B", "decide by something else, or measure both"),
-        answer=2,
-        why="Half of 89 published steps are more than 6.5 % off: a difference of 3 % says nothing.",
-    ),
-)

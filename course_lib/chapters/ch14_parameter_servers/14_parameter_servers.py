@@ -1054,6 +1054,37 @@ from course_lib import quiz
 
 quiz("14")
 
+# %% [raw] tags=["quiz"]
+# The table grows from 1 to 10 billion rows, the batch stays. Bytes of an exchange?
+# [x] the same
+# [ ] 10 times
+# [ ] 20 times
+# Why: Only rows that are used travel. An all-reduce of the table would send 10 times more.
+#
+# 8 ranks gather sparse gradients instead of asking a server. What does each of them store?
+# [ ] an eighth of the table
+# [x] the whole table
+# [ ] its rows
+# Why: sparse=True saves bytes on the wire, and no memory for weights.
+#
+# One server is full. A second one takes over half of the rows. Which half?
+# [ ] the rows from the middle on
+# [x] every second row
+# [ ] those used least
+# Why: Used rows stand together where rows are numbered by age or frequency.
+#
+# 16 trainers, nobody waits. By how many updates is a gradient late on average?
+# [x] 15
+# [ ] 8
+# [ ] 1
+# Why: Each update finds 15 others with rows in their hands.
+#
+# A pipeline never flushes and keeps old weights for the backward pass. What is exact?
+# [ ] nothing
+# [x] each gradient, for weights some updates old
+# [ ] each gradient, for today's weights
+# Why: Without the stash it would be the gradient for no weights at all.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/14_parameter_servers.ipynb).
 #
@@ -1065,8 +1096,15 @@ from course_lib import check, hint, solution
 from course_lib.chapters.ch14_parameter_servers import exchanges
 
 # %% [markdown] tags=["exercise"]
-# **14.1** A table of 40 million rows of 128 numbers in bf16 (2 bytes). Each of 16 GPUs makes 400,000 look-ups in an update and meets 50,000 different rows. Row numbers have 8 bytes; leave headers out. In MB (10⁶ bytes): what does a trainer
+# ### 14.1 Calculate: three ways to update a table
+#
+# A table of 40 million rows of 128 numbers in bf16 (2 bytes). Each of 16 GPUs makes 400,000 look-ups in an update and meets 50,000 different rows. Row numbers have 8 bytes; leave headers out. In MB (10⁶ bytes): what does a trainer
 # exchange with a parameter server in an update, both ways? Without a server, what does a rank send if all gather the sparse gradients of all? And if they all-reduce the dense gradient?
+
+# %% [raw] tags=["hints"]
+# Which of the two, look-ups or different rows, decides what travels?
+# Rows come, gradients go back, and each gradient needs the number of its row.
+# Gathered: gradients and numbers to 15 others. All-reduced: 2 · 15/16 of the whole table.
 
 # %% tags=["exercise"]
 exchanged, gathered, all_reduced = ..., ..., ...
@@ -1080,8 +1118,15 @@ all_reduced = 2 * 15 / 16 * 40_000_000 * 128 * 2 / 1e6
 check("14.1", [exchanged, gathered, all_reduced])
 
 # %% [markdown] tags=["exercise"]
-# **14.2** In each update a trainer uses 200,000 different rows of 128 numbers in fp32 and computes for 50 ms. Each process has a link of 25 GB/s each way; row numbers have 8 bytes, and there are no headers. (a) Nobody waits: how many trainers can one server
+# ### 14.2 Calculate: a full link
+#
+# In each update a trainer uses 200,000 different rows of 128 numbers in fp32 and computes for 50 ms. Each process has a link of 25 GB/s each way; row numbers have 8 bytes, and there are no headers. (a) Nobody waits: how many trainers can one server
 # serve before its link is full? (b) You have 128 trainers. How many servers do you need so that no link is full? (c) With so many servers, how many ms does an update of the 128 take if all go in step?
+
+# %% [raw] tags=["hints"]
+# How long does one trainer's push keep the server's link busy? And how long is its update?
+# alone = 50 ms + (pulled + pushed) / 25 GB/s; trainers = alone / (pushed / 25 GB/s).
+# In step each server's link carries 128/S times a trainer's bytes, while nobody computes.
 
 # %% tags=["exercise"]
 trainers, servers, in_step_ms = ..., ..., ...
@@ -1096,8 +1141,15 @@ in_step_ms = 1000 * (0.05 + 128 / servers * (pulled + pushed) / 25e9)
 check("14.2", [trainers, servers, in_step_ms])
 
 # %% [markdown] tags=["exercise"]
-# **14.3** A model was trained by DDP. Now its table lies on a parameter server. Each trainer still sends the gradient of the *mean* loss over its own samples, and the table learns too fast, the faster the more trainers there are. `table` is a dict
+# ### 14.3 Debug: the table learns too fast
+#
+# A model was trained by DDP. Now its table lies on a parameter server. Each trainer still sends the gradient of the *mean* loss over its own samples, and the table learns too fast, the faster the more trainers there are. `table` is a dict
 # of rows (of one number each), `pushed` a list with a pair for each trainer: its number of samples, and the gradients of its rows. Correct the server so that it does what one process with all samples would do.
+
+# %% [raw] tags=["hints"]
+# Two trainers, the same row, the same gradient: how far does the row move? And in one process?
+# Each gradient is that of the mean over the trainer's own samples. The server adds.
+# A mean over all samples gives each trainer the weight samples / all samples.
 
 
 # %% tags=["exercise"]
@@ -1123,7 +1175,9 @@ def apply(
 check("14.3", apply)
 
 # %% [markdown] tags=["exercise"]
-# **14.4** A model is nothing but a table on a server: it has no dense part, so no all-reduce joins its two trainers. Its program should have two barriers between them, as `update` in section 14.7 has: one *before* the updates and one *after* them. Here are five programs, with one of
+# ### 14.4 Debug: the missing barrier
+#
+# A model is nothing but a table on a server: it has no dense part, so no all-reduce joins its two trainers. Its program should have two barriers between them, as `update` in section 14.7 has: one *before* the updates and one *after* them. Here are five programs, with one of
 # the barriers or both. Of each you have what its server did in one update and at the beginning of the next: L0 is a look-up for trainer 0, G0 the gradient of trainer 0, U0 the update of the table with it.
 #
 # | run | the server's events in order |
@@ -1135,6 +1189,11 @@ check("14.3", apply)
 # | E | L0 L1 G0 U0 G1 U1 L1 L0 |
 #
 # Which barrier is proven to be missing: `"before"`, `"after"`, or `"none"`?
+
+# %% [raw] tags=["hints"]
+# One barrier divides gradients from updates, the other updates from the next look-ups. Nothing else makes one trainer wait for the other.
+# The order of the two trainers may be any, as long as both are on the same side.
+# E gave the right numbers, by luck. Did the faster trainer wait for the slower one?
 
 # %% tags=["exercise"]
 missing = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
@@ -1150,7 +1209,14 @@ missing = {
 check("14.4", missing)
 
 # %% [markdown] tags=["exercise"]
-# **14.5** (published mistakes from notes 000 and 002, among right sentences) Which sentences are `"right"`? For each of the others say what is wrong: the `"backend"`, the `"processes"`, the `"rhythm"` or the `"order"`.
+# ### 14.5 Debug: published claims about DDP and RPC
+#
+# (published mistakes from notes 000 and 002, among right sentences) Which sentences are `"right"`? For each of the others say what is wrong: the `"backend"`, the `"processes"`, the `"rhythm"` or the `"order"`.
+
+# %% [raw] tags=["hints"]
+# Three of the seven are right.
+# Ask your PyTorch: rpc.BackendType. Look at the trace: what waits for what?
+# The table of section 14.6, and the one of what is added up, have the rest.
 
 # %% tags=["exercise"]
 verdict = {
@@ -1176,8 +1242,15 @@ verdict = {
 check("14.5", verdict)
 
 # %% [markdown] tags=["exercise"]
-# **14.6** What a trainer pushes, and to whom. `ids` are the rows that it looked up, with repetitions, and `gradients` one number for each look-up. Row $i$ lies on server $i$ mod `servers`, as that server's row $i$ div `servers`. Return a list with a dict for each
+# ### 14.6 Implement: what is pushed where
+#
+# What a trainer pushes, and to whom. `ids` are the rows that it looked up, with repetitions, and `gradients` one number for each look-up. Row $i$ lies on server $i$ mod `servers`, as that server's row $i$ div `servers`. Return a list with a dict for each
 # server: the sum of the gradients of each row that it has, by *its* number of the row.
+
+# %% [raw] tags=["hints"]
+# Row i lies on server i mod S. Which number has it there?
+# Server 1 of 3 has the rows 1, 4, 7, …: its own rows 0, 1, 2, ….
+# A dict of sums for each server: add to what is there, or begin with 0.
 
 
 # %% tags=["exercise"]
@@ -1197,8 +1270,15 @@ def by_server(
 check("14.6", by_server)
 
 # %% [markdown] tags=["exercise"]
-# **14.7** One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, by how many updates are the slow one's gradients late on average? Those of each fast one? All gradients together? Write your numbers down first; then run
+# ### 14.7 Predict: one slow trainer
+#
+# One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, by how many updates are the slow one's gradients late on average? Those of each fast one? All gradients together? Write your numbers down first; then run
 # `course demo parameter_server --ranks 4 --pause-ms 20 --slow 10 --steps 100`.
+
+# %% [raw] tags=["hints"]
+# While the slow one computes once, how many updates do the two others make together?
+# A fast one is overtaken by the other fast one once, and by the slow one now and then.
+# The mean of all gradients: 21 of them in 10 seconds, of which one is the slow one's.
 
 # %% tags=["exercise"]
 slow, fast, together = ..., ..., ...
@@ -1210,7 +1290,14 @@ together = (20 * fast + 1 * slow) / 21  # 20 fast gradients and a slow one in 10
 check("14.7", [slow, fast, together])
 
 # %% [markdown] tags=["exercise"]
-# **14.8** One update of the demo `hybrid`, with both barriers. For each pair of events: is the `"first"` always earlier, is the `"second"`, or can `"either"` be? "Dense gradients" means all gradients of a trainer's dense part.
+# ### 14.8 Predict: the order of backward
+#
+# One update of the demo `hybrid`, with both barriers. For each pair of events: is the `"first"` always earlier, is the `"second"`, or can `"either"` be? "Dense gradients" means all gradients of a trainer's dense part.
+
+# %% [raw] tags=["hints"]
+# For each pair ask: does one need a number that the other makes, or wait at a barrier?
+# Two things of different trainers meet only in the all-reduce, and at the barriers.
+# The gradient of the rows waits for nobody. The table's update waits for everybody.
 
 # %% tags=["exercise"]
 earlier = {
@@ -1234,8 +1321,15 @@ earlier = {
 check("14.8", earlier)
 
 # %% [markdown] tags=["exercise"]
-# **14.9** LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, in bf16, lie in the host's memory, behind a bus of 63 GB/s. A GPU with room for two layers reaches 400 TFLOP/s. (a) How many tokens does it take to hide the copying behind the forward pass? (b) How many
+# ### 14.9 Calculate: a 70B model in the host's memory
+#
+# LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, in bf16, lie in the host's memory, behind a bus of 63 GB/s. A GPU with room for two layers reaches 400 TFLOP/s. (a) How many tokens does it take to hide the copying behind the forward pass? (b) How many
 # seconds is a forward pass of 2048 tokens, if each layer is copied while the one before it computes? (c) How many times as long is it without that?
+
+# %% [raw] tags=["hints"]
+# A copy takes 2 bytes for each parameter, a token 2 FLOP for each parameter.
+# With 2048 tokens, which of the two is longer? Then that one never rests.
+# The first copy, 79 times the longer of the two, and the last layer's computing.
 
 # %% tags=["exercise"]
 tokens, seconds, times_as_long = ..., ..., ...
@@ -1249,7 +1343,9 @@ times_as_long = run.serial_s / run.overlapped_s
 check("14.9", [tokens, seconds, times_as_long])
 
 # %% [markdown] tags=["exercise"]
-# **14.10** Write both ends of a parameter server. Row i of the table lies on server i mod S, as that server's row i div S. For each request a trainer first announces to every server how many rows it wants there, even if none. For a pull it then
+# ### 14.10 Build: a table on servers
+#
+# Write both ends of a parameter server. Row i of the table lies on server i mod S, as that server's row i div S. For each request a trainer first announces to every server how many rows it wants there, even if none. For a pull it then
 # sends their numbers on that server and receives the rows; for a push it sends their gradients, in the order in which it has asked for them. A batch may name a row many times: the row travels once, and so does the sum of its gradients. Trainers that are done
 # announce `STOP`.
 #
@@ -1258,6 +1354,13 @@ check("14.9", [tokens, seconds, times_as_long])
 #
 # The check runs different rows on one server first, then rows drawn many times, then several servers, then trainers that do not wait for each other. What passes is kept as `mine/server.py`, and
 # `course demo parameter_server --parts mine` trains on it.
+
+# %% [raw] tags=["hints"]
+# serve_together needs two loops: all trainers get their rows before the first gradient.
+# ids.unique(return_inverse=True) has the different rows, and for each id its place among them; rows[places] undoes it.
+# A sum by row: zeros(...).index_add_(0, places, gradients), both flattened. An assignment by index would keep one gradient only.
+# distinct % S == s are the rows of server s, distinct // S their numbers there. Keep what each server was asked for until push.
+# messages.announced() without a rank says who has come. A trainer whose ids you keep has rows in its hands, so what comes next from it is a gradient.
 
 # %% tags=["exercise"]
 from collections.abc import Sequence

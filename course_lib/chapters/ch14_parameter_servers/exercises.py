@@ -9,20 +9,11 @@ from course_lib.chapters.ch14_parameter_servers.exchanges import (
     ServedTraining,
     Swapping,
 )
-from course_lib.checking import Question, exercise, expect_calls, expect_entries, expect_numbers
+from course_lib.checking import exercise, expect_calls, expect_entries, expect_numbers
 from course_lib.theory.network.collectives import sent_bytes
 
 
-@exercise(
-    "14.1",
-    kind="calculate",
-    title="three ways to update a table",
-    hints=(
-        "Which of the two, look-ups or different rows, decides what travels?",
-        "Rows come, gradients go back, and each gradient needs the number of its row.",
-        "Gathered: gradients and numbers to 15 others. All-reduced: 2 · 15/16 of the whole table.",
-    ),
-)
+@exercise("14.1")
 def _three_ways(answer: Any) -> None:
     exchange = RowExchange(50_000, 128, element_bytes=2, header_bytes=0)
     dense = sent_bytes("all-reduce", 40_000_000 * 128 * 2, 16)
@@ -35,16 +26,7 @@ def _three_ways(answer: Any) -> None:
     expect_numbers(answer, "three sizes in MB", *rows)
 
 
-@exercise(
-    "14.2",
-    kind="calculate",
-    title="a full link",
-    hints=(
-        "How long does one trainer's push keep the server's link busy? And how long is its update?",
-        "alone = 50 ms + (pulled + pushed) / 25 GB/s; trainers = alone / (pushed / 25 GB/s).",
-        "In step each server's link carries 128/S times a trainer's bytes, while nobody computes.",
-    ),
-)
+@exercise("14.2")
 def _full_link(answer: Any) -> None:
     exchange = RowExchange(200_000, 128, header_bytes=0)
     one = ServedTraining(exchange, 128, 1, compute_s=0.05, bytes_per_s=25e9)
@@ -72,17 +54,7 @@ def _as_one_process(table: dict[int, float], rate: float, pushed: Any) -> dict[i
     return table
 
 
-@exercise(
-    "14.3",
-    kind="debug",
-    title="the table learns too fast",
-    hints=(
-        "Two trainers, the same row, the same gradient: how far does the row move? And in one "
-        "process?",
-        "Each gradient is that of the mean over the trainer's own samples. The server adds.",
-        "A mean over all samples gives each trainer the weight samples / all samples.",
-    ),
-)
+@exercise("14.3")
 def _too_fast(function: Any) -> None:
     cases = (
         ([(4, {3: 2.0})], "one trainer needs no correction"),
@@ -113,17 +85,7 @@ _TRACES: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "14.4",
-    kind="debug",
-    title="the missing barrier",
-    hints=(
-        "One barrier divides gradients from updates, the other updates from the next look-ups. "
-        "Nothing else makes one trainer wait for the other.",
-        "The order of the two trainers may be any, as long as both are on the same side.",
-        "E gave the right numbers, by luck. Did the faster trainer wait for the slower one?",
-    ),
-)
+@exercise("14.4")
 def _barrier(answer: Any) -> None:
     expect_entries(answer, _TRACES, "a dict of traces", each="'none', 'before' or 'after'")
 
@@ -151,16 +113,7 @@ _CLAIMS: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "14.5",
-    kind="debug",
-    title="published claims about DDP and RPC",
-    hints=(
-        "Three of the seven are right.",
-        "Ask your PyTorch: rpc.BackendType. Look at the trace: what waits for what?",
-        "The table of section 14.6, and the one of what is added up, have the rest.",
-    ),
-)
+@exercise("14.5")
 def _claims(answer: Any) -> None:
     choices = "'right', 'backend', 'processes', 'rhythm' or 'order'"
     expect_entries(answer, _CLAIMS, "a dict of claims", each=choices)
@@ -177,16 +130,7 @@ def _sums(ids: list[int], gradients: list[float], servers: int) -> list[dict[int
     return found
 
 
-@exercise(
-    "14.6",
-    kind="implement",
-    title="what is pushed where",
-    hints=(
-        "Row i lies on server i mod S. Which number has it there?",
-        "Server 1 of 3 has the rows 1, 4, 7, …: its own rows 0, 1, 2, ….",
-        "A dict of sums for each server: add to what is there, or begin with 0.",
-    ),
-)
+@exercise("14.6")
 def _push(function: Any) -> None:
     reasons = {
         ((5, 3), (1.0, 2.0), 1): "one server has all rows, under their own numbers",
@@ -204,16 +148,7 @@ def _push(function: Any) -> None:
 _PACES = (1.0, 1.0, 10.0)  # seconds of an update of each trainer
 
 
-@exercise(
-    "14.7",
-    kind="predict",
-    title="one slow trainer",
-    hints=(
-        "While the slow one computes once, how many updates do the two others make together?",
-        "A fast one is overtaken by the other fast one once, and by the slow one now and then.",
-        "The mean of all gradients: 21 of them in 10 seconds, of which one is the slow one's.",
-    ),
-)
+@exercise("14.7")
 def _slow(answer: Any) -> None:
     counts = [10 / pace for pace in _PACES]
     # Updates by others within one update of each trainer; its own is one of the sum.
@@ -250,16 +185,7 @@ _PAIRS: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "14.8",
-    kind="predict",
-    title="the order of backward",
-    hints=(
-        "For each pair ask: does one need a number that the other makes, or wait at a barrier?",
-        "Two things of different trainers meet only in the all-reduce, and at the barriers.",
-        "The gradient of the rows waits for nobody. The table's update waits for everybody.",
-    ),
-)
+@exercise("14.8")
 def _order_of_backward(answer: Any) -> None:
     expect_entries(answer, _PAIRS, "a dict of pairs", each="'first', 'second' or 'either'")
 
@@ -267,16 +193,7 @@ def _order_of_backward(answer: Any) -> None:
 _LAYER, _LAYERS, _BUS, _FLOP_PER_S = 855_654_400, 80, 63e9, 400e12
 
 
-@exercise(
-    "14.9",
-    kind="calculate",
-    title="a 70B model in the host's memory",
-    hints=(
-        "A copy takes 2 bytes for each parameter, a token 2 FLOP for each parameter.",
-        "With 2048 tokens, which of the two is longer? Then that one never rests.",
-        "The first copy, 79 times the longer of the two, and the last layer's computing.",
-    ),
-)
+@exercise("14.9")
 def _from_the_host(answer: Any) -> None:
     swap_s, compute_s = 2 * _LAYER / _BUS, 2 * _LAYER * 2048 / _FLOP_PER_S
     run = Swapping([compute_s] * _LAYERS, [swap_s] * _LAYERS)
@@ -291,39 +208,3 @@ def _from_the_host(answer: Any) -> None:
 
 
 BUILDS = (server.SERVER,)
-QUIZ = (
-    Question(
-        "The table grows from 1 to 10 billion rows, the batch stays. Bytes of an exchange?",
-        ("the same", "10 times", "20 times"),
-        answer=0,
-        why="Only rows that are used travel. An all-reduce of the table would send 10 times more.",
-    ),
-    Question(
-        "8 ranks gather sparse gradients instead of asking a server. What does each of them store?",
-        ("an eighth of the table", "the whole table", "its rows"),
-        answer=1,
-        why="sparse=True saves bytes on the wire, and no memory for weights.",
-    ),
-    Question(
-        "One server is full. A second one takes over half of the rows. Which half?",
-        ("the rows from the middle on", "every second row", "those used least"),
-        answer=1,
-        why="Used rows stand together where rows are numbered by age or frequency.",
-    ),
-    Question(
-        "16 trainers, nobody waits. By how many updates is a gradient late on average?",
-        ("15", "8", "1"),
-        answer=0,
-        why="Each update finds 15 others with rows in their hands.",
-    ),
-    Question(
-        "A pipeline never flushes and keeps old weights for the backward pass. What is exact?",
-        (
-            "nothing",
-            "each gradient, for weights some updates old",
-            "each gradient, for today's weights",
-        ),
-        answer=1,
-        why="Without the stash it would be the gradient for no weights at all.",
-    ),
-)

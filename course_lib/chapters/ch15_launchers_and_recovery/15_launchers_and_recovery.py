@@ -1371,6 +1371,49 @@ from course_lib import quiz
 
 quiz("15")
 
+# %% [raw] tags=["quiz"]
+# A second node with 8 GPUs. Its third process wants a GPU. Which number does it take?
+# [ ] RANK, 10
+# [x] LOCAL_RANK, 2
+# [ ] RANK modulo WORLD_SIZE
+# Why: Devices are counted anew on each node; RANK tells the data apart.
+#
+# On GPUs one rank hangs, and the others are in an all-reduce. What do the others do?
+# [ ] they end with an error at once
+# [ ] they go on without it
+# [x] they wait until the watchdog gives up
+# Why: No process has ended, so torchrun sees nothing; NCCL's timeout is 10 minutes.
+#
+# Slurm puts a job back into its queue after a node has died. Who restores the weights?
+# [ ] Slurm
+# [ ] torchrun
+# [x] the program
+# Why: Slurm and torchrun start the program again from its first line.
+#
+# Half as much time for a save, everything else as before. The best interval becomes …
+# [ ] half as long
+# [x] 0.71 times as long
+# [ ] 1.41 times as long
+# Why: √(2CM): it goes with the root of C.
+#
+# Four times as many GPUs of the same kind, the same save. The best interval becomes …
+# [x] half as long
+# [ ] a quarter as long
+# [ ] as long as before
+# Why: M is a quarter, and its root a half.
+#
+# A checkpoint's folder has all shards and no manifest. What is it?
+# [ ] complete
+# [x] a save that was interrupted
+# [ ] a checkpoint of one rank
+# Why: The manifest is written last, when all shards are safe.
+#
+# Which of these gets the wrong update if each rank uses only its own rows?
+# [ ] AdamW
+# [ ] SGD with momentum
+# [x] Muon
+# Why: Muon makes the rows of the whole matrix orthogonal; the others treat single numbers.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/15_launchers_and_recovery.ipynb).
 #
@@ -1385,8 +1428,15 @@ from course_lib import check, hint, solution
 from course_lib.theory.step import recovery
 
 # %% [markdown] tags=["exercise"]
-# **15.1** 4,096 GPUs, each of which fails once in 1,500 days, train LLaMA-2 70B. Its checkpoint has 827.7 GB; the storage takes 20 GB/s. A restart takes 5 minutes. Give the seconds of a save, the hours between failures
+# ### 15.1 Calculate: an interval
+#
+# 4,096 GPUs, each of which fails once in 1,500 days, train LLaMA-2 70B. Its checkpoint has 827.7 GB; the storage takes 20 GB/s. A restart takes 5 minutes. Give the seconds of a save, the hours between failures
 # of the machine, the minutes between saves by Young's formula, and the time lost over the time of new work by the three terms of section 15.8.
+
+# %% [raw] tags=["hints"]
+# The machine fails as often as all its parts together. And how long does the storage need?
+# A save: bytes over bytes per second. Hours between failures: 1500 · 24 / 4096.
+# √(2 · save · mtbf), all in seconds; then C/τ + (τ/2 + R)/M.
 
 # %% tags=["exercise"]
 save_s, mtbf_h, interval_min, lost = ..., ..., ..., ...
@@ -1401,8 +1451,15 @@ lost = save_s / interval_s + (interval_s / 2 + 300) / mtbf_s
 check("15.1", [save_s, mtbf_h, interval_min, lost])
 
 # %% [markdown] tags=["exercise"]
-# **15.2** Three teams save at the best interval, and each may buy one thing: `"storage"` that is four times as fast, `"restarts"` in a third of the time, or `"GPUs"` that fail half as often. What saves each team most time? Guess first: which of the three terms is the
+# ### 15.2 Predict: what to buy?
+#
+# Three teams save at the best interval, and each may buy one thing: `"storage"` that is four times as fast, `"restarts"` in a third of the time, or `"GPUs"` that fail half as often. What saves each team most time? Guess first: which of the three terms is the
 # largest, and which of them does each offer change? `recovery.Saving(interval_s, save_s, mtbf_s, restart_s)` has `.best_interval_s` and `.waste`.
+
+# %% [raw] tags=["hints"]
+# How large is √(2C/M), and how large is R/M, for each team?
+# Four times the storage halves √(2C/M) and leaves R/M. What do the other two do?
+# Compute recovery.expected_waste at recovery.daly_interval_s for each offer.
 
 # %% tags=["exercise"]
 buy = {
@@ -1437,9 +1494,16 @@ for save_s, restart_s, mtbf_s in (
 check("15.2", buy)
 
 # %% [markdown] tags=["exercise"]
-# **15.3** Some start without torchrun: `srun --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 python job.py` starts all ranks at once. Slurm tells each of them `SLURM_PROCID` (its number among all tasks, from 0), `SLURM_NTASKS` (how many there are), `SLURM_NODEID` (its node, from 0),
+# ### 15.3 Implement: without torchrun
+#
+# Some start without torchrun: `srun --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 python job.py` starts all ranks at once. Slurm tells each of them `SLURM_PROCID` (its number among all tasks, from 0), `SLURM_NTASKS` (how many there are), `SLURM_NODEID` (its node, from 0),
 # `SLURM_LOCALID` (its number on that node) and `SLURM_NTASKS_PER_NODE`. Write what turns these into the six variables of section 15.1, so that `init_process_group` works. As in every environment, all values are text. Usually Slurm numbers tasks node by node. With `--distribution=cyclic` it deals them out to
 # the nodes like cards, and your function must be right then, too.
+
+# %% [raw] tags=["hints"]
+# Four of the six stand in Slurm's variables already, as text.
+# Dealt out like cards, task 1 is the first on node 1: which variable knows that it is 1?
+# The port is text as well.
 
 
 # %% tags=["exercise"]
@@ -1460,8 +1524,15 @@ def from_slurm(slurm: dict[str, str], address: str, port: int) -> dict[str, str]
 check("15.3", from_slurm)
 
 # %% [markdown] tags=["exercise"]
-# **15.4** A state of `total` columns was written by `writers` ranks and is read by `readers`; rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$. Which pieces does reader `rank` take? Return `(file, start, stop)` for each piece, in the
+# ### 15.4 Implement: four wrote, three read
+#
+# A state of `total` columns was written by `writers` ranks and is read by `readers`; rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$. Which pieces does reader `rank` take? Return `(file, start, stop)` for each piece, in the
 # order of the columns. `file` is the writer's rank; `start` and `stop` count from the beginning of *that file*. Of the ten columns in section 15.7, written by 4 and read by 3, rank 1 takes `[(1, 1, 3), (2, 0, 1)]`.
+
+# %% [raw] tags=["hints"]
+# First the reader's own interval of columns, then each writer's. When do they meet?
+# The common part of two intervals: from the larger beginning to the smaller end.
+# Take the writer's first column off, and leave out what is empty.
 
 
 # %% tags=["exercise"]
@@ -1483,8 +1554,15 @@ def pieces(
 check("15.4", pieces)
 
 # %% [markdown] tags=["exercise"]
-# **15.5** Six runs, and what somebody saw. What is the cause? Choose from
+# ### 15.5 Debug: six runs
+#
+# Six runs, and what somebody saw. What is the cause? Choose from
 # `"one process"`, `"clipping"`, `"optimizer built too early"`, `"recompilation"`, `"moments not saved"`, `"to_local"`, `"standalone"`.
+
+# %% [raw] tags=["hints"]
+# Is it wrong from the first update on, or from some moment? What happens at that moment?
+# Which causes leave the world size wrong, which the gradient, which the state?
+# One of the seven is not needed: it costs time, and changes no loss.
 
 # %% tags=["exercise"]
 cause = {
@@ -1509,7 +1587,15 @@ cause = dict(zip(cause, answers, strict=True))
 check("15.5", cause)
 
 # %% [markdown] tags=["exercise"]
-# **15.6** This batch script is to train on 4 nodes of 8 GPUs and 96 cores each, and to survive a rank that dies. Four of its values are wrong. Correct them, and leave alone what is right.
+# ### 15.6 Debug: a script to correct
+#
+# This batch script is to train on 4 nodes of 8 GPUs and 96 cores each, and to survive a rank that dies. Four of its values are wrong. Correct them, and leave alone what is right.
+
+# %% [raw] tags=["hints"]
+# 32 agents would start: who starts agents, and who starts ranks?
+# On each node seven of eight ranks would find no GPU: how many did the job ask for?
+# On which machine is localhost? Which name means the same machine on all nodes?
+# How often may torchrun start the ranks again?
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1545,8 +1631,15 @@ options = {
 check("15.6", options)
 
 # %% [markdown] tags=["exercise"]
-# **15.7** A run of 1,500 updates of 4 s each saves after every 250. It is killed when 1,120 are done, and again when its second attempt has done update 1,240. How many updates are computed in all? How many would it be if it saved after every 50? A save
+# ### 15.7 Predict: killed twice
+#
+# A run of 1,500 updates of 4 s each saves after every 250. It is killed when 1,120 are done, and again when its second attempt has done update 1,240. How many updates are computed in all? How many would it be if it saved after every 50? A save
 # takes 20 s: how many seconds does each plan spend on saves and on repeated updates?
+
+# %% [raw] tags=["hints"]
+# From which update does the second attempt start? And the third?
+# The second attempt passes 1,000 and 1,120, but which save does it reach?
+# Repeated: done % every, for each kill. Then 4 s for each of them, and 20 s for each save.
 
 # %% tags=["exercise"]
 updates_250, updates_50, seconds_250, seconds_50 = ..., ..., ..., ...
@@ -1560,8 +1653,14 @@ seconds_50 = 1500 // 50 * 20 + 4 * repeated_50
 check("15.7", [updates_250, updates_50, seconds_250, seconds_50])
 
 # %% [markdown] tags=["exercise"]
-# **15.8** A model is compiled with the default settings, and its batches have 8 samples each. How many graphs have been made (a) after the first update, (b) after three epochs of 100 samples, (c) after three epochs of 97 samples, (d) after three epochs of 97 samples with
+# ### 15.8 Predict: graphs
+#
+# A model is compiled with the default settings, and its batches have 8 samples each. How many graphs have been made (a) after the first update, (b) after three epochs of 100 samples, (c) after three epochs of 97 samples, (d) after three epochs of 97 samples with
 # `drop_last=True`, (e) after one epoch of 100 samples, and a second one of batches of 32? Then count with `measure.gradients.log_graphs` as in section 15.5.
+
+# %% [raw] tags=["hints"]
+# How large is the last batch of 100 samples, and of 97?
+# The second size makes one graph for all sizes. Which size is an exception?
 
 # %% tags=["exercise"]
 graphs = [..., ..., ..., ..., ...]
@@ -1573,7 +1672,13 @@ graphs = [1, 2, 2, 1, 2]
 check("15.8", graphs)
 
 # %% [markdown] tags=["exercise"]
-# **15.9** (published mistakes from notes 000 and 004, among right sentences) True or false?
+# ### 15.9 Debug: true or false?
+#
+# (published mistakes from notes 000 and 004, among right sentences) True or false?
+
+# %% [raw] tags=["hints"]
+# Two are right. Sections 8.7 and 9.7, and exercise 1.7, have most of the others.
+# How many replicas are there on 64 GPUs with tp 8?
 
 # %% tags=["exercise"]
 claims = {
@@ -1591,11 +1696,20 @@ claims = dict(zip(claims, answers, strict=True))
 check("15.9", claims)
 
 # %% [markdown] tags=["exercise"]
-# **15.10** Write a launcher. It starts one command on every rank of its machine, tells each rank by six variables of its environment who it is and where all of them meet, and when one rank fails it ends the others. Then write how a rank enters the
+# ### 15.10 Build: a launcher
+#
+# Write a launcher. It starts one command on every rank of its machine, tells each rank by six variables of its environment who it is and where all of them meet, and when one rank fails it ends the others. Then write how a rank enters the
 # process group, and how it leaves it.
 #
 # `subprocess.Popen(command, env=…)` starts a process and returns at once. The object that it returns has `poll()` (None while the process runs, then its exit code), `wait(timeout)`, `terminate()` (SIGTERM: a request) and `kill()` (SIGKILL, which no process can
 # ignore). What a rank prints comes out where the launcher prints, and the launcher's own environment stays as it is. The check starts real processes: ranks that end well, one before the others, a rank that fails or is killed, ranks that ignore SIGTERM, and Ctrl-C. What passes is kept as `mine/launcher.py`; `course demo toy --parts mine` and `course demo launchers --parts mine` start their ranks by it.
+
+# %% [raw] tags=["hints"]
+# subprocess.Popen(command, env=…) starts a process and does not wait for it. Its poll() is None while it runs, and its exit code afterwards.
+# The environment of a rank is the launcher's own, os.environ, and what the rank is told besides. On node 2 of nodes of 8 ranks, local rank 3 is rank 19.
+# Ask all ranks in turn, every few hundredths of a second: while one still runs and none has failed, go on. any() of a list of None, 0 and 3 is True because of the 3.
+# try: start and watch; finally: end_ranks(ranks). What has ended already is not hurt by terminate().
+# end_ranks: terminate() all, then wait(timeout) for each until the grace is over; on subprocess.TimeoutExpired kill() it and wait().
 
 # %% tags=["exercise"]
 import gc
@@ -1678,11 +1792,19 @@ from course_lib.scratch.launcher import (
 check("15.10", [rank_environment, launch_ranks, end_ranks, setup, cleanup])
 
 # %% [markdown] tags=["exercise"]
-# **15.11** Save a training state from many ranks, and load it on another number of them. The state is a matrix (3, columns) of fp32: weights and the two moments. `columns(total, r, n)` says which columns rank r of n holds: from total·r//n up to, but without, total·(r+1)//n. The
+# ### 15.11 Build: a checkpoint in shards
+#
+# Save a training state from many ranks, and load it on another number of them. The state is a matrix (3, columns) of fp32: weights and the two moments. `columns(total, r, n)` says which columns rank r of n holds: from total·r//n up to, but without, total·(r+1)//n. The
 # number of ranks need not divide them.
 #
 # A checkpoint is a folder `step-00000004` with a file for each rank, `rank0.shard`, `rank1.shard` and so on, which holds its numbers row by row, and `manifest.json`, which rank 0 writes last: a checkpoint that has one is complete. `write_whole` writes every file, and each rank its own. You are given `read_manifest(path, layout)`, which also
 # checks the model, `read_shard(file, writer, entry)`, which checks the checksum, and `remove_old(folder, keep)`. What passes is kept as `mine/reshard.py`; `course demo checkpoint --ranks 4 --load-ranks 3 --parts mine` trains on it.
+
+# %% [raw] tags=["hints"]
+# write_whole: write all of the data to another name in the same folder, flush, os.fsync, close; then os.replace gives it its name in one instant.
+# save_shard: every rank writes its own file. What proves to rank 0 that all of them are on the disk? dist.all_gather_object, which it also needs for the manifest's entries.
+# load_shard: in the state as a whole this rank wants columns start to stop, and writer w has first to last. They overlap if first < stop and start < last.
+# Of a writer's shard this rank takes columns max(first, start) - first to min(last, stop) - first; torch.cat(…, dim=1) puts them together.
 
 # %% tags=["exercise"]
 import json

@@ -6,7 +6,6 @@ from typing import Any
 from course_lib.chapters.ch15_launchers_and_recovery.builds import launcher, reshard
 from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -23,16 +22,7 @@ from course_lib.theory.step import recovery
 _DAY_S = 86_400
 
 
-@exercise(
-    "15.1",
-    kind="calculate",
-    title="an interval",
-    hints=(
-        "The machine fails as often as all its parts together. And how long does the storage need?",
-        "A save: bytes over bytes per second. Hours between failures: 1500 · 24 / 4096.",
-        "√(2 · save · mtbf), all in seconds; then C/τ + (τ/2 + R)/M.",
-    ),
-)
+@exercise("15.1")
 def _interval(answer: Any) -> None:
     size = recovery.checkpoint_bytes(MODELS["llama2-70b"].parameters().total, Recipe())
     save_s = size / 20e9
@@ -85,16 +75,7 @@ def _best_offer(save_s: float, mtbf_s: float, restart_s: float) -> str:
     return min(waste, key=waste.__getitem__)
 
 
-@exercise(
-    "15.2",
-    kind="predict",
-    title="what to buy?",
-    hints=(
-        "How large is √(2C/M), and how large is R/M, for each team?",
-        "Four times the storage halves √(2C/M) and leaves R/M. What do the other two do?",
-        "Compute recovery.expected_waste at recovery.daly_interval_s for each offer.",
-    ),
-)
+@exercise("15.2")
 def _buy(answer: Any) -> None:
     right = {team: (_best_offer(*times), because) for team, (*times, because) in _TEAMS.items()}
     expect_entries(answer, right, "a dict of offers", each="'storage', 'restarts' or 'GPUs'")
@@ -113,16 +94,7 @@ def _told(rank: int, node: int, local: int, nodes: int, local_ranks: int) -> dic
     }
 
 
-@exercise(
-    "15.3",
-    kind="implement",
-    title="without torchrun",
-    hints=(
-        "Four of the six stand in Slurm's variables already, as text.",
-        "Dealt out like cards, task 1 is the first on node 1: which variable knows that it is 1?",
-        "The port is text as well.",
-    ),
-)
+@exercise("15.3")
 def _from_slurm(function: Any) -> None:
     from course_lib.scratch.launcher import rank_environment
 
@@ -157,16 +129,7 @@ def _pieces(total: int, writers: int, readers: int, rank: int) -> list[tuple[int
     return found
 
 
-@exercise(
-    "15.4",
-    kind="implement",
-    title="four wrote, three read",
-    hints=(
-        "First the reader's own interval of columns, then each writer's. When do they meet?",
-        "The common part of two intervals: from the larger beginning to the smaller end.",
-        "Take the writer's first column off, and leave out what is empty.",
-    ),
-)
+@exercise("15.4")
 def _reshard(function: Any) -> None:
     reasons = {
         (10, 4, 3, 1): "the last two of file 1 and the first of file 2",
@@ -218,16 +181,7 @@ _SYMPTOMS = {
 }
 
 
-@exercise(
-    "15.5",
-    kind="debug",
-    title="six runs",
-    hints=(
-        "Is it wrong from the first update on, or from some moment? What happens at that moment?",
-        "Which causes leave the world size wrong, which the gradient, which the state?",
-        "One of the seven is not needed: it costs time, and changes no loss.",
-    ),
-)
+@exercise("15.5")
 def _causes(answer: Any) -> None:
     each = f"one of {', '.join(map(repr, _CAUSES))}"
     expect_entries(answer, _SYMPTOMS, "a dict of causes", each=each)
@@ -245,17 +199,7 @@ _OPTIONS = {
 }
 
 
-@exercise(
-    "15.6",
-    kind="debug",
-    title="a script to correct",
-    hints=(
-        "32 agents would start: who starts agents, and who starts ranks?",
-        "On each node seven of eight ranks would find no GPU: how many did the job ask for?",
-        "On which machine is localhost? Which name means the same machine on all nodes?",
-        "How often may torchrun start the ranks again?",
-    ),
-)
+@exercise("15.6")
 def _mend(answer: Any) -> None:
     head: Any = answer.get("HEAD") if isinstance(answer, dict) else None
     if isinstance(answer, dict):
@@ -293,16 +237,7 @@ def _with_two_kills(every: int) -> tuple[int, int]:
     return 1500 + repeated, 1500 // every * 20 + 4 * repeated
 
 
-@exercise(
-    "15.7",
-    kind="predict",
-    title="killed twice",
-    hints=(
-        "From which update does the second attempt start? And the third?",
-        "The second attempt passes 1,000 and 1,120, but which save does it reach?",
-        "Repeated: done % every, for each kill. Then 4 s for each of them, and 20 s for each save.",
-    ),
-)
+@exercise("15.7")
 def _twice(answer: Any) -> None:
     expect_parts(answer, 4, "two numbers of updates and two of seconds")
     (seldom, seldom_s), (often, often_s) = (_with_two_kills(every) for every in (250, 50))
@@ -322,15 +257,7 @@ def _epoch(samples: int, size: int, drop_last: bool = False) -> list[int]:
     return [size] * (samples // size) + ([] if drop_last or not rest else [rest])
 
 
-@exercise(
-    "15.8",
-    kind="predict",
-    title="graphs",
-    hints=(
-        "How large is the last batch of 100 samples, and of 97?",
-        "The second size makes one graph for all sizes. Which size is an exception?",
-    ),
-)
+@exercise("15.8")
 def _graphs(answer: Any) -> None:
     expect_parts(answer, 5, "five numbers of graphs")
     cases = (
@@ -369,65 +296,9 @@ _CLAIMS: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "15.9",
-    kind="debug",
-    title="true or false?",
-    hints=(
-        "Two are right. Sections 8.7 and 9.7, and exercise 1.7, have most of the others.",
-        "How many replicas are there on 64 GPUs with tp 8?",
-    ),
-)
+@exercise("15.9")
 def _true_or_false(answer: Any) -> None:
     expect_entries(answer, _CLAIMS, "a dict of True and False", each="True or False")
 
 
 BUILDS = (launcher.LAUNCHER, reshard.RESHARD)
-QUIZ = (
-    Question(
-        "A second node with 8 GPUs. Its third process wants a GPU. Which number does it take?",
-        ("RANK, 10", "LOCAL_RANK, 2", "RANK modulo WORLD_SIZE"),
-        answer=1,
-        why="Devices are counted anew on each node; RANK tells the data apart.",
-    ),
-    Question(
-        "On GPUs one rank hangs, and the others are in an all-reduce. What do the others do?",
-        (
-            "they end with an error at once",
-            "they go on without it",
-            "they wait until the watchdog gives up",
-        ),
-        answer=2,
-        why="No process has ended, so torchrun sees nothing; NCCL's timeout is 10 minutes.",
-    ),
-    Question(
-        "Slurm puts a job back into its queue after a node has died. Who restores the weights?",
-        ("Slurm", "torchrun", "the program"),
-        answer=2,
-        why="Slurm and torchrun start the program again from its first line.",
-    ),
-    Question(
-        "Half as much time for a save, everything else as before. The best interval becomes …",
-        ("half as long", "0.71 times as long", "1.41 times as long"),
-        answer=1,
-        why="√(2CM): it goes with the root of C.",
-    ),
-    Question(
-        "Four times as many GPUs of the same kind, the same save. The best interval becomes …",
-        ("half as long", "a quarter as long", "as long as before"),
-        answer=0,
-        why="M is a quarter, and its root a half.",
-    ),
-    Question(
-        "A checkpoint's folder has all shards and no manifest. What is it?",
-        ("complete", "a save that was interrupted", "a checkpoint of one rank"),
-        answer=1,
-        why="The manifest is written last, when all shards are safe.",
-    ),
-    Question(
-        "Which of these gets the wrong update if each rank uses only its own rows?",
-        ("AdamW", "SGD with momentum", "Muon"),
-        answer=2,
-        why="Muon makes the rows of the whole matrix orthogonal; the others treat single numbers.",
-    ),
-)

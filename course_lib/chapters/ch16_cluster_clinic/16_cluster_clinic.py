@@ -1964,6 +1964,67 @@ from course_lib import quiz
 
 quiz("16")
 
+# %% [raw] tags=["quiz"]
+# All GPUs of a job show 100 %. What do you know?
+# [ ] they compute at their peak
+# [x] some kernel ran all the time, perhaps one that waits
+# [ ] the network is not the limit
+# Why: Utilization counts time, and waiting for other ranks is a kernel.
+#
+# A job hangs. pmon shows 99 % on seven GPUs and nothing on the eighth. Where do you look?
+# [ ] at the seven
+# [x] at the eighth
+# [ ] at the network
+# Why: The seven wait inside a collective; the eighth is the one that has not come.
+#
+# 63 of 64 ranks print 'Watchdog caught collective operation timeout' with the same SeqNum and OpType. Where do you look?
+# [ ] at the network
+# [x] at the rank without the line
+# [ ] at the rank that printed it first
+# Why: Only ranks that wait print it; the one that never made the call has nothing to say.
+#
+# One of 64 links of a ring has a quarter of its rate. An all-reduce of 4 GB takes …
+# [ ] 1/64 longer
+# [ ] three quarters longer
+# [x] four times as long
+# Why: Every piece passes over every link, and everybody waits for the slowest.
+#
+# port_xmit_data grows by 5,000,000,000 in 1 s. How much does the port send?
+# [ ] 5 GB/s
+# [x] 20 GB/s
+# [ ] 0.625 GB/s
+# Why: It counts words of four bytes.
+#
+# ibstatus says 100 Gb/sec (2X HDR). What is wrong?
+# [x] two of four lanes are gone
+# [ ] it is an older card
+# [ ] nothing
+# Why: HDR is 50 Gb/s for each lane, and a cable has four.
+#
+# A data loader dies with 'No space left on device', and the disk is empty. What is full?
+# [ ] the GPU's memory
+# [ ] locked memory
+# [x] /dev/shm
+# Why: Workers pass batches through it, and a container has 64 MB of it.
+#
+# Which capability lets a pod lock the memory that RDMA reads and writes?
+# [ ] SYS_PTRACE
+# [x] IPC_LOCK
+# [ ] seccomp=unconfined
+# Why: SYS_PTRACE is for py-spy; seccomp is docker's filter of system calls.
+#
+# NCCL_IB_HCA=mlx5_1 on a node with mlx5_0 to mlx5_15. How many devices are used?
+# [ ] 1
+# [x] 7
+# [ ] 16
+# Why: Names are prefixes: mlx5_1 and mlx5_10 to mlx5_15.
+#
+# One of 1,024 ranks computes 5 % more slowly. How much longer is a step of pure computing?
+# [x] 5 %
+# [ ] 0.005 %
+# [ ] it depends on the network
+# Why: All wait for the slowest: the maximum, not the mean.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/16_cluster_clinic.ipynb). Exercise 16.11 is a hunt: three real ranks, a hidden fault, and a clock.
 #
@@ -1982,8 +2043,15 @@ from course_lib.clinic import ports
 from course_lib.clinic.recorded import output
 
 # %% [markdown] tags=["exercise"]
-# **16.1** Here are two readings of a port's counters, ten seconds apart. How many GB/s did it send, and how many did it receive? What fraction of an HDR port did it use for sending? Older devices count in 32 bits and stop at the end. At this rate, after how many seconds would such a counter of
+# ### 16.1 Calculate: words on a wire
+#
+# Here are two readings of a port's counters, ten seconds apart. How many GB/s did it send, and how many did it receive? What fraction of an HDR port did it use for sending? Older devices count in 32 bits and stop at the end. At this rate, after how many seconds would such a counter of
 # sent data say nothing more?
+
+# %% [raw] tags=["hints"]
+# By how much have port_xmit_data and port_rcv_data grown? In what unit do they count?
+# A word has 4 bytes: 4 · difference / 10 s. HDR's 200 Gb/s are 25 GB/s, one way.
+# An old counter stops at 2^32 - 1 words: how many bytes are those, at your rate?
 
 # %% tags=["exercise"]
 for name in ("counters", "counters_later"):
@@ -2005,7 +2073,14 @@ seconds = 2**32 * 4 / rates.sent_bytes_per_s
 check("16.1", [sent_gb_s, received_gb_s, part, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **16.2** Here are six lines of `ibstatus`, all for cables with four lanes. How many times as fast would each port be if all its lanes worked? Write 1 where they do.
+# ### 16.2 Predict: how many lanes?
+#
+# Here are six lines of `ibstatus`, all for cables with four lanes. How many times as fast would each port be if all its lanes worked? Write 1 where they do.
+
+# %% [raw] tags=["hints"]
+# What does the number before the X count?
+# A cable has four lanes. HDR names the rate of one: 50 Gb/s. EDR's is 25, NDR's 100.
+# A port of an older generation is not broken: all of its lanes may work.
 
 # %% tags=["exercise"]
 faster = {
@@ -2022,8 +2097,15 @@ faster = dict(zip(faster, [1, 4, 2, 1, 1, 4], strict=True))
 check("16.2", faster)
 
 # %% [markdown] tags=["exercise"]
-# **16.3** 16 nodes have 8 GPUs and 8 NDR ports of 50 GB/s one way each. NCCL all-reduces 8 GB over eight rings; each has a port of its own in every node and carries an eighth of the bytes. Ignoring latency, how many ms does that take? Then one of the 128 ports
+# ### 16.3 Calculate: one slow port of 128
+#
+# 16 nodes have 8 GPUs and 8 NDR ports of 50 GB/s one way each. NCCL all-reduces 8 GB over eight rings; each has a port of its own in every node and carries an eighth of the bytes. Ignoring latency, how many ms does that take? Then one of the 128 ports
 # falls back to one lane, 12.5 GB/s. How many ms does it take now, and which bus bandwidth in GB/s does `all_reduce_perf` print? Until the cable is replaced, `NCCL_IB_HCA` leaves that port's ring out on all nodes. How many ms does it take then?
+
+# %% [raw] tags=["hints"]
+# A ring all-reduce sends 2(n-1)/n of the bytes. Each of the eight rings has an eighth of them, and a port of its own in each node.
+# The ring with the slow port runs at 12.5 GB/s in all its links, and the others wait for it. Bus bandwidth is 2(n-1)/n · bytes / seconds.
+# Without that port there are seven rings of 50 GB/s.
 
 # %% tags=["exercise"]
 healthy_ms, slow_ms, busbw_gb_s, without_ms = ..., ..., ..., ...
@@ -2037,7 +2119,13 @@ without_ms = 1e3 * sent_gb / (7 * 50)
 check("16.3", [healthy_ms, slow_ms, busbw_gb_s, without_ms])
 
 # %% [markdown] tags=["exercise"]
-# **16.4** This line starts a container on a node with Hygon's cards. Somebody takes it to a node with NVIDIA's. Correct it, and leave alone what is right.
+# ### 16.4 Debug: a docker line from another machine
+#
+# This line starts a container on a node with Hygon's cards. Somebody takes it to a node with NVIDIA's. Correct it, and leave alone what is right.
+
+# %% [raw] tags=["hints"]
+# Which three of its options are for drivers of AMD or Hygon?
+# What gives a container NVIDIA's devices and libraries? The table of flags in this chapter has a column for each vendor.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -2058,7 +2146,14 @@ line = """docker run -it --rm \\
 check("16.4", line)
 
 # %% [markdown] tags=["exercise"]
-# **16.5** Kubernetes refuses this pod, which is meant for a node with 8 GPUs and RDMA. When somebody removed the line `requests`, it started without a GPU. On top of that, NCCL said `Using network Socket` in such pods, and a data loader died with a bus error. Correct the pod. Allow it what it needs, and no more.
+# ### 16.5 Debug: a pod that trains over TCP
+#
+# Kubernetes refuses this pod, which is meant for a node with 8 GPUs and RDMA. When somebody removed the line `requests`, it started without a GPU. On top of that, NCCL said `Using network Socket` in such pods, and a data loader died with a bus error. Correct the pod. Allow it what it needs, and no more.
+
+# %% [raw] tags=["hints"]
+# Extended resources such as nvidia.com/gpu stand under limits; requests may repeat them.
+# RDMA locks the memory that it sends: which capability allows that, and nothing more?
+# /dev/shm of a pod is 64 MB: a volume emptyDir with medium: Memory, mounted there.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -2098,7 +2193,14 @@ spec:
 check("16.5", pod)
 
 # %% [markdown] tags=["exercise"]
-# **16.6** Four ranks train on gloo. In one run, rank 2 sleeps for an hour before it calls collective number 7, and the other ranks call it. In another run, ranks 1 and 3 sleep, and the others call `monitored_barrier`. Give lists of ranks, in order, and numbers.
+# ### 16.6 Predict: who is named when a rank sleeps?
+#
+# Four ranks train on gloo. In one run, rank 2 sleeps for an hour before it calls collective number 7, and the other ranks call it. In another run, ranks 1 and 3 sleep, and the others call `monitored_barrier`. Give lists of ranks, in order, and numbers.
+
+# %% [raw] tags=["hints"]
+# Who has a time limit running: the rank that sleeps, or those that wait for it?
+# What is in the flight record of a rank that has not called a collective yet?
+# Rank 0 receives a message of each other rank, one after the other.
 
 # %% tags=["exercise"]
 named = {
@@ -2116,8 +2218,16 @@ named = dict(zip(named, answers, strict=True))
 check("16.6", named)
 
 # %% [markdown] tags=["exercise"]
-# **16.7** One of 8 GPUs is hot and takes 25 % longer to compute, and computing is 80 % of a step. By which factor does the step of the whole job become longer? By which factor if one of 1,024 GPUs is hot? By which factor would *computing* become longer, with 8, if work could be divided by speed? Finally,
+# ### 16.7 Predict: the straggler's factor
+#
+# One of 8 GPUs is hot and takes 25 % longer to compute, and computing is 80 % of a step. By which factor does the step of the whole job become longer? By which factor if one of 1,024 GPUs is hot? By which factor would *computing* become longer, with 8, if work could be divided by speed? Finally,
 # no GPU is hot, but each takes 400 ms ± 8 ms (normal, with a standard deviation of 8 ms) for its part of a step. How many ms does the slowest of 1,024 take on average? `theory.step.stragglers` has a function for each; guess first.
+
+# %% [raw] tags=["hints"]
+# All ranks wait for the slowest. Does it matter how many wait?
+# Of a step only 80 % become 25 % longer.
+# If work were divided by speed, eight ranks would do the work of 7.8.
+# Of many normal times the longest is mean + deviation · 3.25, for 1,024 ranks.
 
 # %% tags=["exercise"]
 of_8, of_1024, divided, slowest_ms = ..., ..., ..., ...
@@ -2131,8 +2241,15 @@ slowest_ms = 1e3 * slowest.expected_slowest_s(1024, 0.4, 0.008)
 check("16.7", [of_8, of_1024, divided, slowest_ms])
 
 # %% [markdown] tags=["exercise"]
-# **16.8** Each rank of a job writes down how many ms each of its updates took, and how many of them it spent in collectives. Write the function that finds the rank for which the others wait: the one with the most time outside of collectives. Take the median over a rank's updates, since any
+# ### 16.8 Implement: who is waited for?
+#
+# Each rank of a job writes down how many ms each of its updates took, and how many of them it spent in collectives. Write the function that finds the rank for which the others wait: the one with the most time outside of collectives. Take the median over a rank's updates, since any
 # single update may be late. Return its number, or None unless its median is more than twice that of every other rank.
+
+# %% [raw] tags=["hints"]
+# What is left of an update when the time in collectives is taken off?
+# statistics.median of that, for each rank: one late update does not move it.
+# sorted(own)[-2:] are the second largest and the largest.
 
 
 # %% tags=["exercise"]
@@ -2151,7 +2268,13 @@ def late_rank(total_ms: list[list[float]], inside_ms: list[list[float]]) -> int 
 check("16.8", late_rank)
 
 # %% [markdown] tags=["exercise"]
-# **16.9** (published mistakes from notes 000 and 004, and from blogs, among right sentences) True or false?
+# ### 16.9 Debug: true or false?
+#
+# (published mistakes from notes 000 and 004, and from blogs, among right sentences) True or false?
+
+# %% [raw] tags=["hints"]
+# Two are right. Which numbers count one way, which both, and which are bits?
+# What does nvidia-smi count as busy, and what does -r say while somebody works?
 
 # %% tags=["exercise"]
 claims = {
@@ -2169,8 +2292,15 @@ claims = dict(zip(claims, answers, strict=True))
 check("16.9", claims)
 
 # %% [markdown] tags=["exercise"]
-# **16.10** The same update runs on one GPU and on eight, and some tensor differs. The differences below are relative to the size of its numbers. Each number is a sum of 4,096 products, added up one by one. Is the difference `"rounding"`, `"more than rounding"`, or `"don't know"`? Use the two factors of section 16.8: up to 4 times
+# ### 16.10 Predict: bug or rounding?
+#
+# The same update runs on one GPU and on eight, and some tensor differs. The differences below are relative to the size of its numbers. Each number is a sum of 4,096 products, added up one by one. Is the difference `"rounding"`, `"more than rounding"`, or `"don't know"`? Use the two factors of section 16.8: up to 4 times
 # the typical error it is rounding, beyond 16 times it is more. Typical is $\sqrt{n}\,u$ with $u = 2^{-24}$ in fp32 and $2^{-53}$ in fp64; where sums run in fp32 and the result is stored in bf16, it is $u = 2^{-8}$.
+
+# %% [raw] tags=["hints"]
+# Compute √4096 times u of each type first. How many times that is the difference?
+# 2^-24 is 6.0e-8, so fp32 has 3.8e-6 here; bf16's one rounding is 3.9e-3.
+# 1e-7 is small, but what is typical in fp64?
 
 # %% tags=["exercise"]
 judged = {
@@ -2195,8 +2325,15 @@ judged = dict(zip(judged, answers, strict=True))
 check("16.10", judged)
 
 # %% [markdown] tags=["exercise"]
-# **16.11** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank reports how long it took, how much of that it spent in collectives, the loss on a batch that all
+# ### 16.11 Debug: three cases without an error
+#
+# The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank reports how long it took, how much of that it spent in collectives, the loss on a batch that all
 # ranks share, and how long a message from each other rank took. In these three cases nothing crashes. Answer each as soon as you know, with `case.answer(rank=…, cause=…)`, then collect the answers for the check.
+
+# %% [raw] tags=["hints"]
+# All ranks see the same batch. Which columns should be equal on all of them, or alike?
+# Compare the losses; then the messages by the rank they come from; then, for each rank, the time outside of collectives.
+# Who waits least is the one the others wait for.
 
 # %% tags=["exercise"]
 case = hunt(2)
@@ -2230,8 +2367,16 @@ check("16.11", found)
 print(hunting.table())
 
 # %% [markdown] tags=["exercise"]
-# **16.12** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. Anything that cannot be read raises a ValueError that shows
+# ### 16.12 Build: an ibstat parser
+#
+# Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. Anything that cannot be read raises a ValueError that shows
 # the line: a clinic that guesses is worse than none. The check feeds it recorded outputs: healthy and slow ports, one that is down, and a device that vanished. A parser that passes is kept as `mine/ibstat.py`.
+
+# %% [raw] tags=["hints"]
+# Go through the lines. A line that begins with CA names the device of all ports below it, until the next one. What does a port begin with?
+# line.strip().partition(': ') gives a field's name and its value. 'State' and 'Physical state' are two fields.
+# A port is complete when the next one, the next device or the end of the text comes. Only then make the Port, and only then can you tell which field is missing.
+# Every line of a device is further in. What begins at the left edge and is no CA is an error that ibstat printed; float('fast') is a ValueError that shows 'fast'.
 
 # %% tags=["exercise"]
 print(output("ibstat_slow").text[:640])
@@ -2268,7 +2413,9 @@ for sign in ports.port_signs(mine.ibstat(output("ibstat_slow").text)):
     print(sign.sentence)
 
 # %% [markdown] tags=["exercise"]
-# **16.13** Thousands of ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same.
+# ### 16.13 Build: the first divergence
+#
+# Thousands of ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same.
 #
 # - A rank whose record ends before that number has not come, which counts as something else.
 # - Do not accuse without reason: if two groups are equally large, nobody is odd, and an empty record says nothing.
@@ -2276,6 +2423,13 @@ for sign in ports.port_signs(mine.ibstat(output("ibstat_slow").text)):
 # - Entries with `is_p2p` are messages between two ranks; leave them out.
 #
 # A function that passes is kept as `mine/divergence.py`.
+
+# %% [raw] tags=["hints"]
+# For each rank a dict from collective_seq_id to what was called. Then go through the numbers, from the first that all records have to the last that any has.
+# dict.get(number) is None for a rank that did not come: that is a camp as well.
+# Group the ranks by what they called: a dict from the call to a list of ranks. One group: go on. Lists can't be keys of a dict; tuple(…) or str(…) of them can.
+# profiling_name is 'gloo:all_reduce' or 'nccl:all_reduce'. Sizes and types count, except in operations of ANY_SIZE.
+# The largest group is right if no other is as large; otherwise nobody is odd: ().
 
 # %% tags=["exercise"]
 from course_lib.diagnosing.divergence import flights

@@ -7,7 +7,6 @@ from course_lib.chapters.ch16_cluster_clinic import containers, slowest
 from course_lib.chapters.ch16_cluster_clinic.builds import divergence, ibstat
 from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.checking import (
-    Question,
     Unanswered,
     Wrong,
     exercise,
@@ -25,16 +24,7 @@ from course_lib.theory.inputs.hardware import HDR, NDR, Link
 _BETWEEN_S = 10.0  # the two readings
 
 
-@exercise(
-    "16.1",
-    kind="calculate",
-    title="words on a wire",
-    hints=(
-        "By how much have port_xmit_data and port_rcv_data grown? In what unit do they count?",
-        "A word has 4 bytes: 4 · difference / 10 s. HDR's 200 Gb/s are 25 GB/s, one way.",
-        "An old counter stops at 2^32 - 1 words: how many bytes are those, at your rate?",
-    ),
-)
+@exercise("16.1")
 def _words(answer: Any) -> None:
     before, after = (ports.counters(output(name).text) for name in ("counters", "counters_later"))
     now = ports.rates(before, after, _BETWEEN_S)
@@ -60,32 +50,12 @@ _RATES: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "16.2",
-    kind="predict",
-    title="how many lanes?",
-    hints=(
-        "What does the number before the X count?",
-        "A cable has four lanes. HDR names the rate of one: 50 Gb/s. EDR's is 25, NDR's 100.",
-        "A port of an older generation is not broken: all of its lanes may work.",
-    ),
-)
+@exercise("16.2")
 def _missing_lanes(answer: Any) -> None:
     expect_entries(answer, _RATES, "a dict of factors", each="a number such as 1 or 2")
 
 
-@exercise(
-    "16.3",
-    kind="calculate",
-    title="one slow port of 128",
-    hints=(
-        "A ring all-reduce sends 2(n-1)/n of the bytes. Each of the eight rings has an eighth of "
-        "them, and a port of its own in each node.",
-        "The ring with the slow port runs at 12.5 GB/s in all its links, and the others wait for "
-        "it. Bus bandwidth is 2(n-1)/n · bytes / seconds.",
-        "Without that port there are seven rings of 50 GB/s.",
-    ),
-)
+@exercise("16.3")
 def _slow_port(answer: Any) -> None:
     link = Link("NDR without latency", NDR.bytes_per_s, 0.0)
     one = OneSlowLink(8e9, 128, link, NDR.bytes_per_s / ports.LANES, rings=8)
@@ -112,16 +82,7 @@ def _expect_no_signs(signs: list[Sign], what: str) -> None:
 _KEPT = ("--rm", "/data/llama:/root/llama", "-w /root/llama", "llama:24.05", "bash")
 
 
-@exercise(
-    "16.4",
-    kind="debug",
-    title="a docker line from another machine",
-    hints=(
-        "Which three of its options are for drivers of AMD or Hygon?",
-        "What gives a container NVIDIA's devices and libraries? The table of flags in this chapter "
-        "has a column for each vendor.",
-    ),
-)
+@exercise("16.4")
 def _docker(answer: Any) -> None:
     expect_type(answer, str, "a line that begins with docker run")
     line = answer.replace("\\\n", " ")
@@ -140,16 +101,7 @@ def _docker(answer: Any) -> None:
             raise Wrong(f"expected {part!r} to stay, which was right")
 
 
-@exercise(
-    "16.5",
-    kind="debug",
-    title="a pod that trains over TCP",
-    hints=(
-        "Extended resources such as nvidia.com/gpu stand under limits; requests may repeat them.",
-        "RDMA locks the memory that it sends: which capability allows that, and nothing more?",
-        "/dev/shm of a pod is 64 MB: a volume emptyDir with medium: Memory, mounted there.",
-    ),
-)
+@exercise("16.5")
 def _pod(answer: Any) -> None:
     expect_type(answer, (str, dict), "a pod, as YAML or as a dict")
     pod = _read(answer) if isinstance(answer, str) else answer
@@ -204,31 +156,12 @@ _NAMED: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "16.6",
-    kind="predict",
-    title="who is named when a rank sleeps?",
-    hints=(
-        "Who has a time limit running: the rank that sleeps, or those that wait for it?",
-        "What is in the flight record of a rank that has not called a collective yet?",
-        "Rank 0 receives a message of each other rank, one after the other.",
-    ),
-)
+@exercise("16.6")
 def _who(answer: Any) -> None:
     expect_entries(answer, _NAMED, "a dict", each="a list of ranks, or a number")
 
 
-@exercise(
-    "16.7",
-    kind="predict",
-    title="the straggler's factor",
-    hints=(
-        "All ranks wait for the slowest. Does it matter how many wait?",
-        "Of a step only 80 % become 25 % longer.",
-        "If work were divided by speed, eight ranks would do the work of 7.8.",
-        "Of many normal times the longest is mean + deviation · 3.25, for 1,024 ranks.",
-    ),
-)
+@exercise("16.7")
 def _straggler(answer: Any) -> None:
     factor = slowest.straggler_factor(0.25, 0.8)
     shared = slowest.shared_work_factor(8, 0.25)
@@ -280,16 +213,7 @@ _UPDATES: tuple[tuple[list[list[float]], list[list[float]], str], ...] = (
 )
 
 
-@exercise(
-    "16.8",
-    kind="implement",
-    title="who is waited for?",
-    hints=(
-        "What is left of an update when the time in collectives is taken off?",
-        "statistics.median of that, for each rank: one late update does not move it.",
-        "sorted(own)[-2:] are the second largest and the largest.",
-    ),
-)
+@exercise("16.8")
 def _waited_for(function: Any) -> None:
     cases = [((total, inside), _late(total, inside), why) for total, inside, why in _UPDATES]
     expect_calls(function, cases, signature=_LATE)
@@ -320,15 +244,7 @@ _CLAIMS: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "16.9",
-    kind="debug",
-    title="true or false?",
-    hints=(
-        "Two are right. Which numbers count one way, which both, and which are bits?",
-        "What does nvidia-smi count as busy, and what does -r say while somebody works?",
-    ),
-)
+@exercise("16.9")
 def _true_or_false(answer: Any) -> None:
     expect_entries(answer, _CLAIMS, "a dict of True and False", each="True or False")
 
@@ -344,16 +260,7 @@ _DIFFERENCES: dict[str, tuple[str, float, str]] = {
 }
 
 
-@exercise(
-    "16.10",
-    kind="predict",
-    title="bug or rounding?",
-    hints=(
-        "Compute √4096 times u of each type first. How many times that is the difference?",
-        "2^-24 is 6.0e-8, so fp32 has 3.8e-6 here; bf16's one rounding is 3.9e-3.",
-        "1e-7 is small, but what is typical in fp64?",
-    ),
-)
+@exercise("16.10")
 def _bug_or_rounding(answer: Any) -> None:
     right = {
         what: (rounding.verdict(off, rounding.typical_sum_error(_TERMS, dtype)), because)
@@ -366,17 +273,7 @@ def _bug_or_rounding(answer: Any) -> None:
 _CASES = (2, 4, 6)
 
 
-@exercise(
-    "16.11",
-    kind="debug",
-    title="three cases without an error",
-    hints=(
-        "All ranks see the same batch. Which columns should be equal on all of them, or alike?",
-        "Compare the losses; then the messages by the rank they come from; then, for each rank, "
-        "the time outside of collectives.",
-        "Who waits least is the one the others wait for.",
-    ),
-)
+@exercise("16.11")
 def _hunted(answer: Any) -> None:
     expect_type(answer, dict, "a dict from case to (rank, cause)")
     for seed in _CASES:
@@ -394,70 +291,3 @@ def _hunted(answer: Any) -> None:
 
 
 BUILDS = (ibstat.IBSTAT, divergence.DIVERGENCE)
-QUIZ = (
-    Question(
-        "All GPUs of a job show 100 %. What do you know?",
-        (
-            "they compute at their peak",
-            "some kernel ran all the time, perhaps one that waits",
-            "the network is not the limit",
-        ),
-        answer=1,
-        why="Utilization counts time, and waiting for other ranks is a kernel.",
-    ),
-    Question(
-        "A job hangs. pmon shows 99 % on seven GPUs and nothing on the eighth. Where do you look?",
-        ("at the seven", "at the eighth", "at the network"),
-        answer=1,
-        why="The seven wait inside a collective; the eighth is the one that has not come.",
-    ),
-    Question(
-        "63 of 64 ranks print 'Watchdog caught collective operation timeout' with the same SeqNum "
-        "and OpType. Where do you look?",
-        ("at the network", "at the rank without the line", "at the rank that printed it first"),
-        answer=1,
-        why="Only ranks that wait print it; the one that never made the call has nothing to say.",
-    ),
-    Question(
-        "One of 64 links of a ring has a quarter of its rate. An all-reduce of 4 GB takes …",
-        ("1/64 longer", "three quarters longer", "four times as long"),
-        answer=2,
-        why="Every piece passes over every link, and everybody waits for the slowest.",
-    ),
-    Question(
-        "port_xmit_data grows by 5,000,000,000 in 1 s. How much does the port send?",
-        ("5 GB/s", "20 GB/s", "0.625 GB/s"),
-        answer=1,
-        why="It counts words of four bytes.",
-    ),
-    Question(
-        "ibstatus says 100 Gb/sec (2X HDR). What is wrong?",
-        ("two of four lanes are gone", "it is an older card", "nothing"),
-        answer=0,
-        why="HDR is 50 Gb/s for each lane, and a cable has four.",
-    ),
-    Question(
-        "A data loader dies with 'No space left on device', and the disk is empty. What is full?",
-        ("the GPU's memory", "locked memory", "/dev/shm"),
-        answer=2,
-        why="Workers pass batches through it, and a container has 64 MB of it.",
-    ),
-    Question(
-        "Which capability lets a pod lock the memory that RDMA reads and writes?",
-        ("SYS_PTRACE", "IPC_LOCK", "seccomp=unconfined"),
-        answer=1,
-        why="SYS_PTRACE is for py-spy; seccomp is docker's filter of system calls.",
-    ),
-    Question(
-        "NCCL_IB_HCA=mlx5_1 on a node with mlx5_0 to mlx5_15. How many devices are used?",
-        ("1", "7", "16"),
-        answer=1,
-        why="Names are prefixes: mlx5_1 and mlx5_10 to mlx5_15.",
-    ),
-    Question(
-        "One of 1,024 ranks computes 5 % more slowly. How much longer is a step of pure computing?",
-        ("5 %", "0.005 %", "it depends on the network"),
-        answer=0,
-        why="All wait for the slowest: the maximum, not the mean.",
-    ),
-)

@@ -1108,6 +1108,49 @@ from course_lib import quiz
 
 quiz("17")
 
+# %% [raw] tags=["quiz"]
+# A run of 70B on 512 A100 claims 290 TFLOP/s of model FLOP on each GPU. What do you do?
+# [ ] believe it: the peak is 312
+# [x] ask what was counted: the best matrix product alone reaches 271
+# [ ] call it poor
+# Why: No training is faster than its matrix products; recomputation may be in the number.
+#
+# A step takes 20 % less time than before. How much more work is done in a day?
+# [ ] 20 %
+# [x] 25 %
+# [ ] 17 %
+# Why: 1 / 0.8: time saved and throughput gained are different numbers.
+#
+# Two kernels want the whole processor. One has weight 9 and 10 ms of work, the other has weight 1 and 1 ms. When has the small one ended?
+# [ ] after 1 ms
+# [ ] after 2 ms
+# [x] after 10 ms
+# Why: It runs at a tenth of its speed as long as the other is there.
+#
+# FSDP gathers a layer while the one before computes. How many tokens must a GPU of 312 TFLOP/s have in a micro-batch to hide that, at 25 GB/s?
+# [ ] about 125
+# [ ] about 1,250
+# [x] about 12,500
+# Why: 2 P t / peak against 2 P / bandwidth: t = peak / bandwidth, as many as the ridge.
+#
+# LLaMA-2 70B decodes one sequence on 8 RTX 4090, tp 8. What does a token wait for most?
+# [x] reading weights
+# [ ] bytes on the link
+# [ ] computing
+# Why: 17 ms for 17 GB of weights. A message has 16 KB: its latency counts, not its bytes.
+#
+# The same training on an H200 instead of an H100. When is a step much faster?
+# [ ] always: the memory is faster
+# [x] when memory was short: less recomputation, fewer cuts
+# [ ] when the network was slow
+# Why: Peak and NVLink are the same; 141 GB save work that too little memory had caused.
+#
+# Your prediction and the measurement differ by 8 %. What belongs into the report?
+# [x] both numbers, and what the theory leaves out
+# [ ] the measurement only
+# [ ] the theory with a factor that closes the gap
+# Why: A fitted factor agrees with one run and explains none.
+
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/17_capstone.ipynb).
 #
@@ -1125,7 +1168,9 @@ from course_lib.chapters.ch17_capstone.costs import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
 
 # %% [markdown] tags=["exercise"]
-# **17.1** LLaMA-2 7B (6,738,415,616 parameters) can be trained on any of three cards, rented by the hour. The prices are examples; put in yours afterwards.
+# ### 17.1 Calculate: a million tokens on three cards
+#
+# LLaMA-2 7B (6,738,415,616 parameters) can be trained on any of three cards, rented by the hour. The prices are examples; put in yours afterwards.
 #
 # | card | dense bf16 peak | MFU | USD an hour |
 # |---|---|---|---|
@@ -1134,6 +1179,11 @@ from course_lib.theory.step.streams import Task, shared_timeline
 # | RTX4090 | 165.2 TFLOP/s | 35 % | 0.35 |
 #
 # By $6ND$, how many USD does a million tokens cost on each? At which price per hour would the 4090 be as cheap as the H100? And which MFU must the H200 reach to be as cheap as the H100?
+
+# %% [raw] tags=["hints"]
+# How many FLOP is a token, and how many does a card do in an hour?
+# USD an hour / 3600 / (MFU · peak) · 6 N · 10^6.
+# Where two cards cost the same per token, USD an hour over MFU · peak are equal.
 
 # %% tags=["exercise"]
 h100_usd, h200_usd, rtx_usd, even_usd, even_mfu = ..., ..., ..., ..., ...
@@ -1153,7 +1203,9 @@ even_mfu = 0.40 * 2.50 / 2.00
 check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 
 # %% [markdown] tags=["exercise"]
-# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B; in decoding it sends 4.6 MB for a token (section 17.6). So the network hardly matters for decoding, somebody concludes. Write a function that
+# ### 17.2 Implement: what a decoded token waits for
+#
+# In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B; in decoding it sends 4.6 MB for a token (section 17.6). So the network hardly matters for decoding, somebody concludes. Write a function that
 # says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
 #
 # - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
@@ -1162,6 +1214,11 @@ check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 # - waits for the link's latency in each of the $2(tp-1)$ steps of these all-reduces: `"latency"`.
 #
 # Keys and values are left out here. `hardware.accelerator(card)` has `memory_bytes_per_s`, `peak_flop_per_s`, `inside.bytes_per_s` and `inside.latency_s`. When does the conclusion fail?
+
+# %% [raw] tags=["hints"]
+# Which of the four grow with the number of sequences, and which do not?
+# Each layer has two all-reduces forward, and a ring has 2 (tp - 1) steps: each has the link's latency and carries 1/tp of the message.
+# Put the four times into a dict; max(times, key=times.get) is the name of the longest.
 
 
 # %% tags=["exercise"]
@@ -1187,7 +1244,14 @@ def waits_for(
 check("17.2", waits_for)
 
 # %% [markdown] tags=["exercise"]
-# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Which of these nine lines are true?
+# ### 17.3 Debug: the plan once more, for 13B
+#
+# (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Which of these nine lines are true?
+
+# %% [raw] tags=["hints"]
+# Three are right. Divide cards by stages, and count the samples of all whole pipelines.
+# Which lines speak of memory as if nothing but the states, or everything twice, were in it? Which speak of a ratio that does not contain the memory at all?
+# Section 13.3 has these lines for 70B, exercise 4.3 has the recomputation.
 
 # %% tags=["exercise"]
 lines = {
@@ -1219,11 +1283,18 @@ check("17.3", lines)
 # A verdict that passes is kept as a sentence with your records, and the report prints it.
 
 # %% [markdown] tags=["exercise"]
-# **17.4** (published mistake, note 004) "With the gradients of 80 micro-batches added up first, a training step takes 48 s", on 2,048 RTX 4090, for LLaMA-2 70B (68,976,648,192 parameters) and 16,384 sequences of 4,096 tokens. Suppose that it does. By $6ND$, how many TFLOP/s would each of the 2,048 cards have to reach if none of
+# ### 17.4 Debug: audit A, 48 seconds
+#
+# (published mistake, note 004) "With the gradients of 80 micro-batches added up first, a training step takes 48 s", on 2,048 RTX 4090, for LLaMA-2 70B (68,976,648,192 parameters) and 16,384 sequences of 4,096 tokens. Suppose that it does. By $6ND$, how many TFLOP/s would each of the 2,048 cards have to reach if none of
 # them ever waited? Compare that with what a 4090 can do in training. What makes the 48 s so short, even if no card ever waits?
 #
 # - `because`: `"the peak"`, `"the bubble"`, `"the exchange of gradients"`, `"48 idle cards"` or `"a layer rounded up to 1B"`
 # - `source`: `"NVIDIA's Ada whitepaper, appendix A"`, `"note 004"`, `"arXiv:2307.09288"` (LLaMA-2) or `"arXiv:2104.04473"` (Megatron-LM's pipelines)
+
+# %% [raw] tags=["hints"]
+# How many FLOP has an update of 16,384 sequences of 4,096 tokens?
+# Divide them by 48 s and by 2,048 cards. May a card do that?
+# The claim takes 330 TFLOP/s as what a 4090 does in training. Who says what it does?
 
 # %% tags=["exercise"]
 audit_a = {"found": ..., "verdict": ..., "because": ..., "source": ...}
@@ -1238,12 +1309,19 @@ audit_a = {
 check("17.4", audit_a)
 
 # %% [markdown] tags=["exercise"]
-# **17.5** (published claim, note 002) FSDP allows a larger batch: on two cards of 24 GB, GPT-2 Large trains with 15 samples on each card instead of DDP's 7. "FSDP doubles the batch", people conclude. What does it do for GPT-2 124M (124,439,808 parameters), on the same two cards and with samples of the same 128 tokens?
+# ### 17.5 Debug: audit B, twice the batch
+#
+# (published claim, note 002) FSDP allows a larger batch: on two cards of 24 GB, GPT-2 Large trains with 15 samples on each card instead of DDP's 7. "FSDP doubles the batch", people conclude. What does it do for GPT-2 124M (124,439,808 parameters), on the same two cards and with samples of the same 128 tokens?
 #
 # Everything is fp32 with AdamW. A card has 23.65 GiB, and CUDA takes 1 GiB of it. DDP keeps 16 bytes for each parameter, and 4 more for the copies of gradients in its buckets. FULL_SHARD on two cards keeps half of the 16; ignore the layer that it gathers. `found` is the factor: the batch under FULL_SHARD over that under DDP, without rounding to whole samples.
 #
 # - `because`: `"the states' share of the card"`, `"sequences of 128 tokens"`, `"two cards instead of more"`, `"fp32 instead of bf16"` or `"the network"`
 # - `source`: `"github.com/huggingface/blog, pytorch-fsdp.md"`, `"note 002"`, `"arXiv:2304.11277"` (FSDP) or `"arXiv:1910.02054"` (ZeRO)
+
+# %% [raw] tags=["hints"]
+# How many bytes are left for samples under DDP, and how many under FULL_SHARD?
+# The batches are as these two rooms: what a sample takes is the same under both.
+# DDP: 16 bytes a parameter and 4 for its buckets. FULL_SHARD on two cards: half of 16.
 
 # %% tags=["exercise"]
 audit_b = {"found": ..., "verdict": ..., "because": ..., "source": ...}
@@ -1259,13 +1337,20 @@ audit_b = {
 check("17.5", audit_b)
 
 # %% [markdown] tags=["exercise"]
-# **17.6** (published claim, note 001) Before each reduce-scatter FSDP prepares the gradients with small kernels in the stream of the messages. These "run in parallel to the computing and slow the communication severely", so that gaps appear in the computing as well. But they are so small!
+# ### 17.6 Debug: audit C, giving way
+#
+# (published claim, note 001) Before each reduce-scatter FSDP prepares the gradients with small kernels in the stream of the messages. These "run in parallel to the computing and slow the communication severely", so that gaps appear in the computing as well. But they are so small!
 #
 # Take a long backward pass. Alone, a layer computes for 10 ms, preparing its gradients takes 1 ms, the reduce-scatter 6 ms and the next gather 3 ms. Computing and preparing both want the whole processor, with weights 9 and 1. Gathers and reduce-scatters use only the network and stand in one stream with the preparing. In the middle of the pass, how many ms lie between the ends of two layers' computing? Work it out by hand first, then with
 # `sharded_backward` and `shared_timeline`. Does the claim hold for this pass, with these weights? Then look for the cause: which of these five, taken away, would end the waiting although each part alone stays as long as it is?
 #
 # - `because`: `"the processor they share"`, `"the network"`, `"the size of the copies"`, `"too few streams"` or `"the CPU"`
 # - `source`: `"Khrushchev 2024, YaFSDP (Medium)"`, `"github.com/yandex/YaFSDP, README"`, `"arXiv:2304.11277"` (FSDP) or `"note 001"`
+
+# %% [raw] tags=["hints"]
+# How long do the copies take while a layer computes beside them?
+# Which stream is the longer one now, for each layer: computing, or messages?
+# Messages for a layer: copies, reduce-scatter, gather. Only the copies are slowed.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1299,11 +1384,18 @@ audit_c = {
 check("17.6", audit_c)
 
 # %% [markdown] tags=["exercise"]
-# **17.7** (published claim) The news about an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 include what was computed twice. Take "sustained" at its word: over the whole training. Counted in the same way as the 156, how
+# ### 17.7 Debug: audit D, sustained
+#
+# (published claim) The news about an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 include what was computed twice. Take "sustained" at its word: over the whole training. Counted in the same way as the 156, how
 # many TFLOP/s was the mean of the whole training?
 #
 # - `because`: `"hours below the best speed"`, `"recomputation"`, `"sparse matrices"`, `"attention's scores"` or `"four spare nodes"`
 # - `source`: `"arXiv:2211.05100"` (BLOOM), `"github.com/bigscience-workshop/bigscience, tr11-176B-ml"`, `"genci.fr, news on BLOOM's award"` or `"arXiv:2001.08361"` (scaling laws)
+
+# %% [raw] tags=["hints"]
+# FLOP of the whole training over seconds of all its GPUs.
+# Full recomputation: 8 FLOP for each parameter and token, and the claim counts so.
+# The paper says 156 of which configuration?
 
 # %% tags=["exercise"]
 audit_d = {"found": ..., "verdict": ..., "because": ..., "source": ...}
@@ -1318,9 +1410,16 @@ audit_d = {
 check("17.7", audit_d)
 
 # %% [markdown] tags=["exercise"]
-# **17.8** (published claims, note 001) "Training time falls by up to 26 %", "25 % faster", "saves 150 GPUs". Take the row of LLaMA-2 70B from section 9.8, 256 GPUs and 2048 tokens: a step takes 8.87 s with FSDP and 6.97 s with YaFSDP. A training takes 60 days with FSDP.
+# ### 17.8 Debug: 26 % as throughput
+#
+# (published claims, note 001) "Training time falls by up to 26 %", "25 % faster", "saves 150 GPUs". Take the row of LLaMA-2 70B from section 9.8, 256 GPUs and 2048 tokens: a step takes 8.87 s with FSDP and 6.97 s with YaFSDP. A training takes 60 days with FSDP.
 #
 # Give the days with YaFSDP; the factor by which more tokens are trained in the same 60 days; and the number of GPUs (a fraction is fine) with which YaFSDP needs 60 days again, if it scales linearly. Now to the 150 GPUs: out of how many are they saved, at this row's saving? And at that of the table's weakest row, 2.32 %?
+
+# %% [raw] tags=["hints"]
+# Is it time that is saved, or work that is gained? Take the seconds of the two steps.
+# 60 · after / before; before / after; 256 · after / before.
+# 150 GPUs are the saved part of how many?
 
 # %% tags=["exercise"]
 days, more_tokens, gpus, saved_of, saved_of_weakest = ..., ..., ..., ..., ...
@@ -1334,8 +1433,15 @@ saved_of_weakest = 150 / 0.0232
 check("17.8", [days, more_tokens, gpus, saved_of, saved_of_weakest])
 
 # %% [markdown] tags=["exercise"]
-# **17.9** Three training runs move from H100 to H200, in nodes of 8: the same peak and the same NVLink, but 141 GB instead of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
+# ### 17.9 Predict: 141 GB
+#
+# Three training runs move from H100 to H200, in nodes of 8: the same peak and the same NVLink, but 141 GB instead of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
 # one of an H100, for which of the three is it cheaper per token? Write down your guess first. Then ask the planner for the fastest layout on either card.
+
+# %% [raw] tags=["hints"]
+# Is the memory of the H100 the problem at all? 70B on 16 GPUs: how much is there for each?
+# planner.plan(models.MODELS[…], Recipe(), Cluster(card, nodes), batch, sequence=…), for both cards; .best(1)[0].explain() has recompute, tp, pp, cp and micro_batch.
+# A card that costs a quarter more must make the step a quarter faster.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1373,8 +1479,15 @@ cheaper = dict(zip(cheaper, [True, False, False], strict=True))
 check("17.9", [bought, cheaper])
 
 # %% [markdown] tags=["exercise"]
-# **17.10** Before you build a layout, say what it will send. Eight ranks, $dp = tp = pp = 2$, train a GPT of 4 layers with hidden size 64 and an alphabet of 128 characters, on 8 sequences of 16 characters in an update; each replica runs its 4 sequences in two pieces. Everything is fp32. How many bytes does rank 0, on the first stage, send over tp's all-reduces, to the next
+# ### 17.10 Predict: bytes of the built layout
+#
+# Before you build a layout, say what it will send. Eight ranks, $dp = tp = pp = 2$, train a GPT of 4 layers with hidden size 64 and an alphabet of 128 characters, on 8 sequences of 16 characters in an update; each replica runs its 4 sequences in two pieces. Everything is fp32. How many bytes does rank 0, on the first stage, send over tp's all-reduces, to the next
 # stage, and over dp's all-reduces? It stores 55,488 parameters. Then say for each change which axis sends at least twice the bytes: `"tp"`, `"dp"`, `"both"` or `"neither"`. When you have answered, build it: `course demo three_d --ranks 8 --model 4x64x4`.
+
+# %% [raw] tags=["hints"]
+# A micro-batch is 2 of the 8 sequences. How many numbers has one message?
+# tp: four all-reduces in each of rank 0's two layers and one in the embedding, for each piece. pp: one message for each piece. dp: the gradients of what rank 0 stores, once.
+# local_parameters(shape, Layout(dp=2, tp=2, pp=2), stage=0).total numbers of 4 bytes.
 
 # %% tags=["exercise"]
 tp_bytes, pp_bytes, dp_bytes = ..., ..., ...
@@ -1394,7 +1507,9 @@ doubles = dict(zip(doubles, ["tp", "both", "neither", "neither"], strict=True))
 check("17.10", [tp_bytes, pp_bytes, dp_bytes, doubles])
 
 # %% [markdown] tags=["exercise"]
-# **17.11** Write the timeline of section 17.4. `rates` says how fast tasks run while all of them run; `shared_timeline` says what runs when. A `Task` has a name, a stream, the seconds that it takes alone (`alone_s`), `demands` (the fraction of each resource that it uses at full speed), a `weight`, and `after`: names of tasks that must have ended.
+# ### 17.11 Build: streams that share a processor
+#
+# Write the timeline of section 17.4. `rates` says how fast tasks run while all of them run; `shared_timeline` says what runs when. A `Task` has a name, a stream, the seconds that it takes alone (`alone_s`), `demands` (the fraction of each resource that it uses at full speed), a `weight`, and `after`: names of tasks that must have ended.
 #
 # - All rates grow together, each in proportion to its task's weight, until the task runs at full speed, which is 1, or something that it uses is used up. The others go on growing.
 # - Each stream runs its tasks in the order in which they are given. While no task ends, no rate changes: each running task gets a `Span` for that time.
@@ -1402,6 +1517,13 @@ check("17.10", [tp_bytes, pp_bytes, dp_bytes, doubles])
 # - Tasks that wait for each other raise a `ValueError`.
 #
 # The check runs your functions on examples worked out by hand and on random tasks, and counts the work of every span. A version that passes is kept as `mine/shared_rate.py`. Then run exercise 17.6 on it: `mine.shared_timeline(tasks).explain()`.
+
+# %% [raw] tags=["hints"]
+# rates: let all rates grow from 0 together, each as fast as its weight. What stops them first: a task at full speed, or a resource that is used up?
+# The next stop: the smallest of (1 - rate) / weight over the tasks that still grow, and of (1 - used) / (the sum of weight times demand of those that grow) over the resources. Whoever is stopped there drops out; go on with the others.
+# shared_timeline: keep the work that is left of each task. The first unfinished task of each stream runs, if all of its `after` have ended. Until when does no rate change?
+# The next moment is the smallest of left / rate. Give each running task a Span, take rate times the time off its work, and drop what is left to rounding: 1e-9 of the work.
+# ideal_s: the same run with all rates 1. Nothing can run, and something is left: ValueError.
 
 # %% tags=["exercise"]
 from collections.abc import Sequence
@@ -1434,10 +1556,18 @@ from course_lib.theory.step.streams import rates, shared_timeline
 check("17.11", [rates, shared_timeline])
 
 # %% [markdown] tags=["exercise"]
-# **17.12** Write the audit that you would run on the next claim you read. From parameters, tokens, GPU-hours and the card's dense peak it computes the model FLOP per second of one GPU by $6ND$, the utilisation, and a verdict: `"impossible"` if the utilisation is above `most`, `"poor"` if it is below `least`, else `"plausible"`. No training is faster than the best single
+# ### 17.12 Build: an audit of a run
+#
+# Write the audit that you would run on the next claim you read. From parameters, tokens, GPU-hours and the card's dense peak it computes the model FLOP per second of one GPU by $6ND$, the utilisation, and a verdict: `"impossible"` if the utilisation is above `most`, `"poor"` if it is below `least`, else `"plausible"`. No training is faster than the best single
 # matrix product, which reaches 0.87 of an A100's peak. The 0.2 is a convention. A claim without a source, or with a quantity that is 0 or less, is not judged: raise a `ValueError`.
 #
 # The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. A version that passes is kept as `mine/claims.py`. From then on, `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
+
+# %% [raw] tags=["hints"]
+# How many FLOP are 6 N D, and how many GPU-seconds are the hours?
+# JudgedRun(flop_per_s, utilisation, verdict, source): the rate of one GPU, and that over its dense peak.
+# Above `most` it is impossible, below `least` it is poor; on a limit it is plausible.
+# `if not source: raise ValueError(…)`, and the same for each number that is 0 or below.
 
 # %% tags=["exercise"]
 from course_lib.chapters.ch17_capstone.claimed import JudgedRun

@@ -90,17 +90,9 @@ class Audit:
         )
 
 
-def audit_exercise(
-    id: str, *, title: str, hints: tuple[str, ...], audit: Callable[[], Audit]
-) -> Exercise:
+def audit_exercise(id: str, audit: Callable[[], Audit]) -> Exercise:
     """The exercise that audits one claim; `audit` is computed when an answer is judged."""
-    declare = exercise(
-        id,
-        kind="debug",
-        title=title,
-        hints=hints,
-        verdict=lambda answer: audit().sentence(answer),
-    )
+    declare = exercise(id, verdict=lambda answer: audit().sentence(answer))
     return declare(lambda answer: audit().check(answer))
 
 

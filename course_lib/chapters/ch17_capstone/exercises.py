@@ -8,7 +8,6 @@ from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
 from course_lib.chapters.ch17_capstone.claimed import BLOOM
 from course_lib.chapters.ch17_capstone.costs import Decoding, sharded_backward
 from course_lib.checking import (
-    Question,
     Wrong,
     exercise,
     expect_calls,
@@ -38,16 +37,7 @@ _SEVENTY = MODELS["llama2-70b"].parameters().total
 _H100, _RTX4090 = (hardware.accelerator(name) for name in ("H100-SXM", "RTX4090"))
 
 
-@exercise(
-    "17.1",
-    kind="calculate",
-    title="a million tokens on three cards",
-    hints=(
-        "How many FLOP is a token, and how many does a card do in an hour?",
-        "USD an hour / 3600 / (MFU · peak) · 6 N · 10^6.",
-        "Where two cards cost the same per token, USD an hour over MFU · peak are equal.",
-    ),
-)
+@exercise("17.1")
 def _cost(answer: Any) -> None:
     right = []
     for card, mfu, hour_usd in (
@@ -81,17 +71,7 @@ _DECODES = (
 )
 
 
-@exercise(
-    "17.2",
-    kind="implement",
-    title="what a decoded token waits for",
-    hints=(
-        "Which of the four grow with the number of sequences, and which do not?",
-        "Each layer has two all-reduces forward, and a ring has 2 (tp - 1) steps: each has the "
-        "link's latency and carries 1/tp of the message.",
-        "Put the four times into a dict; max(times, key=times.get) is the name of the longest.",
-    ),
-)
+@exercise("17.2")
 def _waits_for(function: Any) -> None:
     cases = []
     for model, tp, sequences, card, because in _DECODES:
@@ -147,17 +127,7 @@ _LINES: dict[str, tuple[object, str]] = {
 }
 
 
-@exercise(
-    "17.3",
-    kind="debug",
-    title="the plan once more, for 13B",
-    hints=(
-        "Three are right. Divide cards by stages, and count the samples of all whole pipelines.",
-        "Which lines speak of memory as if nothing but the states, or everything twice, were in "
-        "it? Which speak of a ratio that does not contain the memory at all?",
-        "Section 13.3 has these lines for 70B, exercise 4.3 has the recomputation.",
-    ),
-)
+@exercise("17.3")
 def _plan_again(answer: Any) -> None:
     expect_entries(answer, _LINES, "a dict of True and False", each="True or False")
 
@@ -194,16 +164,7 @@ def _update_in_48_s() -> Audit:
     )
 
 
-AUDIT_A = audit_exercise(
-    "17.4",
-    title="audit A, 48 seconds",
-    hints=(
-        "How many FLOP has an update of 16,384 sequences of 4,096 tokens?",
-        "Divide them by 48 s and by 2,048 cards. May a card do that?",
-        "The claim takes 330 TFLOP/s as what a 4090 does in training. Who says what it does?",
-    ),
-    audit=_update_in_48_s,
-)
+AUDIT_A = audit_exercise("17.4", _update_in_48_s)
 
 
 def _room(model: str, per_parameter: int) -> float:
@@ -246,16 +207,7 @@ def _twice_the_batch() -> Audit:
     )
 
 
-AUDIT_B = audit_exercise(
-    "17.5",
-    title="audit B, twice the batch",
-    hints=(
-        "How many bytes are left for samples under DDP, and how many under FULL_SHARD?",
-        "The batches are as these two rooms: what a sample takes is the same under both.",
-        "DDP: 16 bytes a parameter and 4 for its buckets. FULL_SHARD on two cards: half of 16.",
-    ),
-    audit=_twice_the_batch,
-)
+AUDIT_B = audit_exercise("17.5", _twice_the_batch)
 
 
 @cache
@@ -297,16 +249,7 @@ def _give_way() -> Audit:
     )
 
 
-AUDIT_C = audit_exercise(
-    "17.6",
-    title="audit C, giving way",
-    hints=(
-        "How long do the copies take while a layer computes beside them?",
-        "Which stream is the longer one now, for each layer: computing, or messages?",
-        "Messages for a layer: copies, reduce-scatter, gather. Only the copies are slowed.",
-    ),
-    audit=_give_way,
-)
+AUDIT_C = audit_exercise("17.6", _give_way)
 
 
 @cache
@@ -342,28 +285,10 @@ def _bloom() -> Audit:
     )
 
 
-AUDIT_D = audit_exercise(
-    "17.7",
-    title="audit D, sustained",
-    hints=(
-        "FLOP of the whole training over seconds of all its GPUs.",
-        "Full recomputation: 8 FLOP for each parameter and token, and the claim counts so.",
-        "The paper says 156 of which configuration?",
-    ),
-    audit=_bloom,
-)
+AUDIT_D = audit_exercise("17.7", _bloom)
 
 
-@exercise(
-    "17.8",
-    kind="debug",
-    title="26 % as throughput",
-    hints=(
-        "Is it time that is saved, or work that is gained? Take the seconds of the two steps.",
-        "60 · after / before; before / after; 256 · after / before.",
-        "150 GPUs are the saved part of how many?",
-    ),
-)
+@exercise("17.8")
 def _throughput(answer: Any) -> None:
     wants = "days, a factor and three numbers of GPUs"
     expect_parts(answer, 5, wants)
@@ -416,17 +341,7 @@ def _larger_memory(training: str) -> tuple[str, float]:
     return bought, old.step_s / new.step_s
 
 
-@exercise(
-    "17.9",
-    kind="predict",
-    title="141 GB",
-    hints=(
-        "Is the memory of the H100 the problem at all? 70B on 16 GPUs: how much is there for each?",
-        "planner.plan(models.MODELS[…], Recipe(), Cluster(card, nodes), batch, sequence=…), for "
-        "both cards; .best(1)[0].explain() has recompute, tp, pp, cp and micro_batch.",
-        "A card that costs a quarter more must make the step a quarter faster.",
-    ),
-)
+@exercise("17.9")
 def _memory(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of words and a dict of True and False")
     bought, cheaper = {}, {}
@@ -479,17 +394,7 @@ def _changes() -> dict[str, tuple[object, str]]:
     }
 
 
-@exercise(
-    "17.10",
-    kind="predict",
-    title="bytes of the built layout",
-    hints=(
-        "A micro-batch is 2 of the 8 sequences. How many numbers has one message?",
-        "tp: four all-reduces in each of rank 0's two layers and one in the embedding, for each "
-        "piece. pp: one message for each piece. dp: the gradients of what rank 0 stores, once.",
-        "local_parameters(shape, Layout(dp=2, tp=2, pp=2), stage=0).total numbers of 4 bytes.",
-    ),
-)
+@exercise("17.10")
 def _bytes(answer: Any) -> None:
     expect_parts(answer, 4, "three numbers of bytes and a dict")
     tp, pp, dp = _built()
@@ -508,61 +413,3 @@ def _bytes(answer: Any) -> None:
 
 
 BUILDS = (shared_rate.SHARED_RATE, claims.CLAIMS)
-QUIZ = (
-    Question(
-        "A run of 70B on 512 A100 claims 290 TFLOP/s of model FLOP on each GPU. What do you do?",
-        (
-            "believe it: the peak is 312",
-            "ask what was counted: the best matrix product alone reaches 271",
-            "call it poor",
-        ),
-        answer=1,
-        why="No training is faster than its matrix products; recomputation may be in the number.",
-    ),
-    Question(
-        "A step takes 20 % less time than before. How much more work is done in a day?",
-        ("20 %", "25 %", "17 %"),
-        answer=1,
-        why="1 / 0.8: time saved and throughput gained are different numbers.",
-    ),
-    Question(
-        "Two kernels want the whole processor. One has weight 9 and 10 ms of work, the other has "
-        "weight 1 and 1 ms. When has the small one ended?",
-        ("after 1 ms", "after 2 ms", "after 10 ms"),
-        answer=2,
-        why="It runs at a tenth of its speed as long as the other is there.",
-    ),
-    Question(
-        "FSDP gathers a layer while the one before computes. How many tokens must a GPU of 312 "
-        "TFLOP/s have in a micro-batch to hide that, at 25 GB/s?",
-        ("about 125", "about 1,250", "about 12,500"),
-        answer=2,
-        why="2 P t / peak against 2 P / bandwidth: t = peak / bandwidth, as many as the ridge.",
-    ),
-    Question(
-        "LLaMA-2 70B decodes one sequence on 8 RTX 4090, tp 8. What does a token wait for most?",
-        ("reading weights", "bytes on the link", "computing"),
-        answer=0,
-        why="17 ms for 17 GB of weights. A message has 16 KB: its latency counts, not its bytes.",
-    ),
-    Question(
-        "The same training on an H200 instead of an H100. When is a step much faster?",
-        (
-            "always: the memory is faster",
-            "when memory was short: less recomputation, fewer cuts",
-            "when the network was slow",
-        ),
-        answer=1,
-        why="Peak and NVLink are the same; 141 GB save work that too little memory had caused.",
-    ),
-    Question(
-        "Your prediction and the measurement differ by 8 %. What belongs into the report?",
-        (
-            "both numbers, and what the theory leaves out",
-            "the measurement only",
-            "the theory with a factor that closes the gap",
-        ),
-        answer=0,
-        why="A fitted factor agrees with one run and explains none.",
-    ),
-)

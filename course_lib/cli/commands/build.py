@@ -16,13 +16,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Say what was written, or under --check what must be done; 1 if anything must."""
-    root = Path(course_lib.__file__).resolve().parents[1]
-    return _check(root) if arguments.check else _build(root)
-
-
-def _check(root: Path) -> int:
     from course_lib import building
 
+    root = Path(course_lib.__file__).resolve().parents[1]
+    if not arguments.check:
+        outcomes = building.build(root)
+        changed = [outcome for outcome in outcomes if outcome.state != "current"]
+        for outcome in changed:
+            print(outcome.line(root))
+        print(f"{len(outcomes) - len(changed)} of {len(outcomes)} notebooks were up to date")
+        return 0
     faults = building.compare(root)
     for fault in faults:
         print(fault.line(root), file=sys.stderr)
@@ -30,14 +33,3 @@ def _check(root: Path) -> int:
         count = "1 notebook does" if len(faults) == 1 else f"{len(faults)} notebooks do"
         print(f"{count} not match the chapters", file=sys.stderr)
     return 1 if faults else 0
-
-
-def _build(root: Path) -> int:
-    from course_lib import building
-
-    outcomes = building.build(root)
-    changed = [outcome for outcome in outcomes if outcome.state != "current"]
-    for outcome in changed:
-        print(outcome.line(root))
-    print(f"{len(outcomes) - len(changed)} of {len(outcomes)} notebooks were up to date")
-    return 0

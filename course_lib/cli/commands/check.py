@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.cli.answer import Answer, add_json_option, refusals
+from course_lib.cli.options import Answer, add_json_option
 from course_lib.problem import Problem
 
 if TYPE_CHECKING:
@@ -42,14 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument("--csv", action="store_true", help=about)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer | int:
     """One line for each exercise, and totals; 0 when all passed, 2 when a file was not graded."""
     from course_lib.checking.submissions.notebook import notebooks_at
     from course_lib.checking.submissions.sandbox import Limits
     from course_lib.launch.descendants import adopt_orphans
 
-    with refusals():
-        limits = Limits(arguments.limit_s, arguments.memory_gb)
+    limits = Limits(arguments.limit_s, arguments.memory_gb)
     paths = notebooks_at(arguments.notebook)
     alone = len(arguments.notebook) == 1 and paths == arguments.notebook
     adopt_orphans()
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _one(next(graded), arguments)
     if arguments.json:
         done = list(graded)
-        return Answer("", [_data(each) for each in done], _code(done)).say(True)
+        return Answer("", [_data(each) for each in done], max(map(_code, done)))
     return _several(graded, arguments.csv)
 
 
@@ -73,11 +72,11 @@ def _graded(path: Path, limits: "Limits") -> "Graded":
         return grade.Graded(path, problem=str(killed))
 
 
-def _one(graded: "Graded", arguments: argparse.Namespace) -> int:
+def _one(graded: "Graded", arguments: argparse.Namespace) -> Answer:
     if graded.problem:
         raise Problem(graded.problem)
-    text = _table([graded]) if arguments.csv else _text(graded)
-    return Answer(text, _data(graded), _code([graded])).say(arguments.json)
+    text = _table(graded) if arguments.csv else _text(graded)
+    return Answer(text, _data(graded), _code(graded))
 
 
 def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
@@ -86,19 +85,17 @@ def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
     for each in graded:
         done.append(each)
         if as_csv:
-            print(_table([each], head=len(done) == 1), flush=True)
+            print(_table(each, head=len(done) == 1), flush=True)
         else:
             print(f"{each.path}\n{_text(each)}\n", flush=True)
     if not as_csv:
-        whole = sum(_code([each]) == 0 for each in done)
+        whole = sum(_code(each) == 0 for each in done)
         print(f"{whole} of {len(done)} notebooks passed all exercises")
-    return _code(done)
+    return max(map(_code, done))
 
 
-def _code(graded: "list[Graded]") -> int:
-    if any(each.problem for each in graded):
-        return 2
-    return int(any(each.passed < each.total for each in graded))
+def _code(graded: "Graded") -> int:
+    return 2 if graded.problem else int(graded.passed < graded.total)
 
 
 def _total(graded: "Graded") -> str:
@@ -115,17 +112,16 @@ def _data(graded: "Graded") -> dict[str, Any]:
     return {**data, "problem": graded.problem, "exercises": exercises}
 
 
-def _table(graded: "list[Graded]", head: bool = True) -> str:
+def _table(graded: "Graded", head: bool = True) -> str:
     """CSV; the line of a file's total has "total" for an exercise and pass, fail or problem."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if head:
         writer.writerow(["file", "exercise", "status", "reason"])
-    for each in graded:
-        rows = [(row.id, row.status, row.reason) for row in each.rows]
-        status = ("pass", "fail", "problem")[_code([each])]
-        for row in [*rows, ("total", status, _total(each))]:
-            writer.writerow(map(_as_text, (str(each.path), *row)))
+    status = ("pass", "fail", "problem")[_code(graded)]
+    rows = [(row.id, row.status, row.reason) for row in graded.rows]
+    for row in [*rows, ("total", status, _total(graded))]:
+        writer.writerow(map(_as_text, (str(graded.path), *row)))
     return text.getvalue().rstrip("\n")
 
 

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from dataclasses import asdict
 
-from course_lib.cli.answer import Answer, add_json_option, refusals
+from course_lib.cli.options import Answer, add_json_option
 from course_lib.problem import Problem
 
 ABOUT = "a Slurm of two nodes on this machine: up, status, down, and the loss of a node"
@@ -20,36 +20,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=about)
     about = "which node kill and requeue take (default: n2)"
     parser.add_argument("--node", choices=("n1", "n2"), default="n2", help=about)
-    about = "up: let MBIT Mbit/s pass between the nodes, in networks of their own"
-    parser.add_argument("--slow", type=float, metavar="MBIT", help=about)
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """Do it and say what there is now; status is 1 where the cluster is down."""
-    return ACTIONS[arguments.action](arguments).say(arguments.json)
+    return ACTIONS[arguments.action](arguments)
 
 
-def _up(arguments: argparse.Namespace) -> Answer:
+def _up(_: argparse.Namespace) -> Answer:
     from course_lib import cluster
 
-    with refusals():
-        slurm = cluster.up(arguments.slow)
-    nodes, entering = slurm.nodes(), slurm.entering()
-    lines = [_nodes(nodes)]
-    if entering:
-        lines.append(f"{slurm.folder.mbit:g} Mbit/s between them, in a network of their own.")
-        lines += ["Open a shell in it:", "", f"    {shlex.join(entering)} bash"]
-        lines.append(f"    export GLOO_SOCKET_IFNAME={slurm.interface}")
-    else:
-        lines += ["Tell your shell which Slurm you mean, and submit a job:", ""]
-    lines += [
+    slurm = cluster.up()
+    nodes = slurm.nodes()
+    lines = [
+        _nodes(nodes),
+        "Tell your shell which Slurm you mean, and submit a job:",
+        "",
         f"    export SLURM_CONF={shlex.quote(str(slurm.folder.configuration))}",
         '    sbatch --nodes=2 --wrap "srun hostname"',
         "",
         "`course cluster down` ends it.",
     ]
-    data = {"slurm_conf": str(slurm.folder.configuration), "nodes": nodes, "enter": entering}
+    data = {"slurm_conf": str(slurm.folder.configuration), "nodes": nodes}
     return Answer("\n".join(lines), data)
 
 

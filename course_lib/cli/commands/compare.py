@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.options import Answer, add_json_option
 
 ABOUT = "say whether two recorded runs differ by a bug or by rounding, and where first"
 
@@ -17,12 +17,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """A sentence, the first tensor that differs, a table; 1 unless it is all rounding."""
     from course_lib import comparing
 
     compared = comparing.compare(arguments.one, arguments.other)
     result = {"verdict": compared.verdict, **asdict(compared)}
-    return Answer(compared.report(), result, int(compared.diverging is not None)).say(
-        arguments.json
-    )
+    return Answer(compared.report(), result, int(compared.diverging is not None))

@@ -65,15 +65,14 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib.demos.shared.parts import where_to_look
     from course_lib.demos.shared.result import render
 
+    options = demos.parse(arguments.name, argv, _add_launching)
+    line = launch.torchrun_command(demos.__name__, arguments.ranks, [arguments.name, *argv])
+    if arguments.record:
+        line = f"COURSE_RECORD={shlex.quote(arguments.record)} {line}"
+    # Of JSON nothing but the result goes to stdout, so that a program can read it.
+    print(f"the same by torchrun: {line}", file=sys.stderr if arguments.json else sys.stdout)
+    sys.stdout.flush()
     try:
-        options = demos.parse(arguments.name, argv, _add_launching)
-        program = [arguments.name, *argv]
-        line = launch.torchrun_command(demos.__name__, arguments.ranks, program)
-        if arguments.record:
-            line = f"COURSE_RECORD={shlex.quote(arguments.record)} {line}"
-        # Of JSON nothing but the result goes to stdout, so that a program can read it.
-        print(f"the same by torchrun: {line}", file=sys.stderr if arguments.json else sys.stdout)
-        sys.stdout.flush()
         result = demos.run(
             arguments.name,
             ranks=arguments.ranks,
@@ -82,8 +81,6 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
             **({"record": arguments.record} if arguments.record else {}),
             **vars(options),
         )
-    except (ValueError, MemoryError) as error:
-        raise Problem(str(error)) from error
     except launch.RankFailed as failure:
         see = where_to_look(failure.traceback, arguments.record, getattr(options, "parts", ""))
         raise Problem(f"rank {failure.rank} {failure.reason}: {see}") from failure
@@ -95,12 +92,9 @@ def _emit(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib.emitting import trainjob
     from course_lib.validation import choice, whole
 
-    try:
-        choice("emit", arguments.emit, ("trainjob",))
-        whole("ranks", arguments.ranks)
-        demos.parse(arguments.name, argv, _add_launching)
-    except ValueError as error:
-        raise Problem(str(error)) from error
+    choice("emit", arguments.emit, ("trainjob",))
+    whole("ranks", arguments.ranks)
+    demos.parse(arguments.name, argv, _add_launching)
     files = trainjob.demo_files(arguments.name, argv, arguments.ranks)
     print("\n".join(files.values()), end="")
 
@@ -114,14 +108,14 @@ def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
     if arguments.ranks < 2 or arguments.ranks % 2:
         raise Problem(f"ranks {arguments.ranks} cannot be halved: give --ranks 2, or 4")
     each, mbit, limit_s = arguments.ranks // 2, arguments.two_nodes, arguments.timeout
+    demos.parse(arguments.name, argv, _add_launching)
+    program = [arguments.name, *argv]
+    line = nodes_command_line(demos.__name__, each, program)
+    print(f"on each node: {line}", file=sys.stderr if arguments.json else sys.stdout)
+    sys.stdout.flush()
     try:
-        demos.parse(arguments.name, argv, _add_launching)
-        program = [arguments.name, *argv]
-        line = nodes_command_line(demos.__name__, each, program)
-        print(f"on each node: {line}", file=sys.stderr if arguments.json else sys.stdout)
-        sys.stdout.flush()
         first, second = launch.run_on_two_nodes(demos.__name__, program, each, mbit, limit_s)
-    except (ValueError, launch.NodesFailed) as error:
+    except launch.NodesFailed as error:
         raise Problem(str(error)) from error
     # Of JSON nothing but the result, which node 0 prints last.
     print(first.splitlines()[-1] if arguments.json else (second + first).rstrip())

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.options import Answer, add_json_option
 from course_lib.problem import Problem
 
 ABOUT = "say which rank of a recorded launch is the cause, and where"
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """One sentence, and a line for each rank; 1 when something is wrong, or not known."""
     from course_lib import diagnosing
     from course_lib.diagnosing.finding import HOW_TO_RECORD
@@ -33,4 +33,4 @@ def run(arguments: argparse.Namespace) -> int:
             f" {HOW_TO_RECORD}"
         ) from error
     wrong = diagnosis.finding.cause != "nothing"
-    return Answer(diagnosis.report(), asdict(diagnosis), int(wrong)).say(arguments.json)
+    return Answer(diagnosis.report(), asdict(diagnosis), int(wrong))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.options import Answer, add_json_option
 
 ABOUT = "show the library that you have built, part by part"
 
@@ -13,10 +13,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """What is built and what is left; 1 when a file cannot be loaded."""
     from course_lib.checking import races
 
     data = races.report(measured=arguments.race)
     broken = any(row["problem"] for row in data["parts"])
-    return Answer(races.as_text(data), data, int(broken)).say(arguments.json)
+    return Answer(races.as_text(data), data, int(broken))

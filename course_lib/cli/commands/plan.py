@@ -2,14 +2,15 @@
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
-from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import add_text_options, count, number, spelled
+from course_lib.cli import options as read
+from course_lib.cli.options import Answer, Options, add, add_json_option, given
 
 if TYPE_CHECKING:
     from course_lib.theory.inputs.job import Job
@@ -21,11 +22,6 @@ WIDTH = 100  # of a line of the answer
 # Each is looked at in detail, and each that does not fit is tried with other settings.
 MOST_TOP, MOST_REJECTED = 10_000, 1000
 MOST_ASKED = 1000  # layouts that are looked at for the first that an engine can run
-_COUNTS = {
-    "--batch": "global batch: sequences of one update",
-    "--top": "how many layouts, first the fastest of each tp, pp and ep (default: 10)",
-    "--rejected": "how many that do not fit, the closest first (default: 5)",
-}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,52 +29,59 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_model(parser)
     inputs.add_cluster(parser)
     inputs.add_recipe(parser)
-    about = "none, selective or full (default: all are tried)"
-    add_text_options(parser, {"--recompute": about}, "NAME")
-    about = "part of each GPU's memory that stays free (default: 0.05)"
-    add_text_options(parser, {"--margin": about}, "PART")
-    add_text_options(parser, _COUNTS)
+    top = "how many layouts, first the fastest of each tp, pp and ep (default: 10)"
+    rejected = "how many that do not fit, the closest first (default: 5)"
+    options: Options = {
+        "recompute": (read.plain, "none, selective or full (default: all are tried)"),
+        "margin": (read.number, "part of each GPU's memory that stays free (default: 0.05)"),
+        "batch": (
+            partial(read.count, most=MOST_SEQUENCES),
+            "global batch: sequences of one update",
+        ),
+        "top": (partial(read.count, least=1, most=MOST_TOP), top),
+        "rejected": (partial(read.count, most=MOST_REJECTED), rejected),
+    }
+    add(parser, options)
     group = parser.add_argument_group("the files of one layout, for the engine that runs it")
-    about = "slurm, trainjob, torchtitan, megatron, deepspeed or accelerate"
-    add_text_options(group, {"--emit": about}, "ENGINE")
-    add_text_options(group, {"--layout": "which of the fastest layouts (default: 1)"})
-    about = "write them there; without it they are printed instead of the table"
-    add_text_options(group, {"--to": about}, "FOLDER")
+    engines = "slurm, trainjob, torchtitan, megatron, deepspeed or accelerate"
+    to = "write them into this folder; without it they are printed instead of the table"
+    options = {
+        "emit": (read.plain, engines),
+        "layout": (
+            partial(read.count, least=1, most=MOST_TOP),
+            "which of the fastest layouts (default: 1)",
+        ),
+        "to": (read.plain, to),
+    }
+    add(group, options)
     add_json_option(parser)
+    parser.set_defaults(top=10, rejected=5)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """The fastest layouts that fit, the sturdiest, the Pareto front, and why others do not fit."""
-    with refusals():
-        answer = _answer(arguments)
-    return answer.say(arguments.json)
-
-
-def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.planner import plan
-    from course_lib.theory.planner.space import MARGIN
     from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC
 
-    model = inputs.model(arguments)
-    batch = count(arguments, "batch", most=MOST_SEQUENCES)
-    top = count(arguments, "top", 10, least=1, most=MOST_TOP)
-    rejected = count(arguments, "rejected", 5, most=MOST_REJECTED)
+    model, top = inputs.model(arguments), arguments.top
+    if arguments.batch is None:
+        raise ValueError("batch is missing: add --batch 1024")
     job = inputs.job(arguments, model.shape)
     usual, cautious = (inputs.assumptions(arguments, it) for it in (OPTIMISTIC, CAUTIOUS))
     found = plan(
         model.shape,
         job.recipe,
         job.cluster,
-        batch,
+        arguments.batch,
         sequence=job.sequence,
         assumptions=usual,
-        margin=number(arguments, "margin", MARGIN),
         only={"recompute": (job.recipe.recompute,)} if arguments.recompute else {},
+        **given(arguments, ("margin",)),
     )
     emitted = _emitted(arguments, found, model)
     if emitted and not arguments.json:
         return Answer(_written(arguments, emitted), {})
-    unfit = list(islice(found.rejected(), rejected))
+    unfit = list(islice(found.rejected(), arguments.rejected))
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
     table = f"{model.name} on {found.explain(top)}"
@@ -113,8 +116,8 @@ def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) 
         return {}
     from course_lib import emitting
 
-    target = spelled(arguments.emit, emitting.TARGETS)
-    number = count(arguments, "layout", 1, least=1, most=MOST_TOP)
+    target = read.spelled(arguments.emit, emitting.TARGETS)
+    number = arguments.layout or 1
     if number > found.fitting:
         raise ValueError(
             f"layout {number} is not there, {found.fitting:,} of {found.layouts:,} layouts fit: "

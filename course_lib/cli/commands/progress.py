@@ -2,7 +2,7 @@
 
 import argparse
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.options import Answer, add_json_option
 from course_lib.problem import Problem
 
 ABOUT = "show what is done"
@@ -14,14 +14,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer | int:
     """What is done and what is left."""
     from course_lib.checking import report
 
     if arguments.reset:
         return _reset()
     data = report.summary()
-    return Answer(report.as_text(data), data).say(arguments.json)
+    return Answer(report.as_text(data), data)
 
 
 def _reset() -> int:

@@ -2,13 +2,11 @@
 
 import argparse
 import sys
-import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
-from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import add_text_options, count, yes_or_no
+from course_lib.cli import options as read
+from course_lib.cli.options import Answer, Options, add, add_json_option, given
 
 if TYPE_CHECKING:
     from course_lib.rehearsal import Rehearsal
@@ -17,78 +15,63 @@ if TYPE_CHECKING:
     from course_lib.theory.inputs.recipe import Recipe
 
 ABOUT = "run FSDP2 and tensor parallelism on one rank of many, and compare it with the theory"
-_COUNTS = {
-    "--rank": "which rank, tp innermost (default: 0)",
-    "--dp": "data parallel ranks, which share the weights (FSDP2)",
-    "--tp": "tensor parallel ranks",
-    "--shard-group": "ranks over which weights are sharded (default: dp; fewer are HSDP)",
-    "--micro-batch": "sequences of one forward pass (default: 1)",
-    "--accumulation": "micro-batches of one update (default: 1)",
+_LAYOUT: Options = {
+    "dp": (read.count, "data parallel ranks, which share the weights (FSDP2)"),
+    "tp": (read.count, "tensor parallel ranks"),
+    "shard_group": (
+        read.count,
+        "ranks over which weights are sharded (default: dp; fewer are HSDP)",
+    ),
+    "micro_batch": (read.count, "sequences of one forward pass (default: 1)"),
+    "accumulation": (read.count, "micro-batches of one update (default: 1)"),
+    "reduce": (read.plain, "micro-batch (default) or update: when gradients are reduced"),
+    "reshard": (read.yes_or_no, "free a layer's weights behind each pass"),
 }
-_NAMES = {
-    "--parameters": "fp32 (default) or bf16: precision of the shards",
-    "--gradients": "fp32 or bf16: precision in which they are reduced (default: as the shards)",
-    "--compute": "bf16 (default) or fp32: precision of the passes and of gathered weights",
-    "--optimizer": "adamw (default), adamw-bf16, momentum or sgd",
-    "--reduce": "micro-batch (default) or update: when gradients are reduced",
+_RECIPE: Options = {
+    "parameters": (read.plain, "fp32 (default) or bf16: precision of the shards"),
+    "gradients": (
+        read.plain,
+        "fp32 or bf16: precision in which they are reduced (default: as the shards)",
+    ),
+    "compute": (
+        read.plain,
+        "bf16 (default) or fp32: precision of the passes and of gathered weights",
+    ),
+    "optimizer": (read.plain, "adamw (default), adamw-bf16, momentum or sgd"),
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """A model, how it is trained, how it is spread, and which rank is rehearsed."""
     inputs.add_model(parser)
-    add_text_options(parser, _COUNTS)
-    add_text_options(parser, _NAMES, "NAME")
-    add_text_options(parser, {"--reshard": "free a layer's weights behind each pass"}, "yes|no")
+    add(
+        parser,
+        {"rank": (read.count, "which rank, tp innermost (default: 0)"), **_LAYOUT, **_RECIPE},
+    )
     parser.add_argument("--sequence-parallel", action="store_true", help="tp cuts norms as well")
-    about = "say whether the rank fits into this GPU, such as H100-SXM"
-    add_text_options(parser, {"--gpu": about}, "NAME")
+    add(parser, {"gpu": (read.plain, "say whether the rank fits into this GPU, such as H100-SXM")})
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """The table of the rank; exit code 1 if a byte is not explained or the rank does not fit."""
-    with refusals():
-        answer = _answer(arguments)
-    return answer.say(arguments.json)
-
-
-def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.rehearsal import rehearse
     from course_lib.theory.inputs.job import Job
 
     model = inputs.model(arguments)
     length = inputs.sequence(arguments, model.shape)
     job = Job(model.shape, _recipe(arguments), _layout(arguments), sequence=length)
-    rank, chip = count(arguments, "rank", 0), inputs.gpu(arguments) if arguments.gpu else None
-    result = rehearse(job, rank, _Progress())
-    title = f"{model.name}, sequences of {length:,} tokens\n{model.notes}"
-    asked = {**model.data(), "recipe": asdict(job.recipe), "layout": asdict(job.layout)}
-    asked |= {"rank": result.rank, "gpus": job.layout.world, "sequence_tokens": length}
-    text, data, well = title + result.report(), {**asked, **result.data()}, result.explained
+    chip = inputs.gpu(arguments) if arguments.gpu else None
+    if job.layout.world >= 1000:  # torch makes a tensor for each shard of each tensor
+        print(f"cutting {model.shape.layers} layers, which takes minutes", file=sys.stderr)
+    result = rehearse(job, arguments.rank or 0)
+    text = f"{model.name}, sequences of {length:,} tokens\n{model.notes}{result.report()}"
+    data = {**inputs.data(model, job), "rank": result.rank, **result.data()}
+    well = result.explained
     if chip is not None:
         sentence, data["fit"] = _fit(result, chip)
         text, well = f"{text}\n{sentence}", well and data["fit"]["fits"]
     return Answer(text, data, code=0 if well else 1)
-
-
-class _Progress:
-    """Says on stderr how far it is, not more often than every few seconds."""
-
-    EVERY_S = 5.0
-
-    def __init__(self) -> None:
-        self.start_s = self.said_s = time.monotonic()
-
-    def __call__(self, done: int, layers: int) -> None:
-        now_s = time.monotonic()
-        if done == 0:
-            self.start_s = self.said_s = now_s
-            print(f"cutting {layers} layers, one after the other", file=sys.stderr)
-        if now_s - self.said_s >= self.EVERY_S:
-            left_s = (now_s - self.start_s) / done * (layers - done)
-            print(f"{done} of {layers} layers, {left_s:.0f} s to go", file=sys.stderr)
-            self.said_s = now_s
 
 
 def _fit(result: "Rehearsal", chip: "Accelerator") -> tuple[str, dict[str, Any]]:
@@ -113,29 +96,16 @@ def _layout(arguments: argparse.Namespace) -> "Layout":
     """ZeRO-3 over dp, which is what `fully_shard` does."""
     from course_lib.theory.inputs.layout import Layout
 
-    dp = count(arguments, "dp", 1)
-    return Layout(
-        dp=dp,
-        tp=count(arguments, "tp", 1),
-        zero_stage=3,
-        shard_group=count(arguments, "shard_group", dp),
-        micro_batch=count(arguments, "micro_batch", 1),
-        accumulation=count(arguments, "accumulation", 1),
-        reshard=arguments.reshard is None or yes_or_no(arguments, "reshard"),
-        reduce=arguments.reduce,
-        sequence_parallel=arguments.sequence_parallel,
-    )
+    asked = given(arguments, _LAYOUT)
+    asked.setdefault("shard_group", asked.get("dp", 1))
+    return Layout(zero_stage=3, sequence_parallel=arguments.sequence_parallel, **asked)
 
 
 def _recipe(arguments: argparse.Namespace) -> "Recipe":
     """What `MixedPrecisionPolicy` and torch's optimizers can do."""
     from course_lib.theory.inputs.recipe import Recipe
 
-    parameters = arguments.parameters or "fp32"
-    return Recipe(
-        parameters=parameters,
-        gradients=arguments.gradients or parameters,
-        compute=arguments.compute or "bf16",
-        optimizer=arguments.optimizer or ("adamw" if parameters == "fp32" else "adamw-bf16"),
-        master_copy=False,
-    )
+    asked = {"parameters": "fp32", "compute": "bf16", **given(arguments, _RECIPE)}
+    asked.setdefault("gradients", asked["parameters"])
+    asked.setdefault("optimizer", "adamw" if asked["parameters"] == "fp32" else "adamw-bf16")
+    return Recipe(master_copy=False, **asked)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.options import Answer, add_json_option
 
 ABOUT = "make the page of what you have done: predictions, measurements, gaps, plan"
 
@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """Write it and print its checks; 0 only if all of them say yes."""
     from course_lib.reporting import report
 
@@ -28,4 +28,4 @@ def run(arguments: argparse.Namespace) -> int:
     text = str(made)
     if arguments.out is None and Path.cwd() not in made.html.parents:
         text += "\nthat is beside what you have built: --out . writes it where you are"
-    return Answer(text, made.data(), code=0 if passed else 1).say(arguments.json)
+    return Answer(text, made.data(), code=0 if passed else 1)

@@ -1,10 +1,9 @@
 """`course step`."""
 
 import argparse
-from dataclasses import asdict
 
 from course_lib.cli import inputs
-from course_lib.cli.answer import Answer, add_json_option, refusals
+from course_lib.cli.options import Answer, add_json_option
 
 ABOUT = "the time of one training step, by what takes it"
 
@@ -19,14 +18,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Answer:
     """Seconds on the slowest stage by leaf, with tokens per second and MFU."""
-    with refusals():
-        answer = _answer(arguments)
-    return answer.say(arguments.json)
-
-
-def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.step.assumptions import OPTIMISTIC
     from course_lib.theory.step.step_time import step_time
 
@@ -39,13 +32,9 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     )
     totals = ("total_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "hfu")
     data = {
-        **model.data(),
-        "recipe": asdict(job.recipe),
-        "layout": asdict(job.layout),
+        **inputs.data(model, job),
         "gpu": job.cluster.accelerator.name,
         "nodes": job.cluster.nodes,
-        "gpus": job.layout.world,
-        "sequence_tokens": job.sequence,
         "framework": inputs.framework(arguments),
         "leaves": step.leaves(),
         "totals": {name: getattr(step, name) for name in totals},

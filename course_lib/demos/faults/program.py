@@ -14,8 +14,15 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.demos.faults.kinds import EVERYWHERE, KINDS, healthy
-from course_lib.demos.faults.surrounding_kinds import PARTNERS, NoMoreSamples, Update, model_of
+from course_lib.demos.faults.kinds import (
+    EVERYWHERE,
+    KINDS,
+    PARTNERS,
+    NoMoreSamples,
+    Update,
+    healthy,
+    model_of,
+)
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.demos.shared.result import Result
 from course_lib.validation import whole

@@ -11,19 +11,18 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.demos.faults import surrounding_kinds as around
-from course_lib.demos.faults.kinds import KINDS, healthy
-from course_lib.demos.faults.surrounding_kinds import Update
+from course_lib.demos.faults import kinds
+from course_lib.demos.faults.kinds import KINDS, Update, healthy
 
 _BROKEN_FROM = 2
 # What is broken once, in the first faulty update; all else goes on as on the other ranks.
-_ONCE = {"link": around.paced, "weights": around.reseeded}
+_ONCE = {"link": kinds.paced, "weights": kinds.reseeded}
 
 
 def main(kind: str, broken: int, steps: int = 4) -> None:
     """Train, and say after each update what it took; rank `broken` has that kind of fault."""
     rank = launch.init()
-    model = around.model_of(seed=0).to(rank.device)
+    model = kinds.model_of(seed=0).to(rank.device)
     for step in range(1, steps + 1):
         ones = torch.ones(4, device=rank.device)
         first = step == _BROKEN_FROM
@@ -41,7 +40,7 @@ def _work(kind: str, update: Update, step: int, faulty: bool) -> Callable[[Updat
     if faulty:
         return KINDS[kind]
     if kind == "interface" and step >= _BROKEN_FROM:
-        return around.grouped
+        return kinds.grouped
     return healthy
 
 
@@ -51,10 +50,10 @@ def _say(step: int, update: Update, work: Callable[[Update], object]) -> None:
     with _timed_collectives() as spent_s:
         work(update)
     seconds = time.perf_counter() - start_s
-    loss, messages = around.trained(update), around.exchanged(update)
+    loss, messages = kinds.trained(update), kinds.exchanged(update)
     print(
         f"update {step}: {1e3 * seconds:.0f} ms, {1e3 * sum(spent_s):.0f} of them in collectives;"
-        f" loss {loss:.4f}; {around.in_words(messages)}"
+        f" loss {loss:.4f}; {kinds.in_words(messages)}"
     )
 
 

@@ -15,7 +15,7 @@ from course_lib.demos.shared.prediction import BY_AXIS, Sent, Stored
 from course_lib.demos.shared.ranks import device_name
 from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import OneProcess, Run
+from course_lib.demos.shared.training import Run, one_process
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.trace import Trace
@@ -73,81 +73,94 @@ class Version:
         return lines
 
 
-def compared(
-    technique: str,
-    rank: launch.Rank,
-    model: str,
-    reference: OneProcess,
-    versions: list[Version],
-    *,
-    notes: Sequence[str] = (),
-    facts: Sequence[Fact] = (),
-    tolerances: tuple[float, float] = (LOSS_TOLERANCE, GRADIENT_TOLERANCE),
-    kind: type[Result] = Result,
-    **found: Any,
-) -> Result:
-    """The versions that `rank` took part in, with one process as the judge.
+class Comparison:
+    """The versions of a technique beside one process, which trains first and is the judge.
 
-    A block for each, then `notes`: findings of this technique, one a line. `kind`: of the result.
+    `run` is what all of them train; `settings` are those of `one_process`.
     """
-    one, device = reference.losses, device_name(rank.device)
-    return kind(
-        f"{technique}: {rank.world} ranks, {rank.backend} on {device}, model {model}, "
-        f"{len(one)} updates, one process: loss {one[0]:.3f} -> {one[-1]:.3f}",
-        *(line for version in versions for line in version.lines(one)),
-        *notes,
-        facts=[
-            *(fact for v in versions for fact in v.facts(one, *tolerances)),
-            *facts,
-        ],
-        **{"technique": technique, "ranks": rank.world, "backend": rank.backend, "device": device},
-        **{"model": model, "losses_one_process": one, "versions": versions, "notes": [*notes]},
-        gradient_tolerance=tolerances[1],
-        **found,
-    )
 
+    def __init__(self, run: Run, **settings: Any) -> None:
+        self.run, self.rank = run, launch.init()
+        self.one_process = one_process(run, self.rank.device, **settings)
+        self.versions: list[Version] = []
 
-def follow(
-    trainee: Trainee,
-    run: Run,
-    reference: OneProcess,
-    told: Trace | None = None,
-    predicted_stored: Stored | None = None,
-    axes: Mapping[str, str] | None = None,
-) -> Version:
-    """Train one version, all ranks together, and write down what it did.
+    def follow(
+        self,
+        trainee: Trainee,
+        told: Trace | None = None,
+        predicted_stored: Stored | None = None,
+        axes: Mapping[str, str] | None = None,
+    ) -> Version:
+        """Train one version, all ranks together, and write down what it did.
 
-    The gradient is compared at the first update; collectives are logged in the last one; both are
-    left out of the time. `told`: what the last update should send, as a trace. `axes` (axis by the
-    name of the process group) divides both by axis.
-    """
-    device = launch.init().device
-    losses: list[float] = []
-    seconds: list[float] = []
-    stored: Stored = {}
-    gap = None
-    for number, batch in enumerate(run.batches(device)):
-        start, last = _now(device), number == run.steps - 1
-        with log_wire(enabled=last) as log:
-            share = trainee.backward(batch)
-            if number == 0:
-                gap = tensor_gap(trainee.gradients(), reference.gradients)
-            if last:
-                stored = trainee.stored()
-            trainee.update()
-        seconds.append(_now(device) - start)
-        losses.append(sum_over_ranks(share))
-        launch.report_step(number + 1, run.steps)
-    return Version(
-        name=trainee.name,
-        losses=losses,
-        gradient_difference=gap,
-        seconds=statistics.median(seconds[1:-1]),
-        sent=log.sent(axes),
-        predicted_sent=told.sent(axes=axes and BY_AXIS) if told else {},
-        stored=stored,
-        predicted_stored=predicted_stored or {},
-    )
+        The gradient is compared at the first update; collectives are logged in the last one; both
+        are left out of the time. `told`: what the last update should send, as a trace. `axes` (axis
+        by the name of the process group) divides both by axis.
+        """
+        device, steps = self.rank.device, self.run.steps
+        losses: list[float] = []
+        seconds: list[float] = []
+        stored: Stored = {}
+        gap = None
+        for number, batch in enumerate(self.run.batches(device)):
+            start, last = _now(device), number == steps - 1
+            with log_wire(enabled=last) as log:
+                share = trainee.backward(batch)
+                if number == 0:
+                    gap = tensor_gap(trainee.gradients(), self.one_process.gradients)
+                if last:
+                    stored = trainee.stored()
+                trainee.update()
+            seconds.append(_now(device) - start)
+            losses.append(sum_over_ranks(share))
+            launch.report_step(number + 1, steps)
+        version = Version(
+            name=trainee.name,
+            losses=losses,
+            gradient_difference=gap,
+            seconds=statistics.median(seconds[1:-1]),
+            sent=log.sent(axes),
+            predicted_sent=told.sent(axes=axes and BY_AXIS) if told else {},
+            stored=stored,
+            predicted_stored=predicted_stored or {},
+        )
+        self.versions.append(version)
+        return version
+
+    def result(
+        self,
+        technique: str,
+        *,
+        model: str = "",
+        notes: Sequence[str] = (),
+        facts: Sequence[Fact] = (),
+        tolerances: tuple[float, float] = (LOSS_TOLERANCE, GRADIENT_TOLERANCE),
+        kind: type[Result] = Result,
+        **found: Any,
+    ) -> Result:
+        """A block for each version, then `notes`: findings of this technique, one a line.
+
+        `model`: how it is called, if not as the run calls it. `kind`: of the result.
+        """
+        one, model = self.one_process.losses, model or self.run.model
+        rank, device = self.rank, device_name(self.rank.device)
+        return kind(
+            f"{technique}: {rank.world} ranks, {rank.backend} on {device}, model {model}, "
+            f"{len(one)} updates, one process: loss {one[0]:.3f} -> {one[-1]:.3f}",
+            *(line for version in self.versions for line in version.lines(one)),
+            *notes,
+            facts=[*(it for v in self.versions for it in v.facts(one, *tolerances)), *facts],
+            technique=technique,
+            ranks=rank.world,
+            backend=rank.backend,
+            device=device,
+            model=model,
+            losses_one_process=one,
+            versions=self.versions,
+            notes=[*notes],
+            gradient_tolerance=tolerances[1],
+            **found,
+        )
 
 
 def _now(device: torch.device) -> float:

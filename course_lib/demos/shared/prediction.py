@@ -1,6 +1,6 @@
 """What the theory tells of a training run on several ranks: a trace of its calls, and bytes kept.
 
-What a version sends otherwise than the theory stands in the table of rehearsal.otherwise.
+What a version sends otherwise than the theory stands in the table of rehearsal.expected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Ev
 
 
 def besides(where: str, training: Training, layout: Layout) -> Trace:
-    """What `where` calls besides, by the table of rehearsal.otherwise."""
+    """What `where` calls besides, by the table of rehearsal.expected."""
     job = _job(training, layout)
     counted = ((row, row.calls(job)) for row in expected.rows(where))
     return Trace(

@@ -6,33 +6,21 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.prediction import ddp_calls
-from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import Training
 from course_lib.scratch.gpt import GPT, ledger
 from course_lib.trace import Trace
 
 
-class Replica(Trainee):
-    """Trains `wrapped`, which computes with `model`'s parameters, on this rank's rows.
-
-    `wrapped` averages gradients over ranks, as DDP does. A rank's rows count by their number, so
-    that a batch which ranks do not divide gives the same mean as in one process.
-    """
+class Replica(OnOwnRows):
+    """Trains `wrapped`, which computes with `model`'s parameters."""
 
     def __init__(self, name: str, training: Training, model: GPT, wrapped: nn.Module) -> None:
-        super().__init__(model, training.optimizer(model.parameters()))
-        self.name, self.wrapped, self.parameters = name, wrapped, list(model.parameters())
+        super().__init__(model, training.optimizer(model.parameters()), wrapped)
+        self.name, self.parameters = name, list(model.parameters())
         # What cuts a model into segments gives its parameters other names.
         self.names = [name for name, _ in training.build().named_parameters()]
-
-    def backward(self, batch: Batch) -> Tensor:
-        """Forward and backward passes of this rank's rows."""
-        rank = launch.init()
-        share = loss_share(self.wrapped, own_rows(batch, rank), batch)
-        (share * rank.world).backward()  # the mean over ranks becomes the sum of shares
-        return share
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The gradients, which are whole on every rank."""

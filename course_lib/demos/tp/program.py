@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import launch
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import besides, predicted_stored, told, traffic
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.training import one_process
 from course_lib.demos.tp import megatron, torch_tp
 from course_lib.demos.tp.versions import Megatron, Scratch, Torch, own_region
 from course_lib.theory.inputs.layout import Layout
@@ -69,11 +68,12 @@ def main(options: Options) -> Result:
     rank, training = launch.init(), options.training()
     layout = options.layout(rank.world)
     region = own_region(options.parts, options.sequence_parallel)
-    reference = one_process(training, rank.device)
+    comparison = Comparison(training)
     sent = options.told(layout, ours="scratch, sequence parallelism")
     stored = predicted_stored(training, layout)
     ours = Scratch(training, region, rank.device, options.parts)
-    versions, notes = [follow(ours, training, reference, sent, stored)], []
+    comparison.follow(ours, sent, stored)
+    notes = []
     if options.library:
         mesh, model = init_device_mesh(rank.device.type, (rank.world,)), training.build(rank.device)
         torch_tp.parallelize(model, mesh, options.sequence_parallel)
@@ -82,13 +82,12 @@ def main(options: Options) -> Result:
             layout, "torch, sequence parallelism", torchs="torch, separate q, k and v"
         )
         kept = options.torch_stored(layout, rank.rank)
-        versions.append(follow(theirs, training, reference, torchs, kept))
+        comparison.follow(theirs, torchs, kept)
         reason = megatron.missing(options.sequence_parallel, VOCAB, rank.world)
         if reason:
             notes.append(f"  {Megatron.name}: {reason}")
         else:
-            trainee = Megatron(training, region, rank.device)
-            versions.append(follow(trainee, training, reference, sent, stored))
+            comparison.follow(Megatron(training, region, rank.device), sent, stored)
     technique = "tensor parallelism"
     technique += " with sequence parallelism" * options.sequence_parallel
-    return compared(technique, rank, training.model, reference, versions, notes=notes)
+    return comparison.result(technique, notes=notes)

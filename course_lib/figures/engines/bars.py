@@ -11,7 +11,6 @@ from course_lib.figures.paper.style import Look
 
 _TOP, _MARK, _NOTE, _DOT = 28.0, 14.0, 15.0, 9.0
 _SIZE = 9.0
-_MOST_ROWS = 12
 _OTHERS = (style.SKY, style.YELLOW, style.PINK, style.GREEN, style.BLUE, style.ORANGE)
 # Parts whose colour has a meaning; a name may go on.
 _WORDS = (
@@ -183,15 +182,8 @@ def bars(
 
     With `tens` the axis is logarithmic: squares instead of bars, since lengths would mean nothing.
     `marks` are lines across all rows, with their names; `note` is a line below them.
-
-    Raises ValueError without amounts, below 0, and among `tens` for a 0 or without a function.
     """
     marks = marks or {}
-    sizes = [*amounts.values(), *marks.values()]
-    if not amounts or min(sizes) < 0 or (tens and min(sizes) <= 0):
-        raise ValueError("amounts must hold at least one, and none below 0: give {name: amount}")
-    if tens and not callable(told):
-        raise ValueError("told must be a function where the axis is in tens: its ticks need words")
     words = {
         name: told(amount) if callable(told) else told[name] for name, amount in amounts.items()
     }
@@ -250,14 +242,8 @@ def grouped_bars(
 ) -> Drawing:
     """For each name one bar below another, from the same line: {name: {series: value}}.
 
-    `words` has what else stands behind a bar. Raises ValueError without a bar, below 0, and for a
-    series without a colour.
+    `words` has what else stands behind a bar.
     """
-    every = [(one, value) for series in rows.values() for one, value in series.items()]
-    if not every or not all(rows.values()) or min(value for _, value in every) < 0:
-        raise ValueError("rows lacks a bar, or has one below 0: give {name: {series: value}}")
-    if missing := [one for one, _ in every if one not in colours]:
-        raise ValueError(f"colours lacks {missing[0]!r}: give a colour for each series")
     sentence = "; ".join(
         f"{name}: " + ", ".join(f"{one}: {told(value)}" for one, value in series.items())
         for name, series in rows.items()
@@ -294,15 +280,8 @@ def stacked_bars(
 
     `told` turns a number into text; `totals` has the text behind a bar, by default its sum. A part
     keeps its colour in all rows: that of `colours`, or its meaning's, where its name begins with
-    one. `limit` is a line with a name. Raises ValueError without
-    a row, for more than 12, and for a part below 0.
+    one. `limit` is a line with a name.
     """
-    if not 0 < len(rows) <= _MOST_ROWS:
-        raise ValueError(f"rows has {len(rows)} bars: give 1 to {_MOST_ROWS}")
-    for row, parts in rows.items():
-        for name, size in parts.items():
-            if size < 0:
-                raise ValueError(f"part {name!r} of {row!r} is {size}: give 0 or more")
     ends = {
         row: (totals or {}).get(row) or told(sum(parts.values())) for row, parts in rows.items()
     }

@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import WIDTH_PT, Box, Drawing, Point, arrow_lines, width_pt
+from course_lib.figures.paper.drawing import (
+    WIDTH_PT,
+    Box,
+    Drawing,
+    Point,
+    arrow_lines,
+    joined,
+    width_pt,
+)
 
 _LINE, _BELOW, _STRIPE, _APART = 13.0, 11.0, 5.0, 12.0
 _SIZES = (9.0, 7.5, 6.5)
@@ -395,21 +403,9 @@ def _stripe(box: Box, number: int, count: int) -> Box:
 
 def _joined(boxes: Sequence[Box]) -> list[Box]:
     """Neighbours in one piece: first those of a row, then rows of the same width."""
-    found: list[Box] = []
-    for x, y, wide, high in sorted(boxes, key=lambda box: (round(box[1], 3), box[0])):
-        last = found[-1] if found else (0.0, 0.0, 0.0, 0.0)
-        if last[1::2] == (y, high) and abs(last[0] + last[2] - x) < 0.01:
-            found[-1] = (*last[:2], last[2] + wide, high)
-        else:
-            found.append((x, y, wide, high))
-    pieces: list[Box] = []
-    for x, y, wide, high in sorted(found):
-        last = pieces[-1] if pieces else (0.0, 0.0, 0.0, 0.0)
-        if (x, wide) == last[::2] and abs(last[1] + last[3] - y) < 0.01:
-            pieces[-1] = (x, last[1], wide, last[3] + high)
-        else:
-            pieces.append((x, y, wide, high))
-    return pieces
+    rows = joined(sorted(boxes, key=lambda box: (round(box[1], 3), box[0])))
+    turned = sorted(((y, x, high, wide) for x, y, wide, high in rows), key=lambda box: box[1::-1])
+    return [(x, y, wide, high) for y, x, high, wide in joined(turned)]
 
 
 def _middle(box: Box) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Rows of spans on one scale: who did what when. And what was held meanwhile, below them."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from course_lib.figures.engines.lines import even
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import Box, Drawing, arrow_lines, counted, width_pt
+from course_lib.figures.paper.drawing import Box, Drawing, arrow_lines, counted, joined, width_pt
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
 
@@ -325,10 +325,8 @@ class Levels(Timed):
 
 
 def span(rows: Rows) -> tuple[float, float]:
-    """From the first start to the last end. Raises ValueError without any event."""
+    """From the first start to the last end."""
     events = [event for its in rows.values() for event in its]
-    if not events:
-        raise ValueError('rows hold no span of time: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return min(event.at for event in events), max(event.until for event in events)
 
 
@@ -342,7 +340,7 @@ def lanes(
     """{row: spans}, or {chart: {row: spans}}, below one another on one scale of time.
 
     A span is an Event or (what, from, to), with the words in its box if there are any. Each chart
-    begins at its own first span. Raises ValueError without a span, and for an end before its start.
+    begins at its own first span.
     """
     several = all(isinstance(rows, Mapping) for rows in charts.values())
     by_name: Mapping[str, Mapping[str, Sequence[Span]]] = charts if several else {"": charts}
@@ -352,8 +350,6 @@ def lanes(
         )
         for name, rows in by_name.items()
     ]
-    if not blocks:
-        raise ValueError('charts is empty: give {"rank 0": [("forward", 0.0, 1.5)]}')
     return page(title, *blocks, notes=notes)
 
 
@@ -361,23 +357,7 @@ def _event(one: Span) -> Event:
     if isinstance(one, Event):
         return one
     what, start, end, *label = one
-    if end < start:
-        raise ValueError(f"{what!r} ends at {end:g}, before {start:g}: give its end last")
     return Event(start, 0, what, end=end, label="".join(label))
-
-
-def joined(boxes: Iterable[Box]) -> Iterator[Box]:
-    """Neighbours in a row that touch, in one piece."""
-    last: Box | None = None
-    for box in boxes:
-        if last and last[1::2] == box[1::2] and abs(last[0] + last[2] - box[0]) < 0.3:
-            last = (last[0], last[1], box[0] + box[2] - last[0], last[3])
-        else:
-            if last:
-                yield last
-            last = box
-    if last:
-        yield last
 
 
 def _width(bars: Sequence[_Bar]) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
@@ -73,9 +74,7 @@ def powers(
     values: Sequence[float], told: Tell = short, label: str = "", *, base: int = 10,
     most: int = _TICKS,
 ) -> Axis:  # fmt: skip
-    """Powers of `base` around all values. Raises ValueError for one that is not above 0."""
-    if min(values) <= 0:
-        raise ValueError(f"{min(values):g} has no place among powers: give values above 0")
+    """Powers of `base` around all values, which are above 0."""
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = max(low + 1, math.ceil(math.log(max(values), base) - 1e-9))
     step = max(1, math.ceil((high - low) / (most - 1)))
@@ -289,30 +288,15 @@ def lines(
     """{"stage 1": [(x, y), …]} with what is measured `across` and `up`, units included.
 
     The names stand beside the ends. `doubling`: whether equal steps double the value, across and
-    up. `level` and `mark` name values with a dashed line, horizontal or vertical. Raises ValueError
-    for no curve, for one without two points, for an empty title, and for a value that is not above
-    0 where steps double.
+    up. `level` and `mark` name values with a dashed line, horizontal or vertical.
     """
-    if not title:
-        raise ValueError("title is empty: say what the curves show")
-    if not curves or not all(len(points) > 1 for points in curves.values()):
-        raise ValueError("curves must hold at least one with two points: give {name: [(x, y), …]}")
     levels, marks = dict(level or {}), dict(mark or {})
     every = [point for points in curves.values() for point in points]
-    wide, high = (
-        [x for x, _ in every] + [*marks.values()],
-        [y for _, y in every] + [*levels.values()],
-    )
-    x_axis = (
-        powers(wide, base=2, label=across, most=7)
-        if doubling[0]
-        else even(wide, label=across, most=7)
-    )
-    y_axis = (
-        powers(high, base=2, label=up, most=7)
-        if doubling[1]
-        else even(high, label=up, zero=True, most=7)
-    )
+    wide = [*(x for x, _ in every), *marks.values()]
+    high = [*(y for _, y in every), *levels.values()]
+    doubled = partial(powers, base=2, most=7)
+    x_axis = (doubled if doubling[0] else partial(even, most=7))(wide, label=across)
+    y_axis = (doubled if doubling[1] else partial(even, zero=True, most=7))(high, label=up)
     if doubling[0]:  # the curves end at the names
         x_axis = replace(x_axis, ends=(x_axis.ticks[0], max(wide)))
     ends = "; ".join(
@@ -345,10 +329,7 @@ def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
 
     Of curves that the eye can't tell apart one is drawn, and for the others the key has the largest
     difference. `what` the values are: the loss, unless it is said.
-    Raises ValueError when there is no curve or one without values.
     """
-    if not curves or not all(len(values) for values in curves.values()):
-        raise ValueError("curves must hold at least one value each: give {name: [loss, …]}")
     every = [value for values in curves.values() for value in values]
     hidden = _hidden(curves, 0.005 * (max(every) - min(every)))  # less than half a line's width
     looks, drawn = cycle(style.LINES), dict[str, Curve]()

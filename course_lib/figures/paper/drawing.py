@@ -4,7 +4,7 @@ import html
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from course_lib.figures.paper import style
@@ -40,6 +40,20 @@ def counted(number: int, noun: str) -> str:
 def width_pt(text: str, size: float) -> float:
     """About as wide as `text` is in DejaVu Sans, and a little more."""
     return 0.62 * size * len(text.replace(": ", ":"))  # both together are one letter wide
+
+
+def joined(boxes: Iterable[Box]) -> Iterator[Box]:
+    """Neighbours in a row that touch, in one piece."""
+    last: Box | None = None
+    for box in boxes:
+        if last and last[1::2] == box[1::2] and abs(last[0] + last[2] - box[0]) < 0.3:
+            last = (last[0], last[1], box[0] + box[2] - last[0], last[3])
+        else:
+            if last:
+                yield last
+            last = box
+    if last:
+        yield last
 
 
 # --- svg ----------------------------------------------------------------------------------------
@@ -189,11 +203,9 @@ class Drawing:
         places = [list(points) for points in lines]
         self._draw(Shapes("line", places, "none", colour, width, dashed=dashed))
 
-    def area(
-        self, points: Sequence[Point], fill: str, hatch: str | None = None, edge: str = "none"
-    ) -> None:
+    def area(self, points: Sequence[Point], fill: str) -> None:
         """Fill the area that `points` enclose."""
-        self._draw(Shapes("area", [list(points)], fill, edge, hatch=hatch))
+        self._draw(Shapes("area", [list(points)], fill))
 
     def dot(self, x: float, y: float, colour: str = style.VERMILION, radius: float = 5) -> None:
         """Draw a filled circle."""

@@ -18,7 +18,7 @@ BLUE ON_DARK_FILL. These keep a contrast of 4.5 to 1 in the light and in the dar
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 # Okabe and Ito's palette, told apart by colour-blind readers (jfly.uni-koeln.de/color).
 BLUE = "#0072B2"
@@ -136,11 +136,6 @@ def meaning(word: str) -> Look:
     return fill, hatch and hatch[0]
 
 
-def meanings(words: Sequence[str]) -> dict[str, Look]:
-    """The look of each word."""
-    return {word: meaning(word) for word in words}
-
-
 def on(fill: str) -> str:
     """The colour of text on a box filled with `fill`."""
     if fill in (WHITE, PALE):
@@ -162,11 +157,9 @@ SERIES: tuple[Look, ...] = (
 LINES = ((INK, False), (BLUE, True), (GREEN, False), (PINK, True))
 
 
-def looks(names: Sequence[str], known: Mapping[str, Look]) -> dict[str, Look]:
-    """The look of each name: that of its first word in `known`, or the next one that is free."""
-    used = {known[word][0] for name in names if (word := name.split()[0]) in known}
-    free = iter([look for look in SERIES if look[0] not in used])
-    return {name: known.get(name.split()[0]) or next(free) for name in names}
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """A look of SERIES for each name."""
+    return dict(zip(names, SERIES, strict=False))
 
 
 # In points. A notebook's own text is 10.5 points.

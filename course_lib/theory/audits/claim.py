@@ -1,9 +1,11 @@
 """A published number beside two of ours: on the source's own terms, and on the right ones."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.validation import choice, number, text
+from course_lib.checked import NotNegative, Text, check_public
+from course_lib.validation import number
 
 # By whether what is said agrees with its own terms, and with what is found on the right ones.
 VERDICTS = {
@@ -23,22 +25,13 @@ class Claim:
     computed from the three numbers, never written down.
     """
 
-    words: str
-    said: float
-    own_terms: float | None
-    found: float
-    because: str
-    unit: str = ""
-    within: float = 0.05
-
-    def __post_init__(self) -> None:
-        for name in ("words", "because", "unit"):
-            text(name, getattr(self, name))
-        number("said", self.said, least=0)
-        number("found", self.found, least=0)
-        if self.own_terms is not None:
-            number("own_terms", self.own_terms, least=0)
-        number("within", self.within, least=0, most=1)
+    words: Text
+    said: NotNegative
+    own_terms: NotNegative | None
+    found: NotNegative
+    because: Text
+    unit: Text = ""
+    within: Annotated[float, partial(number, least=0, most=1)] = 0.05
 
     @property
     def verdict(self) -> str:
@@ -64,29 +57,20 @@ class Claim:
         return abs(other - self.said) <= self.within * abs(self.said)
 
 
-@checked
 @dataclass(frozen=True)
 class Audit:
     """The claims of one source."""
 
-    source: str
+    source: Text
     claims: tuple[Claim, ...]
 
     def __post_init__(self) -> None:
-        text("source", self.source)
         if not self.claims:
             raise ValueError("claims is empty: give at least one Claim")
-
-    def count(self, verdict: str) -> int:
-        """Claims with this verdict. Raises ValueError for a word that is not in VERDICTS."""
-        choice("verdict", verdict, VERDICTS.values())
-        return sum(claim.verdict == verdict for claim in self.claims)
-
-    def explain(self) -> str:
-        """The source, then every claim."""
-        lines = [f"{place}. {claim.explain()}" for place, claim in enumerate(self.claims, 1)]
-        return "\n".join([self.source, *lines])
 
 
 def _text(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+check_public(globals())

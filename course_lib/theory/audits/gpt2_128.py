@@ -2,17 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.audits.claim import Audit, Claim
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import MODELS, RECIPES, Job, Layout, TransformerShape
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.peak import memory_moments
-from course_lib.validation import choice, flag, number, whole
 
 SOURCE = "Hugging Face, pytorch-fsdp.md, April 2022, tables 1 and 2 (github.com/huggingface/blog)"
 CARD_BYTES = 23.65 * GIB  # what the article's Titan RTX has left for programs
@@ -29,33 +25,28 @@ _WAYS: Mapping[str, Mapping[str, int | bool]] = {
 }
 
 
-@checked
 @dataclass(frozen=True)
 class Program:
     """A training program in fp32 with AdamW on two cards, in samples of `sequence` tokens.
 
     `written_out`: it keeps what the article's program does, a GELU of eight operations and the
-    model's `outputs`; else only what a backward pass needs. Raises ValueError for bad sizes.
+    model's `outputs`; else only what a backward pass needs.
     """
 
     shape: TransformerShape
-    sequence: int = 128
+    sequence: Count = 128
     written_out: bool = True
-    card_bytes: float = CARD_BYTES
+    card_bytes: Positive = CARD_BYTES
 
     def __post_init__(self) -> None:
-        whole("sequence", self.sequence)
         self.shape.check_sequence(self.sequence)
-        flag("written_out", self.written_out)
-        number("card_bytes", self.card_bytes, above=0)
 
-    def largest_batch(self, way: str) -> int:
+    def largest_batch(self, way: Annotated[str, _WAYS]) -> int:
         """Samples on a card before memory runs out, at most 1,000.
 
         `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD" or "offload", FULL_SHARD with all states in the
-        host's memory. Raises ValueError for another one.
+        host's memory.
         """
-        choice("way", way, _WAYS)
         layout = Layout(dp=2, **_WAYS[way])  # type: ignore[arg-type]
         fits, too_many = 0, _MOST + 1
         while too_many - fits > 1:
@@ -87,47 +78,32 @@ _RECIPE = replace(RECIPES["fp32-16"], attention="standard", dropout=True, loss="
 def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
     """The claims of the article, on cards of `card_bytes`."""
     large, xl = MODELS["gpt2-774m"], MODELS["gpt2-1.5b"]
-    told = Program(large, 12, False, card_bytes)
-    ran, ran_xl = Program(large, card_bytes=card_bytes), Program(xl, card_bytes=card_bytes)
-    return Audit(
-        SOURCE,
-        (
-            Claim(
-                "GPT-2 Large has 762 million parameters",
-                762e6,
-                None,
-                large.parameters().total,
-                "762M is the paper's number, the released model is larger",
-                within=0.005,
-            ),
-            *(
-                Claim(
-                    f"Large, {way}, block size 12: at most {said}",
-                    said,
-                    told.largest_batch(way),
-                    ran.largest_batch(way),
-                    "128 tokens, and all that the program keeps",
-                    "samples",
-                    within=0.4,
-                )
-                for way, said in _PUBLISHED.items()
-            ),
-            Claim(
-                "XL under DDP: out of memory",
-                0,
-                Program(xl, 12, False, card_bytes).largest_batch("DDP"),
-                ran_xl.largest_batch("DDP"),
-                "16 bytes for each of 1.56 billion parameters in fp32 leave nothing",
-                "samples",
-            ),
-            Claim(
-                "XL under FULL_SHARD: 5",
-                5,
-                Program(xl, 12, False, card_bytes).largest_batch("FULL_SHARD"),
-                ran_xl.largest_batch("FULL_SHARD"),
-                "128 tokens; between 5 and 6 samples lie 20 %",
-                "samples",
-                within=0.3,
-            ),
-        ),
+    told, told_xl = (Program(shape, 12, False, card_bytes) for shape in (large, xl))
+    ran, ran_xl = (Program(shape, card_bytes=card_bytes) for shape in (large, xl))
+    kept = "128 tokens, and all that the program keeps"
+    nothing = "16 bytes for each of 1.56 billion parameters in fp32 leave nothing"
+    between = "128 tokens; between 5 and 6 samples lie 20 %"
+    rows = [
+        (f"Large, {way}, block size 12: at most {said}", said, way, told, ran, kept, 0.4)
+        for way, said in _PUBLISHED.items()
+    ]
+    rows += [
+        ("XL under DDP: out of memory", 0, "DDP", told_xl, ran_xl, nothing, 0.05),
+        ("XL under FULL_SHARD: 5", 5, "FULL_SHARD", told_xl, ran_xl, between, 0.3),
+    ]
+    parameters = Claim(
+        "GPT-2 Large has 762 million parameters",
+        762e6,
+        None,
+        large.parameters().total,
+        "762M is the paper's number, the released model is larger",
+        within=0.005,
     )
+    batches = (
+        Claim(words, said, own.largest_batch(way), it.largest_batch(way), why, "samples", within)
+        for words, said, way, own, it, why, within in rows
+    )
+    return Audit(SOURCE, (parameters, *batches))
+
+
+check_public(globals())

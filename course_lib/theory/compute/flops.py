@@ -6,15 +6,18 @@ that of the first layer too, since the embedding before it is trained.
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, NotNegative, check_public
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
-from course_lib.validation import choice, number, whole
 
 MASKS = ("full", "causal")
 ATTENTION = ("standard", "flash")
+_Mask = Annotated[str, MASKS]
+_Recompute = Annotated[str, RECOMPUTE]
+_Attention = Annotated[str, ATTENTION]
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,8 @@ class FlopBreakdown:
         its = other.leaves()
         return self._with({name: flop + its[name] for name, flop in self.leaves().items()})
 
-    def times(self, layers: int) -> "FlopBreakdown":
+    def times(self, layers: CountOrZero) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
-        whole("layers", layers, least=0)
         return self._with({name: layers * flop for name, flop in self.leaves().items()})
 
     def _with(self, leaves: dict[str, int]) -> "FlopBreakdown":
@@ -106,15 +108,14 @@ class FlopBreakdown:
         )
 
 
-@checked
 def training_flops(
     shape: TransformerShape,
-    sequences: int = 1,
+    sequences: Count = 1,
     sequence: int | None = None,
     *,
-    mask: str = "full",
-    recompute: str = "none",
-    attention: str = "standard",
+    mask: _Mask = "full",
+    recompute: _Recompute = "none",
+    attention: _Attention = "standard",
 ) -> FlopBreakdown:
     """FLOP of forward and backward pass over `sequences` of `sequence` tokens (None: context).
 
@@ -126,7 +127,6 @@ def training_flops(
     layers' forward pass, "selective" the scores only, "operators" every second matmul. `attention`
     "flash" keeps no scores: its backward pass multiplies queries and keys again, whatever
     `recompute` says (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds nothing.
-    Raises ValueError for counts below 1 and unknown conventions.
     """
     sequence = shape.context if sequence is None else sequence
     total = head_flops(shape, sequences, sequence)
@@ -138,19 +138,17 @@ def training_flops(
     return total
 
 
-@checked
 def layer_flops(
     shape: TransformerShape,
     layer: int,
-    sequences: int,
+    sequences: Count,
     sequence: int,
     *,
-    mask: str = "full",
-    recompute: str = "none",
-    attention: str = "standard",
+    mask: _Mask = "full",
+    recompute: _Recompute = "none",
+    attention: _Attention = "standard",
 ) -> FlopBreakdown:
     """The part of `training_flops` that is layer number `layer`: a pipeline stage is their sum."""
-    _check_conventions(mask, recompute, attention)
     result = _nothing(
         shape, sequences, sequence, f"{mask} mask, {attention} attention, recompute={recompute}"
     )
@@ -172,15 +170,10 @@ def layer_flops(
     return FlopBreakdown(tokens, convention=result.convention, **leaves)
 
 
-@checked
 def attention_flop(
-    shape: TransformerShape, one: FlopBreakdown, recompute: str, attention: str
+    shape: TransformerShape, one: FlopBreakdown, recompute: _Recompute, attention: _Attention
 ) -> int:
-    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated.
-
-    Raises ValueError for unknown conventions.
-    """
-    _check_conventions(MASKS[0], recompute, attention)
+    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated."""
     return one.scores_flop + _repeated_scores(shape, one.scores_flop, recompute, attention)
 
 
@@ -204,8 +197,7 @@ def _every_second_matmul(shape: TransformerShape, layer: int) -> int:
     return sum(matrix.forward_flop for matrix in [*single[1::2], *experts])
 
 
-@checked
-def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
+def head_flops(shape: TransformerShape, sequences: Count, sequence: int) -> FlopBreakdown:
     """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
     result = _nothing(shape, sequences, sequence, "logits of every token")
     return replace(result, head_flop=6 * result.tokens * shape.hidden * shape.vocab)
@@ -214,47 +206,47 @@ def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBr
 def _nothing(
     shape: TransformerShape, sequences: int, sequence: int, convention: str
 ) -> FlopBreakdown:
-    whole("sequences", sequences)
     shape.check_sequence(sequence)
     return FlopBreakdown(sequences * sequence, convention=convention)
 
 
-def _check_conventions(mask: str, recompute: str, attention: str) -> None:
-    choice("mask", mask, MASKS)
-    choice("recompute", recompute, RECOMPUTE)
-    choice("attention", attention, ATTENTION)
-
-
-def six_nd(parameters: float, tokens: float, recompute: str = "none") -> float:
+def six_nd(
+    parameters: NotNegative,
+    tokens: NotNegative,
+    recompute: Annotated[str, ("none", "full")] = "none",
+) -> float:
     """6·N·D: 2 FLOP forward and 4 backward for each parameter and token; 8·N·D with recomputation.
 
-    Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For
-    a mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
-    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1. Raises ValueError below 0.
+    Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For a
+    mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
+    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
     """
-    number("parameters", parameters, least=0)
-    number("tokens", tokens, least=0)
-    choice("recompute", recompute, ("none", "full"))
     return (6 if recompute == "none" else 8) * parameters * tokens
 
 
 def palm_flop_per_token(
-    parameters: float, *, layers: int, heads: int, head_dim: int, sequence: int
+    parameters: NotNegative, *, layers: Count, heads: Count, head_dim: Count, sequence: Count
 ) -> float:
     """6·N + 12·L·H·Q·T: model FLOPs of one token with attention over all T tokens.
 
     L layers, H heads, Q numbers a head, T tokens a sequence. Source: PaLM, arXiv:2204.02311,
-    appendix B. Raises ValueError for counts below 1.
+    appendix B.
     """
-    number("parameters", parameters, least=0)
-    for name, count in {"layers": layers, "heads": heads, "head_dim": head_dim}.items():
-        whole(name, count)
-    whole("sequence", sequence)
     return 6 * parameters + 12 * layers * heads * head_dim * sequence
 
 
+# What stands before h² and s·h in the formulas of Megatron-LM's papers, by recomputation.
+_MEGATRON = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}
+
+
 def megatron_flop(
-    batch: int, sequence: int, *, layers: int, hidden: int, vocab: int, recompute: str = "full"
+    batch: Count,
+    sequence: Count,
+    *,
+    layers: Count,
+    hidden: Count,
+    vocab: Count,
+    recompute: Annotated[str, _MEGATRON] = "full",
 ) -> int:
     """FLOP of one step of a GPT with 4h GELU MLPs, as Megatron-LM's papers count them.
 
@@ -262,14 +254,11 @@ def megatron_flop(
     (Narayanan et al. 2021, arXiv:2104.04473, equation 3). "selective": as "none" with s/3h
     (Korthikanti et al. 2022, arXiv:2205.05198, appendix A): that charges 12·B·l·s²·h for the
     recomputed scores, whereas their forward pass is 4·B·l·s²·h, which `training_flops` adds.
-    Raises ValueError for counts below 1.
     """
-    sizes = {"batch": batch, "sequence": sequence, "layers": layers, "hidden": hidden}
-    for name, size in {**sizes, "vocab": vocab}.items():
-        whole(name, size)
-    known = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}
-    choice("recompute", recompute, known)
-    matrices, scores = known[recompute]
+    matrices, scores = _MEGATRON[recompute]
     tokens = batch * sequence
     layer = tokens * (matrices * hidden**2 + scores * sequence * hidden)
     return layers * layer + 6 * tokens * hidden * vocab
+
+
+check_public(globals())

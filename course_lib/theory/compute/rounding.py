@@ -1,8 +1,10 @@
 """How large rounding is: of one number, of a sum, and whether a difference can be rounding."""
 
 import math
+from typing import Annotated
 
-from course_lib.validation import choice, number, whole
+from course_lib.checked import Count, NotNegative, Positive, check_public
+from course_lib.validation import whole
 
 # Significant binary digits, the hidden one included. fp64, fp32, fp16, bf16: Higham and Mary 2019,
 # "A New Approach to Probabilistic Rounding Error Analysis", table 1.1; tf32: NVIDIA, A100 white
@@ -14,13 +16,11 @@ ROUNDING_UP_TO, MORE_FROM = 4.0, 16.0
 VERDICTS = ("rounding", "don't know", "more than rounding")
 
 
-def unit_roundoff(dtype: str) -> float:
+def unit_roundoff(dtype: Annotated[str, DIGITS]) -> float:
     """u = 2^-digits: the largest relative error of rounding a number to `dtype`.
 
-    Raises ValueError for a dtype that is not in DIGITS. Higham 2002, "Accuracy and Stability of
-    Numerical Algorithms", theorem 2.2.
+    Source: Higham 2002, "Accuracy and Stability of Numerical Algorithms", theorem 2.2.
     """
-    choice("dtype", dtype, DIGITS)
     return 2.0 ** -DIGITS[dtype]
 
 
@@ -28,19 +28,17 @@ def typical_rounding(dtype: str) -> float:
     """u·√(1 / (8·ln 2)): the usual relative error of rounding one number to `dtype`, 0.42·u.
 
     The root of the mean square, for numbers whose logarithms are spread evenly: m between 1 and 2
-    is off by u/√3, relative to itself by u/(√3·m), and the mean of 1/m² is 3 / (8·ln 2). Raises
-    ValueError for a dtype that is not in DIGITS.
+    is off by u/√3, relative to itself by u/(√3·m), and the mean of 1/m² is 3 / (8·ln 2).
     """
     return unit_roundoff(dtype) / math.sqrt(8 * math.log(2))
 
 
-def sum_bound(terms: int, dtype: str) -> float:
+def sum_bound(terms: Count, dtype: str) -> float:
     """γ_n = n·u / (1 - n·u): no sum of n products is off by more, relative to Σ|x·y|.
 
     Whatever the order. Raises ValueError where n·u reaches 1, and nothing is guaranteed. Higham
     2002, section 3.1.
     """
-    whole("terms", terms)
     product = terms * unit_roundoff(dtype)
     if product >= 1:
         raise ValueError(
@@ -50,7 +48,7 @@ def sum_bound(terms: int, dtype: str) -> float:
     return product / (1 - product)
 
 
-def typical_sum_error(terms: int, dtype: str, accumulate: str = "fp32", blocks: int = 1) -> float:
+def typical_sum_error(terms: Count, dtype: str, accumulate: str = "fp32", blocks: int = 1) -> float:
     """√(n/b + b)·u of `accumulate`, and one rounding to `dtype`: a sum's usual relative error.
 
     Errors of both signs cancel, so that √n stands where the bound has n (Higham and Mary 2019,
@@ -59,7 +57,6 @@ def typical_sum_error(terms: int, dtype: str, accumulate: str = "fp32", blocks: 
     give a fifth to a half of it (tests), since not every rounding is as large as u. Sums are never
     accumulated in fewer digits than `dtype` has.
     """
-    whole("terms", terms)
     whole("blocks", blocks, most=terms)
     stored, inside = unit_roundoff(dtype), unit_roundoff(accumulate)
     longest = terms if blocks == 1 else terms / blocks + blocks
@@ -67,20 +64,19 @@ def typical_sum_error(terms: int, dtype: str, accumulate: str = "fp32", blocks: 
     return math.hypot(summed, stored) if inside < stored else summed
 
 
-def grown(error: float, roundings: int) -> float:
+def grown(error: NotNegative, roundings: Count) -> float:
     """error·√k: what k roundings of one size leave, one after the other, of random signs."""
-    number("error", error, least=0)
-    whole("roundings", roundings)
     return error * math.sqrt(roundings)
 
 
-def verdict(measured: float, typical: float) -> str:
+def verdict(measured: NotNegative, typical: Positive) -> str:
     """One of VERDICTS, by measured / typical against ROUNDING_UP_TO and MORE_FROM.
 
-    Both are relative differences. Raises ValueError for what is no such number.
+    Both are relative differences.
     """
-    number("measured", measured, least=0)
-    number("typical", typical, above=0)
     if measured > MORE_FROM * typical:
         return VERDICTS[2]
     return VERDICTS[0] if measured <= ROUNDING_UP_TO * typical else VERDICTS[1]
+
+
+check_public(globals())

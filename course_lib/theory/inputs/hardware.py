@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Fraction, NotNegative, Positive, Text, check_public
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
-from course_lib.theory.inputs.units import GB, GIB, format_bytes
-from course_lib.validation import DERIVED, choice, derive, fraction, number, text, whole
+from course_lib.theory.inputs.units import GB, GIB
+from course_lib.validation import DERIVED, choice, derive
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
 # github.com/NVIDIA/nccl at 01afd20, release 2.7.5. The network's was 9.6 until 2.17; since 2.18
@@ -46,21 +46,15 @@ class Link:
     Data sheets often print both directions added: NVLink4 is "900 GB/s" and sends 450.
     """
 
-    name: str
-    bytes_per_s: float
-    latency_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        text("name", self.name)
-        number("bytes_per_s", self.bytes_per_s, above=0)
-        number("latency_s", self.latency_s, least=0)
+    name: Text
+    bytes_per_s: Positive
+    latency_s: NotNegative = 0.0
 
     def explain(self) -> str:
         """The link in one line."""
         return f"{self.name}: {self.bytes_per_s / 1e9:g} GB/s one way, {self.latency_s * 1e6:g} µs"
 
 
-@checked
 @dataclass(frozen=True)
 class Accelerator:
     """One chip: dense peak, memory, and the links that it has inside and between nodes.
@@ -71,39 +65,28 @@ class Accelerator:
     that one. `attention_efficiency`: what FlashAttention-2 reaches of the peak, and
     `new_attention_efficiency` what kernels written for this chip do. `between` None: no
     usual network, a cluster must name one.
-    Raises ValueError for numbers that are not positive and finite, for less memory than 1 GB, and
-    for another format.
     """
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
 
-    name: str
-    peak_flop_per_s: float
-    memory_bytes: int
-    memory_bytes_per_s: float
+    name: Text
+    peak_flop_per_s: Positive
+    memory_bytes: Count
+    memory_bytes_per_s: Positive
     inside: Link
     between: Link | None = None
-    matmul_efficiency: float = MATMUL_EFFICIENCY
-    number_format: str = "bf16"
-    layer_efficiency: float = LAYER_EFFICIENCY
-    attention_efficiency: float = ATTENTION_EFFICIENCY
-    new_attention_efficiency: float = ATTENTION_EFFICIENCY
+    matmul_efficiency: Fraction = MATMUL_EFFICIENCY
+    number_format: Annotated[str, PRECISION_BYTES] = "bf16"
+    layer_efficiency: Fraction = LAYER_EFFICIENCY
+    attention_efficiency: Fraction = ATTENTION_EFFICIENCY
+    new_attention_efficiency: Fraction = ATTENTION_EFFICIENCY
 
     def __post_init__(self) -> None:
-        text("name", self.name)
-        number("peak_flop_per_s", self.peak_flop_per_s, above=0)
-        whole("memory_bytes", self.memory_bytes)
         if self.memory_bytes < GB:
             raise ValueError(
                 f"memory_bytes {self.memory_bytes:,} is less than 1 GB, and no accelerator has so "
                 "little: give bytes, 80 * GIB for 80 GiB"
             )
-        number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)
-        fraction("matmul_efficiency", self.matmul_efficiency)
-        fraction("layer_efficiency", self.layer_efficiency)
-        fraction("attention_efficiency", self.attention_efficiency)
-        fraction("new_attention_efficiency", self.new_attention_efficiency)
-        choice("number_format", self.number_format, PRECISION_BYTES)
 
     @property
     def element_bytes(self) -> int:
@@ -115,67 +98,42 @@ class Accelerator:
         """Arithmetic intensity from which compute, not memory, is the limit: peak / bandwidth."""
         return ridge(self.peak_flop_per_s, self.memory_bytes_per_s)
 
-    def attainable_flop_per_s(self, flop_per_byte: float) -> float:
+    def attainable_flop_per_s(self, flop_per_byte: NotNegative) -> float:
         """The roofline: min(peak, intensity × memory bandwidth)."""
-        number("flop_per_byte", flop_per_byte, least=0)
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
 
-    def attention_share(self, kernel: str = "flash-2") -> float:
-        """What an attention kernel reaches of the peak. Raises ValueError for an unknown one."""
-        choice("attention_kernel", kernel, ATTENTION_KERNELS)
+    def attention_share(self, kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2") -> float:
+        """What an attention kernel reaches of the peak."""
         first = self.attention_efficiency * FIRST_FLASH_OVER_SECOND
         known = {"flash-1": first, "new": self.new_attention_efficiency}
         return known.get(kernel, self.attention_efficiency)
 
-    def explain(self) -> str:
-        """The data sheet, one line per number."""
-        lines = [
-            f"{self.name}: {self.peak_flop_per_s / 1e12:g} TFLOP/s dense {self.number_format}, "
-            f"of which {self.matmul_efficiency:.0%} reached by the best matmul",
-            f"memory {format_bytes(self.memory_bytes, digits=1)} at "
-            f"{self.memory_bytes_per_s / 1e9:g} GB/s",
-            f"ridge = peak / memory bandwidth = {self.ridge_flop_per_byte:.1f} FLOP/byte",
-            f"inside a node: {self.inside.explain()}",
-        ]
-        if self.between is not None:
-            lines.append(f"between nodes: {self.between.explain()}")
-        return "\n".join(lines)
 
-
-def ridge(flop_per_s: float, bytes_per_s: float) -> float:
+def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
     """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
 
-    Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785. Raises ValueError for
-    rates that are not positive.
+    Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785.
     """
-    number("flop_per_s", flop_per_s, above=0)
-    number("bytes_per_s", bytes_per_s, above=0)
     return flop_per_s / bytes_per_s
 
 
-def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2) -> float:
+def matmul_intensity(rows: Count, inner: Count, columns: Count, element_bytes: Count = 2) -> float:
     """FLOP per byte of a matmul that reads both matrices and writes the result once.
 
-    2·m·n·k / (bytes·(m·k + k·n + m·n)), with m rows, k inner, n columns. Raises ValueError for
-    sizes below 1.
+    2·m·n·k / (bytes·(m·k + k·n + m·n)), with m rows, k inner, n columns.
     """
-    sizes = {"rows": rows, "inner": inner, "columns": columns, "element_bytes": element_bytes}
-    for name, size in sizes.items():
-        whole(name, size)
     moved = rows * inner + inner * columns + rows * columns
     return 2 * rows * inner * columns / (element_bytes * moved)
 
 
-def ridge_rows(inner: int, columns: int, flop_per_byte: float, element_bytes: int = 2) -> float:
+def ridge_rows(
+    inner: Count, columns: Count, flop_per_byte: Positive, element_bytes: Count = 2
+) -> float:
     """Rows from which a product with an inner × columns matrix is limited by arithmetic.
 
     `matmul_intensity` solved for m: bytes·R·k·n / (2·k·n − bytes·R·(k + n)), with R FLOP per byte,
-    the chip's ridge. Infinite where the matrix is too narrow for any number of rows. Raises
-    ValueError for sizes below 1 and a ridge that is not positive.
+    the chip's ridge. Infinite where the matrix is too narrow for any number of rows.
     """
-    for name, size in {"inner": inner, "columns": columns, "element_bytes": element_bytes}.items():
-        whole(name, size)
-    number("flop_per_byte", flop_per_byte, above=0)
     moved = element_bytes * flop_per_byte
     left = 2 * inner * columns - moved * (inner + columns)
     return moved * inner * columns / left if left > 0 else inf
@@ -198,11 +156,17 @@ def _nvlink(generation: int, gb_per_s: float) -> Link:
     return Link(f"NVLink{generation}", gb_per_s * 1e9, NVLINK_LATENCY_S)
 
 
+_AMPERE = {"between": HDR, "matmul_efficiency": 271.2 / 312}
 _HOPPER = {
+    "between": NDR,
+    "matmul_efficiency": 794.5 / 989.4,
     "layer_efficiency": H100_LAYER_EFFICIENCY,
     "attention_efficiency": H100_ATTENTION_EFFICIENCY,
     "new_attention_efficiency": H100_NEW_ATTENTION_EFFICIENCY,
 }
+_H100_500W = _HOPPER | {"layer_efficiency": H100_500W_LAYER_EFFICIENCY}
+# H200 and B200: not measured in the source, the H100's efficiencies are assumed.
+_LATER = _HOPPER | {"matmul_efficiency": MATMUL_EFFICIENCY}
 
 # What PyTorch reports as a GPU's total capacity: in an error on A100s, issue 24 of
 # github.com/XLabs-AI/x-flux; in torchtitan's log on an H100, github.com/dudeperf3ct/minicode-llm,
@@ -216,61 +180,17 @@ H100_MEMORY_BYTES = int(79.18 * GIB)
 # Peaks are dense bf16 with fp32 accumulation, without sparsity. Peaks, memory and links are those
 # of Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering, compute/accelerator
 # and network), as are the best measured matmuls; other sources stand at their line.
-_LIST = (
-    _chip(
-        "A100-SXM-80GB",
-        312,
-        A100_MEMORY_BYTES,
-        2039,
-        _nvlink(3, 300),
-        between=HDR,
-        matmul_efficiency=271.2 / 312,
-    ),
-    _chip(
-        "A100-SXM-40GB",
-        312,
-        40 * GB,
-        1555,
-        _nvlink(3, 300),
-        between=HDR,
-        matmul_efficiency=271.2 / 312,
-    ),
-    _chip(
-        "H100-SXM",
-        989.4,
-        H100_MEMORY_BYTES,
-        3350,
-        _nvlink(4, 450),
-        between=NDR,
-        matmul_efficiency=794.5 / 989.4,
-        **_HOPPER,
-    ),
+_CHIPS = (
+    _chip("A100-SXM-80GB", 312, A100_MEMORY_BYTES, 2039, _nvlink(3, 300), **_AMPERE),
+    _chip("A100-SXM-40GB", 312, 40 * GB, 1555, _nvlink(3, 300), **_AMPERE),
+    _chip("H100-SXM", 989.4, H100_MEMORY_BYTES, 3350, _nvlink(4, 450), **_HOPPER),
     # An H100 whose NVLink is cut to 400 GB/s in all, 200 one way (DeepSeek-AI 2025,
     # arXiv:2505.09343, section 4.1), with 400 Gb/s of InfiniBand for each GPU.
-    _chip(
-        "H800-SXM",
-        989.4,
-        H100_MEMORY_BYTES,
-        3350,
-        _nvlink(4, 200),
-        between=NDR,
-        matmul_efficiency=794.5 / 989.4,
-        **_HOPPER,
-    ),
+    _chip("H800-SXM", 989.4, H100_MEMORY_BYTES, 3350, _nvlink(4, 200), **_HOPPER),
     # github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, 500 W.
-    _chip(
-        "H100-SXM-500W",
-        989.4,
-        96 * GB,
-        2400,
-        _nvlink(4, 450),
-        between=NDR,
-        matmul_efficiency=794.5 / 989.4,
-        **_HOPPER | {"layer_efficiency": H100_500W_LAYER_EFFICIENCY},
-    ),
-    # H200 and B200: not measured in the source, the H100's efficiencies are assumed.
-    _chip("H200-SXM", 989.4, 141 * GB, 4800, _nvlink(4, 450), between=NDR, **_HOPPER),
-    _chip("B200-SXM", 2250, 180 * GB, 8000, _nvlink(5, 900), between=NDR, **_HOPPER),
+    _chip("H100-SXM-500W", 989.4, 96 * GB, 2400, _nvlink(4, 450), **_H100_500W),
+    _chip("H200-SXM", 989.4, 141 * GB, 4800, _nvlink(4, 450), **_LATER),
+    _chip("B200-SXM", 2250, 180 * GB, 8000, _nvlink(5, 900), **_LATER),
     # NVIDIA Ada whitepaper, appendix A: 330.3 TFLOP/s is fp16 with fp16 accumulation.
     _chip("RTX4090", 165.2, 24 * GB, 1008, PCIE4),
     _chip("L40S", 362, 48 * GB, 864, PCIE4),
@@ -279,7 +199,7 @@ _LIST = (
     _chip("TPUv5p", 459, 95 * GB, 2765, Link("ICI, one link", 90e9, NVLINK_LATENCY_S)),
 )
 
-ACCELERATORS = {chip.name: chip for chip in _LIST}
+ACCELERATORS = {chip.name: chip for chip in _CHIPS}
 
 
 def accelerator(name: str) -> Accelerator:
@@ -291,7 +211,6 @@ def accelerator(name: str) -> Accelerator:
 # --- Clusters: how many accelerators, and the links between them ---
 
 
-@checked
 @dataclass(frozen=True)
 class Cluster:
     """`nodes` machines with `gpus_per_node` accelerators.
@@ -304,21 +223,17 @@ class Cluster:
     """
 
     accelerator: Accelerator
-    nodes: int = 1
-    gpus_per_node: int = 8
+    nodes: Count = 1
+    gpus_per_node: Count = 8
     inside: Link = DERIVED
     between: Link | None = None
-    matmul_efficiency: float = DERIVED
-    gpu_hour_usd: float = 2.0
+    matmul_efficiency: Fraction = DERIVED
+    gpu_hour_usd: NotNegative = 2.0
 
     def __post_init__(self) -> None:
-        whole("nodes", self.nodes)
-        whole("gpus_per_node", self.gpus_per_node)
         chip = self.accelerator
         derive(self, inside=chip.inside, between=chip.between)
         derive(self, matmul_efficiency=chip.matmul_efficiency)
-        fraction("matmul_efficiency", self.matmul_efficiency)
-        number("gpu_hour_usd", self.gpu_hour_usd, least=0)
         if self.nodes > 1 and self.between is None:
             raise ValueError(
                 f"nodes {self.nodes} of {self.accelerator.name} have no link between them: "
@@ -335,14 +250,12 @@ class Cluster:
         """What one accelerator computes in large matmuls: peak × matmul_efficiency."""
         return self.accelerator.peak_flop_per_s * self.matmul_efficiency
 
-    def link(self, group: int, stride: int = 1) -> Link:
+    def link(self, group: Count, stride: Count = 1) -> Link:
         """The slowest link inside every group of ranks r, r + stride, … of `group` members.
 
         `inside` when all such groups lie within a node: group × stride divides gpus_per_node, or
         there is one node only. Raises ValueError for a group larger than the cluster.
         """
-        whole("group", group)
-        whole("stride", stride)
         if group > 1 and group * stride > self.world:
             raise ValueError(
                 f"group {group} with stride {stride} needs {group * stride} accelerators and the "
@@ -351,12 +264,5 @@ class Cluster:
         within = group == 1 or self.nodes == 1 or self.gpus_per_node % (group * stride) == 0
         return self.inside if within or self.between is None else self.between
 
-    def explain(self) -> str:
-        """The cluster in one line, and the data sheet of its accelerator."""
-        price = f"{self.gpu_hour_usd:g} USD per accelerator and hour"
-        size = f"{self.nodes} nodes × {self.gpus_per_node} = {self.world} accelerators, {price}"
-        links = f"links: {self.inside.explain()}"
-        if self.between is not None:
-            links += f"; {self.between.explain()}"
-        reached = f"matmuls reach {self.matmul_flop_per_s / 1e12:.0f} TFLOP/s"
-        return "\n".join([size, links, reached, self.accelerator.explain()])
+
+check_public(globals())

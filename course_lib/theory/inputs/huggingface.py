@@ -11,13 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.model_types import (
-    MODEL_TYPES,
-    all_keys,
-    json_told,
-    nearest_type,
-)
+from course_lib.checked import check_public
+from course_lib.theory.inputs.model_types import MODEL_TYPES, all_keys, json_told, nearest_type
 from course_lib.theory.inputs.models import Constants, of_configuration
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import told
@@ -42,7 +37,6 @@ class Configuration:
     constants: Constants = field(default_factory=dict)
 
 
-@checked
 def configuration(values: Mapping[str, Any]) -> Configuration:
     """The shape behind the entries of a configuration; of a model with images, its text part.
 
@@ -136,7 +130,7 @@ def read_configuration(path: str | os.PathLike[str]) -> Configuration:
     try:
         if place.is_dir():
             place /= FILE_NAME
-        return configuration(_entries(_content(place)))
+        return configuration(_entries(place))
     except OSError as error:
         words = f"{error.strerror}: give a file that can be read"
         raise ValueError(f"{told(str(place))}: {words}") from error
@@ -144,8 +138,8 @@ def read_configuration(path: str | os.PathLike[str]) -> Configuration:
         raise ValueError(f"{told(str(place))}: {error}") from error
 
 
-def _content(place: Path) -> bytes:
-    """The bytes of a file that is neither absurdly long nor a device, which might never end."""
+def _entries(place: Path) -> dict[str, Any]:
+    """The JSON object in a file that is neither absurdly long nor a device, without an end."""
     if not place.is_file():
         raise ValueError(
             f"there is no such file: download the model's {FILE_NAME} from its page at "
@@ -158,11 +152,6 @@ def _content(place: Path) -> bytes:
             f"more than {MOST_BYTES:,} bytes are no configuration: give the model's {FILE_NAME}, "
             "not its weights or its tokenizer"
         )
-    return content
-
-
-def _entries(content: bytes) -> dict[str, Any]:
-    """The JSON object in the bytes of a file."""
     try:
         entries = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -173,3 +162,6 @@ def _entries(content: bytes) -> dict[str, Any]:
             f"{FILE_NAME}"
         )
     return entries
+
+
+check_public(globals())

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from course_lib.checked import checked
+from course_lib.checked import Count, NotNegative, check_public
 from course_lib.theory.inputs.hardware import ACCELERATORS, ATTENTION_KERNELS, Cluster
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import MIXED_16, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GB
-from course_lib.validation import DERIVED, choice, derive, flag, number, whole
+from course_lib.validation import DERIVED, choice, derive
 
 GPUS_PER_NODE = 8
 
@@ -25,7 +25,6 @@ class Tokens:
     outside: int
 
 
-@checked
 @dataclass(frozen=True)
 class Job:
     """The one input of everything that asks about a whole training step.
@@ -95,7 +94,6 @@ class Job:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@checked
 @dataclass(frozen=True)
 class Framework:
     """Fields of Recipe and Layout as a framework sets them, by name.
@@ -109,16 +107,10 @@ class Framework:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     layout: Mapping[str, Any] = field(default_factory=dict)
     pipelined: Mapping[str, Any] = field(default_factory=dict)
-    buffers_bytes: int = 0
-    attention_kernel: str = "flash-2"
+    buffers_bytes: NotNegative = 0
+    attention_kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2"
     overlap: Mapping[str, float] = field(default_factory=dict)
-    token_nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        number("buffers_bytes", self.buffers_bytes, least=0)
-        choice("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)
-        if self.token_nodes is not None:
-            whole("token_nodes", self.token_nodes)
+    token_nodes: Count | None = None
 
 
 # Gradients in fp32 add up as they are: no recipe's second buffer beside them.
@@ -141,12 +133,10 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         ),
         # github.com/Lightning-AI/lightning-thunder, benchmark_litgpt.py: bf16 everywhere.
         "thunder": Framework(
-            recipe=_TORCH | {"optimizer": "adamw-bf16", "update": "foreach", "fused_norms": False},
+            recipe=_TORCH | {"optimizer": "adamw-bf16", "update": "foreach", "fused_norms": False}
         ),
         # github.com/pytorch/torchtune, recipes/configs: bf16 everywhere, AdamW with fused=True.
-        "torchtune": Framework(
-            recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False},
-        ),
+        "torchtune": Framework(recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False}),
         # github.com/NVIDIA-NeMo/Automodel, components/distributed: FSDP2. components/moe: DeepEP
         # sends a token once to a node, and in its benchmarks FakeBalancedGate gives a token
         # neighbouring experts, which lie on one node.
@@ -177,17 +167,15 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 _COMPILED = {"fused_norms": True, "fused_swiglu": True}
 
 
-@checked
 def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
-    """The job with the choices of framework `name`, under torch.compile if `compiled`.
-
-    Raises ValueError for an unknown framework.
-    """
+    """The job with the choices of framework `name`, under torch.compile if `compiled`."""
     choice("framework", name, FRAMEWORKS)
-    flag("compiled", compiled)
     its = FRAMEWORKS[name]
     recipe = {**its.recipe, **(_COMPILED if compiled else _NOTHING)}
     layout = {**its.layout, **(its.pipelined if job.layout.pp > 1 else _NOTHING)}
     if job.layout.zero_stage < 3:
         layout.pop("reshard", None)
     return replace(job, recipe=replace(job.recipe, **recipe), layout=replace(job.layout, **layout))
+
+
+check_public(globals())

@@ -1,27 +1,25 @@
 """How a model is spread over GPUs: the parallel degrees, the batch and the pipeline's schedule."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, check_public
 from course_lib.theory.inputs.schedule_rules import (
     MOST_CHUNKS,
     MOST_STAGES,
     SCHEDULES,
     Moments,
     check_schedule,
-    chunks_in_flight,
-    chunks_on_a_stage,
     full_moments,
     stage_chunks,
-    stage_of_chunk,
 )
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.validation import choice, divisible, flag, told, whole
+from course_lib.validation import divisible, told, whole
 
-_DEGREES = ("dp", "tp", "pp", "cp", "ep")
+ZeroStage = Annotated[int, partial(whole, least=0, most=3)]
 
 
-@checked
 @dataclass(frozen=True)
 class Layout:
     """Parallel degrees, ZeRO stage, micro-batches and pipeline schedule.
@@ -48,42 +46,29 @@ class Layout:
     Raises ValueError for degrees that do not divide and schedules that cannot run.
     """
 
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    zero_stage: int = 0
+    dp: Count = 1
+    tp: Count = 1
+    pp: Annotated[int, partial(whole, most=MOST_STAGES)] = 1
+    cp: Count = 1
+    ep: Count = 1
+    zero_stage: ZeroStage = 0
     sequence_parallel: bool = False
-    micro_batch: int = 1
-    accumulation: int = 1
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    group: int | None = None
-    stage_layers: tuple[int, ...] | None = None
-    shard_group: int | None = None
+    micro_batch: Count = 1
+    accumulation: Count = 1
+    schedule: Annotated[str, SCHEDULES] = "1f1b"
+    virtual_stages: Count = 1
+    group: Count | None = None
+    stage_layers: tuple[CountOrZero, ...] | None = None
+    shard_group: Count | None = None
     reshard: bool = True
-    reduce: str | None = None
+    reduce: Annotated[str | None, ("micro-batch", "group", "update")] = None
     keep_gathered: bool = False
     keep_outputs: bool = False
 
     def __post_init__(self) -> None:
-        for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
-            whole(name, getattr(self, name))
-        whole("pp", self.pp, most=MOST_STAGES)
         whole("pp*virtual_stages", self.chunks, most=MOST_CHUNKS)
-        whole("zero_stage", self.zero_stage, least=0, most=3)
-        flag("sequence_parallel", self.sequence_parallel)
-        flag("keep_gathered", self.keep_gathered)
-        flag("keep_outputs", self.keep_outputs)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
-        self._check_sharding()
-        self._check_schedule()
-        self._check_stage_layers()
-
-    def _check_sharding(self) -> None:
         if self.shard_group is not None:
-            whole("shard_group", self.shard_group)
             divisible("dp*cp", self.dp * self.cp, "shard_group", self.shard_group)
             divisible("shard_group", self.shard_group, "ep", self.ep)
         if self.shard_groups > 1 and not self.zero_stage:
@@ -91,17 +76,19 @@ class Layout:
                 f"shard_group {self.shard_group} has nothing to shard with zero_stage 0: set "
                 "zero_stage=1, 2 or 3, or leave shard_group out"
             )
-        flag("reshard", self.reshard)
-        if self.reduce is not None:
-            choice("reduce", self.reduce, ("micro-batch", "group", "update"))
         if not self.reshard and self.zero_stage < 3:
             raise ValueError(
                 f"reshard False keeps gathered weights, and zero_stage {self.zero_stage} gathers "
                 "none: set zero_stage=3, or reshard=True"
             )
+        self._check_schedule()
+        if self.stage_layers is not None and len(self.stage_layers) != self.chunks:
+            raise ValueError(
+                f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
+                f"give {self._pieces} = {self.chunks}"
+            )
 
     def _check_schedule(self) -> None:
-        choice("schedule", self.schedule, SCHEDULES)
         if (self.virtual_stages > 1) != (self.schedule == "interleaved"):
             raise ValueError(
                 f"virtual_stages {self.virtual_stages} does not go with schedule "
@@ -113,17 +100,6 @@ class Layout:
             raise ValueError(
                 f"reduce 'group' needs groups of micro-batches, which {self.schedule!r} has not: "
                 "set schedule='interleaved', or reduce='micro-batch' or 'update'"
-            )
-
-    def _check_stage_layers(self) -> None:
-        if self.stage_layers is None:
-            return
-        for chunk, layers in enumerate(self.stage_layers):
-            whole(f"stage_layers[{chunk}]", layers, least=0)
-        if len(self.stage_layers) != self.chunks:
-            raise ValueError(
-                f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
-                f"give {self._pieces} = {self.chunks}"
             )
 
     @property
@@ -139,7 +115,7 @@ class Layout:
     @property
     def chunks(self) -> int:
         """Pieces into which the layers are cut: pp · virtual_stages, 2 pp under "zbv"."""
-        return self.pp * chunks_on_a_stage(self.schedule, self.virtual_stages)
+        return self.pp * (2 if self.schedule == "zbv" else self.virtual_stages)
 
     @property
     def _pieces(self) -> str:
@@ -182,7 +158,6 @@ class Layout:
         """Whether whole gradients add up over micro-batches although ZeRO shards them."""
         return self.zero_stage >= 2 and self.reduces != "micro-batch" and self.accumulation > 1
 
-    @checked
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
         """Raise ValueError unless `shape`, and a `sequence` if given, can be cut like this.
 
@@ -196,36 +171,29 @@ class Layout:
         else:
             divisible("kv_heads", shape.kv_heads, "tp", self.tp)
         divisible("ffn", shape.ffn, "tp", self.tp)
-        self._check_experts(shape)
+        if shape.experts:
+            divisible("experts", shape.experts, "ep", self.ep)
+            divisible("expert_ffn", shape.expert_width, "tp", self.tp)
+        elif self.ep > 1:
+            raise ValueError(f"ep {self.ep} has no experts to spread in this model: set ep=1")
         self.check_chunks(shape)
         if sequence is not None:
             self.check_sequence(sequence)
 
-    def check_sequence(self, sequence: int) -> None:
+    def check_sequence(self, sequence: Count) -> None:
         """Raise ValueError unless cp, and tp under sequence parallelism, divide `sequence`."""
-        whole("sequence", sequence)
         divisible("sequence", sequence, "cp", self.cp)
         if self.sequence_parallel:
             divisible("sequence/cp", sequence // self.cp, "tp", self.tp)
 
-    def _check_experts(self, shape: TransformerShape) -> None:
-        if not shape.experts:
-            if self.ep > 1:
-                raise ValueError(f"ep {self.ep} has no experts to spread in this model: set ep=1")
-            return
-        divisible("experts", shape.experts, "ep", self.ep)
-        divisible("expert_ffn", shape.expert_width, "tp", self.tp)
-
-    def check_world(self, world: int) -> None:
+    def check_world(self, world: Count) -> None:
         """Raise ValueError unless dp·tp·pp·cp is exactly `world` GPUs."""
-        whole("world", world)
         if self.world != world:
             raise ValueError(
                 f"world {world} is not dp*tp*pp*cp = {self.dp}*{self.tp}*{self.pp}*{self.cp} = "
                 f"{self.world}: change a degree, or take {self.world} GPUs"
             )
 
-    @checked
     def check_chunks(self, shape: TransformerShape) -> None:
         """Raise ValueError unless all layers are dealt out, one to each chunk without a list."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
@@ -249,7 +217,6 @@ class Layout:
 
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
-        self.check_chunks(shape)
         whole("chunk", chunk, least=0, most=self.chunks - 1)
         if self.stage_layers is not None:
             start = sum(self.stage_layers[:chunk])
@@ -258,19 +225,18 @@ class Layout:
         start = chunk * each + min(chunk, extra)
         return start, start + each + (chunk < extra)
 
-    def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
-        """The layers of one chunk by kind, (a layer, how many are like it)."""
-        start, stop = self.layer_slice(shape, chunk)
-        return shape.layer_kinds(start, stop)
-
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
         """Chunks held by one pipeline rank, see `schedule_rules`: stage, stage + pp, …"""
         return stage_chunks(self.schedule, self.pp, stage, self.virtual_stages)
 
     def stage_of(self, chunk: int) -> int:
-        """The pipeline rank that holds a chunk; of the two in DualPipe, the first direction's."""
+        """The pipeline rank that holds a chunk: chunk % pp, and under "zbv" down and up.
+
+        Of the two in DualPipe it is the first direction's.
+        """
         whole("chunk", chunk, least=0, most=self.chunks - 1)
-        return stage_of_chunk(self.schedule, self.pp, chunk)
+        turn, stage = divmod(chunk, self.pp)
+        return self.pp - 1 - stage if self.schedule == "zbv" and turn else stage
 
     def holds_ends(self, stage: int) -> tuple[bool, bool]:
         """Whether pipeline rank `stage` has the embedding, and whether it has the head."""
@@ -284,8 +250,9 @@ class Layout:
 
     def in_flight(self, stage: int) -> dict[int, int]:
         """Micro-batches whose activations `stage` holds of each of its chunks at its first peak."""
-        sizes = (self.pp, self.accumulation, self.virtual_stages)
-        return chunks_in_flight(self.schedule, *sizes, stage=stage, group=self.group)
+        changes, _ = next(self.full_moments(stage))
+        chunks = self.stage_chunks(stage)
+        return {chunks[place]: count for place, count in changes}
 
     def full_moments(self, stage: int) -> Moments:
         """When `stage` may hold most, as `schedule_rules.full_moments` lists it."""
@@ -294,3 +261,6 @@ class Layout:
 
 
 ALONE = Layout()  # one GPU
+
+
+check_public(globals())

@@ -9,12 +9,13 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import choice, divisible, told
+from course_lib.validation import divisible, told
 
 _REQUIRED = object()
 
@@ -37,7 +38,7 @@ class _Key:
         """The one of its two names that `values` has."""
         return self.or_name if self.name not in values and self.or_name in values else self.name
 
-    def value(self, values: Mapping[str, Any]) -> Any:
+    def __call__(self, values: Mapping[str, Any]) -> Any:
         """The entry of `values`, or the default; ValueError for a missing or a wrong one."""
         name = self.name_in(values)
         if name not in values:
@@ -65,11 +66,10 @@ def json_told(value: object) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(repr(value)) or told(value)
 
 
-# What an entry says about a field: a key, a function of the whole configuration, or a value.
-_Rule = _Key | Callable[[Mapping[str, Any]], Any] | str | int | bool | None
+# What gives a field: a key, another function of the whole configuration, or a value.
+_Rule = Callable[[Mapping[str, Any]], Any] | str | int | bool | None
 
 
-@checked
 @dataclass(frozen=True)
 class ModelType:
     """The rules for fields of TransformerShape, and `only`: keys that must have this value.
@@ -80,12 +80,6 @@ class ModelType:
     fields: Mapping[str, _Rule]
     only: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        sizes = [one.name for one in fields(TransformerShape)]
-        for name in self.fields:
-            choice("field", name, sizes)
-
-    @checked
     def shape(self, values: Mapping[str, Any]) -> TransformerShape:
         """The shape; ValueError for a missing or wrong key and for sizes that do not fit."""
         for name, expected in self.only.items():
@@ -94,24 +88,20 @@ class ModelType:
                     f"{name} {json_told(values[name])} means other matrices than can be counted "
                     f"here: only {json.dumps(expected)} is read"
                 )
-        sizes, names = {}, {}
+        sizes: dict[str, Any] = {}
+        names: dict[str, str] = {}
         for field_name, rule in self.fields.items():
-            sizes[field_name], name = _resolve(rule, values)
-            names[field_name] = name or field_name
+            read = _Read(values)
+            sizes[field_name] = rule(read) if callable(rule) else rule
+            names[field_name] = read.last or field_name
+        if sizes.get("attention_biases") == ("all" if sizes["biases"] else "none"):
+            sizes["attention_biases"] = None  # a default that is spelled out
+        if sizes.get("expert_ffn") and not sizes.get("dense_layers"):
+            sizes["ffn"] = sizes["expert_ffn"]  # no layer uses the other one
         try:
-            return TransformerShape(**_fitted(sizes))
+            return TransformerShape(**sizes)
         except ValueError as error:
             raise ValueError(_renamed(str(error), names, values)) from error
-
-
-def _resolve(rule: _Rule, values: Mapping[str, Any]) -> tuple[Any, str]:
-    """What a rule says, and the last entry that it read; "" for none."""
-    if isinstance(rule, _Key):
-        return rule.value(values), rule.name_in(values)
-    if not callable(rule):
-        return rule, ""
-    read = _Read(values)
-    return rule(read), read.last
 
 
 class _Read(dict[str, Any]):
@@ -137,7 +127,6 @@ def _renamed(sentence: str, names: Mapping[str, str], values: Mapping[str, Any])
     return renamed + "".join(f" ({name} is not there, and has its default)" for name in absent)
 
 
-@checked
 def all_keys(values: Mapping[str, Any]) -> str:
     """The keys whose entry is something, those of nested objects as well, as one text."""
     return " ".join(
@@ -147,7 +136,6 @@ def all_keys(values: Mapping[str, Any]) -> str:
     )
 
 
-@checked
 def nearest_type(values: Mapping[str, Any]) -> str:
     """The one of MODEL_TYPES that is most like a configuration of another type.
 
@@ -185,18 +173,9 @@ def nearest_type(values: Mapping[str, Any]) -> str:
     return max(MODEL_TYPES, key=likeness)
 
 
-def _fitted(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The sizes, without those that no layer uses and without a default that is spelled out."""
-    if sizes.get("attention_biases") == ("all" if sizes["biases"] else "none"):
-        sizes["attention_biases"] = None
-    if sizes.get("expert_ffn") and not sizes.get("dense_layers"):
-        sizes["ffn"] = sizes["expert_ffn"]
-    return sizes
-
-
 def _biased(key: _Key, places: str = "all") -> Callable[[Mapping[str, Any]], str]:
     """attention_biases: `places` under the flag, else none."""
-    return lambda values: places if key.value(values) else "none"
+    return lambda values: places if key(values) else "none"
 
 
 def _first_dense(values: Mapping[str, Any]) -> int:
@@ -213,8 +192,7 @@ def _first_dense(values: Mapping[str, Any]) -> int:
 def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
     """Its one shared expert is as wide as so many routed ones."""
     name, by_name = "shared_expert_intermediate_size", "moe_intermediate_size"
-    shared = _Key(name, 5632, least=0).value(values)
-    width = _Key(by_name, 1408).value(values)
+    shared, width = _Key(name, 5632, least=0)(values), _Key(by_name, 1408)(values)
     divisible(name, shared, by_name, width)
     return int(shared // width)
 
@@ -222,27 +200,32 @@ def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
 def _latents(values: Mapping[str, Any]) -> LatentAttention:
     """DeepSeek-V2's and V3's latent attention, whose defaults are the same."""
     return LatentAttention(
-        q_rank=_Key("q_lora_rank", 1536, nullable=True).value(values),
-        kv_rank=_Key("kv_lora_rank", 512).value(values),
-        nope_dim=_Key("qk_nope_head_dim", 128).value(values),
-        rope_dim=_Key("qk_rope_head_dim", 64).value(values),
-        value_dim=_Key("v_head_dim", 128).value(values),
+        q_rank=_Key("q_lora_rank", 1536, nullable=True)(values),
+        kv_rank=_Key("kv_lora_rank", 512)(values),
+        nope_dim=_Key("qk_nope_head_dim", 128)(values),
+        rope_dim=_Key("qk_rope_head_dim", 64)(values),
+        value_dim=_Key("v_head_dim", 128)(values),
     )
+
+
+def _four_times(name: str, of: str) -> Callable[[Mapping[str, Any]], int]:
+    """The entry `name`, by default four times the entry `of`."""
+    return lambda values: _Key(name, None)(values) or 4 * int(_Key(of)(values))
 
 
 def _falcon_kv_heads(values: Mapping[str, Any]) -> int | None:
     """One head for all queries (multi-query), unless a newer Falcon names its number."""
-    grouped = _Key("new_decoder_architecture", default=False).value(values)
-    if _Key("multi_query", default=True).value(values) and not grouped:
+    grouped = _Key("new_decoder_architecture", default=False)(values)
+    if _Key("multi_query", default=True)(values) and not grouped:
         return 1
-    return _Key("num_kv_heads", None).value(values)  # type: ignore[no-any-return]
+    return _Key("num_kv_heads", None)(values)  # type: ignore[no-any-return]
 
 
 def _falcon_norms(values: Mapping[str, Any]) -> int:
     """One norm for attention and MLP side by side; two in a newer Falcon unless it says one."""
-    if _Key("new_decoder_architecture", default=False).value(values):
-        return _Key("num_ln_in_parallel_attn", None).value(values) or 2
-    return 1 if _Key("parallel_attn", default=True).value(values) else 2
+    if _Key("new_decoder_architecture", default=False)(values):
+        return _Key("num_ln_in_parallel_attn", None)(values) or 2
+    return 1 if _Key("parallel_attn", default=True)(values) else 2
 
 
 _SIZES: dict[str, _Rule] = {
@@ -304,53 +287,55 @@ _DEEPSEEK = _PLAIN | {
     "attention_biases": None,
     "experts": _Key("n_routed_experts"),
     "top_k": _Key("num_experts_per_tok"),
-    "shared_experts": lambda values: _Key("n_shared_experts", None, least=0).value(values) or 0,
+    "shared_experts": lambda values: _Key("n_shared_experts", None, least=0)(values) or 0,
     "expert_ffn": _Key("moe_intermediate_size"),
     "dense_layers": _Key("first_k_dense_replace", 0, least=0),
     "mla": _latents,
 }
 _DEEPSEEK_ONLY = {"moe_layer_freq": 1, "attention_bias": False, "mlp_bias": False}
+_MOE_ONLY = {"decoder_sparse_step": 1}
+
+
+def _like(
+    family: Mapping[str, _Rule], only: Mapping[str, Any] = MappingProxyType({}), **different: _Rule
+) -> ModelType:
+    """A type with the rules of a family but for those that are different."""
+    return ModelType({**family, **different}, only)
+
 
 MODEL_TYPES: Mapping[str, ModelType] = {
-    "llama": ModelType(_LLAMA),
-    "mistral": ModelType(_MISTRAL),
-    "mixtral": ModelType(
-        _MISTRAL
-        | {"experts": _Key("num_local_experts", 8), "top_k": _Key("num_experts_per_tok", 2)}
+    "llama": _like(_LLAMA),
+    "mistral": _like(_MISTRAL),
+    "mixtral": _like(
+        _MISTRAL, experts=_Key("num_local_experts", 8), top_k=_Key("num_experts_per_tok", 2)
     ),
-    "qwen2": ModelType(_QWEN2),
-    "qwen2_moe": ModelType(
-        _QWEN2
-        | _QWEN_MIXTURE
-        | {
-            "kv_heads": _kv_heads(16),
-            "attention_biases": _biased(_Key("qkv_bias", default=True), "qkv"),
-            "experts": _Key("num_experts"),
-            "shared_experts": _shared_of_qwen2_moe,
-            "shared_gate": True,
-        },
-        only={"decoder_sparse_step": 1},
+    "qwen2": _like(_QWEN2),
+    "qwen2_moe": _like(
+        _QWEN2 | _QWEN_MIXTURE,
+        _MOE_ONLY,
+        kv_heads=_kv_heads(16),
+        attention_biases=_biased(_Key("qkv_bias", default=True), "qkv"),
+        experts=_Key("num_experts"),
+        shared_experts=_shared_of_qwen2_moe,
+        shared_gate=True,
     ),
-    "qwen3": ModelType(_QWEN3),
-    "qwen3_moe": ModelType(
-        _QWEN3
-        | _QWEN_MIXTURE
-        | {
-            "kv_heads": _kv_heads(4),
-            "head_dim": _HEAD_DIM,
-            "experts": _Key("num_experts", or_name="num_local_experts"),
-        },
-        only={"decoder_sparse_step": 1},
+    "qwen3": _like(_QWEN3),
+    "qwen3_moe": _like(
+        _QWEN3 | _QWEN_MIXTURE,
+        _MOE_ONLY,
+        kv_heads=_kv_heads(4),
+        head_dim=_HEAD_DIM,
+        experts=_Key("num_experts", or_name="num_local_experts"),
     ),
-    "deepseek_v2": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),
-    "deepseek_v3": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),
-    "kimi_k2": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),  # DeepSeek-V3's modules, other sizes
+    "deepseek_v2": _like(_DEEPSEEK, _DEEPSEEK_ONLY),
+    "deepseek_v3": _like(_DEEPSEEK, _DEEPSEEK_ONLY),
+    "kimi_k2": _like(_DEEPSEEK, _DEEPSEEK_ONLY),  # DeepSeek-V3's modules, other sizes
     "gpt2": ModelType(
         {
             "layers": _Key("n_layer"),
             "hidden": _Key("n_embd"),
             "heads": _Key("n_head"),
-            "ffn": lambda values: _Key("n_inner", None).value(values) or 4 * _width(values),
+            "ffn": _four_times("n_inner", "n_embd"),
             "vocab": _Key("vocab_size"),
             "context": _Key("n_positions"),
             "biases": True,
@@ -358,60 +343,45 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         },
         only={"add_cross_attention": False},
     ),
-    "gpt_neox": ModelType(
-        _SIZES
-        | {
-            "biases": True,
-            "attention_biases": _biased(_Key("attention_bias", default=True)),
-            "tied_embeddings": _tied(default=False),
-        }
+    "gpt_neox": _like(
+        _SIZES,
+        biases=True,
+        attention_biases=_biased(_Key("attention_bias", default=True)),
+        tied_embeddings=_tied(default=False),
     ),
-    "gemma": ModelType(_GEMMA),
-    "gemma2": ModelType(_GEMMA2),
-    "gemma3_text": ModelType(
-        _GEMMA2
-        | {
-            "qk_norm": "head",
-            # A model with images names in its text_config only what is not the default.
-            "heads": _Key("num_attention_heads", 8),
-            "vocab": _Key("vocab_size", 262208),
-            "context": _Key("max_position_embeddings", 131072),
-        }
+    "gemma": _like(_GEMMA),
+    "gemma2": _like(_GEMMA2),
+    # A model with images names in its text_config only what is not the default.
+    "gemma3_text": _like(
+        _GEMMA2,
+        qk_norm="head",
+        heads=_Key("num_attention_heads", 8),
+        vocab=_Key("vocab_size", 262208),
+        context=_Key("max_position_embeddings", 131072),
     ),
-    "phi3": ModelType(_PLAIN),
-    "olmo": ModelType(_OLMO),
-    "olmo2": ModelType(_OLMO2),
-    "olmo3": ModelType(_OLMO2),
-    "olmoe": ModelType(
-        _OLMO2 | {"experts": _Key("num_experts", 64), "top_k": _Key("num_experts_per_tok", 8)}
+    "phi3": _like(_PLAIN),
+    "olmo": _like(_OLMO),
+    "olmo2": _like(_OLMO2),
+    "olmo3": _like(_OLMO2),
+    "olmoe": _like(_OLMO2, experts=_Key("num_experts", 64), top_k=_Key("num_experts_per_tok", 8)),
+    "granite": _like(_LLAMA),
+    "smollm3": _like(_LLAMA, kv_heads=_kv_heads(4), tied_embeddings=_tied(default=True)),
+    "starcoder2": _like(
+        _SIZES,
+        kv_heads=_kv_heads(2),
+        biases=_Key("use_bias", default=True),
+        tied_embeddings=_tied(default=True),
     ),
-    "granite": ModelType(_LLAMA),
-    "smollm3": ModelType(
-        _LLAMA | {"kv_heads": _kv_heads(4), "tied_embeddings": _tied(default=True)}
-    ),
-    "starcoder2": ModelType(
-        _SIZES
-        | {
-            "kv_heads": _kv_heads(2),
-            "biases": _Key("use_bias", default=True),
-            "tied_embeddings": _tied(default=True),
-        }
-    ),
-    "falcon": ModelType(
-        _SIZES
-        | {
-            "ffn": lambda values: (
-                _Key("ffn_hidden_size", None).value(values) or 4 * _Key("hidden_size").value(values)
-            ),
-            "context": _Key("max_position_embeddings", 2048),
-            "kv_heads": _falcon_kv_heads,
-            "biases": _Key("bias", default=False),
-            "layer_norms": _falcon_norms,
-            "tied_embeddings": _tied(default=True),
-        }
+    "falcon": _like(
+        _SIZES,
+        ffn=_four_times("ffn_hidden_size", "hidden_size"),
+        context=_Key("max_position_embeddings", 2048),
+        kv_heads=_falcon_kv_heads,
+        biases=_Key("bias", default=False),
+        layer_norms=_falcon_norms,
+        tied_embeddings=_tied(default=True),
     ),
 }
 
 
-def _width(values: Mapping[str, Any]) -> int:
-    return int(_Key("n_embd").value(values))
+check_public(globals())

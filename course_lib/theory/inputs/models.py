@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import DERIVED, choice
+from course_lib.validation import choice
 
 
 def model(name: str) -> TransformerShape:
@@ -25,32 +25,22 @@ def _megatron(layers: int, hidden: int, heads: int) -> TransformerShape:
     return _gpt(layers, hidden, heads, context=2048, vocab=51200)
 
 
-def _llama(
-    layers: int,
-    hidden: int,
-    heads: int,
-    ffn: int,
-    context: int,
-    kv_heads: int = DERIVED,
-    vocab: int = 32000,
-    **more: Any,
-) -> TransformerShape:
-    return TransformerShape(
-        layers,
-        hidden,
-        heads,
-        ffn,
-        vocab,
-        context,
-        kv_heads,
-        mlp="swiglu",
-        norm="rmsnorm",
-        biases=False,
-        learned_positions=False,
-        tied_embeddings=False,
-        **more,
-    )
+_LLAMA_LIKE: Mapping[str, Any] = {
+    "mlp": "swiglu",
+    "norm": "rmsnorm",
+    "biases": False,
+    "learned_positions": False,
+    "tied_embeddings": False,
+}
 
+
+def _llama(
+    layers: int, hidden: int, heads: int, ffn: int, *, vocab: int = 32000, **more: Any
+) -> TransformerShape:
+    return TransformerShape(layers, hidden, heads, ffn, vocab, **_LLAMA_LIKE, **more)
+
+
+_V3_LATENTS = LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
 
 MODELS = {
     # Radford et al. 2019, table 2, with the sizes of the published config.json files: the paper's
@@ -94,7 +84,7 @@ MODELS = {
         shared_experts=1,
         expert_ffn=2048,
         dense_layers=3,
-        mla=LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
+        mla=_V3_LATENTS,
     ),
     # Smith et al. 2022, arXiv:2201.11990, section 2.2.
     "mt-nlg-530b": _megatron(105, 20480, 128),
@@ -184,13 +174,11 @@ CONSTANTS: Mapping[str, Constants] = {
 }
 
 
-@checked
 def of_shape(shape: TransformerShape) -> Constants:
     """Those of the preset with these sizes; nothing where there is none."""
     return next((CONSTANTS[name] for name, its in MODELS.items() if its == shape), {})
 
 
-@checked
 def of_configuration(values: Mapping[str, Any]) -> Constants:
     """Those among the entries of a configuration.
 
@@ -204,14 +192,12 @@ def of_configuration(values: Mapping[str, Any]) -> Constants:
     return {key: values[key] for key in KEYS if values.get(key) is not None}
 
 
-@checked
 def stretching(constants: Constants) -> tuple[Mapping[str, Any], str]:
     """How rotary positions are stretched to longer sequences, and by which method: "" for none."""
     scaling = constants.get("rope_scaling") or {}
     return scaling, scaling.get("rope_type", scaling.get("type", ""))
 
 
-@checked
 def untold(constants: Constants, methods: Sequence[str] = ()) -> Iterator[str]:
     """Lines on what a program with these constants may still lack; it knows `methods`."""
     if not constants:
@@ -221,3 +207,6 @@ def untold(constants: Constants, methods: Sequence[str] = ()) -> Iterator[str]:
         yield f"{family} computes more than is written here: compare its modeling_{family}.py"
     if method not in ("", *methods):
         yield f"rotary positions are not stretched here, as by {method}: only for long sequences"
+
+
+check_public(globals())

@@ -1,9 +1,11 @@
 """How a model is trained: precisions, optimizer, kernels, and what is thrown away or moved."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
-from course_lib.validation import choice, flag, number, whole
+from course_lib.checked import Count, check_public
+from course_lib.validation import number
 
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -56,73 +58,46 @@ class Recipe:
 
     BY_NAME: ClassVar[str] = "RECIPES[{0}]"
 
-    parameters: str = "bf16"
-    gradients: str = "bf16"
-    optimizer: str = "adamw"
+    parameters: Annotated[str, PRECISION_BYTES] = "bf16"
+    gradients: Annotated[str, PRECISION_BYTES] = "bf16"
+    optimizer: Annotated[str, OPTIMIZER_STATE_BYTES] = "adamw"
     master_copy: bool = True
     gradient_buffer: bool = False
-    compute: str | None = None  # as the parameters
-    gradient_life: str = "always"
-    update: str = "fused"
-    attention: str = "flash"
-    recompute: str = "none"
-    recompute_layers: int | None = None
-    loss: str = "in-place"
-    loss_chunks: int = 8
+    compute: Annotated[str | None, PRECISION_BYTES] = None  # as the parameters
+    gradient_life: Annotated[str, ("always", "backward")] = "always"
+    update: Annotated[str, UPDATES] = "fused"
+    attention: Annotated[str, ("flash", "standard")] = "flash"
+    recompute: Annotated[str, RECOMPUTE] = "none"
+    recompute_layers: Count | None = None
+    loss: Annotated[str, LOSSES] = "in-place"
+    loss_chunks: Count = 8
     dropout: bool = False
     fused_norms: bool = True
     fused_swiglu: bool = False
     repeat_kv: bool = False
-    imbalance: float = 1.0
-    gathering: str = "fsdp"
-    gathered_units: int = 2
+    imbalance: Annotated[float, partial(number, least=1)] = 1.0
+    gathering: Annotated[str, ("fsdp", "yafsdp")] = "fsdp"
+    gathered_units: Count = 2
     gradient_as_bucket_view: bool = False
-    offload: str = "none"
+    offload: Annotated[str, ("none", "optimizer")] = "none"
     fused_accumulation: bool = False
 
     def __post_init__(self) -> None:
-        choice("parameters", self.parameters, PRECISION_BYTES)
-        if self.compute is not None:
-            choice("compute", self.compute, PRECISION_BYTES)
-        choice("gradients", self.gradients, PRECISION_BYTES)
-        choice("optimizer", self.optimizer, OPTIMIZER_STATE_BYTES)
-        choice("attention", self.attention, ("flash", "standard"))
-        choice("gradient_life", self.gradient_life, ("always", "backward"))
-        choice("update", self.update, UPDATES)
-        choice("recompute", self.recompute, RECOMPUTE)
-        choice("loss", self.loss, LOSSES)
-        whole("loss_chunks", self.loss_chunks)
-        choice("gathering", self.gathering, ("fsdp", "yafsdp"))
-        choice("offload", self.offload, ("none", "optimizer"))
-        number("imbalance", self.imbalance, least=1)
-        whole("gathered_units", self.gathered_units)
-        for name, value in vars(self).items():
-            if isinstance(getattr(type(self), name), bool):
-                flag(name, value)
-        self._refuse_double_fp32()
-        if self.recompute_layers is not None:
-            whole("recompute_layers", self.recompute_layers)
-            if self.recompute == "none":
+        for copy, of in (("master_copy", "parameters"), ("gradient_buffer", "gradients")):
+            if getattr(self, copy) and getattr(self, of) == "fp32":
                 raise ValueError(
-                    f"recompute_layers {self.recompute_layers} has nothing to repeat with "
-                    "recompute 'none': set recompute='full', or leave recompute_layers out"
+                    f"{copy} True keeps a second fp32 copy of {of} that are fp32 already: "
+                    f"set {copy}=False"
                 )
+        if self.recompute_layers is not None and self.recompute == "none":
+            raise ValueError(
+                f"recompute_layers {self.recompute_layers} has nothing to repeat with "
+                "recompute 'none': set recompute='full', or leave recompute_layers out"
+            )
         if self.gathering == "yafsdp" and self.gathered_units != 2:
             raise ValueError(
                 f"gathered_units {self.gathered_units} is not what yafsdp does, which has two "
                 "buffers: set gathered_units=2, or gathering='fsdp'"
-            )
-
-    def _refuse_double_fp32(self) -> None:
-        if self.master_copy and self.parameters == "fp32":
-            raise ValueError(
-                "master_copy True keeps a second fp32 copy of parameters that are fp32 already: "
-                "set master_copy=False"
-            )
-        if self.gradient_buffer and self.gradients == "fp32":
-            raise ValueError(
-                "gradient_buffer True keeps a second fp32 copy of gradients that are fp32 already: "
-                "set gradient_buffer=False"
             )
 
     @property
@@ -167,3 +142,6 @@ RECIPES = {
     # PyTorch with neither autocast nor cast weights.
     "fp32-16": Recipe(parameters="fp32", gradients="fp32", master_copy=False),
 }
+
+
+check_public(globals())

@@ -1,9 +1,11 @@
 """The pipeline schedules there are, what each demands, and how many micro-batches it holds."""
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.validation import choice, divisible, text, whole
+from course_lib.checked import Count, Text, check_public
+from course_lib.validation import choice, divisible, whole
 
 # As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
 MOST_CHUNKS = 10_000
@@ -11,15 +13,14 @@ MOST_STAGES = 1024
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipe")
 
 
-@checked
 def check_schedule(
     name: str,
     stages: int,
     micro_batches: int,
-    virtual_stages: int = 1,
+    virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1,
     *,
     group: int | None = None,
-    words: tuple[str, str] = ("stages", "micro_batches"),
+    words: tuple[Text, ...] = ("stages", "micro_batches"),
 ) -> None:
     """Raise ValueError unless schedule `name` exists for these sizes.
 
@@ -34,12 +35,9 @@ def check_schedule(
     """
     whole("words", len(words), 2, 2)
     stages_word, batches_word = words
-    text("stages_word", stages_word)
-    text("batches_word", batches_word)
     choice("schedule", name, SCHEDULES)
     whole(stages_word, stages)
     whole(batches_word, micro_batches)
-    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
     if group is not None:
         _check_group(name, stages, micro_batches, group)
     if name == "interleaved" and group is None:
@@ -50,39 +48,22 @@ def check_schedule(
             "take schedule 'interleaved' or virtual_stages 1"
         )
     if name == "dualpipe":
-        _even(stages_word, stages)
-        _even(batches_word, micro_batches)
+        for word, value in ((stages_word, stages), (batches_word, micro_batches)):
+            if value % 2:
+                raise ValueError(
+                    f"{word} {value} is odd, and dualpipe works from both ends: take {value + 1}"
+                )
         whole(f"{batches_word} of dualpipe", micro_batches, least=2 * stages)
     if name == "zbv":
         whole(f"{batches_word} of zbv", micro_batches, least=2 * stages - 1)
 
 
-@checked
-def chunks_on_a_stage(name: str, virtual_stages: int = 1) -> int:
-    """Into how many pieces of the model each stage's part is cut: 2 in "zbv".
-
-    Otherwise `virtual_stages`; both chunks of a stage of "dualpipe" are whole parts.
-    """
-    choice("schedule", name, SCHEDULES)
-    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
-    return 2 if name == "zbv" else virtual_stages
-
-
-@checked
-def stage_of_chunk(name: str, stages: int, chunk: int) -> int:
-    """The stage on which piece `chunk` of the model lies: chunk % stages, in "zbv" down and up.
-
-    "dualpipe" has every piece on two stages, of which this is the one of the first direction.
-    """
-    choice("schedule", name, SCHEDULES)
-    whole("stages", stages)
-    whole("chunk", chunk, least=0)
-    turn, place = divmod(chunk, stages)
-    return stages - 1 - place if name == "zbv" and turn else place
-
-
-@checked
-def stage_chunks(name: str, stages: int, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:
+def stage_chunks(
+    name: Annotated[str, SCHEDULES],
+    stages: Count,
+    stage: int,
+    virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1,
+) -> tuple[int, ...]:
     """The pieces of the model that one stage holds: stage, stage + stages, …
 
     Two mirrored ones in "dualpipe", of as many as stages, and in "zbv", of twice as many. Sources:
@@ -90,9 +71,8 @@ def stage_chunks(name: str, stages: int, stage: int, virtual_stages: int = 1) ->
     arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies of the parameters); Qi et al. 2023,
     arXiv:2401.10241, section 6.
     """
-    whole("stages", stages)
     whole("stage", stage, least=0, most=stages - 1)
-    chunks = stages * chunks_on_a_stage(name, virtual_stages)
+    chunks = stages * (2 if name == "zbv" else virtual_stages)
     if name in ("dualpipe", "zbv"):
         return stage, chunks - 1 - stage
     return tuple(range(stage, chunks, stages))
@@ -115,37 +95,9 @@ def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None
         )
 
 
-def _even(word: str, value: int) -> None:
-    if value % 2:
-        raise ValueError(
-            f"{word} {value} is odd, and dualpipe works from both ends: take {value + 1}"
-        )
-
-
-@checked
-def chunks_in_flight(
-    name: str,
-    stages: int,
-    micro_batches: int,
-    virtual_stages: int = 1,
-    *,
-    stage: int = 0,
-    group: int | None = None,
-) -> dict[int, int]:
-    """Micro-batches whose activations `stage` holds of each of its chunks at its first peak.
-
-    The first of `full_moments`, whose docstring has the forms.
-    """
-    moments = full_moments(name, stages, micro_batches, virtual_stages, stage=stage, group=group)
-    first, _ = next(moments)
-    chunks = stage_chunks(name, stages, stage, virtual_stages)
-    return {chunks[place]: count for place, count in first}
-
-
 Moments = Iterator[tuple[list[tuple[int, int]], int]]
 
 
-@checked
 def full_moments(
     name: str,
     stages: int,
@@ -222,3 +174,6 @@ def _take(turns: list[list[int]], step: int) -> None:
     turns[-1][1] -= step
     if not turns[-1][1]:
         turns.pop()
+
+
+check_public(globals())

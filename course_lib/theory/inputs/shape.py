@@ -1,13 +1,13 @@
 """Parameters of a model, or of a part of it, by place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import ClassVar
+from functools import lru_cache, partial
+from operator import add
+from typing import Annotated, ClassVar
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.units import format_count
-from course_lib.validation import DERIVED, choice, derive, divisible, flag, text, told, whole
+from course_lib.checked import Count, CountOrZero, Text, check_public
+from course_lib.validation import DERIVED, derive, divisible, whole
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,14 @@ class ParameterCount:
     head: int = 0
 
     def __add__(self, other: "ParameterCount") -> "ParameterCount":
-        return ParameterCount(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return ParameterCount(*map(add, self, other))
 
     def __iter__(self) -> Iterator[int]:
         """The leaves in order."""
         return (getattr(self, leaf.name) for leaf in fields(self))
 
-    def times(self, layers: int) -> "ParameterCount":
+    def times(self, layers: CountOrZero) -> "ParameterCount":
         """`layers` equal layers."""
-        whole("layers", layers, least=0)
         return ParameterCount(*(layers * leaf for leaf in self))
 
     @property
@@ -54,30 +53,6 @@ class ParameterCount:
     def experts(self) -> int:
         """Routed experts, used by a token or not: what expert parallelism spreads."""
         return self.chosen_experts + self.idle_experts
-
-    @property
-    def without_embedding(self) -> int:
-        """total − embedding − positions: N of Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
-
-        A tied embedding leaves with its head; an untied head stays, as in torchtitan's MFU.
-        """
-        return self.total - self.embedding - self.positions
-
-    def explain(self) -> str:
-        """One line per leaf, then the total, and the active parameters of a mixture of experts."""
-        dense = ("embedding", "positions", "attention", "mlp", "norms", "head")
-        leaves = {leaf.name: getattr(self, leaf.name) for leaf in fields(self)}
-        lines = [f"{name:<14}{n:>18,}" for name, n in leaves.items() if n or name in dense]
-        lines.append(f"{'total':<14}{self.total:>18,}  ({format_count(self.total)})")
-        if self.idle_experts:
-            lines.append(f"{'active':<14}{self.active:>18,}  ({format_count(self.active)})")
-        return "\n".join(lines)
-
-
-@checked
-def sum_counts(counts: Sequence[ParameterCount]) -> ParameterCount:
-    """The leaves of several counts, added: the layers of a pipeline stage, for example."""
-    return sum(counts, ParameterCount())
 
 
 # --- The sizes of a transformer, its weight matrices, and how many parameters they make ---
@@ -96,18 +71,12 @@ class Matrix:
     `place` is a leaf of ParameterCount, or "experts" for routed ones.
     """
 
-    place: str
-    inputs: int
-    outputs: int
+    place: Text
+    inputs: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)]
+    outputs: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)]
     bias: bool
-    copies: int = 1
-    used: int = 1
-
-    def __post_init__(self) -> None:
-        text("place", self.place)
-        for name in ("inputs", "outputs", "copies", "used"):
-            whole(name, getattr(self, name), least=0, most=MOST_WIDTH)
-        flag("bias", self.bias)
+    copies: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)] = 1
+    used: Annotated[int, partial(whole, least=0, most=MOST_WIDTH)] = 1
 
     @property
     def parameters(self) -> int:
@@ -129,19 +98,13 @@ class LatentAttention:
     means that queries are not compressed. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.
     """
 
-    q_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-    def __post_init__(self) -> None:
-        for leaf in fields(self):
-            if leaf.name != "q_rank" or self.q_rank is not None:
-                whole(leaf.name, getattr(self, leaf.name))
+    q_rank: Count | None
+    kv_rank: Count
+    nope_dim: Count
+    rope_dim: Count
+    value_dim: Count
 
 
-@checked
 @dataclass(frozen=True)
 class TransformerShape:
     """The sizes of a decoder-only transformer.
@@ -167,41 +130,32 @@ class TransformerShape:
 
     BY_NAME: ClassVar[str] = "MODELS[{0}] or model({0})"
 
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    vocab: int
-    context: int
-    kv_heads: int = DERIVED  # as many as heads
-    mlp: str = "gelu"
-    norm: str = "layernorm"
+    layers: Annotated[int, partial(whole, most=MOST_LAYERS)]
+    hidden: Count
+    heads: Count
+    ffn: Count
+    vocab: Count
+    context: Count
+    kv_heads: Count = DERIVED  # as many as heads
+    mlp: Annotated[str, ("gelu", "swiglu")] = "gelu"
+    norm: Annotated[str, NORM_NUMBERS] = "layernorm"
     biases: bool = True
     learned_positions: bool = True
     tied_embeddings: bool = True
-    head_dim: int | None = None
-    experts: int = 0
-    top_k: int = 0
-    shared_experts: int = 0
-    expert_ffn: int = 0  # as wide as ffn
-    dense_layers: int = 0
+    head_dim: Count | None = None
+    experts: CountOrZero = 0
+    top_k: CountOrZero = 0
+    shared_experts: CountOrZero = 0
+    expert_ffn: CountOrZero = 0  # as wide as ffn
+    dense_layers: CountOrZero = 0
     mla: LatentAttention | None = None
-    attention_biases: str | None = None
-    qk_norm: str = "none"
-    layer_norms: int = 2
+    attention_biases: Annotated[str | None, ("none", "qkv", "all")] = None
+    qk_norm: Annotated[str, ("none", "head", "all")] = "none"
+    layer_norms: Annotated[int, partial(whole, most=MOST_NORMS)] = 2
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
-        whole("layers", self.layers, most=MOST_LAYERS)
-        for name in ("hidden", "heads", "ffn", "vocab", "context"):
-            whole(name, getattr(self, name))
         derive(self, kv_heads=self.heads)
-        whole("kv_heads", self.kv_heads)
-        choice("mlp", self.mlp, ("gelu", "swiglu"))
-        choice("norm", self.norm, NORM_NUMBERS)
-        whole("layer_norms", self.layer_norms, most=MOST_NORMS)
-        for name in ("biases", "learned_positions", "tied_embeddings", "shared_gate"):
-            flag(name, getattr(self, name))
         self._check_attention()
         self._check_experts()
 
@@ -209,11 +163,6 @@ class TransformerShape:
         if self.mla is None and self.head_dim is None:
             divisible("hidden", self.hidden, "heads", self.heads)
         divisible("heads", self.heads, "kv_heads", self.kv_heads)
-        if self.head_dim is not None:
-            whole("head_dim", self.head_dim)
-        choice("qk_norm", self.qk_norm, ("none", "head", "all"))
-        if self.attention_biases is not None:
-            choice("attention_biases", self.attention_biases, ("none", "qkv", "all"))
         if self.mla is None:
             return
         if self.attention_biases is not None or self.qk_norm != "none":
@@ -228,14 +177,16 @@ class TransformerShape:
             )
 
     def _check_experts(self) -> None:
-        whole("experts", self.experts, least=0)
         if not self.experts:
-            self._refuse_expert_sizes()
+            for name in ("top_k", "shared_experts", "dense_layers", "expert_ffn", "shared_gate"):
+                value = getattr(self, name)
+                if value:
+                    raise ValueError(
+                        f"{name} {value} is used only with experts, got experts 0: "
+                        f"set experts, or {name}={type(value)()}"
+                    )
             return
-        whole("expert_ffn", self.expert_ffn, least=0)
         whole("top_k", self.top_k)
-        whole("shared_experts", self.shared_experts, least=0)
-        whole("dense_layers", self.dense_layers, least=0)
         _at_most("top_k", self.top_k, "experts", self.experts)
         _at_most("dense_layers", self.dense_layers, "layers - 1", self.layers - 1)
         if self.shared_gate and not self.shared_experts:
@@ -248,17 +199,6 @@ class TransformerShape:
                 f"ffn {self.ffn} is used by no layer, since all have experts of width "
                 f"{self.expert_width}: set ffn={self.expert_width}, or dense_layers"
             )
-
-    def _refuse_expert_sizes(self) -> None:
-        unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
-        unused |= {"shared_gate": False}
-        for name, nothing in unused.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value != nothing:
-                raise ValueError(
-                    f"{name} {told(value)} is used only with experts, got experts 0: "
-                    f"set experts, or {name}={nothing}"
-                )
 
     @property
     def head_width(self) -> int:
@@ -292,18 +232,16 @@ class TransformerShape:
         """Whether attention's output has a bias."""
         return self.biases if self.attention_biases is None else self.attention_biases == "all"
 
-    def check_sequence(self, sequence: int) -> None:
+    def check_sequence(self, sequence: Count) -> None:
         """Raise ValueError for a sequence below 1 or longer than the learned positions."""
-        whole("sequence", sequence)
         if self.learned_positions and sequence > self.context:
             raise ValueError(
                 f"sequence {sequence} is longer than the {self.context} positions the model "
                 f"learned: take at most {self.context}"
             )
 
-    def has_experts(self, layer: int) -> bool:
+    def has_experts(self, layer: CountOrZero) -> bool:
         """Whether layer number `layer` has routed experts in place of one MLP."""
-        whole("layer", layer, least=0)
         _at_most("layer", layer, "layers - 1", self.layers - 1)
         return self.experts > 0 and layer >= self.dense_layers
 
@@ -311,40 +249,10 @@ class TransformerShape:
         """Every weight matrix of one layer: the base of parameter counts and of FLOPs."""
         return _matrices(self, self.has_experts(layer))
 
-    def _attention_matrices(self) -> tuple[Matrix, ...]:
-        h, queries = self.hidden, self.heads * self.head_width
-        keys = Matrix("attention", h, self.kv_width, self.qkv_biases)
-        return (
-            Matrix("attention", h, queries, self.qkv_biases),
-            keys,
-            keys,  # values are as wide as keys
-            Matrix("attention", queries, h, self.output_bias),
-        )
-
-    def _latent(self, mla: LatentAttention) -> tuple[Matrix, ...]:
-        h, heads, bias = self.hidden, self.heads, self.biases
-        queries = [Matrix("attention", mla.q_rank or h, heads * self.head_width, bias)]
-        if mla.q_rank is not None:
-            queries.insert(0, Matrix("attention", h, mla.q_rank, bias))
-        return (
-            *queries,
-            Matrix("attention", h, mla.kv_rank + mla.rope_dim, bias),
-            Matrix("attention", mla.kv_rank, heads * (mla.nope_dim + mla.value_dim), bias),
-            Matrix("attention", heads * mla.value_dim, h, bias),
-        )
-
-    def _mlp_matrices(
-        self, place: str, ffn: int, copies: int = 1, used: int = 1
-    ) -> tuple[Matrix, ...]:
-        into = Matrix(place, self.hidden, ffn, self.biases, copies, used)
-        back = Matrix(place, ffn, self.hidden, self.biases, copies, used)
-        return (into, back) if self.mlp == "gelu" else (into, into, back)
-
     def layer_parameters(self, layer: int) -> ParameterCount:
         """Exact parameters of layer number `layer`, counted from 0.
 
         Latent attention has a norm on each latent; `qk_norm` one for queries and one for keys.
-        Raises ValueError for a layer that is not there.
         """
         leaves = dict.fromkeys((leaf.name for leaf in fields(ParameterCount)), 0)
         for matrix in self.layer_matrices(layer):
@@ -354,7 +262,10 @@ class TransformerShape:
             else:
                 leaves[matrix.place] += matrix.copies * matrix.parameters
         latents = 0 if self.mla is None else (self.mla.q_rank or 0) + self.mla.kv_rank
-        leaves["norms"] = self._norm(self.layer_norms * self.hidden + latents + self._qk_norm_width)
+        # Norms of queries and keys weigh the numbers of one head each, or of all heads.
+        heads = {"none": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
+        normed = self.layer_norms * self.hidden + latents + heads * self.head_width
+        leaves["norms"] = normed * NORM_NUMBERS[self.norm]
         return ParameterCount(**leaves)
 
     def embedding_parameters(self) -> ParameterCount:
@@ -365,16 +276,7 @@ class TransformerShape:
     def head_parameters(self) -> ParameterCount:
         """What is after the last layer: a norm, and the head unless it is the tied embedding."""
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return ParameterCount(norms=self._norm(self.hidden), head=head)
-
-    @property
-    def _qk_norm_width(self) -> int:
-        """Numbers that the norms of queries and keys weigh: of one head each, or of all heads."""
-        each = {"none": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
-        return each * self.head_width
-
-    def _norm(self, width: int) -> int:
-        return width * NORM_NUMBERS[self.norm]
+        return ParameterCount(norms=self.hidden * NORM_NUMBERS[self.norm], head=head)
 
     def layer_kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
         """Layers start … stop-1 as (a layer, how many are like it): dense, then with experts.
@@ -392,7 +294,7 @@ class TransformerShape:
     def parameters(self) -> ParameterCount:
         """Exact count of the whole model: embedding, layers and head, each as leaves."""
         layers = [self.layer_parameters(layer).times(n) for layer, n in self.layer_kinds()]
-        return sum_counts([self.embedding_parameters(), *layers, self.head_parameters()])
+        return sum(layers, self.embedding_parameters() + self.head_parameters())
 
 
 def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:
@@ -403,11 +305,31 @@ def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:
 @lru_cache(maxsize=64)  # a step asks again and again for those of one model
 def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
     """The matrices of a layer with one MLP, or of one with experts."""
-    attention = shape._attention_matrices() if shape.mla is None else shape._latent(shape.mla)
+    h, mla, bias = shape.hidden, shape.mla, shape.biases
+    queries, values = shape.heads * shape.head_width, shape.heads * shape.value_width
+    if mla is None:  # queries, keys, values, which are as wide as keys, and the output
+        qkv = shape.qkv_biases
+        attention = [(h, queries, qkv), (h, shape.kv_width, qkv), (h, shape.kv_width, qkv)]
+        attention.append((queries, h, shape.output_bias))
+    else:
+        keys_values = shape.heads * mla.nope_dim + values
+        attention = [] if mla.q_rank is None else [(h, mla.q_rank, bias)]
+        attention += [(mla.q_rank or h, queries, bias), (h, mla.kv_rank + mla.rope_dim, bias)]
+        attention += [(mla.kv_rank, keys_values, bias), (values, h, bias)]
+    found = [Matrix("attention", *sizes) for sizes in attention]
+
+    def mlp(place: str, width: int, copies: int = 1, used: int = 1) -> list[Matrix]:
+        into = Matrix(place, h, width, bias, copies, used)
+        back = Matrix(place, width, h, bias, copies, used)
+        return [into, back] if shape.mlp == "gelu" else [into, into, back]
+
     if not experts:
-        return (*attention, *shape._mlp_matrices("mlp", shape.ffn))
-    width, shared = shape.expert_width, shape.shared_experts
-    router = Matrix("router", shape.hidden, shape.experts + shape.shared_gate, bias=False)
-    routed = shape._mlp_matrices("experts", width, shape.experts, shape.top_k)
-    common = shape._mlp_matrices("shared_experts", width, shared, shared)
-    return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
+        return (*found, *mlp("mlp", shape.ffn))
+    found.append(Matrix("router", h, shape.experts + shape.shared_gate, bias=False))
+    found += mlp("experts", shape.expert_width, shape.experts, shape.top_k)
+    if shape.shared_experts:
+        found += mlp("shared_experts", shape.expert_width, *[shape.shared_experts] * 2)
+    return tuple(found)
+
+
+check_public(globals())

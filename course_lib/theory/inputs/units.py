@@ -1,8 +1,11 @@
 """Units of size and count: bytes inside the library, text only at the edge."""
 
 import re
+from functools import partial
+from typing import Annotated
 
-from course_lib.validation import choice, number, told, whole
+from course_lib.checked import NotNegative, check_public
+from course_lib.validation import number, told, whole
 
 # Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -16,49 +19,44 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
-def gb(size_bytes: float) -> float:
-    """Bytes as decimal gigabytes: size / 10^9. Raises ValueError below 0."""
-    number("size_bytes", size_bytes, least=0)
+def gb(size_bytes: NotNegative) -> float:
+    """Bytes as decimal gigabytes: size / 10^9."""
     return size_bytes / GB
 
 
-def gib(size_bytes: float) -> float:
-    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB. Raises ValueError below 0."""
-    number("size_bytes", size_bytes, least=0)
+def gib(size_bytes: NotNegative) -> float:
+    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB."""
     return size_bytes / GIB
 
 
-def format_bytes(size_bytes: float, unit: str = "GB", digits: int = 2) -> str:
-    """Text for a size: `unit` "GB" picks kB, MB, GB, TB; "GiB" picks KiB, MiB, GiB, TiB.
-
-    Raises ValueError for another unit or a size that is not a finite number.
-    """
-    choice("unit", unit, ("GB", "GiB"))
-    number("size_bytes", size_bytes, least=0)
-    whole("digits", digits, least=0, most=12)
+def format_bytes(
+    size_bytes: NotNegative,
+    unit: Annotated[str, ("GB", "GiB")] = "GB",
+    digits: Annotated[int, partial(whole, least=0, most=12)] = 2,
+) -> str:
+    """Text for a size: `unit` "GB" picks kB, MB, GB, TB; "GiB" picks KiB, MiB, GiB, TiB."""
     for name, factor in (_DECIMAL if unit == "GB" else _BINARY).items():
         if size_bytes >= factor:
             return f"{size_bytes / factor:.{digits}f} {name}"
     return f"{size_bytes:.0f} B"
 
 
-def format_count(count: float) -> str:
+def format_count(count: NotNegative) -> str:
     """Text for a count: 6_738_415_616 parameters are "6.74B" (B = billion, 10^9)."""
-    number("count", count, least=0)
     for name, factor in _COUNTS.items():
         if count >= factor:
             return f"{count / factor:.3g}{name}"
     return format_number(count, 6)
 
 
-def format_number(value: float, digits: int = 3) -> str:
+def format_number(
+    value: Annotated[float, partial(number, most=1e40)],
+    digits: Annotated[int, partial(whole, least=1, most=12)] = 3,
+) -> str:
     """Text for a number of `digits` digits, and never "1.26e+03": 1258.4 is "1,258".
 
-    Large numbers keep all digits before the point. Raises ValueError for a value that is not a
-    finite number and for digits outside of 1 to 12.
+    Large numbers keep all digits before the point.
     """
-    number("value", value, most=1e40)
-    whole("digits", digits, least=1, most=12)
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     text = f"{value:,.{digits}g}"
@@ -68,27 +66,21 @@ def format_number(value: float, digits: int = 3) -> str:
     return f"{value:.{zeros + digits - 1}f}".rstrip("0")
 
 
-def power_of_ten(power: int) -> str:
+def power_of_ten(power: Annotated[int, partial(whole, least=-400, most=400)]) -> str:
     """Text for a power of ten: -5 is "10⁻⁵". Raises ValueError outside of ±400, past all floats."""
-    whole("power", power, least=-400, most=400)
     return f"10{str(power).translate(_SUPERSCRIPTS)}"
 
 
-def format_flop(flop: float) -> str:
+def format_flop(flop: Annotated[float, partial(number, least=0, most=1e40)]) -> str:
     """Text for an amount of computation, not a rate: 196_608_000_000_000 is "196.6 TFLOP"."""
-    number("flop", flop, least=0, most=1e40)
     for name, factor in _FLOP.items():
         if flop >= factor:
             return f"{format_number(flop / factor, 4)} {name}FLOP"
     return f"{format_number(flop, 6)} FLOP"
 
 
-def format_seconds(seconds: float) -> str:
-    """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs".
-
-    Raises ValueError for a time below 0 or one that is not a finite number.
-    """
-    number("seconds", seconds, least=0, most=1e18)
+def format_seconds(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
+    """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs"."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= 0.9995 * factor:
             value = seconds / factor
@@ -96,12 +88,8 @@ def format_seconds(seconds: float) -> str:
     return f"{format_number(seconds / 1e-9)} ns"
 
 
-def format_duration(seconds: float) -> str:
-    """Text for a time that people wait: 1156 is "19.3 min"; below two minutes as `format_seconds`.
-
-    Raises ValueError for a time below 0 or one that is not a finite number.
-    """
-    number("seconds", seconds, least=0, most=1e18)
+def format_duration(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
+    """Text for a time that people wait: 1156 is "19.3 min"; less than two as `format_seconds`."""
     for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.9995 * factor:
             value = seconds / factor
@@ -121,3 +109,6 @@ def parse_count(text: str) -> int:
     if not match:
         raise ValueError(f"text {told_text} is not a count: write it like '70b', '1.5B' or '124M'")
     return round(float(match[1]) * _COUNTS.get(match[2].upper(), 1))
+
+
+check_public(globals())

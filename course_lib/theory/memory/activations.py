@@ -10,12 +10,9 @@ and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of
 import math
 from dataclasses import dataclass, fields, replace
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.checked import CountOrZero, check_public
+from course_lib.theory.inputs import Job, Recipe, TransformerShape
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,6 @@ class ActivationTerms:
         )
 
 
-@checked
 def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What layer number `layer` keeps of one micro-batch until its backward pass.
 
@@ -69,10 +65,10 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     inputs of matrices 4, queries 2, keys and values 4, attention output 2, MLP 16, masks 2, which
     is 34; scores 5·a·s/h, dropped by selective recomputation. Full recomputation keeps 2, the
     layer's input. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; for "operators"
-    see `_saved_operators`. Raises ValueError for a layer that is not there.
+    see `_saved_operators`.
     """
     if job.recipe.recompute == "full":
-        whole("layer", layer, least=0, most=job.shape.layers - 1)
+        job.shape.has_experts(layer)  # refuses a layer that is not there
         width = job.shape.hidden * job.recipe.compute_bytes
         return ActivationTerms(layer_input_bytes=job.local_tokens.outside * width)
     if job.recipe.recompute == "operators":
@@ -103,7 +99,6 @@ def recomputed_bytes(job: Job, layer: int = 0) -> int:
     return needed_terms(job, layer).total_bytes - (kept.total_bytes - kept.unused_bytes)
 
 
-@checked
 def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
     """Gradients that exist for a moment inside one layer's backward pass, at their most.
 
@@ -121,24 +116,25 @@ def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
     return tokens.outside * shape.hidden * recipe.compute_bytes + max(inside, scores)
 
 
-@checked
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
-    whole("layer", layer, least=0, most=shape.layers - 1)
     size, h = recipe.compute_bytes, shape.hidden
     heads = shape.heads // tp
     # With more tp ranks than key-value heads each rank has a whole one, copied.
     kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
     number = tokens.inside * size  # bytes of one number per token inside
+    # Numbers per token in the norms of queries and keys, before keys are copied.
+    normed = (heads + max(1, shape.kv_heads // tp)) * shape.head_width * (shape.qk_norm != "none")
     terms = ActivationTerms(
         norms_bytes=tokens.outside * shape.layer_norms * norm_bytes(recipe, h)
-        + tokens.inside * _query_key_norm_bytes(job),
+        + tokens.inside * norm_bytes(recipe, normed),
         matrix_inputs_bytes=gathered_tokens(job) * min(2, shape.layer_norms) * h * size,
         latents_bytes=tokens.outside * _latent_bytes(shape, recipe),
         queries_bytes=number * heads * shape.head_width,
         keys_values_bytes=number * kv_heads * (shape.head_width + shape.value_width),
-        scores_bytes=_score_bytes(job),
+        # Softmax output, and dropout's mask and output: 16-bit 5·a·s²·b/t.
+        scores_bytes=_score_count(job) * (size + (size + 1) * recipe.dropout),
         attention_output_bytes=number * heads * shape.value_width,
         dropout_masks_bytes=tokens.outside * 2 * h * recipe.dropout,
     )
@@ -172,31 +168,19 @@ def _saved_operators(job: Job, layer: int) -> ActivationTerms:
     )
 
 
-@checked
 def gathered_tokens(job: Job) -> int:
     """Tokens of a column-cut matrix's input that are kept: outside, or all with `keep_gathered`."""
     tokens = job.local_tokens
     return tokens.inside if job.layout.keep_gathered else tokens.outside
 
 
-@checked
-def norm_bytes(recipe: Recipe, width: int) -> int:
+def norm_bytes(recipe: Recipe, width: CountOrZero) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
 
     Written out in torch (fused_norms False) it keeps an fp32 copy of its input and the normalised
     input in the precision of the weights, as LlamaRMSNorm in Hugging Face transformers does.
     """
-    whole("width", width, least=0)
     return width * (recipe.compute_bytes + (0 if recipe.fused_norms else 4))
-
-
-def _query_key_norm_bytes(job: Job) -> int:
-    """Bytes per token of the inputs of the norms of queries and keys, before keys are copied."""
-    shape, tp = job.shape, job.layout.tp
-    if shape.qk_norm == "none":
-        return 0
-    heads = shape.heads // tp + max(1, shape.kv_heads // tp)
-    return norm_bytes(job.recipe, heads * shape.head_width)
 
 
 def _score_count(job: Job) -> int:
@@ -204,15 +188,6 @@ def _score_count(job: Job) -> int:
     if job.recipe.attention == "flash":
         return 0
     return job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
-
-
-def _score_bytes(job: Job) -> int:
-    """The s × s attention core of one layer: softmax output, and dropout's mask and output.
-
-    16-bit with dropout: 5·a·s²·b/t; flash attention keeps none of it.
-    """
-    size = job.recipe.compute_bytes
-    return _score_count(job) * (size + (size + 1) * job.recipe.dropout)
 
 
 def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
@@ -260,13 +235,11 @@ def _with_experts(terms: ActivationTerms, job: Job) -> ActivationTerms:
 # --- What is kept for the backward pass before the first layer and after the last, in bytes ---
 
 
-@checked
 def embedding_activation_bytes(job: Job) -> int:
     """Bytes kept before the first layer: s·b·h for the mask of the embedding's dropout, or 0."""
     return job.local_tokens.outside * job.shape.hidden * job.recipe.dropout
 
 
-@checked
 def output_activation_bytes(job: Job) -> int:
     """Bytes kept after the last layer: inputs of the last norm and of the head, and the loss.
 
@@ -289,13 +262,11 @@ def head_activation_bytes(job: Job) -> int:
     return embedding_activation_bytes(job) + output_activation_bytes(job)
 
 
-@checked
 def loss_temporary_bytes(job: Job) -> int:
     """Bytes that the loss needs for a moment in its backward pass, beyond what it keeps."""
     return math.ceil(logit_count(job) * loss_copies(job).temporary_bytes)
 
 
-@checked
 def logit_count(job: Job) -> int:
     """Numbers in the logits of one micro-batch: s·b·v/t, the vocabulary rounded up over t = tp."""
     return job.local_tokens.inside * -(-job.shape.vocab // job.layout.tp)
@@ -309,7 +280,6 @@ class LossCopies:
     temporary_bytes: float
 
 
-@checked
 def loss_copies(job: Job) -> LossCopies:
     """How often the logits are there, by the implementation of the cross-entropy.
 
@@ -330,3 +300,6 @@ def loss_copies(job: Job) -> LossCopies:
         "fused": LossCopies(w, 0),
         "chunked": LossCopies(w, chunk),
     }[job.recipe.loss]
+
+
+check_public(globals())

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import needed_terms
 from course_lib.trace import FREE, TAKE, Event, Trace
-from course_lib.validation import whole
 
 NORM_1, QKV, ATTENTION = "norm 1", "queries, keys, values", "attention"
 PROJECTION, ADD_1 = "projection", "add to the stream"
@@ -45,10 +44,8 @@ class LayerWalk:
         """The operations in their order."""
         return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
-    @checked
-    def held_bytes(self, step: int) -> int:
+    def held_bytes(self, step: CountOrZero) -> int:
         """All that is held for the backward pass after so many steps."""
-        whole("step", step, least=0)
         return sum(part.bytes for part in self.trace.held(step)[0].values())
 
     @property
@@ -62,7 +59,6 @@ class LayerWalk:
         return max(size for _, size in self.trace.levels(0))
 
 
-@checked
 def layer_walk(job: Job) -> LayerWalk:
     """What one GELU layer holds for its backward pass after each operation, on one GPU.
 
@@ -135,3 +131,6 @@ def _tensors(job: Job) -> tuple[SavedTensor, ...]:
         SavedTensor("GELU's result", wide, DOWN, DOWN),
         SavedTensor("dropout mask 2", mask, ADD_2, ADD_2),
     )
+
+
+check_public(globals())

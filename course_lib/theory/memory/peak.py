@@ -1,36 +1,22 @@
 """What is in the memory of a GPU that trains a model: alone, or in any layout over many.
 
 The parts: `recipe` (bytes per number), `layout` (who holds what), `states` (weights, gradients,
-optimizer), `activations` and `ends` (what forward keeps for backward). This module adds them up.
+optimizer), `activations` (what forward keeps for backward). This module adds them up.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.checked import NotNegative, Positive, check_public
+from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 from course_lib.theory.inputs.units import GIB, MIB, format_bytes
-from course_lib.theory.memory.activations import (
-    embedding_activation_bytes,
-    layer_activation_bytes,
-    layer_gradients_bytes,
-    loss_temporary_bytes,
-    output_activation_bytes,
-    recomputed_bytes,
-)
-from course_lib.theory.memory.states import (
-    MemoryBreakdown,
-    local_parameters,
-    sharded_states,
-    sharding_buffers,
-    update_bytes,
-    whole_gradients_stay,
-)
-from course_lib.validation import DERIVED, choice, number
+from course_lib.theory.memory import activations, states
+from course_lib.theory.memory.states import MemoryBreakdown
+from course_lib.validation import DERIVED, number
 
 # CUDA context, NCCL buffers, library workspaces: a convention, seen between 0.5 and 2 GiB.
 # Source: Bekman, Machine Learning Engineering, training/performance.
@@ -48,27 +34,22 @@ def training_memory(
 ) -> MemoryBreakdown:
     """All seven consumers of one GPU that trains `shape` alone, by default at its whole context.
 
-    `gpu_memory` with one GPU. Raises ValueError for counts below 1 and a sequence that is too long.
+    `gpu_memory` with one GPU.
     """
     job = Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=sequence)
     return gpu_memory(job, overhead_bytes=overhead_bytes)
 
 
-@checked
 def gpu_memory(
     job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
 ) -> MemoryBreakdown:
-    """Peak memory of one GPU of pipeline rank `stage`: the largest of `memory_moments`.
-
-    Raises ValueError for a stage that is not there.
-    """
+    """Peak memory of one GPU of pipeline rank `stage`: the largest of `memory_moments`."""
     moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
     return max(moments.values(), key=lambda bill: bill.total_bytes)
 
 
-@checked
 def memory_moments(
-    job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
+    job: Job, stage: int = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> dict[str, MemoryBreakdown]:
     """What is there at the moments of an update at which most may be needed.
 
@@ -83,14 +64,13 @@ def memory_moments(
     gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
     counted too, which come to be only as the whole ones go.
     """
-    number("overhead_bytes", overhead_bytes, least=0)
-    local = local_parameters(job.shape, job.layout, stage)
-    states = replace(
-        sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
+    local = states.local_parameters(job.shape, job.layout, stage)
+    kept = replace(
+        states.sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
     )
-    passing = replace(states, **sharding_buffers(local, job.recipe, job.layout))
+    passing = replace(kept, **states.sharding_buffers(local, job.recipe, job.layout))
     first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
-    stay = whole_gradients_stay(job.recipe, job.layout)
+    stay = states.whole_gradients_stay(job.recipe, job.layout)
     at_loss = replace(first, gathered_gradients_bytes=stay * first.gathered_gradients_bytes)
     chunks = job.layout.stage_chunks(stage)
     temporary = layer_temporary_bytes(job, chunks)
@@ -102,11 +82,10 @@ def memory_moments(
         "backward ends": replace(
             passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
         ),
-        "update": replace(states, update_bytes=update_bytes(local, job.recipe, job.layout)),
+        "update": replace(kept, update_bytes=states.update_bytes(local, job.recipe, job.layout)),
     }
 
 
-@checked
 def gradients_come_late(job: Job) -> bool:
     """Whether no gradients are there yet when most activations are held.
 
@@ -116,7 +95,6 @@ def gradients_come_late(job: Job) -> bool:
     return job.recipe.gradient_life == "backward" and layout.accumulation * layout.pp == 1
 
 
-@checked
 def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[int, MemoryBreakdown]:
     """The pipeline rank that needs most memory, the earliest of equals, and its breakdown."""
     stages = range(job.layout.pp)
@@ -125,25 +103,22 @@ def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[in
     return worst, bills[worst]
 
 
-@checked
 def host_bytes(job: Job, stage: int = 0) -> int:
     """Bytes in the host's memory for one GPU: offloaded master copy and optimizer states, or 0.
 
     Source: ZeRO-Offload, arXiv:2101.06840. Gradients are counted on the GPU.
     """
-    local = local_parameters(job.shape, job.layout, stage)
-    kept = sharded_states(local, job.recipe, job.layout)
-    everything = sharded_states(local, replace(job.recipe, offload="none"), job.layout)
+    local = states.local_parameters(job.shape, job.layout, stage)
+    kept = states.sharded_states(local, job.recipe, job.layout)
+    everything = states.sharded_states(local, replace(job.recipe, offload="none"), job.layout)
     return everything.model_states_bytes - kept.model_states_bytes
 
 
-def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
+def fewest_gpus(total_bytes: NotNegative, gpu_bytes: Positive) -> int:
     """GPUs whose memories together hold `total_bytes`: total / gpu, rounded up.
 
     A lower bound: it takes perfect sharding, no buffers, no copies and no fragmentation.
     """
-    number("total_bytes", total_bytes, least=0)
-    number("gpu_bytes", gpu_bytes, above=0)
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
@@ -161,24 +136,21 @@ def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
     return found
 
 
-@checked
 def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """Activations of one micro-batch and layer, the largest of the chunks."""
-    sizes = (layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
+    sizes = (activations.layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
     return max(sizes, default=0)
 
 
-@checked
 def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """What one layer needs for a moment: what it recomputes, and gradients inside it."""
     sizes = (
-        recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+        activations.recomputed_bytes(its, layer) + activations.layer_gradients_bytes(its, layer)
         for its, layer in _layers(job, chunks)
     )
     return max(sizes, default=0)
 
 
-@checked
 def held_at_peak(job: Job, stage: int = 0) -> dict[int, int]:
     """Micro-batches that `stage` holds of each of its chunks when a backward pass needs most."""
     found: dict[int, int] = {}
@@ -204,7 +176,10 @@ def _before_backward(
     each = [chunk_activations(job, chunk) for chunk in chunks]
     its_layer = [layer_temporary_bytes(job, (chunk,)) for chunk in chunks]
     last = [chunk == job.layout.chunks - 1 for chunk in chunks]
-    output, its_loss = output_activation_bytes(job), loss_temporary_bytes(job)
+    output, its_loss = (
+        activations.output_activation_bytes(job),
+        activations.loss_temporary_bytes(job),
+    )
     held = dict.fromkeys(range(len(chunks)), 0)
     inputs = layers = head = 0
     for changes, place in job.layout.full_moments(stage):
@@ -217,24 +192,23 @@ def _before_backward(
         yield held, at_loss, (inputs, layers, head - output * last[place], its_layer[place])
 
 
-@checked
 def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
-    """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends."""
+    """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends.
+
+    With `keep_outputs` also what it has sent on, s·b·h.
+    """
     layers = job.layers_of(chunk)
-    activations = sum(count * layer_activation_bytes(its, layer) for its, layer, count in layers)
+    stored = sum(
+        count * activations.layer_activation_bytes(its, layer) for its, layer, count in layers
+    )
+    sent = job.local_tokens.outside * job.shape.hidden * job.recipe.compute_bytes
     first, last = chunk == 0, chunk == job.layout.chunks - 1
     return MemoryBreakdown(
         inputs_bytes=(first + last) * INDEX_BYTES * job.local_tokens.inside,
-        activations_bytes=activations + (0 if last else boundary_bytes(job)),
-        head_bytes=first * embedding_activation_bytes(job) + last * output_activation_bytes(job),
+        activations_bytes=stored + sent * (job.layout.keep_outputs and not last),
+        head_bytes=first * activations.embedding_activation_bytes(job)
+        + last * activations.output_activation_bytes(job),
     )
-
-
-@checked
-def boundary_bytes(job: Job) -> int:
-    """Bytes that a chunk keeps of what it has sent on: s·b·h with `keep_outputs`, else 0."""
-    width = job.shape.hidden * job.recipe.compute_bytes
-    return job.layout.keep_outputs * job.local_tokens.outside * width
 
 
 # --- The same memory read off different meters: what tensors need is not what a GPU shows ---
@@ -250,26 +224,21 @@ COMMUNICATOR_BYTES = 688 * MIB
 RESERVED_OVER_ALLOCATED = 1.15
 
 
-@checked
 def metered_bytes(
     bill: MemoryBreakdown,
-    meter: str,
+    meter: Annotated[str, METERS],
     layout: Layout,
     *,
-    buffers_bytes: float = 0,
-    reserved_over_allocated: float = RESERVED_OVER_ALLOCATED,
+    buffers_bytes: NotNegative = 0,
+    reserved_over_allocated: Annotated[float, partial(number, least=1)] = RESERVED_OVER_ALLOCATED,
 ) -> float:
     """What `meter` shows at the peak of `bill`, whose own overhead is left out.
 
     "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": what the caching allocator
     holds, taken as reserved_over_allocated (fitted) times as much, and `buffers_bytes` of the
-    framework.
-    "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all ranks.
-    Raises ValueError for another meter.
+    framework. "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all
+    ranks.
     """
-    choice("meter", meter, METERS)
-    number("buffers_bytes", buffers_bytes, least=0)
-    number("reserved_over_allocated", reserved_over_allocated, least=1)
     allocated = bill.total_bytes - bill.overhead_bytes
     if meter == "allocated":
         return allocated
@@ -279,7 +248,6 @@ def metered_bytes(
     return reserved + OVERHEAD_BYTES + communicators(layout) * COMMUNICATOR_BYTES
 
 
-@checked
 def communicators(layout: Layout) -> int:
     """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
     axes = (layout.dp * layout.cp, layout.tp, layout.cp, layout.ep, layout.pp)
@@ -290,10 +258,7 @@ def communicators(layout: Layout) -> int:
 
 
 def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
-    """The derivation of `gpu_memory` for one stage: convention, shares, then every leaf and total.
-
-    Raises ValueError as `gpu_memory` does, and for a `unit` other than "GB" and "GiB".
-    """
+    """The derivation of `gpu_memory` for one stage: convention, shares, leaves and total."""
     moments = memory_moments(job, stage)
     peak = max(moments, key=lambda name: moments[name].total_bytes)
     bill = moments[peak]
@@ -316,12 +281,10 @@ def _convention(recipe: Recipe) -> str:
     parts = [
         f"weights {recipe.weight_bytes} ({recipe.parameters})",
         f"gradients {recipe.gradient_bytes} ({recipe.gradients})",
+        *["fp32 gradient buffer 4"] * recipe.gradient_buffer,
+        *["fp32 master copy 4"] * recipe.master_copy,
+        f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}",
     ]
-    if recipe.gradient_buffer:
-        parts.append("fp32 gradient buffer 4")
-    if recipe.master_copy:
-        parts.append("fp32 master copy 4")
-    parts.append(f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}")
     total = recipe.bytes_per_parameter
     return f"{recipe.optimizer}: {' + '.join(parts)} = {total} B per parameter"
 
@@ -348,7 +311,7 @@ def _assumed(job: Job) -> str:
 
 def _parameter_lines(job: Job, stage: int) -> list[str]:
     """What pipeline, tensor and expert parallelism leave this GPU, and over how many ZeRO cuts."""
-    layout, local = job.layout, local_parameters(job.shape, job.layout, stage)
+    layout, local = job.layout, states.local_parameters(job.shape, job.layout, stage)
     shards = {"optimizer": 1, "gradients": 2, "parameters": 3}
     cut = [name for name, least in shards.items() if layout.zero_stage >= least]
     lines = [
@@ -370,10 +333,13 @@ def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     lines = []
     for chunk, held in held_at_peak(job, stage).items():
         for its, layer, count in job.layers_of(chunk):
-            each = format_bytes(layer_activation_bytes(its, layer), unit)
+            each = format_bytes(activations.layer_activation_bytes(its, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""
             lines.append(
                 f"{job.layout.schedule}, recompute {its.recipe.recompute}: {held} micro-batches × "
                 f"{count} layers{kind} × {each}"
             )
     return lines
+
+
+check_public(globals())

@@ -1,12 +1,13 @@
 """The memory of one GPU as a list of leaves."""
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.layout import ALONE, Layout
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.checked import Count, check_public
+from course_lib.theory.inputs import Layout, Recipe, TransformerShape
+from course_lib.theory.inputs.layout import ALONE
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.validation import whole
 
@@ -33,13 +34,8 @@ class MemoryBreakdown:
     @property
     def model_states_bytes(self) -> int:
         """Parameters, gradients and optimizer states with their fp32 copies."""
-        return (
-            self.parameters_bytes
-            + self.gradients_bytes
-            + self.gradient_buffer_bytes
-            + self.master_copy_bytes
-            + self.optimizer_state_bytes
-        )
+        kinds = self.consumers
+        return kinds["weights"] + kinds["gradients"] + kinds["optimizer"]
 
     @property
     def total_bytes(self) -> int:
@@ -75,7 +71,8 @@ class MemoryBreakdown:
 
 # --- states on one GPU, and what sharding gathers for a moment ---
 
-MOST_PARAMETERS = 10**100  # of shapes that are all at their limits
+# At most as many as a shape makes whose sizes are all at their limits.
+_Parameters = Annotated[int, partial(whole, least=0, most=10**100)]
 
 
 @dataclass(frozen=True)
@@ -89,20 +86,16 @@ class LocalParameters:
     `tied_dense` the table that is the embedding as well.
     """
 
-    dense: int
-    experts: int = 0
-    layer_dense: int = 0
-    layer_experts: int = 0
-    ends_dense: int = 0
-    table: int = 0
-    chunk_dense: int = 0
-    chunk_experts: int = 0
-    head_dense: int = 0
-    tied_dense: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            whole(name, value, least=0, most=MOST_PARAMETERS)
+    dense: _Parameters
+    experts: _Parameters = 0
+    layer_dense: _Parameters = 0
+    layer_experts: _Parameters = 0
+    ends_dense: _Parameters = 0
+    table: _Parameters = 0
+    chunk_dense: _Parameters = 0
+    chunk_experts: _Parameters = 0
+    head_dense: _Parameters = 0
+    tied_dense: _Parameters = 0
 
     @property
     def total(self) -> int:
@@ -110,7 +103,6 @@ class LocalParameters:
         return self.dense + self.experts
 
 
-@checked
 def local_parameters(
     shape: TransformerShape, layout: Layout = ALONE, stage: int = 0
 ) -> LocalParameters:
@@ -125,7 +117,6 @@ def local_parameters(
     return _added_up(shape, layout, layout.stage_chunks(stage))
 
 
-@checked
 def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> LocalParameters:
     """The part of `local_parameters` that one chunk of a pipeline has."""
     whole("chunk", chunk, least=0, most=layout.chunks - 1)
@@ -137,9 +128,8 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
 
     def sharded(count: tuple[int, int]) -> tuple[int, int]:
         """How many of them other ranks hold as well, then how many there are."""
-        return count[0] * (layout.shard_ranks > 1) + count[1] * (
-            layout.expert_shard_ranks > 1
-        ), sum(count)
+        dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
+        return count[0] * dense + count[1] * experts, sum(count)
 
     dense = experts = ends = table = head = tied = 0
     largest_chunk = (0, 0)
@@ -148,7 +138,7 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
         its_table, its_embedding, its_head, its_tied = _end_parameters(shape, layout, chunk)
         its_ends = its_embedding + its_head - its_tied
         its_dense, its_experts = its_ends, 0
-        for layer, count in layout.layers_of(shape, chunk):
+        for layer, count in shape.layer_kinds(*layout.layer_slice(shape, chunk)):
             if layer not in cuts:
                 cuts[layer] = _layer_parameters(shape, layout, layer)
             its_dense += count * cuts[layer][0]
@@ -161,21 +151,17 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
     return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk, head, tied)
 
 
-@checked
-def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
+def model_states(parameters: Count, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
     """Bytes of weights, gradients and optimizer states: parameters × bytes of each kind.
 
     AdamW in bf16 with an fp32 master copy: 2 + 2 + (4 + 8) = 16 bytes per parameter. On each of n
     GPUs ZeRO leaves 4P + 12P/n (stage 1), 2P + 14P/n (2), 16P/n (3); tp and pp divide P evenly.
-    Source: ZeRO, arXiv:1910.02054, section 3.1 and figure 1. Raises ValueError unless `parameters`
-    is a whole number.
+    Source: ZeRO, arXiv:1910.02054, section 3.1 and figure 1.
     """
-    whole("parameters", parameters)
     local = LocalParameters(-(-parameters // (layout.tp * layout.pp)))
     return sharded_states(local, recipe, layout)
 
 
-@checked
 def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> MemoryBreakdown:
     """Model states of one GPU after ZeRO: each kind whole, or a part of it, rounded up.
 
@@ -197,20 +183,17 @@ def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> Me
     )
 
 
-@checked
 def shard_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters in one ZeRO shard, rounded up: dense / (dp·cp) + experts / (dp·cp/ep)."""
     dense = -(-local.dense // layout.shard_ranks)
     return dense + -(-local.experts // layout.expert_shard_ranks)
 
 
-@checked
 def updated_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters that this GPU's optimizer updates: its shard from ZeRO-1 on, all without."""
     return shard_parameters(local, layout) if layout.zero_stage else local.total
 
 
-@checked
 def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
     """Bytes that the optimizer's step needs for a moment.
 
@@ -225,7 +208,6 @@ def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
     return updated_parameters(local, layout) * (copies + listed)
 
 
-@checked
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
     """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
 
@@ -260,7 +242,6 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     }
 
 
-@checked
 def whole_gradients_stay(recipe: Recipe, layout: Layout) -> bool:
     """Whether whole gradients, or buffers for them, are there outside of backward passes too."""
     return layout.adds_up or (recipe.gathering == "yafsdp" and layout.zero_stage == 3)
@@ -302,22 +283,17 @@ def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
 def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
     """Dense and routed-expert parameters of one layer on one GPU, rounded up."""
     count, ranks = shape.layer_parameters(layer), layout.tp
-    copied = count.norms + count.router + _copied_attention(shape)
+    # On every tp rank: norms, routers, the output's bias, and the latents' down-projections.
+    copied = count.norms + count.router + shape.output_bias * shape.hidden
+    if shape.mla is not None:
+        widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim
+        copied += widths * (shape.hidden + shape.biases)
     if not shape.has_experts(layer):
         copied += shape.biases * shape.hidden  # of the MLP's last matrix, added after the sum
     keys_values = 0 if shape.mla else 2 * shape.kv_width * (shape.hidden + shape.qkv_biases)
     split = count.total - count.experts - copied - keys_values
     dense = copied - (-split // ranks) + keys_values // min(ranks, shape.kv_heads)
     return dense, -(-count.experts // (layout.ep * ranks))
-
-
-def _copied_attention(shape: TransformerShape) -> int:
-    """Attention's parameters on every tp rank: the output's bias; latent down-projections."""
-    output_bias = shape.output_bias * shape.hidden
-    if shape.mla is None:
-        return output_bias
-    widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim
-    return output_bias + widths * (shape.hidden + shape.biases)
 
 
 def _end_parameters(
@@ -331,3 +307,6 @@ def _end_parameters(
     # The last stage has a copy of a tied embedding, unless it is the first as well.
     tied = shape.tied_embeddings and last and layout.holds_ends(layout.stage_of(chunk))[0]
     return table, embedding, head, tied * table
+
+
+check_public(globals())

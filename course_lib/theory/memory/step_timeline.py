@@ -8,20 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory.activations import (
-    embedding_activation_bytes,
-    layer_activation_bytes,
-    layer_gradients_bytes,
-    loss_temporary_bytes,
-    recomputed_bytes,
-)
+from course_lib.theory.memory import activations
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, chunk_activations, memory_moments
 from course_lib.theory.memory.states import MemoryBreakdown, local_parameters
 from course_lib.trace import TAKE, Event, Trace
-from course_lib.validation import flag, listed
+from course_lib.validation import listed
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
@@ -83,17 +76,7 @@ class StepTimeline:
         """The most at any moment."""
         return self.peak.bill.total_bytes
 
-    def explain(self, unit: str = "GB") -> str:
-        """One line for each moment: its phase, what happens, all bytes."""
-        lines = [
-            f"{step.phase:<10}{step.what:<20}{format_bytes(step.bill.total_bytes, unit):>12}"
-            for step in self.steps
-        ]
-        peak = f"{self.peak.phase}, {self.peak.what}: {format_bytes(self.peak_bytes, unit)}"
-        return "\n".join([*lines, f"peak at {peak}"])
 
-
-@checked
 def step_timeline(
     job: Job, *, first_update: bool = False, overhead_bytes: float = OVERHEAD_BYTES
 ) -> StepTimeline:
@@ -109,7 +92,6 @@ def step_timeline(
     micro-batch, vectors of gradients that are made to be sent, temporaries of single operations.
     Layers of one kind count as equal. Raises ValueError for a pipeline and for too many moments.
     """
-    flag("first_update", first_update)
     if job.layout.pp > 1:
         raise ValueError(
             f"pp {job.layout.pp} has passes of several micro-batches at a time: take pp=1, or "
@@ -133,9 +115,9 @@ class _Step:
         self.passing = replace(self.resting, **largest)
         kinds = job.layers_of(0)
         layers = [(its, layer) for its, layer, count in kinds for _ in range(count)]
-        self.kept = [layer_activation_bytes(its, layer) for its, layer in layers]
+        self.kept = [activations.layer_activation_bytes(its, layer) for its, layer in layers]
         self.temporary = [
-            recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+            activations.recomputed_bytes(its, layer) + activations.layer_gradients_bytes(its, layer)
             for its, layer in layers
         ]
         self.parameters = [job.shape.layer_parameters(layer).total for _, layer in layers]
@@ -155,54 +137,50 @@ class _Step:
 
     def forward(self, number: int, come: bool) -> Iterator[StepMoment]:
         """Activations pile up. `come`: gradients of earlier micro-batches are there."""
-        job, layers = self.job, len(self.kept)
-        ends = chunk_activations(job, 0)
+        ends, layers = chunk_activations(self.job, 0), len(self.kept)
+        reshard = self.job.layout.reshard
         base = replace(
             self.passing,
             inputs_bytes=ends.inputs_bytes,
-            head_bytes=embedding_activation_bytes(job),
+            head_bytes=activations.embedding_activation_bytes(self.job),
             gradients_bytes=self.passing.gradients_bytes * come,
             gathered_gradients_bytes=self.unreduced(number),
         )
-        yield StepMoment(FORWARD, "embedding", number, self.gather(base, 0))
+        yield self.moment(FORWARD, "embedding", number, base, layers=0)
         for layer in range(1, layers + 1):
-            bill = replace(base, activations_bytes=sum(self.kept[:layer]))
-            ahead = layers - layer + 1 if job.layout.reshard else layer
-            yield StepMoment(FORWARD, f"layer {layer}", number, self.gather(bill, ahead))
-        bill = replace(base, activations_bytes=sum(self.kept), head_bytes=ends.head_bytes)
-        held = 0 if job.layout.reshard else layers
-        yield StepMoment(FORWARD, "head and loss", number, self.gather(bill, held))
+            whole, kept = layers - layer + 1 if reshard else layer, sum(self.kept[:layer])
+            name = f"layer {layer}"
+            yield self.moment(FORWARD, name, number, base, layers=whole, activations_bytes=kept)
+        head = {"activations_bytes": sum(self.kept), "head_bytes": ends.head_bytes}
+        whole = 0 if reshard else layers
+        yield self.moment(FORWARD, "head and loss", number, base, layers=whole, **head)
 
     def backward(self, number: int, come: bool) -> Iterator[StepMoment]:
         """Activations go, and gradients come."""
         job, layers = self.job, len(self.kept)
-        ends, loss = chunk_activations(job, 0), loss_temporary_bytes(job)
+        ends = chunk_activations(job, 0)
         base = replace(self.passing, inputs_bytes=ends.inputs_bytes)
-        bill = replace(base, gradients_bytes=base.gradients_bytes * come)
-        bill = replace(
-            bill,
-            head_bytes=ends.head_bytes,
-            temporary_bytes=loss,
-            activations_bytes=sum(self.kept),
-            gathered_gradients_bytes=self.unreduced(number),
-        )
+        loss = {
+            "gradients_bytes": base.gradients_bytes * come,
+            "head_bytes": ends.head_bytes,
+            "temporary_bytes": activations.loss_temporary_bytes(job),
+            "activations_bytes": sum(self.kept),
+            "gathered_gradients_bytes": self.unreduced(number),
+        }
         held = 0 if job.layout.reshard else layers
-        yield StepMoment(BACKWARD, "loss", number, self.gather(bill, held))
+        yield self.moment(BACKWARD, "loss", number, base, layers=held, **loss)
         for layer in range(layers, 0, -1):
             above = sum(self.parameters[layer:])
             share = base.gradients_bytes * above // job.shape.parameters().total
-            bill = replace(
-                base,
-                gradients_bytes=base.gradients_bytes if come else share,
-                head_bytes=embedding_activation_bytes(job),
-                activations_bytes=sum(self.kept[:layer]),
-                temporary_bytes=self.temporary[layer - 1],
-            )
-            yield StepMoment(BACKWARD, f"layer {layer}", number, self.gather(bill, layer))
-        end = replace(
-            self.passing, activations_bytes=self.kept[0], temporary_bytes=self.temporary[0]
-        )
-        yield StepMoment(BACKWARD, "layer 1, end", number, self.gather(end, 1))
+            its = {
+                "gradients_bytes": base.gradients_bytes if come else share,
+                "head_bytes": activations.embedding_activation_bytes(job),
+                "activations_bytes": sum(self.kept[:layer]),
+                "temporary_bytes": self.temporary[layer - 1],
+            }
+            yield self.moment(BACKWARD, f"layer {layer}", number, base, layers=layer, **its)
+        end = {"activations_bytes": self.kept[0], "temporary_bytes": self.temporary[0]}
+        yield self.moment(BACKWARD, "layer 1, end", number, self.passing, layers=1, **end)
 
     def unreduced(self, number: int) -> int:
         """Whole gradients that earlier micro-batches have left under ZeRO-2 and 3."""
@@ -210,16 +188,27 @@ class _Step:
         adding = self.job.layout.adds_up and number > 0
         return self.passing.gathered_gradients_bytes * (buffers or adding)
 
-    def gather(self, bill: MemoryBreakdown, layers: int) -> MemoryBreakdown:
-        """`bill` with at most `layers` layers whole, of those that ZeRO-3 gathers."""
+    def moment(
+        self,
+        phase: str,
+        what: str,
+        number: int,
+        bill: MemoryBreakdown,
+        *,
+        layers: int,
+        **leaves: int,
+    ) -> StepMoment:
+        """A bill with these leaves, and at most `layers` layers whole of those ZeRO-3 gathers."""
         job = self.job
-        if job.layout.zero_stage < 3 or job.recipe.gathering == "yafsdp":
-            return bill
-        most = job.recipe.gathered_units if job.layout.reshard else len(self.kept)
-        local = local_parameters(job.shape, job.layout)
-        each = local.layer_dense * (job.layout.shard_ranks > 1)
-        each += local.layer_experts * (job.layout.expert_shard_ranks > 1)
-        missing = max(0, most - layers) * each * job.recipe.compute_bytes
-        return replace(
-            bill, gathered_parameters_bytes=max(0, bill.gathered_parameters_bytes - missing)
-        )
+        if job.layout.zero_stage == 3 and job.recipe.gathering != "yafsdp":
+            most = job.recipe.gathered_units if job.layout.reshard else len(self.kept)
+            local = local_parameters(job.shape, job.layout)
+            each = local.layer_dense * (job.layout.shard_ranks > 1)
+            each += local.layer_experts * (job.layout.expert_shard_ranks > 1)
+            missing = max(0, most - layers) * each * job.recipe.compute_bytes
+            gathered = max(0, bill.gathered_parameters_bytes - missing)
+            leaves["gathered_parameters_bytes"] = gathered
+        return StepMoment(phase, what, number, replace(bill, **leaves))
+
+
+check_public(globals())

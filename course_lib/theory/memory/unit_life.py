@@ -6,10 +6,12 @@ bytes come and go (`gather_timeline`).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, check_public
 from course_lib.trace import FREE, TAKE, Event, Trace
-from course_lib.validation import flag, listed, number, whole
+from course_lib.validation import listed, number, whole
 
 ROOT = 0  # the unit of all that is outside the layers; layers are units 1, 2, …
 WEIGHTS, GRADIENTS = "whole weights", "gradients"  # a part of the trace is (one of these, unit)
@@ -19,27 +21,24 @@ _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
 
 
+_Seconds = Annotated[float, partial(number, least=0, most=1e6)]
+
+
 @dataclass(frozen=True)
 class UnitCosts:
     """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
 
-    `waiting_bytes`: of the root's gradients the head's, which wait for the embedding's.
-    A gather or a reduction of 0 s is a message all the same. Raises ValueError below 0.
+    `waiting_bytes`: of the root's gradients the head's, which wait for the embedding's. A gather or
+    a reduction of 0 s is a message all the same.
     """
 
-    forward_s: float
-    backward_s: float
-    gather_s: float
-    reduce_s: float
-    weights_bytes: int
-    gradients_bytes: int
-    waiting_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("forward_s", "backward_s", "gather_s", "reduce_s"):
-            number(name, getattr(self, name), least=0, most=1e6)
-        for name in ("weights_bytes", "gradients_bytes", "waiting_bytes"):
-            whole(name, getattr(self, name), least=0)
+    forward_s: _Seconds
+    backward_s: _Seconds
+    gather_s: _Seconds
+    reduce_s: _Seconds
+    weights_bytes: CountOrZero
+    gradients_bytes: CountOrZero
+    waiting_bytes: CountOrZero = 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,6 @@ class UnitLife:
         return max(size for _, size in self.trace.levels(0))
 
 
-@checked
 def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = True) -> UnitLife:
     """The root and its layers through one step: `units[0]` is the root, then the layers in order.
 
@@ -96,17 +94,16 @@ def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = 
     return UnitLife(Trace(event for together in changes(units, calls) for event in together))
 
 
-@checked
 def fsdp_calls(
-    layers: int, *, prefetch: int = 1, reshard: bool = True
+    layers: Annotated[int, partial(whole, most=_MOST_UNITS)],
+    *,
+    prefetch: Annotated[int, partial(whole, least=0, most=_MOST_UNITS)] = 1,
+    reshard: bool = True,
 ) -> tuple[tuple[str, int], ...]:
     """(what, unit) of all that the program calls in a step, in its order.
 
     "gather", "wait" (for it), "forward", "free", "backward", "reduce", "done" (a wait for that).
     """
-    whole("layers", layers, most=_MOST_UNITS)
-    whole("prefetch", prefetch, least=0, most=_MOST_UNITS)
-    flag("reshard", reshard)
     return tuple(_calls(layers, prefetch, reshard))
 
 
@@ -188,16 +185,15 @@ def changes(
 _MOST_LAYERS = 200
 
 
-def buffer_turns(layers: int) -> Trace:
+def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_LAYERS)]) -> Trace:
     """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
 
     A turn is a pass. Layer n uses buffer n mod 2: the part ("whole weights", 0) or ("gradients",
-    1), whose label is the layer. While one computes, the next layer arrives in the other buffer,
-    an "all-gather", unless it lies there from before; in the backward pass the gradients of the
-    layer before leave, a "reduce-scatter". 2·layers - 2 gathers in all, one before the first turn.
-    Source: github.com/yandex/YaFSDP, version 1, 2024. Raises ValueError for fewer than two layers.
+    1), whose label is the layer. While one computes, the next layer arrives in the other buffer, an
+    "all-gather", unless it lies there from before; in the backward pass the gradients of the layer
+    before leave, a "reduce-scatter". 2·layers - 2 gathers in all, one before the first turn.
+    Source: github.com/yandex/YaFSDP, version 1, 2024.
     """
-    whole("layers", layers, least=2, most=_MOST_LAYERS)
     return Trace(_events(layers))
 
 
@@ -218,3 +214,6 @@ def _events(layers: int) -> Iterator[Event]:
             yield Event(now, 0, TAKE, (GRADIENTS, layer % 2), label=str(layer))
             if layer + 1 < layers:
                 yield Event(now, 0, "reduce-scatter", layer + 1, end=end, label=str(layer + 1))
+
+
+check_public(globals())

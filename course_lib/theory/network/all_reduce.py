@@ -1,13 +1,14 @@
 """Ways of an all-reduce: who sends what, which is faster on a link, and what NCCL chooses."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, check_public
 from course_lib.theory.inputs.hardware import Link
-from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, number, whole
+from course_lib.validation import whole
 
 # --- Who sends how much to whom in an all-reduce, for four ways of doing it ---
 
@@ -39,7 +40,9 @@ class Way:
         return sum(amount for (sender, _), amount in self.sent.items() if sender == rank)
 
 
-def all_reduce_ways(ranks: int) -> dict[str, Way]:
+def all_reduce_ways(
+    ranks: Annotated[int, partial(whole, least=2, most=_MOST_RANKS)],
+) -> dict[str, Way]:
     """By "one rank adds", "tree", "ring" and "a switch adds".
 
     One rank adds: all send to rank 0, which sends the sum to all. A switch: each rank sends its
@@ -47,7 +50,6 @@ def all_reduce_ways(ranks: int) -> dict[str, Way]:
     ValueError for fewer than 2 or more than 64 ranks. Sources: those of `ring_steps` and
     `tree_steps`; for the switch github.com/NVIDIA/nccl-tests, issue 212.
     """
-    whole("ranks", ranks, least=2, most=_MOST_RANKS)
     star = {pair: 1.0 for rank in range(1, ranks) for pair in ((rank, 0), (0, rank))}
     # A rank's parent in the binomial tree: without its lowest bit.
     edges = [(rank, rank & rank - 1) for rank in range(1, ranks)]
@@ -122,36 +124,21 @@ class RingOrTree:
             return 0.0
         return collectives.bus_bandwidth(self.operation, self.size_bytes, self.ranks, self.ring_s)
 
-    def explain(self) -> str:
-        """The ring's two terms, the tree's time, and the crossover."""
-        size = format_bytes(self.size_bytes, "GiB")
-        sent_s = self.ring_s - self.ring_latency_s
-        lines = [
-            f"{self.operation} of {size} on {self.ranks} ranks, {self.link.explain()}",
-            f"ring: {self.ring_steps} steps · α = {format_seconds(self.ring_latency_s)}, "
-            f"bytes / β = {format_seconds(sent_s)}, together {format_seconds(self.ring_s)}",
-        ]
-        if self.tree_s is not None and self.crossover_bytes is not None:
-            below = format_bytes(self.crossover_bytes, "GiB")
-            lines.append(
-                f"{self.tree}: {self.tree_steps} steps, together {format_seconds(self.tree_s)}; "
-                f"faster below {below}"
-            )
-        return "\n".join(lines)
 
-
-@checked
 def ring_or_tree(
-    operation: str, size_bytes: float, ranks: int, link: Link, *, tree: str = "tree"
+    operation: str,
+    size_bytes: float,
+    ranks: int,
+    link: Link,
+    *,
+    tree: Annotated[str, collectives.TREES] = "tree",
 ) -> RingOrTree:
     """One collective on `ranks` GPUs that have a `link` each, by ring and by tree.
 
     `tree` "tree" sends the whole tensor level by level, "double-tree" in pieces through two trees
     and reaches TREE_EFFICIENCY of the bandwidth. The crossover is where the times are equal.
-    Source: Thakur, Rabenseifner, Gropp 2005, section 4. Raises ValueError for a size below 0 and
-    fewer than 1 rank.
+    Source: Thakur, Rabenseifner, Gropp 2005, section 4.
     """
-    choice("tree", tree, collectives.TREES)
     ring_s = collectives.seconds(operation, size_bytes, ranks, link)
     if operation not in collectives.ALGORITHMS[tree].operations:
         return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, None, None)
@@ -203,9 +190,8 @@ class NcclWay:
         """As in "Ring, LL"."""
         return f"{self.algorithm}, {self.protocol}"
 
-    def seconds(self, size_bytes: float) -> float:
-        """The time that NCCL expects: latency + size / bandwidth. Raises ValueError below 0."""
-        number("size_bytes", size_bytes, least=0)
+    def seconds(self, size_bytes: NotNegative) -> float:
+        """The time that NCCL expects: latency + size / bandwidth."""
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
@@ -216,17 +202,18 @@ def nccl_ways() -> tuple[NcclWay, ...]:
     bandwidth is the tensor's. NCCL lowers the bandwidth of trees further at middle sizes, which is
     left out: no tree is the fastest even so.
     """
-    rings = [
-        NcclWay("Ring", protocol, (base + _STEPS * step) * 1e-6, bus * RANKS / _STEPS)
-        for protocol, (base, step, bus) in _RING.items()
+    known = (("Ring", _RING, RANKS / _STEPS), ("Tree", _TREE, 1 / 2))
+    ways = [
+        NcclWay(algorithm, protocol, (base + _STEPS * step) * 1e-6, bus * part)
+        for algorithm, protocols, part in known
+        for protocol, (base, step, bus) in protocols.items()
     ]
-    trees = [
-        NcclWay("Tree", protocol, (base + _STEPS * step) * 1e-6, bus / 2)
-        for protocol, (base, step, bus) in _TREE.items()
-    ]
-    return (*rings, *trees, NcclWay("NVLS", "Simple", 25e-6, _NVLS_BUS * RANKS / _STEPS))
+    return (*ways, NcclWay("NVLS", "Simple", 25e-6, _NVLS_BUS * RANKS / _STEPS))
 
 
 def nccl_choice(size_bytes: float) -> NcclWay:
-    """The way with the least time for this size. Raises ValueError for a size below 0."""
+    """The way with the least time for this size."""
     return min(nccl_ways(), key=lambda way: way.seconds(size_bytes))
+
+
+check_public(globals())

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.hardware import Accelerator, Link
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import MIB, format_bytes
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, Text, check_public
+from course_lib.theory.inputs import Accelerator, Link, TransformerShape
+from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.collectives import bus_factor, seconds
-from course_lib.validation import flag, number, text, whole
 
 # torch's DistributedDataParallel: the first bucket is small so that sending starts early
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES), the others have bucket_cap_mb = 25.
@@ -17,23 +15,19 @@ FIRST_BUCKET_BYTES = 1 * MIB
 BUCKET_CAP_BYTES = 25 * MIB
 
 
-def gradient_syncs(micro_steps: int, accumulation: int, no_sync: bool) -> int:
+def gradient_syncs(micro_steps: Count, accumulation: Count, no_sync: bool) -> int:
     """Backward passes that all-reduce the gradients.
 
     Every one without no_sync; with it only the last of each accumulation window:
     ceil(micro_steps / accumulation).
     """
-    whole("micro_steps", micro_steps)
-    whole("accumulation", accumulation)
-    flag("no_sync", no_sync)
     return -(-micro_steps // accumulation) if no_sync else micro_steps
 
 
-@checked
 def ddp_buckets(
-    gradient_bytes: Sequence[int],
-    cap_bytes: int = BUCKET_CAP_BYTES,
-    first_bytes: int = FIRST_BUCKET_BYTES,
+    gradient_bytes: Sequence[Count],
+    cap_bytes: Count = BUCKET_CAP_BYTES,
+    first_bytes: Count = FIRST_BUCKET_BYTES,
 ) -> list[int]:
     """Bytes in each bucket, for gradients in the order in which backward makes them.
 
@@ -42,12 +36,9 @@ def ddp_buckets(
     `bucket_cap_mb`, torch takes it for the first bucket too: pass it as both.
     Source: Li et al. 2020, arXiv:2006.15704, section 3.2; torch's reducer.cpp.
     """
-    whole("cap_bytes", cap_bytes)
-    whole("first_bytes", first_bytes)
     buckets: list[int] = []
     size = 0
-    for count, piece in enumerate(gradient_bytes):
-        whole(f"gradient_bytes[{count}]", piece)
+    for piece in gradient_bytes:
         size += piece
         if size >= (cap_bytes if buckets else min(first_bytes, cap_bytes)):
             buckets.append(size)
@@ -55,14 +46,12 @@ def ddp_buckets(
     return [*buckets, size] if size else buckets
 
 
-def ddp_all_reduces(syncs: int, buckets: int) -> int:
+def ddp_all_reduces(syncs: Count, buckets: Count) -> int:
     """All-reduces of a whole DDP run: one in the first synchronised backward, then one a bucket.
 
     DDP starts with a single bucket, learns in that pass in which order the gradients arrive, and
     then forms its buckets (torch 2.13, `static_graph` or `find_unused_parameters=False`).
     """
-    whole("syncs", syncs)
-    whole("buckets", buckets)
     return 1 + (syncs - 1) * buckets
 
 
@@ -78,17 +67,12 @@ def ddp_all_reduces(syncs: int, buckets: int) -> int:
 class Gradient:
     """One step of backward: `backward_s` of computing, then `size_bytes` of gradient are there.
 
-    0 bytes: a step that only passes its gradient on. Raises ValueError below 0.
+    0 bytes: a step that only passes its gradient on.
     """
 
-    name: str
-    size_bytes: int
-    backward_s: float
-
-    def __post_init__(self) -> None:
-        text("name", self.name)
-        whole("size_bytes", self.size_bytes, least=0)
-        number("backward_s", self.backward_s, least=0)
+    name: Text
+    size_bytes: CountOrZero
+    backward_s: NotNegative
 
 
 @dataclass(frozen=True)
@@ -147,23 +131,7 @@ class BucketTimeline:
         computing = 1.5 * self.backward_s
         return computing / (computing + self.exposed_s) if computing else 0.0
 
-    def explain(self) -> str:
-        """One line per bucket, then what is hidden and what is exposed."""
-        lines = [
-            f"bucket {place:>3}: {format_bytes(each.size_bytes):>10}, full at "
-            f"{1000 * each.ready_s:.2f} ms, sent {1000 * each.start_s:.2f} to "
-            f"{1000 * each.end_s:.2f} ms"
-            for place, each in enumerate(self.exchanges, start=1)
-        ]
-        total = (
-            f"backward {1000 * self.backward_s:.2f} ms, communication "
-            f"{1000 * self.communication_s:.2f} ms, of which {1000 * self.hidden_s:.2f} ms hidden "
-            f"and {1000 * self.exposed_s:.2f} ms exposed"
-        )
-        return "\n".join([*lines, total])
 
-
-@checked
 def ddp_timeline(
     gradients: Sequence[Gradient],
     ranks: int,
@@ -179,7 +147,6 @@ def ddp_timeline(
     Without `overlap` no bucket starts before backward has ended. Buckets are those of
     `communication.ddp_buckets`. Raises ValueError without any gradient of more than 0 bytes.
     """
-    flag("overlap", overlap)
     sizes = [gradient.size_bytes for gradient in gradients]
     if not any(sizes):
         raise ValueError("gradients have 0 bytes: give at least one gradient to send")
@@ -197,9 +164,8 @@ def ddp_timeline(
     return BucketTimeline(tuple(gradients), tuple(exchanges))
 
 
-@checked
 def model_gradients(
-    shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 4
+    shape: TransformerShape, accelerator: Accelerator, tokens: Count, element_bytes: Count = 4
 ) -> tuple[Gradient, ...]:
     """The gradients of a dense model in backward's order: head, last layer … first, embedding.
 
@@ -209,8 +175,6 @@ def model_gradients(
     with their layer's first matrix. `element_bytes` 4: fp32 gradients, as DDP has them under
     autocast. Raises ValueError for tokens below 1 and for a mixture of experts.
     """
-    whole("tokens", tokens)
-    whole("element_bytes", element_bytes)
     if shape.experts:
         raise ValueError(
             f"experts {shape.experts}: the tokens of a matrix depend on the router: "
@@ -233,17 +197,16 @@ def model_gradients(
 
 
 def hiding_tokens(
-    flop_per_s: float, bytes_per_s: float, ranks: int, element_bytes: int = 4
+    flop_per_s: Positive, bytes_per_s: Positive, ranks: int, element_bytes: Count = 4
 ) -> float:
     """Tokens per GPU from which backward is as long as the all-reduce of its gradients.
 
     4·N·T / F = 2(n-1)/n · e·N / β, solved for T: e·(n-1)/(2n) · F / β. The model's size N cancels.
     F is what a GPU really computes per second, β one way, e bytes of a gradient. Not FSDP's:
     `hiding.fsdp_hiding_tokens` has its gathers as well. Compare How to Scale Your Model,
-    jax-ml.github.io/scaling-book/training, for e = 2. Raises ValueError for rates that are not
-    positive.
+    jax-ml.github.io/scaling-book/training, for e = 2.
     """
-    number("flop_per_s", flop_per_s, above=0)
-    number("bytes_per_s", bytes_per_s, above=0)
-    whole("element_bytes", element_bytes)
     return bus_factor("all-reduce", ranks) * element_bytes * flop_per_s / (4 * bytes_per_s)
+
+
+check_public(globals())

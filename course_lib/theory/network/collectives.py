@@ -9,10 +9,11 @@ reduce-scatter, all n pieces of one GPU in all-to-all.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, NotNegative, Positive, check_public
 from course_lib.theory.inputs.hardware import Link, ridge
-from course_lib.validation import choice, number, whole
+from course_lib.theory.inputs.layout import ZeroStage
 
 OPERATIONS = (
     "all-reduce",
@@ -23,6 +24,7 @@ OPERATIONS = (
     "reduce",
     "send-recv",
 )
+Operation = Annotated[str, OPERATIONS]
 # The share of the link that NCCL expects a tree to reach (nccl, src/graph/tuning.cc: busBw * .92).
 TREE_EFFICIENCY = 0.92
 
@@ -44,8 +46,7 @@ class _Algorithm:
 
 
 def _levels(ranks: int) -> int:
-    """ceil(log2 n)."""
-    return (ranks - 1).bit_length()
+    return (ranks - 1).bit_length()  # ceil(log2 n)
 
 
 _OF_TREES = ("all-reduce", "broadcast", "reduce")
@@ -59,12 +60,11 @@ ALGORITHMS = {
 TREES = tuple(name for name, its in ALGORITHMS.items() if its.trees)
 
 
-def bus_factor(operation: str, ranks: int) -> float:
+def bus_factor(operation: Operation, ranks: Count) -> float:
     """Bus bandwidth over algorithm bandwidth: 2(n-1)/n, (n-1)/n or 1.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
-    _check(operation, ranks)
     if operation == "all-reduce":
         return 2 * (ranks - 1) / ranks
     if operation in ("reduce-scatter", "all-gather", "all-to-all"):
@@ -72,7 +72,7 @@ def bus_factor(operation: str, ranks: int) -> float:
     return 1.0 if ranks > 1 else 0.0
 
 
-def sent_bytes(operation: str, size_bytes: float, ranks: int) -> float:
+def sent_bytes(operation: Operation, size_bytes: NotNegative, ranks: int) -> float:
     """Bytes that one GPU sends: size · 2(n-1)/n for all-reduce, · (n-1)/n for its halves.
 
     No messages from GPU to GPU do with fewer; rings send just that from every GPU and trees on
@@ -80,17 +80,22 @@ def sent_bytes(operation: str, size_bytes: float, ranks: int) -> float:
     and reduce: every GPU of the chain but its end sends the size once, as in send/recv.
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
-    number("size_bytes", size_bytes, least=0)
     return size_bytes * bus_factor(operation, ranks)
 
 
-def steps(operation: str, ranks: int, algorithm: str = "ring") -> int:
+def steps(
+    operation: Operation, ranks: Count, algorithm: Annotated[str, ALGORITHMS] = "ring"
+) -> int:
     """Messages that follow each other, each costing one latency.
 
     Ring: 2(n-1) for all-reduce, n-1 for the others; pairwise all-to-all n-1; trees: ceil(log2 n),
     twice for all-reduce; send/recv 1. Source: Thakur, Rabenseifner, Gropp 2005, section 4.
     """
-    _check(operation, ranks, algorithm)
+    if operation not in ALGORITHMS[algorithm].operations:
+        raise ValueError(
+            f"algorithm {algorithm!r} does not do {operation}: take 'ring', or all-reduce, "
+            "broadcast or reduce"
+        )
     if ranks == 1:
         return 0
     if operation == "send-recv":
@@ -99,7 +104,9 @@ def steps(operation: str, ranks: int, algorithm: str = "ring") -> int:
     return 2 * each if operation == "all-reduce" else each
 
 
-def messages(operation: str, ranks: int, algorithm: str = "ring") -> int:
+def messages(
+    operation: Operation, ranks: Count, algorithm: Annotated[str, ALGORITHMS] = "ring"
+) -> int:
     """Messages of all GPUs together, before any cutting into pieces that follow each other.
 
     Ring: n · steps, but n-1 for broadcast and reduce (a chain). Tree: n-1 edges, each used once,
@@ -114,14 +121,8 @@ def messages(operation: str, ranks: int, algorithm: str = "ring") -> int:
     return trees * (ranks - 1) * (2 if operation == "all-reduce" else 1)
 
 
-@checked
 def seconds(
-    operation: str,
-    size_bytes: float,
-    ranks: int,
-    link: Link,
-    *,
-    algorithm: str = "ring",
+    operation: str, size_bytes: float, ranks: int, link: Link, *, algorithm: str = "ring"
 ) -> float:
     """Time of one collective: steps · latency + bytes / bandwidth, one way, of each GPU's link."""
     count = steps(operation, ranks, algorithm)
@@ -129,27 +130,26 @@ def seconds(
     return count * link.latency_s + moved / link.bytes_per_s
 
 
-def moved_bytes(operation: str, size_bytes: float, ranks: int, algorithm: str = "ring") -> float:
+def moved_bytes(
+    operation: str, size_bytes: NotNegative, ranks: int, algorithm: str = "ring"
+) -> float:
     """Bytes behind each other on the slowest way: what `seconds` divides by the bandwidth.
 
     What one GPU sends; in the plain "tree" the whole size at each level, since no level starts
     before the one below has ended.
     """
-    _check(operation, ranks, algorithm)
-    if ALGORITHMS[algorithm].whole_tensor:
-        number("size_bytes", size_bytes, least=0)
-        return steps(operation, ranks, algorithm) * size_bytes
-    return sent_bytes(operation, size_bytes, ranks)
+    levels = steps(operation, ranks, algorithm)
+    whole_tensor = ALGORITHMS[algorithm].whole_tensor
+    return levels * size_bytes if whole_tensor else sent_bytes(operation, size_bytes, ranks)
 
 
-@checked
 def crossover_bytes(
     operation: str,
     ranks: int,
     link: Link,
     *,
-    tree: str = "double-tree",
-    efficiency: float | None = None,
+    tree: Annotated[str, TREES] = "double-tree",
+    efficiency: Positive | None = None,
 ) -> float:
     """Size below which a tree is faster than a ring: equal times, solved for size.
 
@@ -158,9 +158,7 @@ def crossover_bytes(
     never loses, 0 where it saves no step. `efficiency`: the share of the bandwidth that the tree
     reaches; None: that of ALGORITHMS.
     """
-    choice("tree", tree, TREES)
     share = ALGORITHMS[tree].share if efficiency is None else efficiency
-    number("efficiency", share, above=0)
     saved = steps(operation, ranks) - steps(operation, ranks, tree)
     if saved == 0:
         return 0.0
@@ -168,23 +166,16 @@ def crossover_bytes(
     return inf if extra <= 0 else saved * link.latency_s * link.bytes_per_s / extra
 
 
-def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
-    """Bytes per second as a user sees it: size / time (nccl-tests: algbw)."""
-    number("size_bytes", size_bytes, least=0)
-    number("time_s", time_s, above=0)
-    return size_bytes / time_s
-
-
-def bus_bandwidth(operation: str, size_bytes: float, ranks: int, time_s: float) -> float:
-    """Bytes per second to compare with a link: algbw · 2(n-1)/n, (n-1)/n or 1 (busbw).
+def bus_bandwidth(operation: str, size_bytes: NotNegative, ranks: int, time_s: Positive) -> float:
+    """Bytes per second to compare with a link: size / time · 2(n-1)/n, (n-1)/n or 1 (busbw).
 
     Where switches add on the way, it is no bandwidth of any wire, but the one that a ring would
     need for the same time. Source: nccl-tests, doc/PERFORMANCE.md; issue 212.
     """
-    return algorithm_bandwidth(size_bytes, time_s) * bus_factor(operation, ranks)
+    return size_bytes / time_s * bus_factor(operation, ranks)
 
 
-def zero_volume(size_bytes: float, zero_stage: int, ranks: int | None = None) -> float:
+def zero_volume(size_bytes: NotNegative, zero_stage: ZeroStage, ranks: int | None = None) -> float:
     """Bytes a GPU sends in a step with one micro-batch: 2, 2, 2 or 3 times the parameters' size.
 
     ZeRO-0 all-reduces the gradients; 1 and 2 reduce-scatter them and gather the parameters; 3
@@ -192,8 +183,6 @@ def zero_volume(size_bytes: float, zero_stage: int, ranks: int | None = None) ->
     be as large as parameters. `ranks` None: the paper's limit; else times (n-1)/n.
     Source: ZeRO, arXiv:1910.02054, section 7.
     """
-    number("size_bytes", size_bytes, least=0)
-    whole("zero_stage", zero_stage, least=0, most=3)
     volume = size_bytes * (3 if zero_stage == 3 else 2)
     return volume if ranks is None else volume * bus_factor("all-gather", ranks)
 
@@ -211,33 +200,28 @@ def tensor_parallel_bytes(
     return 4 * sent_bytes("all-reduce", size, tp)
 
 
-def activation_bytes(micro_batch: int, sequence: int, hidden: int, element_bytes: int = 2) -> int:
+def activation_bytes(
+    micro_batch: Count, sequence: Count, hidden: Count, element_bytes: Count = 2
+) -> int:
     """What crosses one stage boundary each way per micro-batch: b·s·h elements.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
     """
-    whole("micro_batch", micro_batch)
-    whole("sequence", sequence)
-    whole("hidden", hidden)
-    whole("element_bytes", element_bytes)
     return micro_batch * sequence * hidden * element_bytes
 
 
-def matrix_intensity(hidden: int, tp: float, element_bytes: int = 2) -> float:
+def matrix_intensity(hidden: Count, tp: Positive, element_bytes: Count = 2) -> float:
     """FLOP per byte of one h × h matrix cut by columns over t GPUs: 3·2·h / t / bytes of a number.
 
     3 passes, one forward and two backward (the gradients of the input and of the weights), of
     2·h/t FLOP for each number of the input, which is received once. Study notes reckon like
     this, with t = heads. It leaves out the rest of the layer: see `layer_intensity`.
     """
-    whole("hidden", hidden)
-    number("tp", tp, above=0)
-    whole("element_bytes", element_bytes)
     return 3 * 2 * hidden / tp / element_bytes
 
 
 def layer_intensity(
-    hidden: int, tp: int, element_bytes: int = 2, layer_parameters: int | None = None
+    hidden: Count, tp: Count, element_bytes: Count = 2, layer_parameters: Count | None = None
 ) -> float:
     """FLOP per byte of a whole layer under tensor parallelism, forward and backward.
 
@@ -245,8 +229,7 @@ def layer_intensity(
     out. `layer_parameters` P None: 12h², which gives 4.5h/(t-1) in 16 bits. Infinite at t = 1.
     Source: from Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
     """
-    whole("tp", tp)
-    parameters = _layer_parameters(hidden, element_bytes, layer_parameters)
+    parameters = 12 * hidden * hidden if layer_parameters is None else layer_parameters
     return inf if tp == 1 else 6 * parameters / (8 * hidden * (tp - 1) * element_bytes)
 
 
@@ -269,26 +252,8 @@ def layer_tp_reach(
 
     Without overlap, latency or loss of efficiency; 9h/e takes the place of 6P/(8h·e) for P = 12h².
     """
-    parameters = _layer_parameters(hidden, element_bytes, layer_parameters)
-    reach = 6 * parameters / (8 * hidden * element_bytes)
-    return int(1 + reach / ridge(peak_flop_per_s, bytes_per_s))
+    of_two = layer_intensity(hidden, 2, element_bytes, layer_parameters)
+    return int(1 + of_two / ridge(peak_flop_per_s, bytes_per_s))
 
 
-def _layer_parameters(hidden: int, element_bytes: int, parameters: int | None) -> int:
-    whole("hidden", hidden)
-    whole("element_bytes", element_bytes)
-    if parameters is None:
-        return 12 * hidden * hidden
-    whole("layer_parameters", parameters)
-    return parameters
-
-
-def _check(operation: str, ranks: int, algorithm: str = "ring") -> None:
-    choice("operation", operation, OPERATIONS)
-    whole("ranks", ranks)
-    choice("algorithm", algorithm, ALGORITHMS)
-    if operation not in ALGORITHMS[algorithm].operations:
-        raise ValueError(
-            f"algorithm {algorithm!r} does not do {operation}: take 'ring', or all-reduce, "
-            "broadcast or reduce"
-        )
+check_public(globals())

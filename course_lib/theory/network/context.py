@@ -1,32 +1,34 @@
 """Slices of a sequence on several ranks: who computes how many scores, and what a ring needs."""
 
-from course_lib.validation import divisible, flag, number, whole
+from functools import partial
+from typing import Annotated
+
+from course_lib.checked import Count, Positive, check_public
+from course_lib.validation import divisible, whole
 
 _MOST_RANKS = 65_536
 
 
-def chunks(rank: int, ranks: int, zigzag: bool = False) -> tuple[int, ...]:
+def chunks(
+    rank: int, ranks: Annotated[int, partial(whole, most=_MOST_RANKS)], zigzag: bool = False
+) -> tuple[int, ...]:
     """Chunks of the sequence on `rank`: one of n, or zig-zag an early and a late one of 2n.
 
     Source: Llama 3, arXiv:2407.21783, section 3.3.2.
     """
-    whole("ranks", ranks, most=_MOST_RANKS)
     whole("rank", rank, least=0, most=ranks - 1)
-    flag("zigzag", zigzag)
     return (rank, 2 * ranks - 1 - rank) if zigzag else (rank,)
 
 
 def rank_scores(
-    sequence: int, rank: int, ranks: int, *, zigzag: bool = False, masked: bool = True
+    sequence: Count, rank: int, ranks: int, *, zigzag: bool = False, masked: bool = True
 ) -> int:
     """Causal scores (query times key) of one head and one sequence that `rank` computes.
 
     A chunk of c tokens meets each earlier chunk in c² scores, and itself in c² of which the mask
-    hides c(c-1)/2; those are counted if `masked`. Raises ValueError for uneven chunks.
+    hides c(c-1)/2; those are counted if `masked`.
     """
     mine = chunks(rank, ranks, zigzag)
-    whole("sequence", sequence)
-    flag("masked", masked)
     divisible("sequence", sequence, "chunks", ranks * len(mine))
     size = sequence // (ranks * len(mine))
     hidden = 0 if masked else size * (size - 1) // 2
@@ -34,7 +36,12 @@ def rank_scores(
 
 
 def hidden_ring_tokens(
-    flop_per_s: float, bytes_per_s: float, hidden: int, kv_width: int, *, element_bytes: int = 2
+    flop_per_s: Positive,
+    bytes_per_s: Positive,
+    hidden: Count,
+    kv_width: Count,
+    *,
+    element_bytes: Count = 2,
 ) -> float:
     """Tokens on a rank from which on computing a block takes as long as the next one's way.
 
@@ -43,10 +50,8 @@ def hidden_ring_tokens(
     heads and 2 bytes that is FLOP/s over bytes/s. Source: Liu et al. 2023, arXiv:2310.01889,
     section 3.
     """
-    number("flop_per_s", flop_per_s, above=0)
-    number("bytes_per_s", bytes_per_s, above=0)
-    whole("hidden", hidden)
-    whole("kv_width", kv_width)
-    whole("element_bytes", element_bytes)
     send_s = 2 * kv_width * element_bytes / bytes_per_s  # for each token
     return send_s * flop_per_s / (4 * hidden)
+
+
+check_public(globals())

@@ -2,40 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, comb
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.units import format_bytes
+from course_lib.checked import Count, CountOrZero, NotNegative, check_public
 from course_lib.theory.network.collectives import bus_factor
 from course_lib.validation import divisible, number, whole
 
 _MOST_EXPERTS = 65_536
 _MOST_TOKENS = 10**12
+_Experts = Annotated[int, partial(whole, most=_MOST_EXPERTS)]
 
 
-@checked
 @dataclass(frozen=True)
 class ExpertLoad:
     """Choices that fall on each expert, and the capacity that each expert has.
 
     A token makes `top_k` choices. Experts are spread over `ranks` in order, equally many on each;
-    `row_bytes` is what one token takes on its way. Raises ValueError for sizes that do not fit.
+    `row_bytes` is what one token takes on its way.
     """
 
-    load: tuple[int, ...]
-    top_k: int
-    capacity: int
-    ranks: int
-    row_bytes: int
+    load: tuple[CountOrZero, ...]
+    top_k: Count
+    capacity: Count
+    ranks: Count
+    row_bytes: Count
 
     def __post_init__(self) -> None:
         whole("experts", len(self.load), most=_MOST_EXPERTS)
-        for expert, choices in enumerate(self.load):
-            whole(f"load[{expert}]", choices, least=0)
         whole("choices", sum(self.load))
         _choices(self.top_k, len(self.load))
-        for name in ("capacity", "ranks", "row_bytes"):
-            whole(name, getattr(self, name))
         divisible("experts", len(self.load), "ranks", self.ranks)
 
     @property
@@ -98,35 +95,22 @@ class ExpertLoad:
         """What the busiest rank receives in one dispatch."""
         return max(self.rank_load) * self.row_bytes
 
-    def explain(self) -> str:
-        """One line per step, with its numbers."""
-        return "\n".join(
-            [
-                f"choices    {self.choices:,} on {len(self.load)} experts, {self.mean:,.1f} each",
-                f"busiest    {max(self.load):,}, {self.imbalance:.2f} times the mean",
-                f"capacity   {self.capacity:,}: {self.dropped:,} dropped "
-                f"({self.dropped_fraction:.1%})",
-                f"all-to-all {format_bytes(self.dispatch_bytes)} from each of "
-                f"{self.ranks} ranks, {format_bytes(self.received_bytes)} to the busiest",
-            ]
-        )
 
-
-def capacity(choices: int, experts: int, factor: float | None) -> int:
+def capacity(
+    choices: Annotated[int, partial(whole, most=_MOST_TOKENS * _MOST_EXPERTS)],
+    experts: _Experts,
+    factor: Annotated[float, partial(number, above=0, most=_MOST_EXPERTS)] | None,
+) -> int:
     """Choices that one expert takes: factor · choices / experts, rounded up; all where None.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equation 3 (there top_k is 1).
     """
-    whole("choices", choices, most=_MOST_TOKENS * _MOST_EXPERTS)
-    whole("experts", experts, most=_MOST_EXPERTS)
     if factor is None:
         return choices
-    number("factor", factor, above=0, most=_MOST_EXPERTS)
     return ceil(factor * choices / experts)
 
 
 def _choices(top_k: int, experts: int) -> None:
-    whole("top_k", top_k)
     if top_k > experts:
         raise ValueError(
             f"top_k {top_k} is above experts {experts}, and a token chooses different ones: "
@@ -134,20 +118,19 @@ def _choices(top_k: int, experts: int) -> None:
         )
 
 
-def nodes_of_a_token(experts: int, top_k: int, nodes: int) -> float:
+def nodes_of_a_token(experts: _Experts, top_k: Count, nodes: int) -> float:
     """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
 
     nodes · (1 − the chance that none of them lies on one node). Raises ValueError for more nodes or
     choices than experts.
     """
-    whole("experts", experts, most=_MOST_EXPERTS)
     _choices(top_k, experts)
     whole("nodes", nodes, most=experts)
     elsewhere = experts - -(-experts // nodes)
     return nodes * (1 - comb(elsewhere, top_k) / comb(experts, top_k))
 
 
-def routed_intensity(width: int, *, matrices: int = 3, element_bytes: int = 2) -> float:
+def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count = 2) -> float:
     """FLOP of the experts for each byte that their tokens are sent, forward and backward.
 
     A row of h numbers travels four times, there and back, and its gradient too; meanwhile its
@@ -155,23 +138,22 @@ def routed_intensity(width: int, *, matrices: int = 3, element_bytes: int = 2) -
     6·matrices·h·width / (4·h·bytes), so h cancels, and so do the tokens. Bytes are counted with
     the part that stays on the rank. Source: from Lepikhin et al. 2020, arXiv:2006.16668, section 3.
     """
-    whole("width", width)
-    whole("matrices", matrices)
-    whole("element_bytes", element_bytes)
     return 1.5 * matrices * width / element_bytes
 
 
-def zipf_load(tokens: int, experts: int, top_k: int, skew: float) -> tuple[int, ...]:
+def zipf_load(
+    tokens: Annotated[int, partial(whole, most=_MOST_TOKENS)],
+    experts: _Experts,
+    top_k: Count,
+    skew: Annotated[float, partial(number, least=0, most=10)],
+) -> tuple[int, ...]:
     """Expected load when expert i is liked in proportion to 1 / i^skew, i = 1, 2, …
 
     A token chooses `top_k` different experts, so none gets more than `tokens`; what is above that
     goes to the others in proportion. Rounded to whole choices that add up to tokens · top_k
     (largest remainders first). Skew 0: all alike.
     """
-    whole("tokens", tokens, most=_MOST_TOKENS)
-    whole("experts", experts, most=_MOST_EXPERTS)
     _choices(top_k, experts)
-    number("skew", skew, least=0, most=10)
     exact = [tokens * share for share in _shares(experts, top_k, skew)]
     load = [int(choices) for choices in exact]
     remainders = sorted(range(experts), key=lambda expert: load[expert] - exact[expert])
@@ -208,8 +190,7 @@ def expert_load(
     return ExpertLoad(load, top_k, limit, ranks, row_bytes)
 
 
-@checked
-def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float:
+def balance_loss(load: Sequence[NotNegative], probabilities: Sequence[NotNegative]) -> float:
     """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
 
     1 when all N experts are chosen alike, which is not the least; at most N / top_k, when the same
@@ -222,16 +203,12 @@ def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float
             f"load has {len(load)} experts and probabilities {len(probabilities)}: give one "
             "number for each expert in both"
         )
-    for name, values in (("load", load), ("probabilities", probabilities)):
-        for place, value in enumerate(values):
-            number(f"{name}[{place}]", value, least=0)
     number("sum of load", sum(load), above=0)
     pairs = zip(load, probabilities, strict=True)
     return len(load) * sum(one * other for one, other in pairs) / sum(load)
 
 
-@checked
-def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
+def experts_per_rank(counts: Sequence[Sequence[CountOrZero]]) -> int:
     """experts / ranks, if `counts[rank][expert]` is a table of counts for evenly placed experts.
 
     Raises ValueError for rows of different length, counts below 0, and experts that do not divide
@@ -247,14 +224,11 @@ def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
                 f"counts[{rank}] has {len(row)} experts and counts[0] {experts}: give one number "
                 "for each expert"
             )
-        for expert, count in enumerate(row):
-            whole(f"counts[{rank}][{expert}]", count, least=0)
     return experts // len(counts)
 
 
-@checked
 def routed_bytes(
-    counts: Sequence[Sequence[int]], rank: int, row_bytes: int, passes: int = 2
+    counts: Sequence[Sequence[int]], rank: int, row_bytes: Count, passes: Count = 2
 ) -> int:
     """Bytes that `rank` hands over to one layer's all-to-alls in one step.
 
@@ -265,7 +239,8 @@ def routed_bytes(
     """
     own = experts_per_rank(counts)
     whole("rank", rank, least=0, most=len(counts) - 1)
-    whole("row_bytes", row_bytes)
-    whole("passes", passes)
     received = sum(sum(row[rank * own : (rank + 1) * own]) for row in counts)
     return passes * (sum(counts[rank]) + received) * row_bytes
+
+
+check_public(globals())

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, Positive, check_public
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network import collectives
-from course_lib.validation import number
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,10 @@ class FittedLink:
         )
 
 
-@checked
 def fit_alpha_beta(
     operation: str,
-    sizes_bytes: Sequence[float],
-    seconds: Sequence[float],
+    sizes_bytes: Sequence[NotNegative],
+    seconds: Sequence[Positive],
     ranks: int,
     *,
     algorithm: str = "ring",
@@ -53,15 +51,11 @@ def fit_alpha_beta(
     below zero or does not rise with the size.
     """
     _check(sizes_bytes, seconds)
-    steps = collectives.steps(operation, ranks, algorithm)
-    if steps == 0:
-        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
-    sent = [collectives.moved_bytes(operation, size, ranks, algorithm) for size in sizes_bytes]
+    steps, sent = _sent(operation, sizes_bytes, ranks, algorithm)
     level, slope = _line(sent, seconds, [1 / time**2 for time in seconds])
     if slope <= 0:
-        raise ValueError(
-            f"seconds do not grow with the sizes ({_span(seconds)} s): measure larger sizes"
-        )
+        span = f"{format_number(min(seconds), 2)} to {format_number(max(seconds), 2)}"
+        raise ValueError(f"seconds do not grow with the sizes ({span} s): measure larger sizes")
     if level < -1e-9 * max(seconds):  # less is rounding
         raise ValueError(
             f"latency comes out below zero ({format_number(level / steps, 2)} s): measure "
@@ -73,9 +67,8 @@ def fit_alpha_beta(
     return FittedLink(level / steps, 1 / slope, residual)
 
 
-@checked
 def bounding_link(
-    operation: str, sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int
+    operation: str, sizes_bytes: Sequence[NotNegative], seconds: Sequence[Positive], ranks: int
 ) -> Link:
     """What measured times prove of a ring's link, where no line fits them.
 
@@ -84,12 +77,19 @@ def bounding_link(
     Raises ValueError as `fit_alpha_beta` does for times and sizes that are no measurement.
     """
     _check(sizes_bytes, seconds)
-    steps = collectives.steps(operation, ranks)
-    if steps == 0:
-        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
-    sent = [collectives.moved_bytes(operation, size, ranks) for size in sizes_bytes]
+    steps, sent = _sent(operation, sizes_bytes, ranks, "ring")
     fastest = max(moved / time for moved, time in zip(sent, seconds, strict=True))
     return Link("bounds of a link", fastest, min(seconds) / steps)
+
+
+def _sent(
+    operation: str, sizes_bytes: Sequence[float], ranks: int, algorithm: str
+) -> tuple[int, list[float]]:
+    """Steps of a collective, and the bytes that it moves at each size."""
+    steps = collectives.steps(operation, ranks, algorithm)
+    if steps == 0:
+        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
+    return steps, [collectives.moved_bytes(operation, x, ranks, algorithm) for x in sizes_bytes]
 
 
 def _line(
@@ -111,9 +111,6 @@ def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
             f"sizes_bytes has {len(sizes_bytes)} entries and seconds {len(seconds)}: give one time "
             "for each size"
         )
-    for place, (size, time) in enumerate(zip(sizes_bytes, seconds, strict=True)):
-        number(f"sizes_bytes[{place}]", size, least=0)
-        number(f"seconds[{place}]", time, above=0)
     if len(set(sizes_bytes)) < 2:
         raise ValueError(
             f"sizes_bytes must hold two different sizes or more, got {list(sizes_bytes)}: "
@@ -121,5 +118,4 @@ def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
         )
 
 
-def _span(values: Sequence[float]) -> str:
-    return f"{format_number(min(values), 2)} to {format_number(max(values), 2)}"
+check_public(globals())

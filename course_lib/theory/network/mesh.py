@@ -6,29 +6,26 @@ arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.checked import Count, CountOrZero, check_public
+from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective, CommunicationPolicy
 from course_lib.trace import Event, Trace
-from course_lib.validation import choice, divisible, listed, whole
+from course_lib.validation import divisible, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
 # The axes of the experts' own mesh, and those in whose place they stand.
 EXPERT_AXES = {"etp": "tp", "ep": "cp", "edp": "dp"}
 
 
-def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
+def data_parallel(world: Count, tp: Count = 1, pp: Count = 1, cp: Count = 1) -> int:
     """Replicas of the model: dp = world / (tp · pp · cp).
 
     Raises ValueError where the product does not divide `world`.
     """
-    replica = 1
-    for name, degree in {"world": world, "tp": tp, "pp": pp, "cp": cp}.items():
-        whole(name, degree)
-        replica *= 1 if name == "world" else degree
+    replica = tp * pp * cp
     if world % replica:
         raise ValueError(
             f"world {world} / (tp {tp} * pp {pp} * cp {cp}) = {world / replica:g} is not a whole "
@@ -37,14 +34,11 @@ def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
     return world // replica
 
 
-@checked
-def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
+def strides(layout: Layout, order: Sequence[Annotated[str, ORDER]] = ORDER) -> dict[str, int]:
     """Distance in ranks between neighbours on each axis: the product of the axes further inside.
 
     Raises ValueError unless `order` names each axis once.
     """
-    for axis in order:
-        choice("order", axis, ORDER)
     if sorted(order) != sorted(ORDER):
         raise ValueError(
             f"order {tuple(order)} must name each of {', '.join(ORDER)} once: it is innermost first"
@@ -56,12 +50,8 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     return found
 
 
-@checked
 def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
-    """Coordinates of a rank: rank // stride mod degree, for each axis.
-
-    Raises ValueError for a rank that the layout does not have.
-    """
+    """Coordinates of a rank: rank // stride mod degree, for each axis."""
     whole("rank", rank, least=0, most=layout.world - 1)
     return {
         axis: rank // stride % getattr(layout, axis)
@@ -69,10 +59,10 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
     }
 
 
-@checked
-def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tuple[int, ...], ...]:
+def groups(
+    layout: Layout, axis: Annotated[str, ORDER], order: Sequence[str] = ORDER
+) -> tuple[tuple[int, ...], ...]:
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
-    choice("axis", axis, ORDER)
     stride, degree = strides(layout, order)[axis], getattr(layout, axis)
     listed("world", layout.world, "take smaller degrees, or ask `place` about one rank")
     width = stride * degree  # ranks from the first of one block of groups to the first of the next
@@ -81,30 +71,27 @@ def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tup
     return tuple(tuple(range(start, start + width, stride)) for start in starts)
 
 
-@checked
-def expert_groups(layout: Layout, axis: str, etp: int | None = None) -> tuple[tuple[int, ...], ...]:
+def expert_groups(
+    layout: Layout, axis: Annotated[str, EXPERT_AXES], etp: Count | None = None
+) -> tuple[tuple[int, ...], ...]:
     """Groups of the experts' own mesh, "etp", "ep" or "edp", over the same ranks, by their first.
 
     Each stage's tp · cp · dp ranks are dealt out anew: etp ranks share an expert's matrices, ep
     such groups have all experts, and the edp = tp·cp·dp / (etp·ep) ranks of a place hold the same.
     `etp` None: tp, as the rest of the theory has it. Source: Liu et al. 2025, arXiv:2504.14960,
-    section 3.2; Megatron-LM, parallel_state.py. Raises ValueError for degrees that do not divide.
+    section 3.2; Megatron-LM, parallel_state.py.
     """
-    choice("axis", axis, EXPERT_AXES)
     etp = layout.tp if etp is None else etp
-    whole("etp", etp)
     stage = layout.tp * layout.cp * layout.dp
     divisible("tp*cp*dp", stage, "etp*ep", etp * layout.ep)
     folded = Layout(dp=stage // (etp * layout.ep), tp=etp, cp=layout.ep, pp=layout.pp)
     return groups(folded, EXPERT_AXES[axis])
 
 
-@checked
 def nodes_of(
-    layout: Layout, axis: str, gpus_per_node: int = 8, order: Sequence[str] = ORDER
+    layout: Layout, axis: str, gpus_per_node: Count = 8, order: Sequence[str] = ORDER
 ) -> int:
     """Nodes over which the most scattered group of `axis` lies; 1: it never leaves its node."""
-    whole("gpus_per_node", gpus_per_node)
     members = groups(layout, axis, order)
     return max(len({rank // gpus_per_node for rank in group}) for group in members)
 
@@ -147,7 +134,6 @@ class Talk:
     nodes: int
 
 
-@checked
 def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     """The messages of `step_traffic` for one rank, with their groups, in the order of an update.
 
@@ -163,13 +149,17 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
         )
     stage = place(layout, rank)["pp"]
     sent = step_traffic(job, stage, policy=_ONE_BUCKET).collectives
-    return tuple(_talk(job, rank, message) for message in sorted(sent, key=_turn))
+    talks = []
+    for message in sorted(sent, key=_turn):
+        together = _groups(layout, message)
+        (own,) = (group for group in together if rank in group)
+        nodes = len({member // job.cluster.gpus_per_node for member in own})
+        talks.append(Talk(message, together, own, nodes))
+    return tuple(talks)
 
 
-@checked
-def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
+def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
     """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
-    whole("rank", rank, least=0)
     turns = enumerate(talk.message for talk in talks)
     return Trace(
         Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
@@ -177,7 +167,6 @@ def sent_in_turn(talks: tuple[Talk, ...], rank: int = 0) -> Trace:
     )
 
 
-@checked
 def sent_bytes(talks: tuple[Talk, ...], axis: str = "") -> float:
     """What a rank sends in an update: along one axis, or along all."""
     return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
@@ -188,13 +177,6 @@ def _turn(message: Collective) -> int:
         if message.axis == axis and message.what.startswith(what):
             return turn
     return len(_TURNS)
-
-
-def _talk(job: Job, rank: int, message: Collective) -> Talk:
-    groups = _groups(job.layout, message)
-    (own,) = (group for group in groups if rank in group)
-    nodes = len({member // job.cluster.gpus_per_node for member in own})
-    return Talk(message, groups, own, nodes)
 
 
 def _groups(layout: Layout, message: Collective) -> tuple[tuple[int, ...], ...]:
@@ -214,3 +196,6 @@ def _groups(layout: Layout, message: Collective) -> tuple[tuple[int, ...], ...]:
     if message.place == "experts":
         return tuple(line[first::ep] for line in lines for first in range(ep))
     return lines
+
+
+check_public(globals())

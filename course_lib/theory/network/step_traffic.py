@@ -8,30 +8,31 @@ of all gradients, the loss itself.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from course_lib.checked import checked
+from course_lib.checked import check_public
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.experts import nodes_of_a_token
 from course_lib.theory.network.traffic import (
     AXES,
+    Axis,
     Collective,
     CommunicationPolicy,
+    Part,
     Traffic,
     group_link,
 )
-from course_lib.validation import choice
 
 
-@checked
 def step_traffic(
     job: Job,
     stage: int = 0,
     *,
     policy: CommunicationPolicy | None = None,
-    overlap: Mapping[str, float] | None = None,
-    axes: Collection[str] = AXES,
+    overlap: Mapping[Axis, Part] | None = None,
+    axes: Collection[Axis] = AXES,
 ) -> Traffic:
     """Every collective of one update on a GPU of pipeline rank `stage`.
 
@@ -40,54 +41,17 @@ def step_traffic(
     micro-batch; gradients as often as `Layout.reductions` says. tp: 4 all-reduces of b·s·h per
     layer and micro-batch, or as many pairs of all-gather and reduce-scatter. cp: keys and values
     around a ring, their gradients back. ep: all-to-all of routed tokens, there and back, forward
-    and backward. pp: b·s·h per boundary.
-    Full recomputation repeats what belongs to the forward pass. `overlap`: see `Traffic`.
-    Only what talks along `axes` is counted, which is quicker for one of them.
-    Raises ValueError for a stage or an axis that is not there.
+    and backward. pp: b·s·h per boundary. Full recomputation repeats what belongs to the forward
+    pass. `overlap`: see `Traffic`. Only what talks along `axes` is counted, which is quicker for
+    one of them.
     """
     step = _Step(job, stage, policy or CommunicationPolicy())
-    for axis in axes:
-        choice("axis", axis, AXES)
     entries = (entry for axis in AXES if axis in axes for entry in _ON_AXIS[axis](step))
     return Traffic(tuple(entry for entry in entries if entry.count), dict(overlap or {}))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """The ranks r, r + stride, … that talk to each other along one axis."""
-
-    step: "_Step"
-    axis: str
-    ranks: int
-    stride: int
-
-    def calls(
-        self,
-        what: str,
-        operation: str,
-        count: int,
-        size_bytes: float,
-        *,
-        kind: str = "activations",
-        place: str = "layers",
-        hidden: bool = False,
-        alone: int = 0,
-    ) -> Collective:
-        """`count` calls of one kind, on the link of this group."""
-        return Collective(
-            self.axis,
-            what,
-            operation,
-            count,
-            size_bytes,
-            self.ranks,
-            group_link(self.step.job.cluster, operation, self.ranks, self.stride),
-            self.step.policy.algorithm,
-            kind,
-            place,
-            hidden,
-            alone,
-        )
+# Who talks to each other along an axis: its name, how many ranks, and their distance.
+_Group = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -98,28 +62,13 @@ class _Step:
     stage: int
     policy: CommunicationPolicy
 
-    @property
-    def passes(self) -> int:
-        """Micro-batches that go through each chunk."""
-        return self.job.layout.passes
-
     @cached_property
     def layers(self) -> tuple[int, int]:
         """Layers on this rank: those with one MLP, and those with experts."""
-        return self._layers(RECOMPUTE)
+        return self.repeated(RECOMPUTE)
 
-    @property
-    def repeated(self) -> tuple[int, int]:
-        """Those of them that run forward twice: full recomputation."""
-        return self._layers(("full",))
-
-    @property
-    def repeated_attention(self) -> int:
-        """Layers whose attention runs forward twice: any recomputation."""
-        return sum(self._layers(RECOMPUTE[1:]))
-
-    def _layers(self, kinds: tuple[str, ...]) -> tuple[int, int]:
-        """Layers with one MLP, and with experts, that have one of these kinds of recomputation."""
+    def repeated(self, kinds: tuple[str, ...] = ("full",)) -> tuple[int, int]:
+        """Those with one of these kinds of recomputation; all of it runs forward twice if full."""
         counts = [0, 0]
         for chunk in self.job.layout.stage_chunks(self.stage):
             for its, layer, count in self.job.layers_of(chunk):
@@ -142,72 +91,55 @@ class _Step:
         routes = self.job.shape.top_k * self.job.recipe.imbalance
         return self.activation_bytes(inside=inside) * routes
 
-    def group(self, axis: str, ranks: int, stride: int) -> _Group:
-        """A group of this GPU."""
-        return _Group(self, axis, ranks, stride)
+    def calls(
+        self, group: _Group, what: str, operation: str, count: int, size_bytes: float, **more: Any
+    ) -> Collective:
+        """`count` calls of one kind, on the link of the group."""
+        axis, ranks, stride = group
+        link = group_link(self.job.cluster, operation, ranks, stride)
+        algorithm = self.policy.algorithm
+        return Collective(axis, what, operation, count, size_bytes, ranks, link, algorithm, **more)
 
 
 def _tensor(step: _Step) -> Iterator[Collective]:
-    """Tensor parallelism; Narayanan et al. 2021, arXiv:2104.04473, section 3.2."""
-    shape, layout = step.job.shape, step.job.layout
+    """Tensor parallelism; Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
+
+    Each block's input or output is summed over tp, in so many passes of one micro-batch. With
+    sequence parallelism that is an all-gather and a reduce-scatter, each half of an all-reduce.
+    """
+    layout, passes = step.job.layout, step.job.layout.passes
     if layout.tp == 1:
         return
-    (dense, experts), (dense_again, experts_again) = step.layers, step.repeated
-    size, routed = step.activation_bytes(inside=True), step.routed_bytes(inside=True)
-    all_layers = (dense + dense_again + experts + experts_again, dense + experts)
-    its_experts = (experts + experts_again, experts)
-    blocks: list[tuple[str, tuple[int, int], float]] = [
-        ("attention", all_layers, size),
-        ("MLP", (dense + dense_again, dense), size),
-    ]
-    if layout.sequence_parallel:
-        blocks.append(("experts", its_experts, routed))
-        if shape.shared_experts:
-            blocks.append(("shared experts", its_experts, size))
-    else:  # every rank has all tokens, and one sum at the end does for all experts
-        blocks.append(("experts", its_experts, size))
-    for what, (forward, backward), block_bytes in blocks:
-        yield from _sums(_Block(step, what, forward, backward, block_bytes))
+    (dense, experts), (dense_again, experts_again) = step.layers, step.repeated()
     embedding, head = step.ends
-    yield from _sums(_Block(step, "embedding", int(embedding), 0, size, "embedding"))
-    yield from _sums(_Block(step, "head", 0, int(head), size, "head"))
+    size = step.activation_bytes(inside=True)
+    # Without it every rank has all tokens, and one sum at the end does for all experts.
+    routed = step.routed_bytes(inside=True) if layout.sequence_parallel else size
+    shared = layout.sequence_parallel and step.job.shape.shared_experts > 0
+    forward, again = dense + experts, dense_again + experts_again
+    blocks = (  # what, forward and backward passes, bytes, place
+        ("attention", forward + again, forward, size, "layers"),
+        ("MLP", dense + dense_again, dense, size, "layers"),
+        ("experts", experts + experts_again, experts, routed, "layers"),
+        ("shared experts", shared * (experts + experts_again), shared * experts, size, "layers"),
+        ("embedding", int(embedding), 0, size, "embedding"),
+        ("head", 0, int(head), size, "head"),
+    )
+    group: _Group = ("tp", layout.tp, 1)
+    operations = ("all-gather", "reduce-scatter") if layout.sequence_parallel else ("all-reduce",)
+    for what, there, back, block_bytes, place in blocks:
+        if not there + back:
+            continue
+        for operation in operations:
+            count = passes * (there + back)
+            yield step.calls(group, what, operation, count, block_bytes, place=place)
+        if layout.sequence_parallel and not layout.keep_gathered:
+            what, count = f"{what}, inputs again", passes * back
+            more = {"place": place, "hidden": True}
+            yield step.calls(group, what, "all-gather", count, block_bytes, **more)
     # The loss over a split vocabulary: maximum, sum and right logit of each token, in fp32.
-    loss = step.job.local_tokens.inside * 4
-    group, count = step.group("tp", layout.tp, 1), 3 * head * step.passes
-    yield group.calls("loss", "all-reduce", count, loss, place="head")
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Equal blocks whose input or output is summed over tp: passes of one micro-batch."""
-
-    step: _Step
-    what: str
-    forward: int
-    backward: int
-    size_bytes: float
-    place: str = "layers"
-
-
-def _sums(block: _Block) -> Iterator[Collective]:
-    """Sums over tp around one block: all-reduces, or all-gathers and reduce-scatters.
-
-    With sequence parallelism each pass of a block needs both, and each is half of an all-reduce.
-    """
-    step, layout = block.step, block.step.job.layout
-    if not block.forward + block.backward:
-        return
-    group = step.group("tp", layout.tp, 1)
-    count = step.passes * (block.forward + block.backward)
-    if not layout.sequence_parallel:
-        yield group.calls(block.what, "all-reduce", count, block.size_bytes, place=block.place)
-        return
-    yield group.calls(block.what, "all-gather", count, block.size_bytes, place=block.place)
-    yield group.calls(block.what, "reduce-scatter", count, block.size_bytes, place=block.place)
-    if not layout.keep_gathered:
-        what, again = f"{block.what}, inputs again", step.passes * block.backward
-        size, place = block.size_bytes, block.place
-        yield group.calls(what, "all-gather", again, size, place=place, hidden=True)
+    loss, count = step.job.local_tokens.inside * 4, 3 * head * passes
+    yield step.calls(group, "loss", "all-reduce", count, loss, place="head")
 
 
 def _context(step: _Step) -> Iterator[Collective]:
@@ -224,12 +156,12 @@ def _context(step: _Step) -> Iterator[Collective]:
     heads = shape.kv_heads // min(layout.tp, shape.kv_heads)
     width = heads * (shape.head_width + shape.value_width)
     size = step.job.local_tokens.inside * width * recipe.compute_bytes
-    hops, layers = (layout.cp - 1) * step.passes, sum(step.layers)
+    hops, layers = (layout.cp - 1) * step.job.layout.passes, sum(step.layers)
     # Selective recomputation repeats attention, and so the ring.
-    rounds = 2 * layers + step.repeated_attention
-    group = step.group("cp", layout.cp, layout.tp)
-    yield group.calls("keys and values", "send-recv", hops * rounds, size)
-    yield group.calls("their gradients", "send-recv", hops * layers, size, kind="gradients")
+    rounds = 2 * layers + sum(step.repeated(RECOMPUTE[1:]))
+    group = ("cp", layout.cp, layout.tp)
+    yield step.calls(group, "keys and values", "send-recv", hops * rounds, size)
+    yield step.calls(group, "their gradients", "send-recv", hops * layers, size, kind="gradients")
 
 
 def _expert(step: _Step) -> Iterator[Collective]:
@@ -242,24 +174,23 @@ def _expert(step: _Step) -> Iterator[Collective]:
     shape, layout, limit = step.job.shape, step.job.layout, step.policy.token_nodes
     if layout.ep == 1:
         return
-    count = step.passes * (2 * step.layers[1] + step.repeated[1])
+    count = step.job.layout.passes * (2 * step.layers[1] + step.repeated()[1])
     size = step.routed_bytes(inside=False)
     members = max(1, min(layout.ep, step.job.cluster.gpus_per_node // layout.tp))
     nodes = -(-layout.ep // members)
-    every = step.group("ep", layout.ep, layout.tp)
-    inside = step.group("ep", members, layout.tp)
-    between = step.group("ep", nodes, layout.tp * members)
+    every, inside = ("ep", layout.ep, layout.tp), ("ep", members, layout.tp)
+    between = ("ep", nodes, layout.tp * members)
     copies = shape.top_k if limit is None else _ranks_of_a_token(step, limit * members)
     each = size * copies / shape.top_k
     for what in ("dispatch", "combine"):
         if limit is None or nodes == 1:
-            yield every.calls(what, "all-to-all", count, each, place="experts")
+            yield step.calls(every, what, "all-to-all", count, each, place="experts")
             continue
         copies = min(limit, nodes_of_a_token(shape.experts, shape.top_k, nodes))
         once = copies * size / shape.top_k
-        yield between.calls(f"{what} to nodes", "all-to-all", count, once, place="experts")
-        what, kind = f"{what} in a node", "all-to-all"
-        yield inside.calls(what, kind, count, each, place="experts", hidden=True)
+        what, on = f"{what} to nodes", f"{what} in a node"
+        yield step.calls(between, what, "all-to-all", count, once, place="experts")
+        yield step.calls(inside, on, "all-to-all", count, each, place="experts", hidden=True)
 
 
 def _ranks_of_a_token(step: _Step, most: int) -> float:
@@ -275,80 +206,73 @@ def _data(step: _Step) -> Iterator[Collective]:
     layout = step.job.layout
     local = local_parameters(step.job.shape, layout, step.stage)
     dense, experts = step.layers
-    alike = step.group("dp", layout.shard_ranks, layout.tp)
-    same_experts = step.group("dp", layout.expert_shard_ranks, layout.tp * layout.ep)
-    replicas = step.group("dp", layout.shard_groups, layout.tp * layout.shard_ranks)
-    shares = [
-        _Share(alike, "layers", local.dense - local.ends_dense, dense + experts),
-        _Share(alike, "ends", local.ends_dense, 1),
-        _Share(same_experts, "experts", local.experts, experts),
-    ]
+    alike = ("dp", layout.shard_ranks, layout.tp)
+    same_experts = ("dp", layout.expert_shard_ranks, layout.tp * layout.ep)
+    shares = (
+        _Share(step, alike, "layers", local.dense - local.ends_dense, dense + experts),
+        _Share(step, alike, "ends", local.ends_dense, 1),
+        _Share(step, same_experts, "experts", local.experts, experts),
+    )
     for share in shares:
-        if share.group.ranks > 1 and share.parameters:
-            yield from _sharded(share) if layout.zero_stage == 3 else _bucketed(share)
+        if share.group[1] > 1 and share.parameters:
+            yield from share.sharded() if layout.zero_stage == 3 else share.bucketed()
         if layout.shard_groups > 1 and share.parameters:
-            yield from _between_groups(share, replicas)
+            yield share.between_groups()
 
 
 @dataclass(frozen=True)
 class _Share:
     """Parameters that all ranks of `group` hold or shard alike, in `units` equal pieces."""
 
+    step: _Step
     group: _Group
     place: str
     parameters: int
     units: int
 
+    def _calls(
+        self, kind: str, operation: str, count: int, size_bytes: float, alone: int
+    ) -> Collective:
+        what, more = f"{kind} of {self.place}", {"kind": kind, "place": self.place, "alone": alone}
+        return self.step.calls(self.group, what, operation, count, size_bytes, **more)
 
-def _bucketed(share: _Share) -> Iterator[Collective]:
-    """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
-    step, place = share.group.step, share.place
-    recipe, stage = step.job.recipe, step.job.layout.zero_stage
-    size = share.parameters * recipe.gradient_bytes
-    buckets = -(-size // step.policy.bucket_bytes)
-    operation, sent = "reduce-scatter" if stage else "all-reduce", size / buckets
-    what, kind = f"gradients of {place}", "gradients"
-    syncs = step.job.layout.reductions
-    count = syncs * buckets
-    yield share.group.calls(what, operation, count, sent, kind=kind, place=place, alone=syncs)
-    if stage:
-        size = share.parameters * recipe.weight_bytes
-        buckets = -(-size // step.policy.bucket_bytes)
-        what, kind = f"parameters of {place}", "parameters"
-        sent = size / buckets
-        yield share.group.calls(what, "all-gather", buckets, sent, kind=kind, place=place, alone=1)
+    def bucketed(self) -> Iterator[Collective]:
+        """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
+        recipe, layout = self.step.job.recipe, self.step.job.layout
+        size, syncs = self.parameters * recipe.gradient_bytes, layout.reductions
+        buckets = -(-size // self.step.policy.bucket_bytes)
+        operation = "reduce-scatter" if layout.zero_stage else "all-reduce"
+        yield self._calls("gradients", operation, syncs * buckets, size / buckets, syncs)
+        if layout.zero_stage:
+            size = self.parameters * recipe.weight_bytes
+            buckets = -(-size // self.step.policy.bucket_bytes)
+            yield self._calls("parameters", "all-gather", buckets, size / buckets, 1)
 
+    def sharded(self) -> Iterator[Collective]:
+        """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered.
 
-def _sharded(share: _Share) -> Iterator[Collective]:
-    """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered.
+        Nothing hides what is outside the layers, the first layer's gather, and its reduction, which
+        is the last.
+        """
+        recipe, layout = self.step.job.recipe, self.step.job.layout
+        passes = layout.passes if layout.reshard else 1  # without reshard one gather for an update
+        each, syncs = self.parameters / self.units, layout.reductions
+        gathers = passes * self.units * (2 if layout.reshard and self.place != "ends" else 1)
+        yield self._calls("parameters", "all-gather", gathers, each * recipe.compute_bytes, passes)
+        size = each * recipe.gradient_bytes
+        yield self._calls("gradients", "reduce-scatter", self.units * syncs, size, syncs)
 
-    Nothing hides what is outside the layers, the first layer's gather and its reduction, the last.
-    """
-    step, place = share.group.step, share.place
-    recipe, layout = step.job.recipe, step.job.layout
-    passes = step.passes if layout.reshard else 1  # without reshard one gather for an update
-    each = share.parameters / share.units
-    gathers = passes * share.units * (2 if layout.reshard and place != "ends" else 1)
-    what, size = f"parameters of {place}", each * recipe.compute_bytes
-    kind = "parameters"
-    yield share.group.calls(what, "all-gather", gathers, size, kind=kind, place=place, alone=passes)
-    what, size, syncs = f"gradients of {place}", each * recipe.gradient_bytes, layout.reductions
-    count, kind = share.units * syncs, "gradients"
-    yield share.group.calls(
-        what, "reduce-scatter", count, size, kind=kind, place=place, alone=syncs
-    )
+    def between_groups(self) -> Collective:
+        """Hybrid sharding: gradient shards are summed over the groups that hold the same ones.
 
-
-def _between_groups(share: _Share, replicas: _Group) -> Iterator[Collective]:
-    """Hybrid sharding: gradient shards are summed over the groups that hold the same ones.
-
-    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.2.2.
-    """
-    step = share.group.step
-    size = share.parameters / share.group.ranks / share.units * step.job.recipe.gradient_bytes
-    what, syncs = f"gradient shards of {share.place}", step.job.layout.reductions
-    count, kind = syncs * share.units, "gradients"
-    yield replicas.calls(what, "all-reduce", count, size, kind=kind, place=share.place, alone=syncs)
+        Source: Zhao et al. 2023, arXiv:2304.11277, section 3.2.2.
+        """
+        layout, syncs = self.step.job.layout, self.step.job.layout.reductions
+        replicas = ("dp", layout.shard_groups, layout.tp * layout.shard_ranks)
+        size = self.parameters / self.group[1] / self.units * self.step.job.recipe.gradient_bytes
+        what, more = f"gradient shards of {self.place}", {"place": self.place, "alone": syncs}
+        count = syncs * self.units
+        return self.step.calls(replicas, what, "all-reduce", count, size, kind="gradients", **more)
 
 
 def _pipeline(step: _Step) -> Iterator[Collective]:
@@ -360,35 +284,26 @@ def _pipeline(step: _Step) -> Iterator[Collective]:
     layout = step.job.layout
     if layout.pp == 1:
         return
-    group = step.group("pp", layout.pp, layout.tp * layout.cp * layout.dp)
+    group = ("pp", layout.pp, layout.tp * layout.cp * layout.dp)
     size = step.activation_bytes(inside=False)
     embedding, head = step.ends
     chunks = len(layout.stage_chunks(step.stage))
     stays = layout.schedule == "zbv" and step.stage == layout.pp - 1  # where the V turns
-    there = (chunks - head - stays) * step.passes
-    back = (chunks - embedding - stays) * step.passes
-    yield group.calls("activations", "send-recv", there, size)
-    yield group.calls("gradients", "send-recv", back, size, kind="gradients")
-    what, copies = _copied_parameters(step)
+    there = (chunks - head - stays) * step.job.layout.passes
+    back = (chunks - embedding - stays) * step.job.layout.passes
+    yield step.calls(group, "activations", "send-recv", there, size)
+    yield step.calls(group, "gradients", "send-recv", back, size, kind="gradients")
+    # DualPipe holds two copies of the parameters: DeepSeek-V3, arXiv:2412.19437, section 3.2.1.
+    shape, what, copies = step.job.shape, "tied embedding", 0
+    if layout.schedule == "dualpipe":
+        what, copies = "gradients of both copies", local_parameters(shape, layout, step.stage).total
+    elif shape.tied_embeddings and embedding != head:  # both on one stage are one table
+        copies = -(-shape.vocab // layout.tp) * shape.hidden
     if copies:
         # The two copies lie on two stages: as far apart as the whole pipeline, for the link.
-        link = group_link(step.job.cluster, "send-recv", layout.pp, group.stride)
+        link = group_link(step.job.cluster, "send-recv", layout.pp, group[2])
         size = copies * step.job.recipe.gradient_bytes
         yield Collective("pp", what, "all-reduce", 1, size, 2, link, kind="gradients", place="ends")
-
-
-def _copied_parameters(step: _Step) -> tuple[str, int]:
-    """Parameters of this stage of which another stage has a copy, with the name of their sum.
-
-    Source: DeepSeek-V3, arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies).
-    """
-    shape, layout = step.job.shape, step.job.layout
-    if layout.schedule == "dualpipe":
-        return "gradients of both copies", local_parameters(shape, layout, step.stage).total
-    embedding, head = step.ends
-    if shape.tied_embeddings and embedding != head:  # both on one stage are one table
-        return "tied embedding", -(-shape.vocab // layout.tp) * shape.hidden
-    return "tied embedding", 0
 
 
 _ON_AXIS: dict[str, Callable[[_Step], Iterator[Collective]]] = {
@@ -398,3 +313,6 @@ _ON_AXIS: dict[str, Callable[[_Step], Iterator[Collective]]] = {
     "dp": _data,
     "pp": _pipeline,
 }
+
+
+check_public(globals())

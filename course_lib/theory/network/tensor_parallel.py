@@ -2,35 +2,27 @@
 
 from dataclasses import dataclass
 
-from course_lib.checked import checked
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs.hardware import Link, ridge
-from course_lib.theory.inputs.units import format_flop, format_number
 from course_lib.theory.network import collectives
-from course_lib.validation import divisible, listed, number, whole
+from course_lib.validation import divisible, listed, whole
 
 
-@checked
 @dataclass(frozen=True)
 class CutLayer:
     """One layer of 12h² weights, forward and backward, on one of `tp` GPUs.
 
     Everything is ideal: matrices at the dense peak, the link at its full rate, nothing overlapped,
-    attention scores left out. `tokens` is b·s of one micro-batch.
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2. Raises ValueError for sizes below
-    1 and a peak that is not positive.
+    attention scores left out. `tokens` is b·s of one micro-batch. Source: Narayanan et al. 2021,
+    arXiv:2104.04473, section 3.2.
     """
 
-    hidden: int
-    tp: int
-    peak_flop_per_s: float
+    hidden: Count
+    tp: Count
+    peak_flop_per_s: Positive
     link: Link
-    tokens: int = 4096
-    element_bytes: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "tp", "tokens", "element_bytes"):
-            whole(name, getattr(self, name))
-        number("peak_flop_per_s", self.peak_flop_per_s, above=0)
+    tokens: Count = 4096
+    element_bytes: Count = 2
 
     @property
     def flop(self) -> float:
@@ -87,23 +79,8 @@ class CutLayer:
         rates = (self.peak_flop_per_s, self.link.bytes_per_s)
         return collectives.layer_tp_reach(self.hidden, *rates, element_bytes=self.element_bytes)
 
-    def explain(self) -> str:
-        """Compute, communication and both reaches, one line each."""
-        return "\n".join(
-            [
-                f"compute        {format_flop(self.flop)} at {format_flop(self.peak_flop_per_s)}/s"
-                f" = {format_number(1000 * self.compute_s)} ms",
-                f"communication  {format_number(self.sent_bytes / 1e6, 4)} MB in 4 all-reduces on "
-                f"{self.link.name} = {format_number(1000 * self.communication_s)} ms",
-                f"intensity      {format_number(self.flop_per_byte, 4)} FLOP/byte, ridge "
-                f"{format_number(self.ridge_flop_per_byte, 4)}",
-                f"reach          t <= {self.layer_reach} by the layer, "
-                f"{format_number(self.matrix_reach)} by the notes",
-            ]
-        )
 
-
-def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> list[int]:
+def qkv_rows(heads: Count, kv_heads: Count, width: Count, *, tp: Count, rank: int) -> list[int]:
     """Rows of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
 
     Rows lie q first, heads·width of them, then k, then v, kv_heads·width each. With tp above
@@ -111,8 +88,6 @@ def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> li
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises ValueError where the heads
     cannot be divided.
     """
-    for name, size in {"heads": heads, "kv_heads": kv_heads, "width": width, "tp": tp}.items():
-        whole(name, size)
     whole("rank", rank, least=0, most=tp - 1)
     divisible("heads", heads, "kv_heads", kv_heads)
     divisible("heads", heads, "tp", tp)
@@ -124,15 +99,16 @@ def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> li
     return [row for start, rows in starts for row in range(start, start + rows)]
 
 
-def kv_copies(kv_heads: int, tp: int) -> int:
+def kv_copies(kv_heads: Count, tp: Count) -> int:
     """Ranks that hold the same key-value head: 1 while tp <= kv_heads, then tp / kv_heads.
 
     Raises ValueError unless one of the two divides the other.
     """
-    whole("kv_heads", kv_heads)
-    whole("tp", tp)
     if tp <= kv_heads:
         divisible("kv_heads", kv_heads, "tp", tp)
-        return 1
-    divisible("tp", tp, "kv_heads", kv_heads)
-    return tp // kv_heads
+    else:
+        divisible("tp", tp, "kv_heads", kv_heads)
+    return max(1, tp // kv_heads)
+
+
+check_public(globals())

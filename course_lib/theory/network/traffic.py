@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.hardware import Cluster, Link
+from course_lib.checked import Count, CountOrZero, NotNegative, Text, check_public
+from course_lib.theory.inputs import Cluster, Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.bucket_timeline import BUCKET_CAP_BYTES
-from course_lib.theory.network.collectives import ALGORITHMS
-from course_lib.validation import choice, flag, number, text, whole
+from course_lib.theory.network.collectives import ALGORITHMS, Operation
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -24,22 +26,15 @@ class CommunicationPolicy:
     DeepEP).
     """
 
-    bucket_bytes: int = BUCKET_CAP_BYTES
-    algorithm: str = "ring"
-    token_nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        whole("bucket_bytes", self.bucket_bytes)
-        choice("algorithm", self.algorithm, ALGORITHMS)
-        if self.token_nodes is not None:
-            whole("token_nodes", self.token_nodes)
+    bucket_bytes: Count = BUCKET_CAP_BYTES
+    algorithm: Annotated[str, ALGORITHMS] = "ring"
+    token_nodes: Count | None = None
 
 
 # --- The link that a group of ranks sees, inside a node or over several ---
 
 
-@checked
-def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) -> Link:
+def group_link(cluster: Cluster, operation: Operation, ranks: int, stride: int = 1) -> Link:
     """The link as one GPU of a group sees it: ranks r, r + stride, … with `ranks` members.
 
     Within a node: the inner link. Over k nodes with g members in each, each member next to its own
@@ -48,7 +43,6 @@ def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) ->
     port. Of the n-1 steps of a ring k-1 cross the network, and the latency is their mean.
     Source: NCCL, src/graph/tuning.cc (nInterSteps); Bekman, Machine Learning Engineering, network.
     """
-    choice("operation", operation, collectives.OPERATIONS)
     slowest = cluster.link(ranks, stride)
     if slowest == cluster.inside or operation == "send-recv":
         return slowest
@@ -66,12 +60,13 @@ def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) ->
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
+Axis = Annotated[str, AXES]
+Part = Annotated[float, partial(number, least=0, most=1)]
 # What a message carries, and of which part of the model.
 KINDS = ("activations", "gradients", "parameters")
 PLACES = ("layers", "experts", "embedding", "head", "ends")
 
 
-@checked
 @dataclass(frozen=True)
 class Collective:
     """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
@@ -82,33 +77,23 @@ class Collective:
     of a pass and its last reduction.
     """
 
-    axis: str
-    what: str
-    operation: str
-    count: int
-    size_bytes: float
-    ranks: int
+    axis: Axis
+    what: Text
+    operation: Operation
+    count: CountOrZero
+    size_bytes: NotNegative
+    ranks: Count
     link: Link
-    algorithm: str = "ring"
-    kind: str = "activations"
-    place: str = "layers"
+    algorithm: Annotated[str, ALGORITHMS] = "ring"
+    kind: Annotated[str, KINDS] = "activations"
+    place: Annotated[str, PLACES] = "layers"
     hidden: bool = False
     alone: int = 0
 
     def __post_init__(self) -> None:
-        text("what", self.what)
-        choice("axis", self.axis, AXES)
-        choice("kind", self.kind, KINDS)
-        choice("place", self.place, PLACES)
-        choice("operation", self.operation, collectives.OPERATIONS)
-        choice("algorithm", self.algorithm, collectives.ALGORITHMS)
-        whole("count", self.count, least=0)
-        whole("ranks", self.ranks)
-        number("size_bytes", self.size_bytes, least=0)
-        flag("hidden", self.hidden)
         whole("alone", self.alone, least=0, most=self.count)
 
-    @property
+    @cached_property
     def sent_bytes(self) -> float:
         """Bytes that one GPU sends in one call."""
         return collectives.sent_bytes(self.operation, self.size_bytes, self.ranks)
@@ -118,17 +103,13 @@ class Collective:
         """Bytes that one GPU sends in a step: count · sent_bytes."""
         return self.count * self.sent_bytes
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Time of all calls, one after the other: count · (steps · α + sent / β)."""
-        trees = self.operation in ("all-reduce", "broadcast", "reduce")
-        return self.count * collectives.seconds(
-            self.operation,
-            self.size_bytes,
-            self.ranks,
-            self.link,
-            algorithm=self.algorithm if trees else "ring",
-        )
+        sizes = (self.operation, self.size_bytes, self.ranks, self.link)
+        known = self.operation in ALGORITHMS[self.algorithm].operations
+        algorithm = self.algorithm if known else "ring"
+        return self.count * collectives.seconds(*sizes, algorithm=algorithm)
 
     @property
     def waited_s(self) -> float:
@@ -150,24 +131,15 @@ class Collective:
         return 1 - self.alone / self.count if self.alone else 1.0
 
 
-@checked
 @dataclass(frozen=True)
 class Traffic:
     """Every collective of one training step on one GPU; totals are properties.
 
     `overlap`: the part of an axis' time that hides behind computation, {"dp": 0.9}; 0 where absent.
-    Raises ValueError for another axis or a part outside 0..1.
     """
 
     collectives: tuple[Collective, ...]
-    overlap: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for axis, part in self.overlap.items():
-            choice("overlap axis", axis, AXES)
-            number(f"overlap[{axis!r}]", part, least=0)
-            if part > 1:
-                raise ValueError(f"overlap[{axis!r}] must be at most 1, got {part}: 0.8 is 80 %")
+    overlap: Mapping[Axis, Part] = field(default_factory=dict)
 
     @property
     def total_bytes(self) -> float:
@@ -177,7 +149,7 @@ class Traffic:
     @property
     def bytes_by_axis(self) -> dict[str, float]:
         """Bytes sent for each axis that communicates."""
-        return self._sums("axis", "total_bytes")
+        return self._sums("total_bytes")
 
     @property
     def seconds(self) -> float:
@@ -185,19 +157,14 @@ class Traffic:
         return sum(entry.seconds for entry in self.collectives)
 
     @property
-    def seconds_by_axis(self) -> dict[str, float]:
-        """Time of each axis' collectives, not hidden."""
-        return self._sums("axis", "seconds")
-
-    @property
     def waited_by_axis(self) -> dict[str, float]:
-        """The same without what is hidden by its nature."""
-        return self._sums("axis", "waited_s")
+        """Time of each axis' collectives without what is hidden by its nature."""
+        return self._sums("waited_s")
 
     @property
     def hideable_by_axis(self) -> dict[str, tuple[float, float]]:
         """Seconds of each axis that computing can hide, and bytes sent in them."""
-        times, sent = self._sums("axis", "hideable_s"), self._sums("axis", "hideable_bytes")
+        times, sent = self._sums("hideable_s"), self._sums("hideable_bytes")
         return {axis: (time, sent[axis]) for axis, time in times.items()}
 
     @property
@@ -211,11 +178,11 @@ class Traffic:
         """Time that is added to the step: the sum of `exposed_by_axis`."""
         return sum(self.exposed_by_axis.values())
 
-    def _sums(self, key: str, value: str) -> dict[str, float]:
+    def _sums(self, value: str) -> dict[str, float]:
+        """The sum of a property over the collectives of each axis."""
         totals: dict[str, float] = {}
         for entry in self.collectives:
-            name = getattr(entry, key)
-            totals[name] = totals.get(name, 0.0) + getattr(entry, value)
+            totals[entry.axis] = totals.get(entry.axis, 0.0) + getattr(entry, value)
         return totals
 
     def explain(self, unit: str = "GB") -> str:
@@ -230,3 +197,6 @@ class Traffic:
         sent = format_bytes(self.total_bytes, unit)
         total = f"total {sent} sent per GPU, {self.seconds:.4f} s, of which {hidden:.4f} s hidden"
         return "\n".join([*lines, total])
+
+
+check_public(globals())

@@ -1,18 +1,18 @@
 """ZeRO's four stages side by side: what one GPU stores, what it sends, what crosses the bus."""
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.hardware import PCIE4, Link
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes
+from course_lib.checked import Count, Positive, check_public
+from course_lib.theory.inputs import Layout, Link, Recipe, TransformerShape
+from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.inputs.layout import ZeroStage
 from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.memory.unit_life import UnitCosts
 from course_lib.theory.network import collectives
 from course_lib.theory.network.collectives import seconds
-from course_lib.validation import number, whole
+from course_lib.validation import whole
 
 STAGES = (0, 1, 2, 3)
 
@@ -26,14 +26,11 @@ class Shard:
     zeros: int
 
 
-def shard(parameters: int, ranks: int, rank: int) -> Shard:
+def shard(parameters: Count, ranks: Count, rank: int) -> Shard:
     """Rank `rank`'s part of a vector of `parameters` elements cut over `ranks`.
 
-    s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s. Raises ValueError
-    for a rank that is not there.
+    s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s.
     """
-    whole("parameters", parameters)
-    whole("ranks", ranks)
     whole("rank", rank, least=0, most=ranks - 1)
     size = -(-parameters // ranks)
     start, stop = min(rank * size, parameters), min((rank + 1) * size, parameters)
@@ -61,7 +58,6 @@ class StageBill:
         """Model states on the GPU."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
-    @checked
     def bus_seconds(self, link: Link = PCIE4) -> float:
         """Time of gradients to the host and weights back, one after the other: bytes / bandwidth.
 
@@ -79,22 +75,7 @@ class ZeroStages:
     recipe: Recipe
     bills: tuple[StageBill, ...]
 
-    def explain(self, unit: str = "GB") -> str:
-        """One line a stage: bytes by kind, their sum, and what is sent relative to stage 0."""
-        lines = [
-            f"{self.parameters:,} parameters, {self.ranks} ranks, "
-            f"{self.recipe.bytes_per_parameter} B per parameter",
-            f"{'stage':<6}{'weights':>12}{'gradients':>12}{'optimizer':>12}{'total':>12}{'sent':>12}",
-        ]
-        for bill in self.bills:
-            sizes = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes)
-            told = [*sizes, bill.total_bytes, bill.sent_bytes]
-            cells = "".join(f"{format_bytes(size, unit):>12}" for size in told)
-            lines.append(f"{bill.zero_stage:<6}{cells}")
-        return "\n".join(lines)
 
-
-@checked
 def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     """The bill of each stage, for one micro-batch an update: `states.model_states`, `sent_bytes`.
 
@@ -102,14 +83,12 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     part that this rank updates. Source: ZeRO, arXiv:1910.02054, sections 5 and 7; ZeRO-Offload,
     arXiv:2101.06840, section 4.
     """
-    return ZeroStages(
-        parameters, ranks, recipe, tuple(_bill(parameters, ranks, recipe, s) for s in STAGES)
-    )
+    bills = tuple(_bill(parameters, ranks, recipe, stage) for stage in STAGES)
+    return ZeroStages(parameters, ranks, recipe, bills)
 
 
-@checked
 def sent_bytes(
-    parameters: int, zero_stage: int, ranks: int, recipe: Recipe, *, accumulation: int = 1
+    parameters: Count, zero_stage: ZeroStage, ranks: int, recipe: Recipe, *, accumulation: Count = 1
 ) -> float:
     """Bytes that one GPU sends in an update of `accumulation` micro-batches.
 
@@ -118,9 +97,6 @@ def sent_bytes(
     kept. Stage 3: r·m(G + 2W). With G = W and m = 1: 2, 2, 2 and 3 times rW.
     Source: ZeRO, arXiv:1910.02054, section 7.
     """
-    whole("parameters", parameters)
-    whole("zero_stage", zero_stage, least=0, most=3)
-    whole("accumulation", accumulation)
     gradients, weights = parameters * recipe.gradient_bytes, parameters * recipe.weight_bytes
     if zero_stage == 0:
         return collectives.sent_bytes("all-reduce", gradients, ranks)
@@ -150,15 +126,14 @@ def _bill(parameters: int, ranks: int, recipe: Recipe, stage: int) -> StageBill:
 # --- What a unit of FSDP takes alone: seconds of its passes and messages, bytes while whole ---
 
 
-@checked
 def unit_costs(
     shape: TransformerShape,
     recipe: Recipe,
-    ranks: int,
+    ranks: Annotated[int, partial(whole, least=2)],
     link: Link,
     *,
-    tokens: int,
-    flop_per_s: float,
+    tokens: Count,
+    flop_per_s: Positive,
 ) -> tuple[UnitCosts, ...]:
     """The root, then each layer, for `tokens` on each of `ranks` GPUs that reach `flop_per_s`.
 
@@ -167,9 +142,6 @@ def unit_costs(
     Messages are rings on `link`, gathered in the precision of compute and reduced in that of
     gradients. Raises ValueError for one rank and for a mixture of experts.
     """
-    whole("ranks", ranks, least=2)
-    whole("tokens", tokens)
-    number("flop_per_s", flop_per_s, above=0)
     if shape.experts:
         raise ValueError(
             f"experts {shape.experts}: the tokens of a matrix depend on the router: "
@@ -195,3 +167,6 @@ def unit_costs(
     layer = costs(local.layer_dense, forward_s, 2 * forward_s)
     root = costs(local.ends_dense, 0.0, head_s, local.head_dense)
     return (root, *[layer] * shape.layers)
+
+
+check_public(globals())

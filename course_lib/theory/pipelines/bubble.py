@@ -3,12 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.schedule_rules import (
-    check_schedule,
-    chunks_in_flight,
-    chunks_on_a_stage,
-)
+from course_lib.checked import Count, NotNegative, check_public
+from course_lib.theory.inputs.schedule_rules import check_schedule, full_moments
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
     FORWARD,
@@ -17,7 +13,7 @@ from course_lib.theory.pipelines.schedules import (
     OVERLAPPED,
     WEIGHT,
 )
-from course_lib.validation import listed, number, whole
+from course_lib.validation import listed, number
 
 
 @dataclass(frozen=True)
@@ -34,32 +30,31 @@ class PassTimes:
     backward: float | tuple[float, ...] = 2.0
     weight: float | tuple[float, ...] | None = None
     overlapped: float | tuple[float, ...] | None = None
-    transfer: float = 0.0
+    transfer: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        number("transfer", self.transfer, least=0)
         for name in ("forward", "backward", "weight", "overlapped"):
             value = getattr(self, name)
-            if isinstance(value, Sequence):
+            if value is None and name in ("weight", "overlapped"):
+                continue
+            several = isinstance(value, Sequence)
+            if several:
                 object.__setattr__(self, name, tuple(value))
-                for stage, item in enumerate(value):
-                    _duration(name, f"{name}[{stage}]", item)
-            elif value is not None or name in ("forward", "backward"):
-                _duration(name, name, value)
+            for stage, item in enumerate(value if several else [value]):
+                limit = {"least": 0} if name == "weight" else {"above": 0}
+                number(f"{name}[{stage}]" if several else name, item, **limit)
 
-    def of(self, stages: int) -> list[dict[str, float]]:
+    def of(self, stages: Count) -> list[dict[str, float]]:
         """Duration by kind of pass, for each stage; ValueError if the stages differ in number."""
-        whole("stages", stages)
         listed("stages", stages, "take fewer", most=MOST_PASSES)
         forward, backward = self._each("forward", stages), self._each("backward", stages)
         weight = self._each("weight", stages) or [full / 2 for full in backward]
         both = self._each("overlapped", stages)
         both = both or [f + b for f, b in zip(forward, backward, strict=True)]
-        for stage in range(stages):
-            if weight[stage] > backward[stage]:
+        for stage, (part, full) in enumerate(zip(weight, backward, strict=True)):
+            if part > full:
                 raise ValueError(
-                    f"weight {weight[stage]} is part of backward {backward[stage]} "
-                    f"on stage {stage}: give at most that"
+                    f"weight {part} is part of backward {full} on stage {stage}: give at most that"
                 )
         return [
             {FORWARD: f, BACKWARD: b, INPUT: b - w, WEIGHT: w, OVERLAPPED: o}
@@ -77,25 +72,17 @@ class PassTimes:
         return list(value) if isinstance(value, tuple) else [value] * stages
 
 
-def _duration(kind: str, name: str, value: object) -> None:
-    """A pass takes time; only its part for the weights may take none."""
-    number(name, value, **({"least": 0} if kind == "weight" else {"above": 0}))
-
-
 # --- Closed forms of pipeline schedules: bubble and micro-batches in flight, without a timeline ---
 
 # The tests prove each equal to the simulated timeline wherever it holds (equal stages, free
 # transfers); uneven stages and slow links need `pipeline.timeline`.
 
 
-def bubble_over_ideal(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
+def bubble_over_ideal(stages: Count, micro_batches: Count, virtual_stages: Count = 1) -> float:
     """Idle over ideal time of GPipe, 1F1B and interleaved 1F1B: (p-1) / (v m).
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
-    whole("stages", stages)
-    whole("micro_batches", micro_batches)
-    whole("virtual_stages", virtual_stages)
     return (stages - 1) / (virtual_stages * micro_batches)
 
 
@@ -108,7 +95,6 @@ def bubble_fraction(stages: int, micro_batches: int, virtual_stages: int = 1) ->
     return ratio / (1 + ratio)
 
 
-@checked
 def bubble_time(
     name: str,
     stages: int,
@@ -159,10 +145,13 @@ def in_flight(
 ) -> float:
     """Most micro-batches whose activations `stage` holds at once; a chunk is 1/v of one.
 
-    The sum of `schedule_rules.chunks_in_flight`, whose docstring has the forms: a chunk of
+    The first of `schedule_rules.full_moments`, whose docstring has the forms: a chunk of
     DualPipe is a whole micro-batch, one of an interleaved schedule 1 / virtual_stages, one of ZB-V
     a half.
     """
     sizes = (stages, micro_batches, virtual_stages)
-    held = chunks_in_flight(name, *sizes, stage=stage, group=group)
-    return sum(held.values()) / chunks_on_a_stage(name, virtual_stages)
+    changes, _ = next(full_moments(name, *sizes, stage=stage, group=group))
+    return sum(held for _, held in changes) / (2 if name == "zbv" else virtual_stages)
+
+
+check_public(globals())

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, check_public
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES, check_schedule
 from course_lib.validation import listed, whole
 
@@ -83,26 +83,15 @@ class Schedule:
         return tuple(map(tuple, found))
 
 
-@checked
 def apart(plan: Schedule) -> Schedule:
     """The same orders with each "F&B" as two passes, forward first."""
     orders = (tuple(part for work in order for part in work.parts) for order in plan.orders)
     return replace(plan, orders=tuple(orders))
 
 
-def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:
-    """Raise ValueError unless there is such a stage and its order is short enough to be made."""
-    whole("stages", stages)
-    whole("stage", stage, least=0, most=stages - 1)
-    whole("micro_batches", micro_batches)
-    whole("virtual_stages", virtual_stages)
-    passes = 2 * micro_batches * virtual_stages
-    listed("passes", passes, "take fewer micro-batches", most=MOST_PASSES)
-
-
 def schedule(
     name: str,
-    stages: int,
+    stages: Annotated[int, partial(whole, most=MOST_STAGES)],
     micro_batches: int,
     virtual_stages: int = 1,
     *,
@@ -117,7 +106,6 @@ def schedule(
     stages. Raises ValueError otherwise.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
-    whole("stages", stages, most=MOST_STAGES)
     each = {"zb1p": 3, "zbv": 2 * 3}.get(name, 2)  # forward, and backward in one or in two parts
     passes = each * stages * micro_batches * virtual_stages
     listed("passes", passes, "take fewer stages or micro-batches", most=MOST_PASSES)
@@ -126,11 +114,9 @@ def schedule(
         stage_order(name, stage, *sizes, virtual_stages=virtual_stages, group=group)
         for stage in range(stages)
     )
-    if name == "dualpipe":
-        return Schedule(name, micro_batches, orders, chunks=2, way="both ways")
-    if name == "zbv":
-        return Schedule(name, micro_batches, orders, chunks=2, way="v")
-    return Schedule(name, micro_batches, orders, virtual_stages)
+    way = {"dualpipe": "both ways", "zbv": "v"}.get(name, "rounds")
+    chunks = virtual_stages if way == "rounds" else 2
+    return Schedule(name, micro_batches, orders, chunks, way)
 
 
 def stage_order(
@@ -144,28 +130,33 @@ def stage_order(
 ) -> tuple[Pass, ...]:
     """The order of one stage alone: what `schedule` has for it, without the others."""
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
+    _check_order(stage, stages, micro_batches * virtual_stages)
     if name == "interleaved":
-        return interleaved_order(stage, stages, micro_batches, virtual_stages, group=group)
+        return _interleaved_order(stage, stages, micro_batches, virtual_stages, group=group)
     return _ORDERS[name](stage, stages, micro_batches)
 
 
-def naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+def _check_order(stage: int, stages: int, passes: int) -> None:
+    """Raise ValueError unless there is such a stage and its order is short enough to be made."""
+    whole("stage", stage, least=0, most=stages - 1)
+    listed("passes", 2 * passes, "take fewer micro-batches", most=MOST_PASSES)
+
+
+def _naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """Forward and backward of one micro-batch, then the next: one stage works at a time."""
-    _check_order(stage, stages, micro_batches)
     return tuple(Pass(kind, i) for i in range(micro_batches) for kind in (FORWARD, BACKWARD))
 
 
-def gpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+def _gpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """All forward passes, then all backward passes in reverse order.
 
     Source: Huang et al. 2018, arXiv:1811.06965, figure 2.
     """
-    _check_order(stage, stages, micro_batches)
     forward = [Pass(FORWARD, i) for i in range(micro_batches)]
     return (*forward, *(Pass(BACKWARD, i) for i in reversed(range(micro_batches))))
 
 
-def one_f_one_b_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+def one_f_one_b_order(stage: int, stages: Count, micro_batches: Count) -> tuple[Pass, ...]:
     """Warm up with stages - stage - 1 forward passes, then one forward and one backward in turn.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
@@ -176,7 +167,7 @@ def one_f_one_b_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass
     return _one_in_turn(forward, backward, stages - stage - 1)
 
 
-def interleaved_order(
+def _interleaved_order(
     stage: int, stages: int, micro_batches: int, virtual_stages: int, *, group: int | None = None
 ) -> tuple[Pass, ...]:
     """1F1B on chunks: N micro-batches through chunk 0, then through chunk 1, and so on.
@@ -185,8 +176,6 @@ def interleaved_order(
     passes. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2, Megatron-LM's
     schedules.py; Llama 3, arXiv:2407.21783, section 3.3.2, for the free N.
     """
-    _check_order(stage, stages, micro_batches, virtual_stages)
-    check_schedule("interleaved", stages, micro_batches, virtual_stages, group=group)
     size = group or stages
     forward, backward = [], []
     for first in range(0, micro_batches, size):
@@ -199,7 +188,7 @@ def interleaved_order(
     return _one_in_turn(forward, backward, hops + (virtual_stages - 1) * size)
 
 
-def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+def _zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """1F1B whose backward is split: the gradient of the input first, the weights' `stage` later.
 
     Late weight gradients fill the idle time at the end; each stage holds at most `stages`
@@ -208,14 +197,12 @@ def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     return split_backward(one_f_one_b_order(stage, stages, micro_batches), late=stage)
 
 
-@checked
-def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
+def split_backward(order: Sequence[Pass], late: CountOrZero) -> tuple[Pass, ...]:
     """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
 
     1F1B with `late` = stage is ZB-H1; with twice the warm-up and `late` = 2 · stage it is ZB-H2.
-    Raises ValueError for a `late` below 0. Source: Qi et al. 2023, arXiv:2401.10241, section 2.
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.
     """
-    whole("late", late, least=0)
     passes: list[Pass] = []
     waiting: list[Pass] = []
     for work in order:
@@ -229,15 +216,13 @@ def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
     return (*passes, *waiting)
 
 
-def zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+def _zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """ZB-V: chunk 0 on the way down the stages, chunk 1 on the way back up.
 
     Warm up until the first micro-batches return, then one pass of each kind in turn; at the end
     the gradients of the input go first, and those of the weights fill the gaps. Source: Qi et al.
     2023, arXiv:2401.10241, section 6; Qi et al. 2024, arXiv:2405.15362, for the V.
     """
-    _check_order(stage, stages, micro_batches)
-    check_schedule("zbv", stages, micro_batches)
     behind = stages - stage  # stages from here to the turn of the V, with this one
     down, up = [(FORWARD, 0)], [(FORWARD, 1)]
     back = [[(INPUT, chunk), (WEIGHT, chunk)] for chunk in (0, 1)]
@@ -254,15 +239,13 @@ def zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     return tuple(order)
 
 
-def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+def _dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """Two pipelines in opposite directions over the same stages, in the eight steps of DualPipe.
 
     "Near" is the direction whose first stage is the closer one. Forward passes of one direction
     overlap with backward passes of the other. Source: DeepSeek-V3, arXiv:2412.19437, section
     3.2.1 and figure 5; github.com/deepseek-ai/DualPipe, dualpipe.py.
     """
-    _check_order(stage, stages, micro_batches)
-    check_schedule("dualpipe", stages, micro_batches)
     depth = min(stage, stages - 1 - stage)  # 0 at both ends, stages / 2 - 1 in the middle
     outside = stages // 2 - 1 - depth
     run = _TwoWays(micro_batches // 2, near=int(stage >= stages // 2))
@@ -282,12 +265,7 @@ def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, .
     for _ in range(outside):
         run.whole_backward(1)
         run.pair(1)
-    _drain(run, depth, outside)
-    return tuple(run.order)
-
-
-def _drain(run: "_TwoWays", depth: int, outside: int) -> None:
-    """The last three steps: backward passes, the second half of them split."""
+    # The last three steps: backward passes, the second half of them split.
     for turn in range(2 * (depth + 1)):
         way = 1 - turn % 2
         if turn > depth:
@@ -299,6 +277,7 @@ def _drain(run: "_TwoWays", depth: int, outside: int) -> None:
         run.input_gradient(0)
     for _ in range(depth + 1):
         run.weight_gradient()
+    return tuple(run.order)
 
 
 class _TwoWays:
@@ -333,11 +312,8 @@ class _TwoWays:
         """A forward pass of `way` and a backward pass of the other direction."""
         forward = self._next(FORWARD, way, self._started)
         backward = self._next(BACKWARD, 1 - way, self._returned)
-        if overlap:
-            forward = forward._replace(kind=OVERLAPPED, backward=backward)
-            self.order.append(forward)
-        else:
-            self.order += [forward, backward]
+        joined = [forward._replace(kind=OVERLAPPED, backward=backward)]
+        self.order += joined if overlap else [forward, backward]
 
 
 def _one_in_turn(forward: list[Pass], backward: list[Pass], warm_up: int) -> tuple[Pass, ...]:
@@ -350,10 +326,13 @@ def _one_in_turn(forward: list[Pass], backward: list[Pass], warm_up: int) -> tup
 
 
 _ORDERS = {
-    "naive": naive_order,
-    "gpipe": gpipe_order,
+    "naive": _naive_order,
+    "gpipe": _gpipe_order,
     "1f1b": one_f_one_b_order,
-    "zb1p": zb1p_order,
-    "zbv": zbv_order,
-    "dualpipe": dualpipe_order,
+    "zb1p": _zb1p_order,
+    "zbv": _zbv_order,
+    "dualpipe": _dualpipe_order,
 }
+
+
+check_public(globals())

@@ -3,12 +3,11 @@
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.units import format_number
+from course_lib.checked import check_public
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -101,12 +100,11 @@ class Timeline:
             held -= task.kind in (BACKWARD, WEIGHT, OVERLAPPED)
         return most / self.schedule.visits
 
-    def repeated(self, turns: int) -> tuple[Task, ...]:
+    def repeated(self, turns: Annotated[int, partial(whole, most=1000)]) -> tuple[Task, ...]:
         """The tasks of `turns` such batches: each begins when the one before is flushed.
 
         Micro-batches and times are shifted by a batch and by the makespan for each turn.
         """
-        whole("turns", turns, most=1000)
         size = self.schedule.micro_batches
         return tuple(
             task._replace(
@@ -120,23 +118,6 @@ class Timeline:
             for task in self.tasks
         )
 
-    def explain(self) -> str:
-        """Totals, then busy and idle time and the micro-batches in flight of each stage."""
-        plan = self.schedule
-        lines = [
-            f"{plan.name}: {self.stages} stages, {plan.micro_batches} micro-batches",
-            f"makespan {format_number(self.makespan, 6)} = busy "
-            f"{format_number(self.makespan - self.bubble_time, 6)} "
-            f"+ bubble {format_number(self.bubble_time, 6)} (average of the stages)",
-            f"bubble / makespan {self.bubble_fraction:.2%}, / ideal {self.bubble_over_ideal:.2%}",
-        ]
-        for stage, (busy, idle) in enumerate(zip(self.busy, self.idle, strict=True)):
-            lines.append(
-                f"stage {stage:<4} busy {busy:<10.6g} idle {idle:<10.6g} "
-                f"in flight {format_number(self.in_flight(stage), 6)}"
-            )
-        return "\n".join(lines)
-
 
 # --- a schedule's order of passes becomes a timeline; bubble and memory follow ---
 
@@ -145,7 +126,6 @@ class Deadlock(ValueError):
     """Orders in which stages wait for each other without end."""
 
 
-@checked
 def timeline(
     name: str,
     stages: int,
@@ -160,7 +140,6 @@ def timeline(
     return simulate(plan, times or PassTimes())
 
 
-@checked
 def simulate(plan: Schedule, times: PassTimes) -> Timeline:
     """Run each stage's passes in the given order, each as soon as what it needs has arrived.
 
@@ -243,10 +222,10 @@ class _Simulation:
         return [(FORWARD if kind == FORWARD else BACKWARD, i, self.plan.pieces[stage][chunk])]
 
     def _deadlock(self) -> str:
-        waits = []
-        for (kind, i, piece), stage in sorted(self.waiting.items(), key=lambda item: item[1]):
-            at = self.plan.homes[piece]
-            waits.append(f"stage {stage} for {kind} of micro-batch {i} on stage {at}")
+        waits = [
+            f"stage {stage} for {kind} of micro-batch {i} on stage {self.plan.homes[piece]}"
+            for (kind, i, piece), stage in sorted(self.waiting.items(), key=lambda item: item[1])
+        ]
         return (
             f"the orders deadlock, waiting are {'; '.join(waits[:4])}: "
             "run each of these passes, and run it before what depends on it"
@@ -263,7 +242,6 @@ DOES = {
 }
 
 
-@checked
 def pipeline_trace(line: Timeline) -> Trace:
     """The passes of `line`, what stages hold meanwhile, and what they send.
 
@@ -305,14 +283,13 @@ def _events(plan: Schedule, task: Task, start: float, end: float) -> Iterator[Ev
         if half.kind in (BACKWARD, WEIGHT):
             yield Event(end, task.stage, FREE, part)
         onward = half.kind == FORWARD
-        receiver = _neighbour(plan, task.stage, half.chunk, 1 if onward else -1)
-        if half.kind != WEIGHT and receiver not in (None, task.stage):
+        piece, step = plan.pieces[task.stage][half.chunk], 1 if onward else -1
+        if half.kind == WEIGHT or (piece + step) // plan.length != piece // plan.length:
+            continue  # nothing to send, or an end of the way
+        receiver = plan.homes[piece + step]
+        if receiver != task.stage:
             what = "activations" if onward else "gradients"
             yield Event(end, task.stage, what, part, receiver, label=label)
 
 
-def _neighbour(plan: Schedule, stage: int, chunk: int, step: int) -> int | None:
-    """The stage that has the next (step 1) or the previous (-1) piece of the model."""
-    piece = plan.pieces[stage][chunk]
-    same_way = (piece + step) // plan.length == piece // plan.length
-    return plan.homes[piece + step] if same_way else None
+check_public(globals())

@@ -6,15 +6,12 @@ and `step`, `planner.search` adds them up, and `planner.reasons` says why one is
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Positive, check_public
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Cluster, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.memory.states import MemoryBreakdown
@@ -30,13 +27,14 @@ from course_lib.theory.planner.search import Found, search, search_again
 from course_lib.theory.planner.space import MARGIN, ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
-from course_lib.validation import number, whole
+from course_lib.validation import whole
 
 if TYPE_CHECKING:
     from numpy import bool_, float64, intp
     from numpy.typing import NDArray
 
 MOST_SHOWN = 10_000  # options that are made at once
+_Shown = Annotated[int, partial(whole, most=MOST_SHOWN)]
 # A layout with no more regret is near the top: predictions err by as much.
 NEAR_THE_TOP = 0.05
 # What no prediction tells apart counts as equally fast.
@@ -105,12 +103,11 @@ class Plan:
         """Layouts whose worst stage fits into a GPU."""
         return len(self._fits)
 
-    def best(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+    def best(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
-        whole("count", count, most=MOST_SHOWN)
         return tuple(map(self._option, self._fits[:count].tolist()))
 
-    def ranked(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+    def ranked(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
         """One layout of each tp × pp × ep that fits, the fastest first, and then all others.
 
         tp, pp and ep cut the model; what is left of a cut is its fastest layout, and of those that
@@ -118,7 +115,6 @@ class Plan:
         """
         import numpy
 
-        whole("count", count, most=MOST_SHOWN)
         first, as_fast = self._one_of_each_cut(self._fits, self._time[self._fits])
         found = [*map(self._option, first[:count].tolist(), as_fast.tolist())]
         if len(found) < count:
@@ -134,7 +130,7 @@ class Plan:
 
         seen: dict[tuple[int, ...], int] = {}
         cuts = numpy.array([seen.setdefault(row.cut, len(seen)) for row in self.found.rows])
-        rows = numbers // self._per_row
+        rows = numbers // (len(self.question.recipes) * len(ZERO_STAGES))
         its, cp = cuts[rows], self.found.tables.columns["cp"][rows]
         _, first, family = numpy.unique(its, return_index=True, return_inverse=True)
         tied = numpy.flatnonzero(cost <= cost[first][family] * (1 + EQUALLY_FAST))
@@ -143,7 +139,6 @@ class Plan:
         order = numpy.argsort(cost[tied[chosen]], kind="stable")
         return numbers[tied[chosen]][order], sizes[order] - 1
 
-    @checked
     def under(self, assumptions: Assumptions) -> "Plan":
         """The same layouts under other assumptions, which change times and not memory."""
         question = replace(self.question, assumptions=assumptions)
@@ -176,13 +171,14 @@ class Plan:
             option = self._option(index)
             yield option, too_large(self.question, option.layout, option.recipe) or ""
 
-    @checked
     def why(self, layout: Layout, recompute: str | None = None) -> str:
         """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
 
-        `recompute` None: as in the recipe. Raises ValueError for an unknown one.
+        `recompute` None: as in the recipe.
         """
-        recipe = self._recipe(recompute)
+        recipe = self.question.recipe
+        if recompute is not None:
+            recipe = replace(recipe, recompute=recompute)
         reason = rule_broken(self.question, layout) or too_large(self.question, layout, recipe)
         if reason:
             return reason
@@ -195,12 +191,10 @@ class Plan:
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 
-    @checked
     def memory(self, option: PlannedLayout) -> MemoryBreakdown:
         """The breakdown of the worst stage."""
         return need(self.question, option.layout, option.recipe)[1]
 
-    @checked
     def step(self, option: PlannedLayout) -> StepTime:
         """The leaves of the step."""
         return self._step(option.layout, option.recipe)
@@ -230,7 +224,6 @@ class Plan:
         )
         return f"{title}\n{self.table(self.ranked(count))}\n{legend}"
 
-    @checked
     def table(self, options: Sequence[PlannedLayout]) -> str:
         """A line for each of `options`, below a head."""
         times = [f"{one.step_s:8.3f} {self.mfu(one.step_s):6.1%}" for one in options]
@@ -239,36 +232,19 @@ class Plan:
         lines = [f"{time} {columns:<{len(_HEAD)}}{more}".rstrip() for time, columns, more in rows]
         return "\n".join([f"  step s    MFU {_HEAD}{'   as fast' * any(tied)}", *lines])
 
-    def mfu(self, step_s: float) -> float:
-        """Model FLOPs utilisation of a step that takes `step_s`. Raises ValueError for 0 s."""
-        number("step_s", step_s, above=0)
-        return self._model_flop / (step_s * self._peak)
-
-    @cached_property
-    def _model_flop(self) -> float:
-        question = self.question
+    def mfu(self, step_s: Positive) -> float:
+        """Model FLOPs utilisation of a step that takes `step_s`."""
+        question, cluster = self.question, self.question.cluster
         mask = question.assumptions.attention_mask(question.recipe)
         flops = training_flops(question.shape, question.global_batch, question.sequence, mask=mask)
-        return flops.model_flop
-
-    @property
-    def _peak(self) -> float:
-        cluster = self.question.cluster
-        return cluster.world * cluster.accelerator.peak_flop_per_s
-
-    def _recipe(self, recompute: str | None) -> Recipe:
-        recipe = self.question.recipe
-        return recipe if recompute is None else replace(recipe, recompute=recompute)
+        peak = cluster.world * cluster.accelerator.peak_flop_per_s
+        return flops.model_flop / (step_s * peak)
 
     def _step(self, layout: Layout, recipe: Recipe) -> StepTime:
         return step_time(self.question.job(layout, recipe), self.question.assumptions)
 
-    @property
-    def _per_row(self) -> int:
-        return len(self.question.recipes) * len(ZERO_STAGES)
-
     def _option(self, index: int, as_fast: int = 0) -> PlannedLayout:
-        row, rest = divmod(index, self._per_row)
+        row, rest = divmod(index, len(self.question.recipes) * len(ZERO_STAGES))
         recipe, zero = divmod(rest, len(ZERO_STAGES))
         return PlannedLayout(
             self.found.rows[row].layout(ZERO_STAGES[zero]),
@@ -307,33 +283,26 @@ class Plan:
         return numbers[numpy.lexsort((second[numbers], first[numbers]))]
 
 
-@checked
-def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
+def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     """The `count` ways to cut the model, tp × pp × ep, of the least regret under some assumptions.
 
     Each comes with the layout of it that has the least, see `Plan.ranked`. `plans` answer one
     question under different assumptions, as `Plan.under` gives them. Memory and time of a layout
     itself are those of the first plan. Raises ValueError for no plans and for different layouts.
     """
-    import numpy
-
-    whole("count", count, most=MOST_SHOWN)
     first = _same_layouts(plans)
     worst = _worst(plans, first._fits)
-    order = numpy.argsort(worst, kind="stable")
+    order = worst.argsort(kind="stable")
     return _judged(plans, first._one_of_each_cut(first._fits[order], worst[order])[0][:count])
 
 
-@checked
-def fastest(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
+def fastest(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
     """The first plan's fastest cuts of the model, with their times in all plans; see `sturdy`."""
-    whole("count", count, most=MOST_SHOWN)
     first = _same_layouts(plans)
     times = first._time[first._fits]
     return _judged(plans, first._one_of_each_cut(first._fits, times)[0][:count])
 
 
-@checked
 def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
     """A table of the sturdiest layouts, below what is assumed: in all plans, and in each."""
     best = sturdy(tuple(plans.values()), count)
@@ -394,7 +363,6 @@ def _columns(option: PlannedLayout) -> str:
     )
 
 
-@checked
 def plan(
     shape: TransformerShape,
     recipe: Recipe,
@@ -418,17 +386,10 @@ def plan(
     be shared out and a cluster too small for one layer.
     """
     sequence = shape.context if sequence is None else sequence
-    assumptions = assumptions or Assumptions()
-    question = Question(
-        shape=shape,
-        recipe=recipe,
-        cluster=cluster,
-        global_batch=global_batch,
-        sequence=sequence,
-        assumptions=assumptions,
-        overhead_bytes=overhead_bytes,
-        margin=margin,
-        only=dict(only or {}),
-    )
+    asked = (shape, recipe, cluster, global_batch, sequence, assumptions or Assumptions())
+    question = Question(*asked, overhead_bytes, margin, dict(only or {}))
     check_one_layer(question)
     return Plan(question, search(question))
+
+
+check_public(globals())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.planner import tables
 from course_lib.theory.planner.space import Question, Row
 from course_lib.theory.planner.tables import Numbers, StageKind, pad, stage_kinds
@@ -125,14 +125,9 @@ class Tables:
 
     def _counts(self, row: Row) -> list[Numbers]:
         """[kind]: how many layers and ends a stage has, and how many such stages there are."""
+        names = ("dense", "experts", "first", "last")
         return [
-            {
-                "dense": kind.dense,
-                "experts": kind.experts,
-                "first": kind.first,
-                "last": kind.last,
-                "stages": kind.count,
-            }
+            {name: getattr(kind, name) for name in names} | {"stages": kind.count}
             for kind in self._kinds(row)
         ]
 
@@ -156,19 +151,16 @@ class Tables:
         known = lines_of("held", self.question.shape, len(next(iter(self.pipelines.values()))))
         return self._table(("pp", "virtual_stages"), fill, steps, known=known, even=_equally_many)
 
-    def _for_recipes(self, fill: Callable[[Recipe, Row], Numbers]) -> Callable[[Row], Any]:
-        """[recompute]: the numbers of `fill` for each recipe."""
-        return lambda row: [fill(recipe, row) for recipe in self.question.recipes]
-
     def _activations(self) -> Table:
         """[recompute]: the numbers of `activation_parts`."""
         tokens = self.columns["micro_batch"] * self.question.sequence // self.columns["cp"]
 
-        def fill(recipe: Recipe, row: Row) -> Numbers:
-            return tables.activation_parts(self.question, recipe, row)
+        def fill(row: Row) -> list[Numbers]:
+            recipes = self.question.recipes
+            return [tables.activation_parts(self.question, recipe, row) for recipe in recipes]
 
         known = self._known("activations", self.question.sequence)
-        return self._table(("tp",), self._for_recipes(fill), tokens, known=known)
+        return self._table(("tp",), fill, tokens, known=known)
 
     def _known(self, table: str, *asked: Hashable) -> Lines:
         """Lines of earlier searches for the same model, recipes and assumptions, and `asked`."""
@@ -197,43 +189,38 @@ class Tables:
         return self._table(("tp", "pp", "ep", "virtual_stages"), fill, known=known)
 
     def _messages(self) -> dict[str, Table]:
-        """What is known of a micro-batch's messages by axis, [recompute] but for pp: lines.
+        """[recompute]: what is known of a micro-batch's messages by axis.
 
         Tensor parallelism has one table for each kind of layer.
         """
-        question = self.question
-        kinds = tables.layer_numbers(question.shape)
-        either = list(kinds)[-1]  # rings do not care what follows attention
-
-        def ring(recipe: Recipe, row: Row) -> Numbers:
-            return tables.ring_parts(question, recipe, row, either)
-
-        def routed(recipe: Recipe, row: Row) -> Numbers:
-            return tables.expert_parts(question, recipe, row)
-
-        def known(axis: str) -> Lines:
-            return self._known(axis, question.sequence, question.cluster)
-
-        found = {
-            "cp": self._table(("tp", "cp"), self._for_recipes(ring), known=known("cp")),
-            "pp": self._table(
-                ("tp", "pp"),
-                lambda row: tables.boundary_parts(question, question.recipes[0], row),
-                known=known("pp"),
-            ),
-        }
-        node = replace(question.cluster, nodes=1)  # tp stays within one
-        for kind in kinds:
-            lines = self._known(f"tp_{kind}", question.sequence, node)
-            found[f"tp_{kind}"] = self._table(("tp",), self._tensor(kind), known=lines)
+        cluster = self.question.cluster
+        kinds = list(tables.layer_numbers(self.question.shape))
+        node = replace(cluster, nodes=1)  # tp stays within one
+        found = {f"tp_{kind}": self._along("tp", kind, node) for kind in kinds}
+        # Rings do not care what follows attention, and stages not what a layer is.
+        found |= {"cp": self._along("cp", kinds[-1], cluster)}
+        found |= {"pp": self._along("pp", "dense", cluster)}
         if "experts" in kinds:
-            found["ep"] = self._table(("tp", "ep"), self._for_recipes(routed), known=known("ep"))
+            found |= {"ep": self._along("ep", "experts", cluster)}
         return found
 
-    def _tensor(self, kind: str) -> Callable[[Row], Any]:
-        return self._for_recipes(
-            lambda recipe, row: tables.tensor_parts(self.question, recipe, row, kind)
-        )
+    def _along(self, axis: str, kind: str, cluster: Cluster) -> Table:
+        """[recompute]: the messages along one axis of a model of one layer, or one a stage."""
+        question = self.question
+        recipes = question.recipes[: 1 if axis == "pp" else None]  # stages send alike with all
+
+        def fill(row: Row) -> list[Numbers]:
+            layers = row.pp if axis == "pp" else 1
+            shape = tables.toy(question.shape, layers, kind)
+            ranks = {"pp": question.cluster.world // row.tp // row.pp, "ep": row.ep}.get(axis, 1)
+            alone = Row(**{"tp": row.tp, "dp": ranks, axis: getattr(row, axis)})
+            return [
+                tables.message_lines(question, recipe, alone, shape=shape, axis=axis)
+                for recipe in recipes
+            ]
+
+        known = self._known(f"{axis}_{kind}", question.sequence, cluster)
+        return self._table(tuple(dict.fromkeys(("tp", axis))), fill, known=known)
 
 
 def _equally_many(lines: list[list[list[Numbers]]]) -> list[list[list[Numbers]]]:

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import Layout, Recipe
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.peak import worst_stage
@@ -33,11 +32,6 @@ def rule_broken(question: Question, layout: Layout) -> str | None:
             f"micro_batch*accumulation*dp = {layout.micro_batch}*{layout.accumulation}*{layout.dp} "
             f"is not global_batch {batch}: change accumulation"
         )
-    return not_allowed(question, layout)
-
-
-def not_allowed(question: Question, layout: Layout) -> str | None:
-    """The sentence that says which value the question leaves out, or None."""
     for name, values in question.only.items():
         value = getattr(layout, name, None)
         alone = name == "zero_stage" and layout.shard_ranks == 1
@@ -53,11 +47,18 @@ def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
     capacity = question.capacity_bytes
     if bill.total_bytes <= capacity:
         return None
-    what, size = largest_part(bill)
+    parts = {
+        "parameters": bill.parameters_bytes,
+        "gradients": bill.consumers["gradients"],
+        "optimizer states": bill.consumers["optimizer"],
+        "activations": bill.inputs_bytes + bill.consumers["intermediate results"],
+        "buffers": bill.consumers["temporary buffers"],
+    }
+    what = max(parts, key=lambda part: parts[part])
     digits = 1 if bill.total_bytes > 1.05 * capacity else 4  # never "80.8 GB of 80.8 GB"
     return (
         f"stage {stage} needs {format_bytes(bill.total_bytes, digits=digits)} of "
-        f"{format_bytes(capacity, digits=digits)}: {what} {format_bytes(size, digits=1)}; "
+        f"{format_bytes(capacity, digits=digits)}: {what} {format_bytes(parts[what], digits=1)}; "
         f"{remedy(question, layout, recipe, what == 'activations')}"
     )
 
@@ -65,18 +66,6 @@ def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
 def need(question: Question, layout: Layout, recipe: Recipe) -> tuple[int, MemoryBreakdown]:
     """The worst stage and its breakdown."""
     return worst_stage(question.job(layout, recipe), overhead_bytes=question.overhead_bytes)
-
-
-def largest_part(bill: MemoryBreakdown) -> tuple[str, int]:
-    """The largest of five groups of leaves, with its bytes."""
-    groups = {
-        "parameters": bill.parameters_bytes,
-        "gradients": bill.gradients_bytes + bill.gradient_buffer_bytes,
-        "optimizer states": bill.master_copy_bytes + bill.optimizer_state_bytes,
-        "activations": bill.inputs_bytes + bill.activations_bytes + bill.head_bytes,
-        "buffers": bill.consumers["temporary buffers"],
-    }
-    return max(groups.items(), key=lambda group: group[1])
 
 
 def remedy(question: Question, layout: Layout, recipe: Recipe, activations: bool) -> str:
@@ -190,11 +179,18 @@ def remedies(found: Found, capacity_bytes: int) -> list[tuple[str, int]]:
 def excluded(question: Question) -> dict[str, int]:
     """Meshes tp × pp × cp × dp = world that break a rule, by the first rule that they break."""
     broken: Counter[str] = Counter()
-    tensor = set(tensor_degrees(question))
+    tensor, most_stages = tensor_degrees(question), min(question.shape.layers, MOST_STAGES)
     for tp, pp, cp, dp in _meshes(question):
-        rule = _first_rule(question, tensor, (tp, pp, cp, dp))
-        if rule:
-            broken[rule] += 1
+        rules = {
+            "tp leaves its node": question.cluster.gpus_per_node % tp,
+            "tp does not divide heads and widths": tp not in tensor,
+            "more stages than layers": pp > most_stages,
+            "cp · tp does not divide the sequence": question.sequence % (cp * tp),
+            "dp does not divide the global batch": question.global_batch % dp,
+        }
+        first = next((rule for rule, breaks in rules.items() if breaks), None)
+        if first:
+            broken[first] += 1
     return dict(broken)
 
 
@@ -206,21 +202,3 @@ def _meshes(question: Question) -> Iterator[tuple[int, int, int, int]]:
                 dp = world // tp // pp // cp
                 if question.allows("dp", dp):
                     yield tp, pp, cp, dp
-
-
-def _first_rule(
-    question: Question, tensor: set[int], mesh: tuple[int, int, int, int]
-) -> str | None:
-    """The sentence of one mesh; `tensor`: the degrees that heads and widths allow."""
-    tp, pp, cp, dp = mesh
-    if question.cluster.gpus_per_node % tp:
-        return "tp leaves its node"
-    if tp not in tensor:
-        return "tp does not divide heads and widths"
-    if pp > min(question.shape.layers, MOST_STAGES):
-        return "more stages than layers"
-    if question.sequence % (cp * tp):
-        return "cp · tp does not divide the sequence"
-    if question.global_batch % dp:
-        return "dp does not divide the global batch"
-    return None

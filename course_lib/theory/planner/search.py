@@ -115,8 +115,6 @@ class _Chunk:
         self.activations = tables.activations.of(part)
         self.states = tables.states.of(part)
         self.messages = {name: table.of(part) for name, table in tables.messages.items()}
-        pp = self.messages["pp"]
-        self.messages["pp"] = {name: each[:, None] for name, each in pp.items()}
 
     def memory(self) -> "Array":
         """Bytes of the worst stage."""
@@ -197,7 +195,7 @@ class _Chunk:
         lines: dict[str, list[_Line]] = {
             "cp": [(steps * layers, "cp", "layers", self.micro_batch)],
             "tp": self._tensor(counts),
-            "ep": [(steps * counts["experts"], "ep", "layers", self.share)],
+            "ep": [(steps * counts["experts"], "ep", "experts", self.share)],
             "pp": self._boundary(counts),
         }
         for axis in HIDING_ORDER[:-1]:
@@ -230,7 +228,7 @@ class _Chunk:
         """pp: every chunk sends both ways, but for both ends; a tied embedding once."""
         ends = counts["first"] + counts["last"]
         sends = self.steps * (2 * self.virtual - ends)
-        return [(sends, "pp", "send", self.share), ((ends > 0) * 1.0, "pp", "tied", self.share)]
+        return [(sends, "pp", "layers", self.share), ((ends > 0) * 1.0, "pp", "ends", self.share)]
 
     def _data(self, kind: int, left: "Array") -> "Array":
         """Seconds of dp that show, by ZeRO stage."""

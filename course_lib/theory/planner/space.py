@@ -2,17 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.checked import NotNegative, check_public
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import choice, number, whole
@@ -30,7 +26,6 @@ MOST_ROWS, MOST_PARTS = 400_000, 200_000
 MARGIN = 0.05
 
 
-@checked
 @dataclass(frozen=True)
 class Question:
     """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.
@@ -45,20 +40,17 @@ class Question:
     shape: TransformerShape
     recipe: Recipe
     cluster: Cluster
-    global_batch: int
+    global_batch: Annotated[int, partial(whole, most=MOST_SEQUENCES)]
     sequence: int
     assumptions: Assumptions
-    overhead_bytes: float = OVERHEAD_BYTES
-    margin: float = MARGIN
+    overhead_bytes: NotNegative = OVERHEAD_BYTES
+    margin: Annotated[float, partial(number, least=0, most=0.9)] = MARGIN
     only: Mapping[str, Collection[int | str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole("global_batch", self.global_batch, most=MOST_SEQUENCES)
         self.shape.check_sequence(self.sequence)
         whole("global_batch*sequence", self.global_batch * self.sequence, most=MOST_TOKENS)
         whole("nodes*gpus_per_node", self.cluster.world, most=MOST_GPUS)
-        number("overhead_bytes", self.overhead_bytes, least=0)
-        number("margin", self.margin, least=0, most=0.9)
         if self.recipe.recompute_layers is not None:
             raise ValueError(
                 f"recompute_layers {self.recipe.recompute_layers} is not searched, its chunks have "
@@ -140,14 +132,9 @@ def _layout(row: Row, zero_stage: int) -> Layout:
     )
 
 
-def divisors(number: int) -> list[int]:
-    """All divisors, in order."""
-    return list(_divisors(number))
-
-
 @cache
-def _divisors(number: int) -> tuple[int, ...]:
-    """By prime factors, since most numbers here have small ones only."""
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, in order; by prime factors, since most numbers here have small ones only."""
     found, rest, factor = [1], number, 2
     while factor * factor <= rest:
         powers = [1]
@@ -165,12 +152,6 @@ def tensor_degrees(question: Question) -> list[int]:
     """Degrees that stay within a node and divide the model's heads and widths."""
     degrees = divisors(question.cluster.gpus_per_node)
     return [tp for tp in degrees if _accepts(question.shape, tp)]
-
-
-def expert_degrees(question: Question) -> list[int]:
-    """Divisors of the number of experts; 1 for a model without."""
-    shape = question.shape
-    return divisors(shape.experts) if shape.experts else [1]
 
 
 def _accepts(shape: TransformerShape, tp: int) -> bool:
@@ -206,7 +187,7 @@ def _rows(question: Question) -> Iterator[Row]:
 
 def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[Row]:
     """cp and dp that share `ranks`, and how each replica's sequences are cut."""
-    degrees = question.allowed("ep", expert_degrees(question))
+    degrees = question.allowed("ep", divisors(question.shape.experts or 1))
     experts = [ep for ep in degrees if ranks % ep == 0]
     most_chunks = question.shape.layers // pp
     for cp in question.allowed("cp", divisors(ranks)):
@@ -225,3 +206,6 @@ def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[
             chunks = list(question.allowed("virtual_stages", range(1, most + 1)))
             for ep in experts:
                 yield from (Row(tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)
+
+
+check_public(globals())

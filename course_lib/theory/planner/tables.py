@@ -4,40 +4,18 @@ Stages of a kind compute and send alike, and the first of them holds most activa
 looks at one stage of each kind.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.activations import (
-    embedding_activation_bytes,
-    layer_activation_bytes,
-    layer_gradients_bytes,
-    loss_temporary_bytes,
-    output_activation_bytes,
-    recomputed_bytes,
-)
+from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
+from course_lib.theory.memory import activations, states
 from course_lib.theory.memory.peak import INDEX_BYTES
-from course_lib.theory.memory.states import (
-    local_parameters,
-    sharded_states,
-    sharding_buffers,
-    update_bytes,
-    whole_gradients_stay,
-)
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import PLACES, Collective
+from course_lib.theory.network.traffic import Collective
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
-from course_lib.theory.step.stage import (
-    accumulation_seconds,
-    head_work,
-    layer_work,
-    update_seconds,
-)
+from course_lib.theory.step import stage
 
 
 class Held(NamedTuple):
@@ -111,21 +89,12 @@ class StageKind:
 
 def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
     """The kinds of stages of one pipeline, by their first stages."""
-    chunks, pp = _chunks(shape, layout), layout.pp
+    chunks, pp = stage.chunk_kinds(shape, layout), layout.pp
     found: dict[tuple[tuple[tuple[int, int], ...], bool, bool], list[int]] = {}
-    for stage in range(pp):
-        key = (tuple(chunks[stage::pp]), stage == 0, stage == pp - 1)
-        found.setdefault(key, []).append(stage)
+    for rank in range(pp):
+        key = (tuple(chunks[rank::pp]), rank == 0, rank == pp - 1)
+        found.setdefault(key, []).append(rank)
     return [StageKind(stages[0], len(stages), *key) for key, stages in found.items()]
-
-
-def _chunks(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
-    """Dense and expert layers of each chunk, in the order of the model."""
-    counts = []
-    for chunk in range(layout.chunks):
-        kinds = {shape.has_experts(layer): n for layer, n in layout.layers_of(shape, chunk)}
-        counts.append((kinds.get(False, 0), kinds.get(True, 0)))
-    return counts
 
 
 def pad(kinds: Iterable[list[StageKind]]) -> list[list[StageKind]]:
@@ -156,20 +125,24 @@ def layer_numbers(shape: TransformerShape) -> dict[str, int]:
 def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
     """Bytes and FLOP of one micro-batch, by part: depend on tp and micro_batch / cp."""
     job = question.job(row.layout(), recipe)
-    indices, head = INDEX_BYTES * job.local_tokens.inside, head_work(job, question.assumptions)
+    indices, head = (
+        INDEX_BYTES * job.local_tokens.inside,
+        stage.head_work(job, question.assumptions),
+    )
     parts: Numbers = {
-        "first_bytes": indices + embedding_activation_bytes(job),
-        "last_bytes": indices + output_activation_bytes(job),
-        "last_head": output_activation_bytes(job),
-        "last_temporary": loss_temporary_bytes(job),
+        "first_bytes": indices + activations.embedding_activation_bytes(job),
+        "last_bytes": indices + activations.output_activation_bytes(job),
+        "last_head": activations.output_activation_bytes(job),
+        "last_temporary": activations.loss_temporary_bytes(job),
         "last_matmul": head.matmul_flop,
         "last_touched": head.memory_bytes,
     }
     for kind, layer in layer_numbers(job.shape).items():
-        work = layer_work(job, question.assumptions, layer)
+        work = stage.layer_work(job, question.assumptions, layer)
         parts |= {
-            f"{kind}_bytes": layer_activation_bytes(job, layer),
-            f"{kind}_temporary": recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer),
+            f"{kind}_bytes": activations.layer_activation_bytes(job, layer),
+            f"{kind}_temporary": activations.recomputed_bytes(job, layer)
+            + activations.layer_gradients_bytes(job, layer),
             f"{kind}_matmul": work.matmul_flop,
             f"{kind}_attention": work.attention_flop,
             f"{kind}_touched": work.memory_bytes,
@@ -191,30 +164,24 @@ def _states_of(
     question: Question, jobs: Sequence[Job], exchanges: Sequence[Numbers], kind: StageKind
 ) -> list[Numbers]:
     recipe = question.recipe
-    local = local_parameters(question.shape, jobs[0].layout, kind.stage)
+    local = states.local_parameters(question.shape, jobs[0].layout, kind.stage)
     lines = []
     for zero_stage, job in zip(ZERO_STAGES, jobs, strict=True):
-        states = sharded_states(local, recipe, job.layout)
-        buffers = sharding_buffers(local, recipe, job.layout)
-        whole = buffers["gathered_gradients_bytes"] * (not whole_gradients_stay(recipe, job.layout))
+        kept = states.sharded_states(local, recipe, job.layout)
+        buffers = states.sharding_buffers(local, recipe, job.layout)
+        whole = buffers["gathered_gradients_bytes"] * (
+            not states.whole_gradients_stay(recipe, job.layout)
+        )
         numbers: Numbers = {
-            "bytes": states.total_bytes + sum(buffers.values()),
-            "loss_bytes": states.total_bytes + sum(buffers.values()) - whole,
-            "gradients_bytes": states.gradients_bytes,
-            "update_bytes": states.total_bytes + update_bytes(local, recipe, job.layout),
-            "update_s": update_seconds(job, question.assumptions, local),
-            "sum_s": accumulation_seconds(job, local),
+            "bytes": kept.total_bytes + sum(buffers.values()),
+            "loss_bytes": kept.total_bytes + sum(buffers.values()) - whole,
+            "gradients_bytes": kept.gradients_bytes,
+            "update_bytes": kept.total_bytes + states.update_bytes(local, recipe, job.layout),
+            "update_s": stage.update_seconds(job, question.assumptions, local),
+            "sum_s": stage.accumulation_seconds(job, local),
         }
         lines.append(numbers | exchanges[zero_stage])
     return lines
-
-
-def messages(question: Question, job: Job, axis: str) -> tuple[Collective, ...]:
-    """The collectives of a step along one axis."""
-    if getattr(job.layout, axis) == 1:
-        return ()  # as `step_traffic` finds, after a while
-    sent, policy = replace(job, cluster=question.reached), question.assumptions.policy
-    return step_traffic(sent, policy=policy, axes=(axis,)).collectives
 
 
 # What is known of messages, as a number of their own each: see `Collective`.
@@ -251,76 +218,40 @@ def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     """The model with `layers` layers, all dense or all with experts."""
     if kind == "experts":
         return replace(shape, layers=layers, dense_layers=0, ffn=shape.expert_width)
-    return replace(
-        shape,
-        layers=layers,
-        dense_layers=0,
-        experts=0,
-        top_k=0,
-        shared_experts=0,
-        shared_gate=False,
-        expert_ffn=0,
+    none: dict[str, Any] = dict.fromkeys(
+        ("dense_layers", "experts", "top_k", "shared_experts", "expert_ffn"), 0
     )
+    return replace(shape, layers=layers, shared_gate=False, **none)
 
 
-def straight(seconds: Callable[[int], Numbers]) -> Numbers:
-    """Intercepts "name_0" and slopes "name_x" of what is linear in the micro-batch: α–β times."""
-    one, two = seconds(1), seconds(2)
-    intercepts = {f"{name}_0": 2 * time - two[name] for name, time in one.items()}
-    return intercepts | {f"{name}_x": two[name] - time for name, time in one.items()}
+# The parts of the model whose messages along an axis are counted apart: places of `Collective`.
+PARTS = {
+    "tp": ("layers", "embedding", "head"),
+    "cp": ("layers",),
+    "ep": ("experts",),
+    "pp": ("layers", "ends"),
+}
 
 
-def _by_part(found: Iterable[Collective], parts: Mapping[str, str]) -> Numbers:
-    """What is known of messages, for each part the sum over those whose place is its own."""
-    several = tuple(found)
-    lines: Numbers = {}
-    for part in dict.fromkeys(parts.values()):
-        lines |= known_of([each for each in several if parts[each.place] == part], part)
-    return lines
+def message_lines(
+    question: Question, recipe: Recipe, row: Row, *, shape: TransformerShape, axis: str
+) -> Numbers:
+    """What is known of messages along an axis, for each part of the model.
 
-
-def tensor_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Numbers:
-    """What is known of tp for one layer, the embedding and the head: depend on tp."""
-    shape = toy(question.shape, 1, kind)
-    parts = {place: place for place in ("layers", "embedding", "head")}
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, micro_batch=micro_batch).layout()
-        return _by_part(messages(question, question.job(layout, recipe, shape), "tp"), parts)
-
-    return straight(known)
-
-
-def ring_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Numbers:
-    """What is known of cp for one layer: depend on tp and cp."""
-    shape = toy(question.shape, 1, kind)
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, cp=row.cp, micro_batch=micro_batch).layout()
-        return known_of(messages(question, question.job(layout, recipe, shape), "cp"), "layers")
-
-    return straight(known)
-
-
-def expert_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """What is known of ep for one layer with experts: depend on tp and ep."""
-    shape = toy(question.shape, 1, "experts")
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, ep=row.ep, dp=row.ep, micro_batch=micro_batch).layout()
-        return known_of(messages(question, question.job(layout, recipe, shape), "ep"), "layers")
-
-    return straight(known)
-
-
-def boundary_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """What is known of pp for one send, and for a tied embedding: depend on tp and pp."""
-    shape = toy(question.shape, row.pp, "dense")
-    ranks = question.cluster.world // row.tp // row.pp
-    parts = dict.fromkeys(PLACES, "send") | {"ends": "tied"}
-
-    def known(micro_batch: int) -> Numbers:
-        layout = Row(tp=row.tp, pp=row.pp, dp=ranks, micro_batch=micro_batch).layout()
-        return _by_part(messages(question, question.job(layout, recipe, shape), "pp"), parts)
-
-    return straight(known)
+    Times of the α–β model are linear in the micro-batch: "…_0" is the intercept, "…_x" the slope.
+    """
+    found = []
+    for micro_batch in (1, 2):
+        layout = row._replace(micro_batch=micro_batch).layout()
+        sent: tuple[Collective, ...] = ()
+        if getattr(layout, axis) > 1:
+            job = Job(shape, recipe, layout, question.reached, question.sequence)
+            policy = question.assumptions.policy
+            sent = step_traffic(job, policy=policy, axes=(axis,)).collectives
+        numbers: Numbers = {}
+        for part in PARTS[axis]:
+            numbers |= known_of((each for each in sent if each.place == part), part)
+        found.append(numbers)
+    one, two = found
+    slopes = {f"{name}_x": two[name] - value for name, value in one.items()}
+    return slopes | {f"{name}_0": 2 * value - two[name] for name, value in one.items()}

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Fraction, NotNegative, check_public
 from course_lib.theory.compute.flops import MASKS
-from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Cluster, Link
+from course_lib.theory.inputs import Cluster, Link, Recipe
+from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4
 from course_lib.theory.inputs.job import FRAMEWORKS
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
-from course_lib.theory.network.traffic import AXES, CommunicationPolicy
-from course_lib.validation import choice, fraction, number
+from course_lib.theory.network.traffic import Axis, CommunicationPolicy, Part
+from course_lib.validation import choice
 
 # Fitted together with `inputs.hardware.LAYER_EFFICIENCY`.
 TOUCHES = 8
@@ -36,7 +37,6 @@ MESSAGE_SMS = 20 / 132
 CAUTIOUS_OVERLAP = {"cp": 0.0, "dp": 0.5}
 
 
-@checked
 @dataclass(frozen=True)
 class Assumptions:
     """What no formula knows: how fast whole layers are, and what hides behind computing.
@@ -48,45 +48,29 @@ class Assumptions:
     gradients. `inside_efficiency`: part of the bandwidth of the link inside a node that collectives
     reach. `message_touches`: how often each byte of a message goes through the memory, and
     `message_sms`: the part of the SMs that it holds: what `step.stage` takes from the computing
-    that hides it. `mask`: pairs that
-    attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
-    skips the others, full under standard attention. `overlap`: the largest part of an axis' time
-    that may hide; what it hides behind is attention for cp, one micro-batch for dp (all
-    where every one of them exchanges: ZeRO-2 and 3) and all computing for tp, ep and pp, but
-    nothing hides two messages at once. An axis that is not named keeps its default. `host_link`:
-    the way to an offloaded optimizer.
-    Raises ValueError for parts outside 0..1 and unknown names.
+    that hides it. `mask`: pairs that attention computes and MFU counts, "causal" or "full"; None:
+    causal under flash attention, which skips the others, full under standard attention. `overlap`:
+    the largest part of an axis' time that may hide; what it hides behind is attention for cp, one
+    micro-batch for dp (all where every one of them exchanges: ZeRO-2 and 3) and all computing for
+    tp, ep and pp, but nothing hides two messages at once. An axis that is not named keeps its
+    default. `host_link`: the way to an offloaded optimizer.
     """
 
-    layer_efficiency: float | None = None
-    attention_efficiency: float | None = None
-    attention_kernel: str = "flash-2"
-    touches: float = TOUCHES
-    inside_efficiency: float = INSIDE_EFFICIENCY
-    message_touches: float = MESSAGE_TOUCHES
-    message_sms: float = MESSAGE_SMS
-    mask: str | None = None
-    overlap: Mapping[str, float] = field(default_factory=dict)
+    layer_efficiency: Fraction | None = None
+    attention_efficiency: Fraction | None = None
+    attention_kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2"
+    touches: NotNegative = TOUCHES
+    inside_efficiency: Fraction = INSIDE_EFFICIENCY
+    message_touches: NotNegative = MESSAGE_TOUCHES
+    message_sms: Part = MESSAGE_SMS
+    mask: Annotated[str, MASKS] | None = None
+    overlap: Mapping[Axis, Part] = field(default_factory=dict)
     policy: CommunicationPolicy = BUCKETS
     host_link: Link = PCIE4
 
     def __post_init__(self) -> None:
-        for name in ("layer_efficiency", "attention_efficiency"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name), above=0, most=1)
-        choice("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)
-        number("touches", self.touches, least=0)
-        fraction("inside_efficiency", self.inside_efficiency)
-        number("message_touches", self.message_touches, least=0)
-        number("message_sms", self.message_sms, least=0, most=1)
-        if self.mask is not None:
-            choice("mask", self.mask, MASKS)
-        for axis, part in self.overlap.items():
-            choice("overlap axis", axis, AXES)
-            number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
 
-    @checked
     def reached(self, cluster: Cluster) -> Cluster:
         """The cluster with the link inside a node as fast as collectives are on it."""
         rate = cluster.inside.bytes_per_s * self.inside_efficiency
@@ -104,12 +88,10 @@ class Assumptions:
             f"through the memory, or {self.message_sms:.0%} of the SMs"
         )
 
-    @checked
     def attention_mask(self, recipe: Recipe) -> str:
         """The mask that is computed: `mask`, or what the attention kernel of `recipe` does."""
         return self.mask or ("causal" if recipe.attention == "flash" else "full")
 
-    @checked
     def flop_conventions(self, recipe: Recipe) -> dict[str, str]:
         """mask, recompute and attention, as the functions of `flops` want them."""
         mask = self.attention_mask(recipe)
@@ -124,9 +106,8 @@ CAUTIOUS = Assumptions(overlap=CAUTIOUS_OVERLAP)
 DEEPSEEK_V3 = Assumptions(overlap={"ep": 1.0, "pp": 1.0}, policy=replace(BUCKETS, token_nodes=4))
 
 
-@checked
 def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> Assumptions:
-    """`assumptions` with what framework `name` does. Raises ValueError for an unknown one."""
+    """`assumptions` with what framework `name` does."""
     choice("framework", name, FRAMEWORKS)
     its = FRAMEWORKS[name]
     return replace(
@@ -135,3 +116,6 @@ def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> A
         overlap={**assumptions.overlap, **its.overlap},
         policy=replace(assumptions.policy, token_nodes=its.token_nodes),
     )
+
+
+check_public(globals())

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
+from course_lib.checked import Count, Positive, check_public
 from course_lib.theory.inputs.units import format_number
-from course_lib.validation import choice, divisible, flag, listed, number, whole
+from course_lib.validation import divisible, listed, whole
 
 
 @dataclass(frozen=True)
@@ -33,23 +35,18 @@ class Batching:
     Raises ValueError for counts below 1 and for a world that tp * pp * cp does not divide.
     """
 
-    samples: int
-    micro_batch: int = 1
-    accumulation: int = 1
-    nodes: int = 1
-    gpus_per_node: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    sequence: int = 1
+    samples: Count
+    micro_batch: Count = 1
+    accumulation: Count = 1
+    nodes: Count = 1
+    gpus_per_node: Count = 1
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    sequence: Count = 1
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("samples", "micro_batch", "accumulation", "nodes", "gpus_per_node"):
-            whole(name, getattr(self, name))
-        for name in ("tp", "pp", "cp", "sequence"):
-            whole(name, getattr(self, name))
-        flag("drop_last", self.drop_last)
         divisible("world", self.world, "tp*pp*cp", self.tp * self.pp * self.cp)
         if self.drop_last and self.samples < self.global_batch:
             raise ValueError(
@@ -83,10 +80,9 @@ class Batching:
         samples per rank = ceil(samples / dp); micro-steps = ceil(that / micro_batch);
         updates = ceil(micro-steps / accumulation). With drop_last every ceil is a floor.
         """
-        cut = _floor if self.drop_last else _ceil
-        per_rank = cut(self.samples, self.dp)
-        micro_steps = cut(per_rank, self.micro_batch)
-        updates = cut(micro_steps, self.accumulation)
+        per_rank = _parts(self.samples, self.dp, self.drop_last)
+        micro_steps = _parts(per_rank, self.micro_batch, self.drop_last)
+        updates = _parts(micro_steps, self.accumulation, self.drop_last)
         if self.drop_last:
             micro_steps = updates * self.accumulation
             per_rank = micro_steps * self.micro_batch
@@ -127,23 +123,25 @@ class Batching:
         )
 
 
-def rank_samples(samples: int, dp: int, rank: int, drop_last: bool = False) -> list[int]:
+def rank_samples(samples: Count, dp: Count, rank: int, drop_last: bool = False) -> list[int]:
     """Indices that data-parallel `rank` sees, in order, without shuffling.
 
     Rank r takes every dp-th index starting at r. Without drop_last the first indices are
     repeated until all ranks have equally many, as torch's DistributedSampler does.
     """
-    whole("samples", samples)
-    whole("dp", dp)
     whole("rank", rank, least=0, most=dp - 1)
-    flag("drop_last", drop_last)
-    per_rank = (_floor if drop_last else _ceil)(samples, dp)
+    per_rank = _parts(samples, dp, drop_last)
     listed("samples of a rank", per_rank, "take fewer samples, or more ranks")
     return [(rank + dp * i) % samples for i in range(per_rank)]
 
 
 def scaled_learning_rate(
-    base: float, base_batch: int, batch: int, rule: str, *, critical_batch: float | None = None
+    base: Positive,
+    base_batch: Count,
+    batch: Count,
+    rule: Annotated[str, ("linear", "sqrt")],
+    *,
+    critical_batch: Positive | None = None,
 ) -> float:
     """The learning rate for another batch size.
 
@@ -155,13 +153,8 @@ def scaled_learning_rate(
     (1 + c / base_batch) / (1 + c / batch). Source: McCandlish et al. 2018, arXiv:1812.06162,
     section 2.2, which has it for SGD.
     """
-    number("base", base, above=0)
-    whole("base_batch", base_batch)
-    whole("batch", batch)
-    choice("rule", rule, ("linear", "sqrt"))
     ratio = batch / base_batch
     if critical_batch is not None:
-        number("critical_batch", critical_batch, above=0)
         ratio *= (base_batch + critical_batch) / (batch + critical_batch)
     return base * (ratio if rule == "linear" else math.sqrt(ratio))
 
@@ -173,33 +166,23 @@ class BatchCost:
     steps: float  # S / S_min: 1 with an infinite batch
     samples: float  # E / E_min: 1 with a tiny batch
 
-    def explain(self) -> str:
-        """Both costs in one line."""
-        updates, samples = format_number(self.steps, 4), format_number(self.samples, 4)
-        return f"{updates} × the fewest updates, {samples} × the fewest samples"
 
-
-def batch_cost(batch: float, critical_batch: float) -> BatchCost:
+def batch_cost(batch: Positive, critical_batch: Positive) -> BatchCost:
     """Steps and samples to a fixed loss: S/S_min = 1 + Bc/B and E/E_min = 1 + B/Bc.
 
     Source: McCandlish et al. 2018, arXiv:1812.06162, eq. 2.11 and appendix D.
     """
-    number("batch", batch, above=0)
-    number("critical_batch", critical_batch, above=0)
     return BatchCost(steps=1 + critical_batch / batch, samples=1 + batch / critical_batch)
 
 
-def noise_scale(small: int, square_small: float, big: int, square_big: float) -> float:
+def noise_scale(small: Count, square_small: Positive, big: int, square_big: Positive) -> float:
     """The simple noise scale tr(Σ)/|G|², an estimate of the critical batch, in samples.
 
     From the mean squared gradient norms at two batch sizes: |G_B|² averages |G|² + tr(Σ)/B,
     so two batch sizes give both unknowns.
     Source: McCandlish et al. 2018, arXiv:1812.06162, appendix A.1.
     """
-    whole("small", small)
     whole("big", big, least=small + 1)
-    number("square_small", square_small, above=0)
-    number("square_big", square_big, above=0)
     signal = (big * square_big - small * square_small) / (big - small)
     noise = (square_small - square_big) / (1 / small - 1 / big)
     if signal <= 0 or noise < 0:
@@ -211,9 +194,9 @@ def noise_scale(small: int, square_small: float, big: int, square_big: float) ->
     return noise / signal
 
 
-def _floor(value: int, by: int) -> int:
-    return value // by
+def _parts(value: int, by: int, drop_last: bool) -> int:
+    """value / by, rounded down with `drop_last` and else up."""
+    return value // by if drop_last else -(-value // by)
 
 
-def _ceil(value: int, by: int) -> int:
-    return -(-value // by)
+check_public(globals())

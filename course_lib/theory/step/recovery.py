@@ -6,8 +6,10 @@ M is the mean time between failures of the whole machine, C the time of one save
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, check_public
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.units import format_number
 from course_lib.trace import Event, Trace
@@ -17,28 +19,24 @@ _LARGEST_EXPONENT = 100.0  # e^100 attempts at one interval
 _LARGEST_WASTE = 1e4  # a day of work takes 27 years
 
 
-def machine_mtbf_s(part_mtbf_s: float, parts: int) -> float:
+def machine_mtbf_s(part_mtbf_s: Positive, parts: Count) -> float:
     """Mean time between failures of `parts` independent parts, each of `part_mtbf_s`: m / n."""
-    number("part_mtbf_s", part_mtbf_s, above=0)
-    whole("parts", parts)
     return part_mtbf_s / parts
 
 
-def young_interval_s(save_s: float, mtbf_s: float) -> float:
+def young_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
     """Seconds of work between saves that waste least: √(2·C·M), for C far below M.
 
     Source: Young 1974, doi:10.1145/361147.361115.
     """
-    _save_and_mtbf(save_s, mtbf_s)
     return math.sqrt(2 * save_s * mtbf_s)
 
 
-def daly_interval_s(save_s: float, mtbf_s: float) -> float:
+def daly_interval_s(save_s: Positive, mtbf_s: Positive) -> float:
     """The same without Young's assumption: √(2CM)·(1 + √(C/2M)/3 + (C/2M)/9) − C, or M if C ≥ 2M.
 
     Source: Daly 2006, doi:10.1016/j.future.2004.11.016, equation 37.
     """
-    _save_and_mtbf(save_s, mtbf_s)
     ratio = save_s / (2 * mtbf_s)
     if ratio >= 1:
         return mtbf_s
@@ -46,30 +44,24 @@ def daly_interval_s(save_s: float, mtbf_s: float) -> float:
 
 
 def wasted_fraction(
-    interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0
+    interval_s: Positive, save_s: Positive, mtbf_s: Positive, restart_s: NotNegative = 0.0
 ) -> float:
     """Time not spent on new work over time spent on it: C/τ + (τ/2 + R)/M.
 
     A failure finds on average half an interval τ unsaved. The first order of Young's model: only
     for τ and R far below M.
     """
-    number("interval_s", interval_s, above=0)
-    _save_and_mtbf(save_s, mtbf_s)
-    number("restart_s", restart_s, least=0)
     return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
 def expected_waste(
-    interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0
+    interval_s: Positive, save_s: Positive, mtbf_s: Positive, restart_s: NotNegative = 0.0
 ) -> float:
     """The same fraction without Young's assumption: (M/τ)·e^(R/M)·(e^((τ + C)/M) − 1) − 1.
 
     Failures come at random, also during saves and restarts. Raises ValueError where practically
     nothing is ever finished. Source: Daly 2006, doi:10.1016/j.future.2004.11.016, section 3.
     """
-    number("interval_s", interval_s, above=0)
-    _save_and_mtbf(save_s, mtbf_s)
-    number("restart_s", restart_s, least=0)
     exponent = (interval_s + save_s + restart_s) / mtbf_s
     if exponent < _LARGEST_EXPONENT:
         again = math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s)
@@ -120,33 +112,23 @@ class Saving:
         return 1 / (1 + self.waste)
 
 
-def lost_steps(done: int, every: int) -> int:
+def lost_steps(done: CountOrZero, every: Count) -> int:
     """Updates since the last save, which are done again: done mod every."""
-    whole("done", done, least=0)
-    whole("every", every)
     return done % every
 
 
-def mean_lost_steps(every: int) -> float:
+def mean_lost_steps(every: Count) -> float:
     """Mean of `lost_steps` where a failure may come after any update: (every − 1) / 2."""
-    whole("every", every)
     return (every - 1) / 2
 
 
-@checked
-def checkpoint_bytes(parameters: int, recipe: Recipe) -> int:
+def checkpoint_bytes(parameters: Count, recipe: Recipe) -> int:
     """Weights (the fp32 master copy where there is one) and optimizer states, whoever holds them.
 
     fp32 AdamW: 4 + 8 = 12 bytes a parameter; so it is with bf16 weights and their master copy.
     """
-    whole("parameters", parameters)
     weight_bytes = 4 if recipe.master_copy else recipe.weight_bytes
     return parameters * (weight_bytes + OPTIMIZER_STATE_BYTES[recipe.optimizer])
-
-
-def _save_and_mtbf(save_s: float, mtbf_s: float) -> None:
-    number("save_s", save_s, above=0)
-    number("mtbf_s", mtbf_s, above=0)
 
 
 # --- A job that saves, loses a node, waits and resumes: what it does, one stretch after another ---
@@ -154,24 +136,22 @@ def _save_and_mtbf(save_s: float, mtbf_s: float) -> None:
 _MOST_UPDATES = 1000
 
 
+_Seconds = Annotated[float, partial(number, least=0, most=1e6)]
+
+
 @dataclass(frozen=True)
 class JobCosts:
     """Seconds of an update and of a save, and of the three waits after a failure.
 
-    `notice_s`: until somebody misses the node; `queue_s`: until the job may start again;
-    `start_s`: until all ranks train. Raises ValueError below 0, and for an update of 0 s.
+    `notice_s`: until somebody misses the node; `queue_s`: until the job may start again; `start_s`:
+    until all ranks train.
     """
 
-    update_s: float
-    save_s: float
-    notice_s: float
-    queue_s: float
-    start_s: float
-
-    def __post_init__(self) -> None:
-        number("update_s", self.update_s, above=0, most=1e6)
-        for name in ("save_s", "notice_s", "queue_s", "start_s"):
-            number(name, getattr(self, name), least=0, most=1e6)
+    update_s: Annotated[float, partial(number, above=0, most=1e6)]
+    save_s: _Seconds
+    notice_s: _Seconds
+    queue_s: _Seconds
+    start_s: _Seconds
 
     @property
     def restart_s(self) -> float:
@@ -212,24 +192,25 @@ class FailingJob:
         """New work over all time, at the end."""
         return self.updates * self.costs.update_s / self.total_s
 
-    def after(self, events: int) -> tuple[int, int]:
+    def after(self, events: CountOrZero) -> tuple[int, int]:
         """Updates done, and of them saved, after the first `events` of the trace."""
-        whole("events", events, least=0)
         past = [(event.what, int(str(event.part))) for event in self.trace[:events]]
         saved = max((update for what, update in past if what == "save"), default=0)
         return (past[-1][1] if past else 0), saved
 
 
-@checked
-def failing_job(updates: int, every: int, fails_after: int, costs: JobCosts) -> FailingJob:
+def failing_job(
+    updates: Annotated[int, partial(whole, least=2, most=_MOST_UPDATES)],
+    every: Count,
+    fails_after: int,
+    costs: JobCosts,
+) -> FailingJob:
     """What the job does, from its first update until its last one is saved.
 
     The node dies when `fails_after` updates are done, and their save if it was due. What was not
     saved is done again. `updates` are saved at the end, whatever `every` says.
     Raises ValueError for a failure after the last update or later.
     """
-    whole("updates", updates, least=2, most=_MOST_UPDATES)
-    whole("every", every)
     whole("fails_after", fails_after, most=updates - 1)
     trace = Trace(_events(updates, every, fails_after, costs))
     return FailingJob(updates, costs, trace)
@@ -237,7 +218,7 @@ def failing_job(updates: int, every: int, fails_after: int, costs: JobCosts) -> 
 
 def _events(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iterator[Event]:
     saved = fails_after - lost_steps(fails_after, every)
-    waits = [("notice", saved, ""), ("queue", saved, ""), ("start", saved, "")]
+    waits = [(what, saved, "") for what in ("notice", "queue", "start")]
     first = _work(range(1, fails_after + 1), every, lambda it: "lost" if it > saved else "")
     second = _work(
         range(saved + 1, updates + 1), every, lambda it: "again" if it <= fails_after else ""
@@ -258,3 +239,6 @@ def _work(
         yield "update", update, label(update)
         if update % every == 0:
             yield "save", update, ""
+
+
+check_public(globals())

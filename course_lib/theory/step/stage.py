@@ -17,18 +17,15 @@ NVLink. On a slow network it is message_sms.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
+from operator import add
+from typing import Annotated, Any
 
-from course_lib.checked import checked
+from course_lib.checked import CountOrZero, Positive, check_public
 from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, TransformerShape
 from course_lib.theory.memory.activations import (
     needed_terms,
     output_activation_bytes,
@@ -42,7 +39,7 @@ from course_lib.theory.memory.states import (
 )
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.validation import choice, number, whole
+from course_lib.validation import number
 
 # What is small and hides in every layer goes first; dp has what is left of its window.
 HIDING_ORDER = ("cp", "tp", "ep", "pp", "dp")
@@ -52,8 +49,7 @@ HIDING_ORDER = ("cp", "tp", "ep", "pp", "dp")
 class Hideable:
     """Messages of one axis that may hide: seconds, bytes sent in them, and the window.
 
-    `window_s`: computing to hide behind. Numbers, or numpy's arrays of them. Raises ValueError for
-    numbers below 0.
+    `window_s`: computing to hide behind. Numbers, or numpy's arrays of them.
     """
 
     seconds: Any
@@ -65,15 +61,16 @@ class Hideable:
             if isinstance(value, float | int):
                 number(name, value, least=0)
 
-    @checked
-    def saved_s(self, assumptions: Assumptions, axis: str, memory_bytes_per_s: float) -> Any:
+    def saved_s(
+        self,
+        assumptions: Assumptions,
+        axis: Annotated[str, HIDING_ORDER],
+        memory_bytes_per_s: Positive,
+    ) -> Any:
         """By how much the step gets shorter because messages of `axis` hide.
 
-        overlap · (seconds - taken), but never more than the window: see above. Raises ValueError
-        for an unknown axis and a bandwidth that is not positive.
+        overlap · (seconds - taken), but never more than the window: see above.
         """
-        choice("axis", axis, HIDING_ORDER)
-        number("memory_bytes_per_s", memory_bytes_per_s, above=0)
         held = assumptions.message_sms * self.seconds
         moved = assumptions.message_touches * self.sent_bytes / memory_bytes_per_s
         gained = self.seconds - _least(self.seconds, -_least(-held, -moved))
@@ -104,6 +101,11 @@ class StageBusyTime:
     optimizer_s: float = 0.0
 
     @property
+    def communication_s(self) -> float:
+        """Messages that nothing hides, all axes together."""
+        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
+
+    @property
     def passes_s(self) -> float:
         """What repeats with every micro-batch, but for dp and for adding up gradients."""
         messages = self.tp_s + self.cp_s + self.ep_s + self.pp_s
@@ -115,19 +117,23 @@ class StageBusyTime:
         return self.passes_s + self.dp_s + self.accumulation_s + self.optimizer_s
 
 
-@checked
-def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
-    """How many pipeline ranks compute and send alike, by the first of them.
-
-    Their chunks have as many layers of each kind, and they hold the same ends.
-    """
+def chunk_kinds(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
+    """Layers with one MLP, and with experts, of each chunk in the order of the model."""
     counts = layout.chunk_layers(shape)
     dense = shape.dense_layers if shape.experts else shape.layers
     starts = [0, *accumulate(counts[:-1])]
     one_mlp = [
         min(count, max(0, dense - start)) for count, start in zip(counts, starts, strict=True)
     ]
-    kinds = list(zip(counts, one_mlp, strict=True))
+    return [(one, count - one) for one, count in zip(one_mlp, counts, strict=True)]
+
+
+def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
+    """How many pipeline ranks compute and send alike, by the first of them.
+
+    Their chunks have as many layers of each kind, and they hold the same ends.
+    """
+    kinds = chunk_kinds(shape, layout)
     found: dict[tuple[object, ...], list[int]] = {}
     for stage in range(layout.pp):
         chunks = sorted(kinds[chunk] for chunk in layout.stage_chunks(stage))
@@ -135,44 +141,38 @@ def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
     return {stages[0]: len(stages) for stages in found.values()}
 
 
-@checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
     return _Step(job, assumptions).busy_time(stage)
 
 
-@checked
 def stage_busy_times(
     job: Job, assumptions: Assumptions, stages: tuple[int, ...]
 ) -> list[StageBusyTime]:
-    """The same for several: what they have in common is computed once."""
+    """Those of several pipeline ranks: what they have in common is computed once."""
     step = _Step(job, assumptions)
     return [step.busy_time(stage) for stage in stages]
+
+
+_Amount = Annotated[float, partial(number, least=0, most=ABSURD_FLOP)]
 
 
 @dataclass(frozen=True)
 class Work:
     """What one GPU computes: FLOP of matmuls, of the attention kernel, bytes of elementwise."""
 
-    matmul_flop: float = 0.0
-    attention_flop: float = 0.0
-    memory_bytes: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            number(name, value, least=0, most=ABSURD_FLOP)
+    matmul_flop: _Amount = 0.0
+    attention_flop: _Amount = 0.0
+    memory_bytes: _Amount = 0.0
 
     def __add__(self, other: "Work") -> "Work":
-        mine, its = vars(self), vars(other)
-        return Work(**{name: mine[name] + its[name] for name in mine})
+        return Work(*map(add, vars(self).values(), vars(other).values()))
 
-    def times(self, count: int) -> "Work":
+    def times(self, count: CountOrZero) -> "Work":
         """`count` times the same."""
-        whole("count", count, least=0)
-        return Work(**{name: count * value for name, value in vars(self).items()})
+        return Work(*(count * value for value in vars(self).values()))
 
 
-@checked
 def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     """One layer and micro-batch, forward and backward, on one GPU with the busiest experts.
 
@@ -190,7 +190,6 @@ def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     return Work((flops.hardware_flop - attention + extra) / gpus, attention / gpus, touched)
 
 
-@checked
 def head_work(job: Job, assumptions: Assumptions) -> Work:
     """The last norm, the logits and the loss of one micro-batch, forward and backward."""
     layout = job.layout
@@ -199,7 +198,6 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
     return Work(flops.hardware_flop / (layout.tp * layout.cp), 0.0, touched)
 
 
-@checked
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
     return _Step(job, assumptions).work(stage)
@@ -222,41 +220,36 @@ class _Step:
         """What one layer of each kind does, with each kind of recomputation, once it was asked."""
         return {}
 
-    def layer(self, its: Job, layer: int) -> Work:
-        """What `layer_work` says of a job like this one."""
-        key = its.recipe.recompute, layer
-        if key not in self.known:
-            self.known[key] = layer_work(its, self.assumptions, layer)
-        return self.known[key]
-
     def work(self, stage: int) -> Work:
         """What `stage_work` says."""
         layout, total = self.job.layout, Work()
         for chunk in layout.stage_chunks(stage):
             for its, layer, count in self.job.layers_of(chunk):
-                total += self.layer(its, layer).times(count)
-        _, has_head = layout.holds_ends(stage)
-        if has_head:
+                key = its.recipe.recompute, layer
+                if key not in self.known:
+                    self.known[key] = layer_work(its, self.assumptions, layer)
+                total += self.known[key].times(count)
+        if layout.holds_ends(stage)[1]:
             total += head_work(self.job, self.assumptions)
         return total.times(layout.passes)
 
     def busy_time(self, stage: int) -> StageBusyTime:
         """What `stage_busy_time` says."""
         job, assumptions = self.job, self.assumptions
-        layout, cluster = job.layout, job.cluster
+        layout, chip = job.layout, job.cluster.accelerator
         traffic = step_traffic(self.sent, stage, policy=assumptions.policy)
         work = self.work(stage)
-        attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
-        compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
-        each_pass = layout.exchanges_each_pass
-        elementwise = work.memory_bytes / cluster.accelerator.memory_bytes_per_s
+        attention = work.attention_flop / attention_rate(job.cluster, assumptions, job.recipe)
+        compute = work.matmul_flop / layer_rate(job.cluster, assumptions) + attention
+        elementwise = work.memory_bytes / chip.memory_bytes_per_s
+        passes = 1 if layout.exchanges_each_pass else layout.accumulation  # of which one hides dp
         left, shown = compute + elementwise, traffic.waited_by_axis
         for axis in HIDING_ORDER:
             if axis not in shown:
                 continue
-            windows = {"cp": attention, "dp": left / (1 if each_pass else layout.accumulation)}
-            hides = Hideable(*traffic.hideable_by_axis[axis], windows.get(axis, left))
-            saved = hides.saved_s(assumptions, axis, cluster.accelerator.memory_bytes_per_s)
+            window = {"cp": attention, "dp": left / passes}.get(axis, left)
+            hides = Hideable(*traffic.hideable_by_axis[axis], window)
+            saved = hides.saved_s(assumptions, axis, chip.memory_bytes_per_s)
             left, shown[axis] = left - saved, shown[axis] - saved
         local = local_parameters(job.shape, layout, stage)
         sums = layout.passes if layout.accumulation > 1 else 0
@@ -270,14 +263,12 @@ class _Step:
         )
 
 
-@checked
 def layer_rate(cluster: Cluster, assumptions: Assumptions) -> float:
     """FLOP per second that one GPU reaches in a layer's matmuls."""
     chip = cluster.accelerator
     return cluster.matmul_flop_per_s * (assumptions.layer_efficiency or chip.layer_efficiency)
 
 
-@checked
 def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -> float:
     """FLOP per second of the attention kernel; standard attention is matmuls like the others."""
     if recipe.attention == "standard":
@@ -287,7 +278,6 @@ def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -
     return chip.peak_flop_per_s * share
 
 
-@checked
 def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -> float:
     """The optimizer: reads and writes its part of all states once, at the memory's bandwidth.
 
@@ -301,7 +291,6 @@ def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -
     return 2 * part * recipe.bytes_per_parameter / job.cluster.accelerator.memory_bytes_per_s
 
 
-@checked
 def accumulation_seconds(job: Job, local: LocalParameters) -> float:
     """Adding the gradients of one micro-batch to the sum: reads both, writes the sum.
 
@@ -316,3 +305,6 @@ def accumulation_seconds(job: Job, local: LocalParameters) -> float:
     parameters = shard_parameters(local, layout) if sharded else local.total
     moved = parameters * (recipe.compute_bytes + 2 * recipe.accumulated_bytes)
     return moved / job.cluster.accelerator.memory_bytes_per_s
+
+
+check_public(globals())

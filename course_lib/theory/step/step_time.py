@@ -2,39 +2,28 @@
 
 from dataclasses import dataclass, replace
 
-from course_lib.checked import checked
+from course_lib.checked import NotNegative, check_public
 from course_lib.theory.compute.budget import TrainingRun, utilisation
-from course_lib.theory.compute.flops import (
-    FlopBreakdown,
-    head_flops,
-    layer_flops,
-    training_flops,
-)
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.compute.flops import FlopBreakdown, head_flops, layer_flops, training_flops
+from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import PassTimes, bubble_time
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
-from course_lib.validation import number
+from course_lib.theory.step.stage import (
+    StageBusyTime,
+    alike_stages,
+    attention_rate,
+    layer_rate,
+    stage_busy_times,
+)
 
 # What the time of a step is made of, in the order in which it is told.
-LEAVES = (
-    "compute_s",
-    "elementwise_s",
-    "tp_s",
-    "cp_s",
-    "ep_s",
-    "pp_s",
-    "dp_s",
-    "bubble_s",
-    "accumulation_s",
-    "optimizer_s",
-)
+_MESSAGES = ("tp_s", "cp_s", "ep_s", "pp_s", "dp_s")
+LEAVES = ("compute_s", "elementwise_s", *_MESSAGES, "bubble_s", "accumulation_s", "optimizer_s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTime:
+class StepTime(StageBusyTime):
     """Seconds of one training step on the slowest stage, by leaf; totals are properties.
 
     `compute_s`: matmuls. `elementwise_s`: what is between them and limited by the memory. `tp_s` to
@@ -43,17 +32,7 @@ class StepTime:
     `model_flop` and `hardware_flop`: of all GPUs together.
     """
 
-    compute_s: float
-    elementwise_s: float
-    tp_s: float
-    cp_s: float
-    ep_s: float
-    pp_s: float
-    dp_s: float
     bubble_s: float
-    accumulation_s: float
-    optimizer_s: float
-    stage: int
     tokens: int
     gpus: int
     model_flop: float
@@ -75,11 +54,6 @@ class StepTime:
     def working_s(self) -> float:
         """What the chip does itself: matmuls, what lies between them, sums, and the optimizer."""
         return self.compute_s + self.elementwise_s + self.accumulation_s + self.optimizer_s
-
-    @property
-    def communication_s(self) -> float:
-        """Messages that nothing hides, all axes together."""
-        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
 
     def parts(self) -> dict[str, float]:
         """Seconds by what the GPUs do; their sum is `total_s`."""
@@ -109,9 +83,8 @@ class StepTime:
         """Hardware FLOPs utilisation: with what is recomputed, never below MFU."""
         return utilisation(self.hardware_flop, self.total_s, self.gpus, self.peak_flop_per_s)
 
-    def run(self, tokens: float) -> TrainingRun:
-        """Training on `tokens`: days, GPU-hours and money. Raises ValueError below 0 tokens."""
-        number("tokens", tokens, least=0)
+    def run(self, tokens: NotNegative) -> TrainingRun:
+        """Training on `tokens`: days, GPU-hours and money."""
         return TrainingRun(tokens / self.tokens_per_s, self.gpus, self.gpu_hour_usd)
 
     def days(self, tokens: float) -> float:
@@ -138,7 +111,6 @@ class StepTime:
         return "\n".join([*lines, where, rates, *self.convention.split("; ")])
 
 
-@checked
 def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
 
@@ -156,6 +128,12 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     bubbles = [_bubble_s(job.layout, everyone - stage.passes_s, forward) for stage in stages]
     ends = [stage.total_s + bubble for stage, bubble in zip(stages, bubbles, strict=True)]
     slowest = ends.index(max(ends))  # the earliest of equals
+    cluster, tera = job.cluster, 1e12
+    attention = attention_rate(cluster, assumptions, job.recipe) / tera
+    rates = (
+        f"matmuls of layers reach {layer_rate(cluster, assumptions) / tera:.0f} TFLOP/s, the best "
+        f"matmul {cluster.matmul_flop_per_s / tera:.0f}, attention {attention:.0f}"
+    )
     return StepTime(
         **vars(stages[slowest]),
         bubble_s=bubbles[slowest],
@@ -165,7 +143,7 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
         hardware_flop=flops.hardware_flop,
         peak_flop_per_s=job.cluster.accelerator.peak_flop_per_s,
         gpu_hour_usd=job.cluster.gpu_hour_usd,
-        convention=f"{flops.convention}; {_rates(job, assumptions)}; {assumptions.explain()}",
+        convention=f"{flops.convention}; {rates}; {assumptions.explain()}",
     )
 
 
@@ -185,17 +163,6 @@ def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
     return replace(total, convention=words)
 
 
-def _rates(job: Job, assumptions: Assumptions) -> str:
-    """How fast matmuls and attention are taken to be."""
-    cluster, tera = job.cluster, 1e12
-    layers = layer_rate(cluster, assumptions) / tera
-    attention = attention_rate(cluster, assumptions, job.recipe) / tera
-    return (
-        f"matmuls of layers reach {layers:.0f} TFLOP/s, the best matmul "
-        f"{cluster.matmul_flop_per_s / tera:.0f}, attention {attention:.0f}"
-    )
-
-
 def _bubble_s(layout: Layout, others: float, forward: float) -> float:
     """Seconds that one stage waits for the others, whose passes of a step take `others` together.
 
@@ -208,3 +175,6 @@ def _bubble_s(layout: Layout, others: float, forward: float) -> float:
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
     return bubble_time(layout.schedule, *sizes, group=layout.group, times=times)
+
+
+check_public(globals())

@@ -8,15 +8,16 @@ Source: Bertsekas and Gallager 1992, "Data Networks", section 6.5.2.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated
 
-from course_lib.checked import checked
-from course_lib.validation import choice, listed, number, text
+from course_lib.checked import Text, check_public
+from course_lib.validation import choice, listed, number
 
 _MOST_TASKS = 500
 _DONE = 1e-9  # of a task's work: what is left to rounding
 
 
-@checked
 @dataclass(frozen=True)
 class Task:
     """`alone_s` seconds of work in a stream, and the part of each resource that it uses alone.
@@ -25,27 +26,19 @@ class Task:
     is preferred where there is not enough; a GPU hands out its multiprocessors block by block, so a
     kernel of many blocks has a large weight. It starts when the task before it in its stream and
     all tasks of `after` have ended (events, in CUDA's words).
-    Raises ValueError for times, weights and demands that make no sense.
     """
 
-    name: str
-    stream: str
-    alone_s: float
-    demands: Mapping[str, float] = field(default_factory=dict)
-    weight: float = 1.0
-    after: Sequence[str] = ()
+    name: Text
+    stream: Text
+    alone_s: Annotated[float, partial(number, above=0, most=1000000000.0)]
+    demands: Mapping[Text, Annotated[float, partial(number, least=0, most=1)]] = field(
+        default_factory=dict
+    )
+    weight: Annotated[float, partial(number, least=1e-6, most=1e6)] = 1.0
+    after: Sequence[Text] = ()
 
     def __post_init__(self) -> None:
-        text("name", self.name)
-        text("stream", self.stream)
-        number("alone_s", self.alone_s, above=0, most=1e9)
-        number("weight", self.weight, least=1e-6, most=1e6)
         listed("resources", len(self.demands), "name fewer", most=10)
-        for resource, part in self.demands.items():
-            text("resource", resource)
-            number(f"demands[{resource!r}]", part, least=0, most=1)
-        for name in self.after:
-            text("after", name)
 
 
 @dataclass(frozen=True)
@@ -77,17 +70,12 @@ class SharedTimeline:
         """All tasks one after another: the sum of their times alone."""
         return sum(task.alone_s for task in self.tasks)
 
-    @property
-    def lost_s(self) -> float:
-        """What sharing costs: total - ideal."""
-        return self.total_s - self.ideal_s
-
     def start_s(self, name: str) -> float:
-        """When a task starts. Raises ValueError for an unknown one."""
+        """When a task starts."""
         return min(span.start_s for span in self._of(name))
 
     def end_s(self, name: str) -> float:
-        """When a task ends. Raises ValueError for an unknown one."""
+        """When a task ends."""
         return max(span.end_s for span in self._of(name))
 
     def slowdown(self, name: str) -> float:
@@ -97,7 +85,7 @@ class SharedTimeline:
         return (self.end_s(name) - self.start_s(name)) / alone_s
 
     def busy_s(self, stream: str) -> float:
-        """Time in which a stream has something under way. Raises ValueError for an unknown one."""
+        """Time in which a stream has something under way."""
         choice("stream", stream, {span.stream for span in self.spans})
         return sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
 
@@ -123,7 +111,6 @@ class SharedTimeline:
         return [span for span in self.spans if span.task == name]
 
 
-@checked
 def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
     """Run `tasks`, each stream in the order given, with resources shared by `rates`.
 
@@ -143,7 +130,6 @@ def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
     return SharedTimeline(tuple(tasks), tuple(_run(tasks, shared=True)), unshared)
 
 
-@checked
 def rates(tasks: Sequence[Task]) -> list[float]:
     """How fast each of some tasks runs while all of them run: 1 is its speed alone.
 
@@ -206,3 +192,6 @@ def _startable(tasks: Sequence[Task], left: Collection[str]) -> list[Task]:
         if task.name in left:
             first.setdefault(task.stream, task)
     return [task for task in first.values() if not any(name in left for name in task.after)]
+
+
+check_public(globals())

@@ -1,20 +1,27 @@
 """Copies of a model that train together: ZeRO, DDP's buckets, a parameter server."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate, product
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import Count, CountOrZero, NotNegative, Positive, check_public
+from course_lib.theory.inputs.layout import ZeroStage
 from course_lib.theory.inputs.recipe import MIXED_16
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
-from course_lib.validation import flag, number, whole
+from course_lib.validation import whole
 
 MOST_RANKS, _LAYERS = 32, 100
 
 
-def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Trace:
+def zero_steps(
+    layer_parameters: Count,
+    layers: Annotated[int, partial(whole, most=_LAYERS)],
+    ranks: Annotated[int, partial(whole, most=MOST_RANKS)],
+    stage: ZeroStage,
+) -> Trace:
     """One training step under ZeRO: forward, backward and update, with one micro-batch.
 
     A parameter has 2 bytes of weights, 2 of gradients and 12 of states.
@@ -26,10 +33,6 @@ def zero_steps(layer_parameters: int, layers: int, ranks: int, stage: int) -> Tr
     Raises ValueError where `layer_parameters` is not a multiple of `ranks`: nothing is padded.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
     """
-    whole("layers", layers, most=_LAYERS)
-    whole("ranks", ranks, most=MOST_RANKS)
-    whole("stage", stage, least=0, most=3)
-    whole("layer_parameters", layer_parameters)
     if layer_parameters % ranks:
         raise ValueError(
             f"layer_parameters {layer_parameters} can't be cut into {ranks} equal parts: "
@@ -134,7 +137,6 @@ class _Zero(NamedTuple):
 # --- DDP's buckets --------------------------------------------------------------------------------
 
 
-@checked
 def bucket_steps(timeline: BucketTimeline) -> Trace:
     """The backward pass of one rank, which a `BucketTimeline` prices: "backward" and "all-reduce".
 
@@ -169,9 +171,11 @@ class Rows(NamedTuple):
     late: int = 0
 
 
-@checked
 def served_steps(
-    compute_s: Sequence[float], until_s: float, bound: int | None = None, together: bool = False
+    compute_s: Sequence[Positive],
+    until_s: NotNegative,
+    bound: CountOrZero | None = None,
+    together: bool = False,
 ) -> Trace:
     """What a server and its trainers do in the first `until_s` seconds; messages take no time.
 
@@ -184,15 +188,9 @@ def served_steps(
     Networks", section 4.1; Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
     Parallel Parameter Server", NeurIPS.
     """
-    for place, each in enumerate(compute_s):
-        number(f"compute_s[{place}]", each, above=0)
     whole("trainers", len(compute_s))
-    number("until_s", until_s, least=0)
-    flag("together", together)
-    if bound is not None:
-        whole("bound", bound, least=0)
-        if together:
-            raise ValueError("bound is for trainers that do not go together: leave one of them out")
+    if bound is not None and together:
+        raise ValueError("bound is for trainers that do not go together: leave one of them out")
     if until_s / min(compute_s) * len(compute_s) > _MOST_EVENTS:
         raise ValueError(f"until_s {until_s:g} has too many updates to show: take fewer seconds")
     return Trace(_served(compute_s, until_s, 0 if together else bound, together))
@@ -227,3 +225,6 @@ def _served(
                 pulled[each] = version
                 yield Event(at_s, each, PULL, Rows(version))
                 heappush(requests, (at_s + compute_s[each], each))
+
+
+check_public(globals())

@@ -6,28 +6,28 @@ counts steps; what happens in one step happens at once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from course_lib.checked import checked
+from course_lib.checked import Count, check_public
 from course_lib.theory.network.context import chunks
 from course_lib.theory.network.experts import capacity, experts_per_rank, zipf_load
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
-from course_lib.validation import choice, divisible, flag, whole
+from course_lib.validation import divisible, whole
 
 MOST_RANKS = 32  # as many as a picture has room for
+_Ranks = Annotated[int, partial(whole, least=2, most=MOST_RANKS)]
 STAY = "stay"  # what is sent to oneself
 Table = tuple[tuple[int, ...], ...]
 
 
-def ring_steps(ranks: int, part_bytes: int = 1) -> Trace:
+def ring_steps(ranks: _Ranks, part_bytes: Count = 1) -> Trace:
     """The ring all-reduce: n-1 steps in which parts are added, n-1 in which sums are copied.
 
-    Part i sets out at rank i+1 and is complete at rank i. Raises ValueError for fewer than 2 or
-    more than 32 ranks. Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, section 3.
+    Part i sets out at rank i+1 and is complete at rank i. Source: Patarasuk and Yuan 2009,
+    doi:10.1016/j.jpdc.2008.09.002, section 3.
     """
-    whole("ranks", ranks, least=2, most=MOST_RANKS)
-    whole("part_bytes", part_bytes)
     own = [Event(0, r, TAKE, p, bytes=part_bytes) for r in range(ranks) for p in range(ranks)]
     sent = [
         Event(step, r, ADD if step < ranks else COPY, (r - step) % ranks, (r + 1) % ranks)
@@ -37,14 +37,12 @@ def ring_steps(ranks: int, part_bytes: int = 1) -> Trace:
     return Trace([*own, *(one._replace(bytes=part_bytes) for one in sent)])
 
 
-def tree_steps(ranks: int, size_bytes: int = 1) -> Trace:
+def tree_steps(ranks: _Ranks, size_bytes: Count = 1) -> Trace:
     """The binomial tree: sums go up to rank 0 in ceil(log2 n) steps, and the same way down.
 
-    The whole tensor is part 0. Raises ValueError for fewer than 2 or more than 32 ranks. Source:
-    Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, sections 4.2 and 4.4.
+    The whole tensor is part 0. Source: Thakur, Rabenseifner and Gropp 2005,
+    doi:10.1177/1094342005051521, sections 4.2 and 4.4.
     """
-    whole("ranks", ranks, least=2, most=MOST_RANKS)
-    whole("size_bytes", size_bytes)
     levels = (ranks - 1).bit_length()
     events = [Event(0, rank, TAKE, 0, bytes=size_bytes) for rank in range(ranks)]
     for level in range(levels):
@@ -55,21 +53,15 @@ def tree_steps(ranks: int, size_bytes: int = 1) -> Trace:
     return Trace(events)
 
 
-@checked
 def ring_attention_steps(
-    sequence: int, ranks: int, *, zigzag: bool = False, token_bytes: int = 1
+    sequence: Count, ranks: _Ranks, *, zigzag: bool = False, token_bytes: Count = 1
 ) -> Trace:
     """Causal attention of `sequence` tokens whose keys and values go round a ring.
 
     At 0 each rank has its own ("keys", rank). At 1, 3, … rank r works, on each pair of chunks
-    (queries, keys) that the mask lets meet; at 2, 4, … it hands its keys on. Raises ValueError for
-    uneven chunks. Source: Liu et al. 2023, arXiv:2310.01889, section 3; zig-zag: Llama 3,
-    arXiv:2407.21783, section 3.3.2.
+    (queries, keys) that the mask lets meet; at 2, 4, … it hands its keys on. Source: Liu et al.
+    2023, arXiv:2310.01889, section 3; zig-zag: Llama 3, arXiv:2407.21783, section 3.3.2.
     """
-    whole("sequence", sequence)
-    whole("ranks", ranks, least=2, most=MOST_RANKS)
-    whole("token_bytes", token_bytes)
-    flag("zigzag", zigzag)
     divisible("sequence", sequence, "chunks", ranks * (2 if zigzag else 1))
     size = sequence // ranks * token_bytes
     mine = [chunks(rank, ranks, zigzag) for rank in range(ranks)]
@@ -127,15 +119,13 @@ class ExpertExchange:
         return sum(map(sum, self.counts)) - sum(map(sum, self.kept))
 
 
-@checked
-def expert_exchange(counts: Sequence[Sequence[int]], limit: int) -> ExpertExchange:
+def expert_exchange(counts: Sequence[Sequence[int]], limit: Count) -> ExpertExchange:
     """The exchange for `counts` (ranks, experts) if each expert accepts `limit` choices.
 
     First come, first served: rank 0's tokens before rank 1's. Raises ValueError for rows of
     different length and experts that do not divide by the ranks. Source: Lepikhin et al. 2020,
     arXiv:2006.16668, section 3.
     """
-    whole("limit", limit)
     experts_per_rank(counts)
     room = [limit] * len(counts[0])
     kept = []
@@ -147,29 +137,25 @@ def expert_exchange(counts: Sequence[Sequence[int]], limit: int) -> ExpertExchan
 
 
 def skewed_exchange(
-    tokens: int, experts: int, top_k: int, ranks: int, *, skew: float, factor: float | None
+    tokens: int, experts: Count, top_k: int, ranks: Count, *, skew: float, factor: float | None
 ) -> ExpertExchange:
     """The exchange of `ranks` with `tokens` each, all with the taste of `zipf_load`.
 
     `factor` is the capacity factor; None: every choice is accepted.
     """
-    whole("ranks", ranks)
-    whole("experts", experts)
     divisible("experts", experts, "ranks", ranks)
     row = zipf_load(tokens, experts, top_k, skew)
     limit = capacity(ranks * tokens * top_k, experts, factor)
     return expert_exchange((row,) * ranks, limit)
 
 
-@checked
-def expert_steps(exchange: ExpertExchange, row_bytes: int = 1) -> Trace:
+def expert_steps(exchange: ExpertExchange, row_bytes: Count = 1) -> Trace:
     """Tokens are chosen at 0, accepted at 1, travel to their experts and back in n turns each.
 
     ("rows", r, e): what rank r has for the experts of rank e; ("results", r, e): what comes back.
     In turn k of either all-to-all rank r sends to rank r+k; turn 0 is what stays at home. Then
     "work", then "sum". Source: Thakur, Rabenseifner and Gropp 2005, section 4.3.
     """
-    whole("row_bytes", row_bytes)
     ranks, busiest = exchange.ranks, max(exchange.received)
     computing, end = 2 + ranks, 3 + 2 * ranks
     events = []
@@ -206,12 +192,12 @@ class Tensor(NamedTuple):
 
 
 def pair_steps(
-    kind: str,
-    hidden: int,
-    tokens: int,
-    ranks: int,
+    kind: Annotated[str, PAIR_WIDTHS],
+    hidden: Count,
+    tokens: Count,
+    ranks: _Ranks,
     *,
-    element_bytes: int = 2,
+    element_bytes: Count = 2,
     sequence_parallel: bool = False,
 ) -> Trace:
     """An "mlp" (A is h × 4h, B 4h × h) or an "attention" (A is h × 3h, B h × h), there and back.
@@ -222,11 +208,6 @@ def pair_steps(
     not divide hidden size or tokens, and for fewer than two. Source: Shoeybi et al. 2019,
     arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
-    choice("kind", kind, PAIR_WIDTHS)
-    for name, size in {"hidden": hidden, "tokens": tokens, "element_bytes": element_bytes}.items():
-        whole(name, size)
-    whole("ranks", ranks, least=2, most=MOST_RANKS)
-    flag("sequence_parallel", sequence_parallel)
     divisible("hidden", hidden, "ranks", ranks)
     if sequence_parallel:
         divisible("tokens", tokens, "ranks", ranks)
@@ -256,3 +237,6 @@ def pair_steps(
         its_bytes = tensor.rows * tensor.columns * element_bytes
         events.append(Event(step, rank, TAKE, tensor, bytes=its_bytes))
     return Trace(events)
+
+
+check_public(globals())

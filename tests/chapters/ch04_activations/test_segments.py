@@ -50,5 +50,5 @@ REFUSED = [
     (
         lambda: segment_bill(replace(LLAMA, recipe=Recipe()), 1),
         "recompute must be 'full', got 'none': take it",
-    ),
+    )
 ]

@@ -1,7 +1,5 @@
 """The choice of a stage: against the bill of each stage, one GPU more and one less."""
 
-from dataclasses import replace
-
 from every import every
 from probes import Probe, by_name
 
@@ -56,7 +54,6 @@ def test_one_parameter_more_does_not_fit(room, stage, ranks):
     assert stored(most + 1, stage, ranks, MIXED) > room
 
 
-OTHER = replace(MIXED, gradients="fp32")
 REFUSED = [
     (lambda: whole_and_cut(4, MIXED), "zero_stage must be"),
     (lambda: fewest_ranks(0, 1, 1e9, MIXED), "parameters must be at least 1"),
@@ -65,15 +62,5 @@ REFUSED = [
     (lambda: most_parameters(1, 8, -1, MIXED), "room_bytes must be at least 0"),
 ]
 PROBES = by_name(
-    Probe(whole_and_cut, {"zero_stage": 1, "recipe": MIXED}, {"zero_stage": 2, "recipe": OTHER}),
-    Probe(
-        fewest_ranks,
-        {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED},
-        {"parameters": 1500, "zero_stage": 3, "room_bytes": 3000, "recipe": OTHER},
-    ),
-    Probe(
-        most_parameters,
-        {"zero_stage": 1, "ranks": 4, "room_bytes": 10_000, "recipe": MIXED},
-        {"zero_stage": 2, "ranks": 8, "room_bytes": 20_000, "recipe": OTHER},
-    ),
+    Probe(fewest_ranks, {"parameters": 1000, "zero_stage": 2, "room_bytes": 5000, "recipe": MIXED})
 )

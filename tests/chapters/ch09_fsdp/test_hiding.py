@@ -1,7 +1,7 @@
 """Tokens that hide FSDP's messages: by a published bound, and by the times of one layer."""
 
 import pytest
-from probes import H100, Probe, by_name
+from probes import H100
 
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
 from course_lib.theory.inputs.hardware import Cluster, Link
@@ -64,13 +64,6 @@ REFUSED = [
         for rate in RATES
     ),
 ]
-PROBES = by_name(
-    Probe(
-        fsdp_hiding_tokens,
-        {"recipe": Recipe(), "ranks": 8, "flop_per_s": 1e14, "bytes_per_s": 5e10},
-        {"recipe": FSDP2, "ranks": 2, "flop_per_s": 2e14, "bytes_per_s": 1e10},
-    ),
-)
 RECORDS = {
     "HidingTokens": [
         fsdp_hiding_tokens(recipe, 8, flop_per_s=1e14, bytes_per_s=5e10)

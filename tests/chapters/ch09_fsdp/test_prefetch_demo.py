@@ -7,7 +7,6 @@ import pytest
 
 from course_lib import demos
 from course_lib.chapters.ch09_fsdp.hiding import fsdp_hiding_tokens
-from course_lib.measure.times import Timeline
 from course_lib.theory.inputs import RECIPES
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 
@@ -32,43 +31,6 @@ def test_the_tasks_are_those_of_the_theory(ranks):
         nap = next(it for it in lanes.measured if (it.what, it.part) == ("forward", 1))
         assert (begun_s < nap.end) == lanes.prefetch
     assert "alone, 0.0 MB" in result.report() and "prefetch on" in result.report()
-
-
-@pytest.fixture(scope="module")
-def usual():
-    """The steps of section 9.9, without prefetch and with it, while few others compute."""
-    for _ in range(4):
-        off, on = demos.run("prefetch", ranks=2, stream=False).lanes
-        if on.measured_s < 1.25 * on.replayed_s:
-            break
-    return off, on
-
-
-def hidden(tasks):
-    """The share of all messages' time in which something computes."""
-    naps, messages = ([it for it in tasks if (it.what in COMPUTES) == nap] for nap in (True, False))
-    lanes = Timeline(naps, messages)
-    return lanes.overlapped_ms / lanes.communication_ms
-
-
-def test_a_step_takes_what_theory_makes_of_its_own_messages(usual):
-    """A message alone says little of one beside others on few cores: so by what each took.
-
-    Then 1 to 5 % are missing without prefetch, on an idle machine and on a busy one. With it 6 to
-    25 %: asking for a message copies a shard, before the nap under which the message travels.
-    """
-    off, on = usual
-    assert 0.95 < off.measured_s / off.replayed_s < 1.15
-    assert 0.95 < on.measured_s / on.replayed_s < 1.4
-    for lanes in usual:
-        assert min(lanes.replayed_s, lanes.predicted_s) > 4 * (0.015 + 0.030)
-
-
-def test_messages_are_hidden_where_theory_hides_them(usual):
-    off, on = usual
-    assert hidden(off.predicted) == 0 and hidden(on.predicted) > 0.5
-    # Who notes the end of a message wakes up after the program, which is napping by then.
-    assert hidden(off.measured) < 0.15 and hidden(off.measured) < hidden(on.measured)
 
 
 MESSAGE_S, NUMBERS = 0.020, 6000  # of a gather or a reduction, and the parameters of a unit

@@ -61,12 +61,6 @@ REFUSED = [
     (lambda: layer_products(CutLayer(64, 1, 1e12, SLOW_LINK)), "must be above 0"),
 ]
 PROBES = by_name(
-    Probe(
-        OverlappedProduct,
-        {"compute_s": 1.0, "communication_s": 2.0, "ranks": 4},
-        {"compute_s": 2.0, "communication_s": 3.0, "ranks": 8},
-        see=lambda product: product.seconds,
-    ),
     Probe(layer_products, {"layer": LAYER}, {"layer": OTHER}),
     Probe(overlapped_seconds, {"layer": LAYER}, {"layer": OTHER}),
 )

@@ -5,15 +5,11 @@ import os
 import tempfile
 
 import pytest
-from together import refused
 
 from course_lib import demos, launch
 from course_lib.chapters.ch14_parameter_servers.demos import hybrid
 from course_lib.chapters.ch14_parameter_servers.demos.hybrid import (
     Counted,
-    Event,
-    EventLog,
-    in_order,
     interface_bytes,
 )
 from course_lib.launch import two_nodes
@@ -83,20 +79,6 @@ def test_a_link_counts_what_rpc_sends():
     # Headers and acknowledgements take 7 %, small calls some 15 kB an update.
     assert 1.0 < received / result["pulled_bytes"] < 1.5
     assert 1.0 < sent / result["pushed_bytes"] < 1.5
-
-
-def test_another_number_of_ranks_is_explained():
-    for ranks in (1, 2):
-        refused("hybrid", [({}, f"ranks {ranks} is not 4, one for each of trainer")], ranks)
-
-
-def test_processes_are_merged_by_time_from_a_moment_on():
-    log = EventLog("a")
-    log.mark("begins")
-    log.mark("ends")
-    assert [(it.process, it.what) for it in log.events] == [("a", "begins"), ("a", "ends")]
-    events = [Event("a", "late", 12.0), Event("a", "early", 9.0), Event("b", "between", 10.5)]
-    assert in_order(events, since_s=10.0) == [Event("b", "between", 0.5), Event("a", "late", 2.0)]
 
 
 # As Linux prints it: eight columns of what came in, eight of what went out.

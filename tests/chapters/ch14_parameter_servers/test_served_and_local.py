@@ -3,10 +3,10 @@
 from statistics import fmean
 
 import pytest
-from together import keep_mine, refused, runs
+from together import runs
 
 from course_lib.chapters.ch14_parameter_servers.exchanges import mean_staleness
-from course_lib.demos.shared.comparison import LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.comparison import loss_gaps
 from course_lib.theory.network.collectives import sent_bytes
 
 TABLE_BYTES = 512 * 128 * 4
@@ -68,27 +68,6 @@ def test_a_larger_table_costs_the_server_nothing(two):
     assert large.exchanged_bytes[0] < 1.1 * small.exchanged_bytes[0]
 
 
-def test_one_trainer_is_never_late(two):
-    assert two["equal"].staleness == [[0] * 4]
-
-
-def test_the_learners_server_is_run(tmp_path, monkeypatch):
-    keep_mine(tmp_path, monkeypatch, "server")
-    found = runs("parameter_server", {"mine": {"parts": "mine"}, "course": {}}, 3, **SMALL)
-    name = "parameter server, with your RemoteTable, ParameterServer"
-    assert found["mine"].versions[0].name == name
-    assert found["course"].versions[0].name == "parameter server"
-    keep_mine(tmp_path, monkeypatch, "server", ("gradient[ids] += rows", "gradient[ids] = rows"))
-    refused("parameter_server", [({"parts": "mine"}, f"{name}: the ")], 4, **SMALL)
-
-
-def test_what_does_not_fit_is_explained():
-    alone = "ranks 2 leaves no trainer beside 2 servers: take at least 3"
-    refused("parameter_server", [({"servers": 2}, alone)], **SMALL)
-    few = "batch 1 is less than 2 ranks: .* all-reduced by all ranks, .* take at least batch 2"
-    refused("parameter_server", [({"batch": 1}, few)], **SMALL)
-
-
 LOCAL_SGD_DEMO_SMALL = {"model": "1x16x2", "steps": 6, "sequence": 8}
 
 
@@ -96,12 +75,6 @@ LOCAL_SGD_DEMO_SMALL = {"model": "1x16x2", "steps": 6, "sequence": 8}
 def results():
     cases = {every: {"every": every, "batch": 7} for every in (1, 2, 3)}
     return {ranks: runs("local_sgd", cases, ranks, **LOCAL_SGD_DEMO_SMALL) for ranks in (1, 2, 3)}
-
-
-def test_an_average_each_time_is_one_process(results):
-    for ranks, cases in results.items():
-        assert all(bool(result.versions[0].sent) == (ranks > 1) for result in cases.values())
-        assert max(loss_gaps(cases[1].losses, cases[1].losses_one_process)) <= LOSS_TOLERANCE
 
 
 def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):

@@ -1,6 +1,9 @@
 """What the tools do by themselves: the lines of the table, and the groups of ranks."""
 
+import os
 import sys
+import warnings
+from unittest import mock
 
 import pytest
 
@@ -9,16 +12,27 @@ from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import life
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.tools import (
     AXES,
     SETTINGS,
-    accelerate_says,
     by_device_mesh,
-    by_megatron,
-    deepspeed_says,
     table,
 )
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network import mesh
 
 IN_FORCE = {(one.what, one.tool, one.outside): one.in_force for one in SETTINGS}
+
+
+def accelerate_says(outside, **code):
+    """accelerate's Accelerator, made with these arguments where its launcher set these variables.
+
+    `accelerate launch --mixed_precision no` sets ACCELERATE_MIXED_PRECISION=no.
+    """
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+
+    with mock.patch.dict(os.environ, outside):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        return Accelerator(cpu=True, **code)
 
 
 def accelerates_choice():
@@ -51,6 +65,13 @@ def test_accelerate_launch_does_not_hand_accumulation_on(tmp_path):
     command = [sys.executable, "-m", "accelerate.commands.launch", *ranks, *asked]
     found = lifeline.run([*command, str(tmp_path / "prints.py")], tmp_path, 60.0)
     assert found[0] == 0 and found[1].splitlines()[-1] == "1"
+
+
+def deepspeed_says(**config):
+    """DeepSpeed's reading of a configuration, on one rank; AssertionError where it refuses."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    return DeepSpeedConfig(config)
 
 
 @pytest.mark.engine("deepspeed")
@@ -100,5 +121,11 @@ def test_device_mesh_has_the_same_groups():
 @pytest.mark.engine("megatron")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_megatron_core_has_the_same_groups(layout):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages for GPUs that are not installed
+        from megatron.core.parallel_state import RankGenerator
+    sizes = {name: getattr(layout, name) for name in AXES}
+    generator = RankGenerator(**sizes, ep=1, order="tp-cp-ep-dp-pp")
     for axis in AXES:
-        assert by_megatron(layout, axis) == mesh.groups(layout, axis), axis
+        groups = tuple(map(tuple, generator.get_ranks(axis)))
+        assert groups == mesh.groups(layout, axis), axis

@@ -11,7 +11,7 @@ from all_rooms import beside
 from course_lib import mine
 from course_lib.checking import Unanswered, Wrong, check, grade
 from course_lib.checking.exercises import find
-from course_lib.mine import PARTS, shelf
+from course_lib.mine import PARTS
 from course_lib.mine.cells import taken_from_the_course
 from tests.checking.builds.refusals import asked, wrong_of
 
@@ -153,7 +153,7 @@ def test_what_is_the_learners_is_not_called_the_courses(file):
 
 @pytest.mark.parametrize("part", PARTS, ids=FILES)
 def test_what_an_exercise_imports_is_given(part):
-    own = {name for names in shelf.own_names(part).values() for name in names}
+    own = {name for names in mine.own_names(part).values() for name in names}
     assert taken_from_the_course(exercise_cell(part), own) <= {*part.names}
 
 

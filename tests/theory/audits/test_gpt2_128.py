@@ -1,6 +1,6 @@
 """Audit B: the published table, and the one that chapter 9 finds."""
 
-from probes import Given, Probe, by_name
+from probes import Probe, by_name
 
 from course_lib.theory.audits.gpt2_128 import CARD_BYTES, Program, gpt2_128
 from course_lib.theory.inputs.models import MODELS
@@ -20,7 +20,8 @@ def test_the_table_of_section_9_5():
 def test_twelve_tokens_were_not_what_ran():
     assert Program(LARGE, 12, written_out=False).largest_batch("DDP") == 197
     audit = gpt2_128()
-    assert audit.count("right number, other terms") == 5
+    verdicts = [claim.verdict for claim in audit.claims]
+    assert verdicts.count("right number, other terms") == 5
     assert [claim.verdict for claim in audit.claims if "XL under DDP" in claim.words] == ["right"]
 
 
@@ -31,16 +32,8 @@ def test_a_sample_more_does_not_fit():
     assert smaller.largest_batch("FULL_SHARD") in (fits - 1, fits)
 
 
-REFUSED = [
-    (lambda: Program(LARGE, 2048), "sequence"),
-]
+REFUSED = [(lambda: Program(LARGE, 2048), "sequence")]
 PROBES = by_name(
-    Probe(
-        Program,
-        {"shape": LARGE},
-        {"shape": Given(XL), "sequence": 256, "written_out": False, "card_bytes": 40e9},
-        see=lambda program: program.table(),
-    ),
     Probe(Program(LARGE).largest_batch, {"way": "DDP"}, {"way": "FULL_SHARD"}),
     Probe(gpt2_128, {"card_bytes": CARD_BYTES}, {"card_bytes": 40e9}),
 )

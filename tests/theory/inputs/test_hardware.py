@@ -10,14 +10,7 @@ from probes import DENSE, GUESS, PLAIN, Probe, by_name, values
 
 from course_lib.theory import planner
 from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.hardware import (
-    ACCELERATORS,
-    PCIE4,
-    Accelerator,
-    Cluster,
-    Link,
-    accelerator,
-)
+from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4, Accelerator, Cluster, Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.step.stage import attention_rate, layer_rate
@@ -43,33 +36,6 @@ def test_peaks_follow_from_clock_and_cores(name, clock_hz, fma_per_clock, tensor
     assert ACCELERATORS[name].peak_flop_per_s == pytest.approx(peak, rel=1e-3)
 
 
-def test_a100_s_memory_bandwidth_follows_from_its_bus():
-    # 5120 bits, two transfers a clock of 1593 MHz.
-    bandwidth = 5120 / 8 * 2 * 1593e6
-    assert ACCELERATORS["A100-SXM-80GB"].memory_bytes_per_s == pytest.approx(bandwidth, rel=1e-3)
-
-
-@every(
-    ("name", "links", "gb_per_s_each_way"),
-    # NVLink: 12, 18 and 18 links of 25, 25 and 50 GB/s each way; xGMI: 7 of 64.
-    [("A100-SXM-80GB", 12, 25), ("H100-SXM", 18, 25), ("B200-SXM", 18, 50), ("MI300X", 7, 64)],
-)
-def test_links_are_counted_one_way(name, links, gb_per_s_each_way):
-    assert ACCELERATORS[name].inside.bytes_per_s == links * gb_per_s_each_way * 1e9
-
-
-def test_pcie_4_follows_from_its_lanes():
-    # 16 lanes, 16 GT/s, 128b/130b coding.
-    lanes = 16 * 16e9 * 128 / 130 / 8
-    assert ACCELERATORS["RTX4090"].inside.bytes_per_s == pytest.approx(lanes, rel=1e-3)
-
-
-def test_measured_matmuls_are_below_the_peak():
-    assert H100.peak_flop_per_s * H100.matmul_efficiency == pytest.approx(794.5e12)
-    a100 = ACCELERATORS["A100-SXM-80GB"]
-    assert a100.peak_flop_per_s * a100.matmul_efficiency == pytest.approx(271.2e12)
-
-
 def test_roofline_bends_at_the_ridge():
     ridge = CHIP.ridge_flop_per_byte
     assert ridge == hardware.ridge(1e12, 1e10) == 100
@@ -89,46 +55,27 @@ def test_intensity_of_a_matmul():
         assert hardware.matmul_intensity(*changed) != hardware.matmul_intensity(*sizes)
 
 
-# Once more from the data sheets: memory in GB/s, and the link inside a node in GB/s one way.
+# Once more from the data sheets: GB of memory, of 10^9 (a driver gives 85 of 80 GiB); GB/s of the
+# memory; GB/s of the link inside a node, one way.
 SHEETS = {
-    "A100-SXM-80GB": (2039, 300),
-    "A100-SXM-40GB": (1555, 300),
-    "H100-SXM": (3350, 450),
-    "H800-SXM": (3350, 200),
-    "H100-SXM-500W": (2400, 450),
-    "H200-SXM": (4800, 450),
-    "B200-SXM": (8000, 900),
-    "RTX4090": (1008, 31.5),
-    "L40S": (864, 31.5),
-    "MI300X": (5300, 7 * 64),
-    "TPUv5p": (2765, 90),
+    "A100-SXM-80GB": (85, 2039, 300),
+    "A100-SXM-40GB": (40, 1555, 300),
+    "H100-SXM": (85, 3350, 450),
+    "H800-SXM": (85, 3350, 200),
+    "H100-SXM-500W": (96, 2400, 450),
+    "H200-SXM": (141, 4800, 450),
+    "B200-SXM": (180, 8000, 900),
+    "RTX4090": (24, 1008, 31.5),
+    "L40S": (48, 864, 31.5),
+    "MI300X": (192, 5300, 7 * 64),
+    "TPUv5p": (95, 2765, 90),
 }
 
 
 def test_memories_and_links_are_those_of_the_data_sheets():
-    found = {
-        name: (chip.memory_bytes_per_s / 1e9, chip.inside.bytes_per_s / 1e9)
-        for name, chip in ACCELERATORS.items()
-    }
-    assert found == SHEETS
-
-
-def test_memories_are_those_on_the_cards_or_of_the_driver():
-    """In GB of 10^9: what a driver gives of 80 GiB is 85."""
-    found = {name: round(chip.memory_bytes / 1e9) for name, chip in ACCELERATORS.items()}
-    assert found == {
-        "A100-SXM-80GB": 85,
-        "A100-SXM-40GB": 40,
-        "H100-SXM": 85,
-        "H800-SXM": 85,
-        "H100-SXM-500W": 96,
-        "H200-SXM": 141,
-        "B200-SXM": 180,
-        "RTX4090": 24,
-        "L40S": 48,
-        "MI300X": 192,
-        "TPUv5p": 95,
-    }
+    for name, chip in ACCELERATORS.items():
+        rates = chip.memory_bytes_per_s / 1e9, chip.inside.bytes_per_s / 1e9
+        assert (round(chip.memory_bytes / 1e9), *rates) == SHEETS[name]
 
 
 @every(("inner", "columns"), [(4096, 14_336), (7168, 2048), (8192, 8192)])
@@ -140,87 +87,15 @@ def test_at_the_ridge_s_rows_the_intensity_is_the_ridge(inner, columns):
     assert below <= H100.ridge_flop_per_byte <= above
 
 
-def test_a_narrow_matrix_never_gets_to_the_ridge():
-    assert hardware.ridge_rows(128, 128, 295) == float("inf")
-    with pytest.raises(ValueError, match="columns must be at least 1"):
-        hardware.ridge_rows(128, 0, 295)
-
-
 def seen(chip):
     """Name, ridge, and the memory, rate and links of a cluster of such chips."""
     cluster = Cluster(chip, nodes=2)
     links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
     fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
-    name = chip.explain().split(":")[0], chip.element_bytes
+    name = chip.name, chip.element_bytes
     rates = layer_rate(cluster, GUESS), attention_rate(cluster, GUESS, PLAIN)
     rates += (chip.attention_share("new"),)
     return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links, rates
-
-
-REFUSED = [
-    (lambda: Link("x", 0), "bytes_per_s must be above 0"),
-    (lambda: Link("x", float("inf")), "bytes_per_s must be finite"),
-    (lambda: Link("x", 1, -1), "latency_s must be at least 0"),
-    (lambda: dataclasses.replace(CHIP, peak_flop_per_s=-1), "peak_flop_per_s must be above"),
-    (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
-    (lambda: dataclasses.replace(CHIP, memory_bytes=80), "80 is less than 1 GB.* 80 \\* GIB"),
-    (
-        lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1),
-        "999,999,999 is less than 1 GB",
-    ),
-    (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
-    (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
-    (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),
-    (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
-    (lambda: hardware.ridge(0, 1), "flop_per_s must be above 0"),
-    (lambda: hardware.ridge(1, 0), "bytes_per_s must be above 0"),
-    (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
-    (lambda: CHIP.attainable_flop_per_s(-1), "flop_per_byte must be at least 0"),
-]
-PROBES = by_name(
-    Probe(
-        Link,
-        {"name": "wire", "bytes_per_s": 1e9},
-        {"name": "cable", "bytes_per_s": 2e9, "latency_s": 1e-6},
-        see=Link.explain,
-    ),
-    Probe(
-        Accelerator,
-        values(H100),
-        {
-            "name": "chip",
-            "peak_flop_per_s": 1e15,
-            "memory_bytes": 10**10,
-            "memory_bytes_per_s": 1e12,
-            "inside": PCIE4,
-            "between": PCIE4,
-            "matmul_efficiency": 0.5,
-            "layer_efficiency": 0.5,
-            "attention_efficiency": 0.5,
-            "new_attention_efficiency": 0.45,
-            "number_format": "fp32",
-        },
-        see=seen,
-    ),
-    Probe(H100.attention_share, {}, {"kernel": "new"}),
-    Probe(H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}),
-    Probe(
-        hardware.ridge_rows,
-        {"inner": 4096, "columns": 4096, "flop_per_byte": 100.0},
-        {"inner": 2048, "columns": 2048, "flop_per_byte": 200.0, "element_bytes": 4},
-    ),
-    Probe(
-        hardware.ridge,
-        {"flop_per_s": 1e14, "bytes_per_s": 1e12},
-        {"flop_per_s": 2e14, "bytes_per_s": 2e12},
-    ),
-    Probe(
-        hardware.matmul_intensity,
-        {"rows": 64, "inner": 32, "columns": 16},
-        {"rows": 65, "inner": 33, "columns": 17, "element_bytes": 4},
-    ),
-    Probe(accelerator, {"name": "H100-SXM"}, {"name": "RTX4090"}),
-)
 
 
 # --- cluster ---
@@ -247,23 +122,6 @@ def test_a_group_of_one_needs_no_network():
     assert Cluster(CHIP, nodes=4).link(1, stride=16) == CHIP.inside
 
 
-@every(
-    "change",
-    [
-        {"accelerator": H100},
-        {"nodes": 3},
-        {"gpus_per_node": 4},
-        {"inside": SLOW},
-        {"between": Link("other", 2e9)},
-        {"matmul_efficiency": 0.5},
-        {"gpu_hour_usd": 3.0},
-    ],
-)
-def test_each_part_of_a_cluster_shows(change):
-    base = {"accelerator": CHIP, "nodes": 2}
-    assert Cluster(**base).explain() != Cluster(**{**base, **change}).explain()
-
-
 def test_a_cluster_takes_its_accelerator_s_values():
     cluster = Cluster(H100, nodes=2048)
     assert cluster.world == 16384
@@ -280,33 +138,37 @@ def cluster_seen(cluster):
     return cluster.world, links, cluster.matmul_flop_per_s, step.cost_usd(1e9)
 
 
-REFUSED_CLUSTER = [
-    (lambda: Cluster(CHIP, matmul_efficiency=1.2), "matmul_efficiency must be at most 1"),
-    (lambda: Cluster(CHIP, nodes=0), "nodes must be at least 1"),
-    (lambda: Cluster(CHIP, gpus_per_node=0), "gpus_per_node must be at least 1"),
-    (lambda: Cluster(CHIP, gpu_hour_usd=-2), "gpu_hour_usd must be at least 0"),
+REFUSED = [
+    (lambda: dataclasses.replace(CHIP, memory_bytes=80), "80 is less than 1 GB.* 80 \\* GIB"),
+    (lambda: dataclasses.replace(CHIP, memory_bytes=10**9 - 1), "999,999,999 is less than 1 GB"),
+    (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
     (lambda: Cluster(ACCELERATORS["RTX4090"], nodes=2), r"give between=Link\(...\)"),
     (lambda: Cluster(CHIP).link(16), "group 16 with stride 1 needs 16 accelerators"),
-    (lambda: Cluster(CHIP).link(2, stride=0), "stride must be at least 1"),
 ]
-PROBES_CLUSTER = by_name(
+PROBES = by_name(
+    Probe(
+        Accelerator,
+        values(H100),
+        {
+            "name": "chip",
+            "peak_flop_per_s": 1e15,
+            "memory_bytes": 10**10,
+            "memory_bytes_per_s": 1e12,
+            "inside": PCIE4,
+            "between": PCIE4,
+            "matmul_efficiency": 0.5,
+            "layer_efficiency": 0.5,
+            "attention_efficiency": 0.5,
+            "new_attention_efficiency": 0.45,
+            "number_format": "fp32",
+        },
+        see=seen,
+    ),
     Probe(
         Cluster,
         {"accelerator": H100, "nodes": 2},
-        {
-            "accelerator": ACCELERATORS["A100-SXM-80GB"],
-            "nodes": 4,
-            "gpus_per_node": 16,
-            "inside": SLOW,
-            "between": SLOW,
-            "matmul_efficiency": 0.5,
-            "gpu_hour_usd": 3.0,
-        },
+        {"accelerator": ACCELERATORS["A100-SXM-80GB"], "inside": SLOW, "between": SLOW},
         see=cluster_seen,
     ),
-    Probe(Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}, {"group": 16, "stride": 8}),
+    Probe(Cluster(H100, nodes=4).link, {"group": 4, "stride": 1}),
 )
-
-
-PROBES |= PROBES_CLUSTER
-REFUSED += REFUSED_CLUSTER

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import pytest
-from every import every
 from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Given, Probe, by_name, check, values
 from refused import rows
 
@@ -15,7 +13,6 @@ from course_lib.theory.inputs.shape import (
     Matrix,
     ParameterCount,
     TransformerShape,
-    sum_counts,
 )
 from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 
@@ -24,14 +21,8 @@ def test_layers_embedding_and_head_sum_to_the_model():
     for shape in (*MODELS.values(), SMALL, DEEPSEEK):
         layers = [shape.layer_parameters(layer) for layer in range(shape.layers)]
         parts = [shape.embedding_parameters(), *layers, shape.head_parameters()]
-        assert sum_counts(parts) == shape.parameters()
+        assert sum(parts, ParameterCount()) == shape.parameters()
         assert sum(count for _, count in shape.layer_kinds()) == shape.layers
-
-
-def test_kv_width_follows_head_dim():
-    wide = dataclasses.replace(SMALL, head_dim=5, kv_heads=2)
-    assert (wide.head_width, wide.value_width, wide.kv_width) == (5, 5, 10)
-    assert (DEEPSEEK.head_width, DEEPSEEK.value_width) == (6, 5)
 
 
 SMALL = TransformerShape(layers=2, hidden=8, heads=4, ffn=32, vocab=50, context=16)
@@ -50,60 +41,6 @@ DEEPSEEK = TransformerShape(
     dense_layers=1,
     mla=LatentAttention(10, 8, 4, 2, 5),
 )
-
-
-@every(
-    "change",
-    [
-        {"layers": 3},
-        {"hidden": 16},
-        {"kv_heads": 2},
-        {"ffn": 33},
-        {"vocab": 51},
-        {"context": 17},
-        {"mlp": "swiglu"},
-        {"norm": "rmsnorm"},
-        {"biases": False},
-        {"learned_positions": False},
-        {"tied_embeddings": False},
-        {"norm": "plain"},
-        {"head_dim": 3},
-        {"attention_biases": "none"},
-        {"attention_biases": "qkv"},
-        {"qk_norm": "head"},
-        {"qk_norm": "all"},
-        {"layer_norms": 4},
-        {"experts": 4, "top_k": 1},
-        {"mla": LatentAttention(4, 4, 2, 2, 2)},
-    ],
-)
-def test_each_size_changes_the_count(change):
-    changed = dataclasses.replace(SMALL, **change)
-    assert changed.parameters().total != SMALL.parameters().total
-
-
-@every(
-    "change",
-    [
-        {"experts": 7},
-        {"top_k": 3},
-        {"shared_experts": 0},
-        {"shared_gate": True},
-        {"expert_ffn": 13},
-        {"dense_layers": 2},
-        {"ffn": 41},
-        *(
-            {"mla": dataclasses.replace(DEEPSEEK.mla, **{leaf.name: 7})}
-            for leaf in dataclasses.fields(LatentAttention)
-        ),
-    ],
-)
-def test_each_size_of_a_mixture_changes_the_count(change):
-    changed = dataclasses.replace(DEEPSEEK, **change).parameters()
-    assert (changed.total, changed.active) != (
-        DEEPSEEK.parameters().total,
-        DEEPSEEK.parameters().active,
-    )
 
 
 def test_biases_and_norms_of_attention_by_hand():
@@ -133,26 +70,6 @@ def test_the_gate_of_shared_experts_is_one_more_output_of_the_router():
     assert flop[1] - flop[0] == 6 * mixtures * DEEPSEEK.hidden
 
 
-def test_heads_change_the_count_under_grouped_query_attention():
-    two, four = (
-        TransformerShape(2, 8, heads, 32, 50, 16, kv_heads=2).parameters().total for heads in (2, 4)
-    )
-    assert two != four
-
-
-def test_bad_latents_and_layers_are_explained():
-    with pytest.raises(TypeError, match="mla must be a LatentAttention or None, got tuple"):
-        dataclasses.replace(SMALL, mla=(1, 2, 3, 4, 5))
-    with pytest.raises(ValueError, match="kv_rank must be at least 1"):
-        LatentAttention(None, 0, 1, 1, 1)
-    with pytest.raises(ValueError, match="q_rank must be at least 1"):
-        LatentAttention(0, 1, 1, 1, 1)
-    with pytest.raises(ValueError, match="layer 2 is above layers - 1 = 1"):
-        SMALL.layer_parameters(2)
-    with pytest.raises(ValueError, match="sequence 17 is longer than the 16 positions"):
-        SMALL.check_sequence(17)
-
-
 def test_kinds_of_layers():
     assert DEEPSEEK.layer_kinds() == [(0, 1), (2, 2)]
     assert DEEPSEEK.layer_kinds(1) == [(2, 2)]
@@ -173,101 +90,6 @@ EXPERTS = {
     name: getattr(MIXTURE, name)
     for name in ("experts", "top_k", "shared_experts", "expert_ffn", "dense_layers")
 }
-REFUSED = [
-    *rows(
-        lambda change: dataclasses.replace(SMALL, **change),
-        [
-            ({"heads": 3}, "hidden 8 is not divisible by heads 3"),
-            ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
-            ({"layers": 0}, "layers must be at least 1"),
-            ({"vocab": 2.5}, "vocab must be a whole number"),
-            ({"mlp": "swigloo"}, "did you mean 'swiglu'"),
-            ({"norm": "layer norm"}, "did you mean 'layernorm'"),
-            ({"biases": 1}, "biases must be True or False"),
-            ({"head_dim": 0}, "head_dim must be at least 1"),
-            ({"attention_biases": "qvk"}, "did you mean 'qkv'"),
-            ({"attention_biases": True}, "attention_biases True is not one of none, qkv, all"),
-            ({"qk_norm": "heads"}, "did you mean 'head'"),
-            ({"layer_norms": 0}, "layer_norms must be at least 1"),
-            ({"layer_norms": 5}, "layer_norms must be at most 4"),
-            ({"shared_gate": 1}, "shared_gate must be True or False"),
-            (
-                {"experts": 4, "top_k": 1, "shared_gate": True},
-                "or shared_gate=False",
-            ),
-            ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
-            (
-                {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
-                "leave them at None and",
-            ),
-            (
-                {"top_k": 2},
-                "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0",
-            ),
-            ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
-            ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
-            ({"experts": 4}, "top_k must be at least 1"),
-            ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
-            (
-                {"experts": 4, "top_k": 1, "dense_layers": 2},
-                "dense_layers 2 is above layers - 1 = 1",
-            ),
-            ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
-            ({"experts": -1}, "experts must be at least 0"),
-            ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
-            ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
-        ],
-    ),
-]
-PROBES = by_name(
-    Probe(
-        LatentAttention,
-        {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
-        {"q_rank": None, "kv_rank": 65, "nope_dim": 33, "rope_dim": 17, "value_dim": 33},
-        see=lambda latent: seen(dataclasses.replace(LATENT, mla=latent)),
-    ),
-    Probe(
-        TransformerShape,
-        values(DENSE),
-        {
-            "layers": 7,
-            "hidden": 1024,
-            "heads": 16,
-            "ffn": 1024,
-            "vocab": 100,
-            "context": 600,
-            "kv_heads": 2,
-            "mlp": "swiglu",
-            "norm": "rmsnorm",
-            "biases": False,
-            "learned_positions": False,
-            "tied_embeddings": False,
-            "head_dim": 32,
-            "experts": Given(16, EXPERTS, before=8),
-            "top_k": Given(3, EXPERTS),
-            "shared_experts": Given(2, EXPERTS),
-            "expert_ffn": Given(512, EXPERTS),
-            "dense_layers": Given(3, EXPERTS),
-            "mla": Given(LATENT.mla, {"kv_heads": 8}),
-            "attention_biases": "qkv",
-            "qk_norm": "head",
-            "layer_norms": 4,
-            "shared_gate": Given(True, EXPERTS),
-        },
-        see=seen,
-    ),
-    Probe(
-        Matrix,
-        {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
-        {"place": "attention", "inputs": 9, "outputs": 17, "bias": False, "copies": 4, "used": 2},
-        see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
-    ),
-    check(DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}),
-    Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
-    Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
-    Probe(MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}),
-    Probe(MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}),
-)
 
 
 # --- parameter count ---
@@ -278,30 +100,63 @@ def test_totals_are_sums_of_leaves():
     assert count.total == 55
     assert count.experts == count.chosen_experts + count.idle_experts
     assert count.active == count.total - count.idle_experts
-    assert count.without_embedding == count.total - count.embedding - count.positions
     assert count.times(3).total == (count + count + count).total == 165
 
 
-def test_explain_of_a_mixture_names_its_leaves_and_the_active_parameters():
-    text = DEEPSEEK.parameters().explain()
-    for word in ("chosen_experts", "idle_experts", "shared_experts", "router", "active"):
-        assert word in text
-        assert word not in SMALL.parameters().explain()
-
-
-def test_explain_has_every_leaf_and_the_total():
-    text = SMALL.parameters().explain()
-    for word in ("embedding", "attention", "mlp", "norms", "head", "total"):
-        assert word in text
-
-
-PROBES_PARAMETER_COUNT = by_name(
-    Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
-    Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
+REFUSED = [
+    *rows(
+        lambda change: dataclasses.replace(SMALL, **change),
+        [
+            ({"heads": 3}, "hidden 8 is not divisible by heads 3"),
+            ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
+            ({"attention_biases": True}, "attention_biases True is not one of none, qkv, all"),
+            ({"layer_norms": 5}, "layer_norms must be at most 4"),
+            ({"experts": 4, "top_k": 1, "shared_gate": True}, "or shared_gate=False"),
+            ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
+            (
+                {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
+                "leave them at None and",
+            ),
+            ({"top_k": 2}, "top_k 2 is used only with experts, got experts 0: set experts, or"),
+            ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
+            ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
+            ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
+            ({"experts": 4, "top_k": 1, "dense_layers": 2}, "dense_layers 2 is above layers - 1 ="),
+            ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
+            ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
+            ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
+        ],
+    )
+]
+PROBES = by_name(
+    Probe(
+        TransformerShape,
+        values(DENSE),
+        {
+            "mlp": "swiglu",
+            "norm": "rmsnorm",
+            "experts": Given(16, EXPERTS, before=8),
+            "top_k": Given(3, EXPERTS),
+            "shared_experts": Given(2, EXPERTS),
+            "expert_ffn": Given(512, EXPERTS),
+            "dense_layers": Given(3, EXPERTS),
+            "mla": Given(LATENT.mla, {"kv_heads": 8}),
+            "attention_biases": "qkv",
+            "qk_norm": "head",
+            "shared_gate": Given(True, EXPERTS),
+        },
+        see=seen,
+    ),
+    Probe(
+        Matrix,
+        {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
+        see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
+    ),
+    check(DENSE.check_sequence, {"sequence": 1024}),
+    Probe(MIXTURE.has_experts, {"layer": 1}),
+    Probe(MIXTURE.layer_matrices, {"layer": 1}),
+    Probe(MIXTURE.layer_parameters, {"layer": 1}),
 )
 RECORDS = {
     "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
 }
-
-
-PROBES |= PROBES_PARAMETER_COUNT

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from every import every
+from reference_modules import SwiGLU
 from test_activations import EXPERTS, LLAMA
 from torch import nn
 from torch.nn import functional as F
@@ -49,16 +50,6 @@ class WrittenOutNorm(nn.Module):
         wide = x.float()
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
         return self.weight * (wide * scale).to(x.dtype)
-
-
-class SwiGLU(nn.Module):
-    def __init__(self, hidden, ffn):
-        super().__init__()
-        self.gate, self.up = (nn.Linear(hidden, ffn, bias=False) for _ in range(2))
-        self.down = nn.Linear(ffn, hidden, bias=False)
-
-    def forward(self, x):
-        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class Experts(nn.Module):

@@ -195,16 +195,12 @@ WALKS = [
     layer_walk(Job(GPT3, FULL, Layout(micro_batch=2), sequence=1024)),
 ]
 PROBES = {
-    "LayerWalk.held_bytes": Probe(WALKS[0].held_bytes, {"step": 1}, {"step": 5}),
     "layer_walk": Probe(
         layer_walk,
         {"job": Job(GPT3, STANDARD, Layout(tp=2), sequence=512)},
         {},
         silent=("cluster",),
         refuses=True,
-    ),
+    )
 }
-RECORDS = {
-    "SavedTensor": [WALKS[0].tensors[0], WALKS[1].tensors[4]],
-    "LayerWalk": WALKS,
-}
+RECORDS = {"SavedTensor": [WALKS[0].tensors[0], WALKS[1].tensors[4]], "LayerWalk": WALKS}

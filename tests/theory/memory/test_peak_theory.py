@@ -5,32 +5,24 @@ import dataclasses
 import probes
 import pytest
 from every import every
-from hypothesis import given
-from hypothesis import strategies as st
-from probes import DENSE, JOB, ZERO_3, Probe, by_name
+from probes import JOB, Probe, by_name
 from refused import rows
 
-from course_lib.theory.inputs import units
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
-from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import GIB, format_bytes
 from course_lib.theory.memory import activations
 from course_lib.theory.memory.activations import head_activation_bytes
 from course_lib.theory.memory.peak import (
     COMMUNICATOR_BYTES,
     OVERHEAD_BYTES,
-    boundary_bytes,
-    chunk_activations,
     communicators,
     explain_memory,
     fewest_gpus,
     gpu_memory,
     gradients_come_late,
-    held_at_peak,
-    host_bytes,
     largest_layer_bytes,
     layer_temporary_bytes,
     memory_moments,
@@ -38,21 +30,7 @@ from course_lib.theory.memory.peak import (
     training_memory,
     worst_stage,
 )
-from course_lib.theory.memory.states import MemoryBreakdown, model_states
-
-
-def test_gpt2_xl_does_not_fit_a_24_gb_card():
-    # Hugging Face blog, pytorch-fsdp.md, table 2: out of memory with 23.65 GiB usable.
-    bill = training_memory(MODELS["gpt2-1.5b"], RECIPES["fp32-16"], micro_batch=1)
-    assert bill.model_states_bytes == 24_921_779_200
-    assert bill.total_bytes > 23.65 * units.GIB
-
-
-def test_model_states_do_not_depend_on_the_batch():
-    one, eight = (training_memory(MODELS["gpt2-124m"], Recipe(), b) for b in (1, 8))
-    assert one.model_states_bytes == eight.model_states_bytes
-    assert eight.activations_bytes == 8 * one.activations_bytes
-
+from course_lib.theory.memory.states import model_states
 
 LATE = Recipe(gradient_life="backward", loss="eager", update="foreach")
 
@@ -81,66 +59,6 @@ def test_the_peak_is_the_largest_moment():
         moments = memory_moments(job)
         assert gpu_memory(job) == moments[name]
         assert moments[name].total_bytes == max(one.total_bytes for one in moments.values())
-
-
-@every(
-    "change",
-    [
-        {"parameters": "fp16", "master_copy": False},
-        {"gradients": "fp32"},
-        {"optimizer": "momentum"},
-        {"master_copy": False},
-        {"gradient_buffer": True},
-        {"attention": "standard"},
-        {"recompute": "full"},
-        {"dropout": True},
-        {"fused_norms": False},
-        {"repeat_kv": True},
-        {"fused_swiglu": True},
-        {"offload": "optimizer"},
-    ],
-)
-def test_each_part_of_a_recipe_changes_the_bill(change):
-    changed = dataclasses.replace(Recipe(), **change)
-    bills = [training_memory(MODELS["llama3-8b"], r, 1).total_bytes for r in (Recipe(), changed)]
-    assert bills[0] != bills[1]
-
-
-@every(
-    "change",
-    [
-        {"gathered_units": 3},
-        {"gathering": "yafsdp"},
-        {"imbalance": 1.5},
-    ],
-)
-def test_each_part_of_a_recipe_that_needs_sharding_changes_the_bill(change):
-    layout = Layout(dp=4, zero_stage=3)
-    bills = [
-        gpu_memory(Job(MODELS["mixtral-8x7b"], recipe, layout, sequence=4096)).total_bytes
-        for recipe in (Recipe(), dataclasses.replace(Recipe(), **change))
-    ]
-    assert bills[0] != bills[1]
-
-
-def test_selective_recomputation_matters_under_standard_attention():
-    standard = Recipe(attention="standard")
-    selective = dataclasses.replace(standard, recompute="selective")
-    bills = [training_memory(MODELS["gpt2-124m"], r, 1) for r in (standard, selective)]
-    assert bills[0].activations_bytes > bills[1].activations_bytes
-
-
-@every(
-    "change",
-    [{"micro_batch": 2}, {"sequence": 512}, {"overhead_bytes": 0}],
-)
-def test_each_argument_changes_the_bill(change):
-    base = {"micro_batch": 1, "sequence": 1024}
-    bills = [
-        training_memory(MODELS["gpt2-124m"], Recipe(), **arguments).total_bytes
-        for arguments in (base, {**base, **change})
-    ]
-    assert bills[0] != bills[1]
 
 
 SEVENTY, MIXTRAL = MODELS["llama3-70b"], MODELS["mixtral-8x7b"]
@@ -206,39 +124,6 @@ def test_the_head_is_on_the_last_chunk_of_an_interleaved_pipeline():
     assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
 
 
-def test_stages_of_a_pipeline_hold_one_micro_batch_of_the_whole_model():
-    # Stage 0 under 1F1B: L/p layers × p micro-batches. arXiv:2205.05198, section 4.2.3.
-    pipeline = dataclasses.replace(SPREAD, pp=4)
-    alone = dataclasses.replace(SPREAD, pp=1)
-    held = [
-        gpu_memory(Job(SEVENTY, Recipe(), layout, sequence=8192)).activations_bytes
-        for layout in (pipeline, alone)
-    ]
-    assert held[0] == held[1]
-
-
-def test_uneven_stages_hold_their_own_layers():
-    even, uneven = (
-        gpu_memory(
-            Job(SEVENTY, Recipe(), dataclasses.replace(SPREAD, stage_layers=layers), sequence=8192),
-            3,
-        )
-        for layers in (None, (21, 21, 20, 18))
-    )
-    assert uneven.activations_bytes == even.activations_bytes * 18 / 20
-
-
-def test_worst_stage_is_the_largest_of_all():
-    recipe = Recipe(recompute="full")
-    for layout in (SPREAD, dataclasses.replace(SPREAD, schedule="gpipe")):
-        stage, bill = worst_stage(Job(SEVENTY, recipe, layout, sequence=8192))
-        totals = [
-            gpu_memory(Job(SEVENTY, recipe, layout, sequence=8192), each).total_bytes
-            for each in range(4)
-        ]
-        assert bill.total_bytes == max(totals) == totals[stage]
-
-
 def test_the_last_stage_can_be_the_worst():
     # A small model with a large vocabulary: the logits weigh more than what waits on stage 0.
     layout = Layout(pp=4, micro_batch=8, accumulation=8)
@@ -283,16 +168,6 @@ def test_a_chunk_may_have_no_layer(dp, steps, fullest):
     assert gpu_memory(job, 0).total_bytes < bill.total_bytes
 
 
-def test_dualpipe_holds_p_plus_one_micro_batches():
-    # DeepSeek-V3, arXiv:2412.19437, table 2: activations p + 1 against p, parameters twice.
-    shape = MODELS["mt-nlg-530b"]
-    sizes = {"pp": 4, "accumulation": 16, "stage_layers": (26, 26, 26, 27)}
-    plain = gpu_memory(Job(shape, Recipe(), Layout(**sizes), sequence=2048), 1)
-    both = gpu_memory(Job(shape, Recipe(), Layout(**sizes, schedule="dualpipe"), sequence=2048), 1)
-    assert both.activations_bytes * 3 == plain.activations_bytes * 5  # stage 1 of 4 holds 3
-    assert both.parameters_bytes == 2 * plain.parameters_bytes
-
-
 def test_expert_ranks_keep_their_experts_alone():
     layouts = [Layout(dp=8, ep=ep, zero_stage=1) for ep in (1, 8)]
     alone, spread = (
@@ -305,203 +180,15 @@ def test_expert_ranks_keep_their_experts_alone():
     assert alone.activations_bytes == spread.activations_bytes
 
 
-@every(
-    ("field", "value"),
-    [
-        ("dp", 4),
-        ("tp", 4),
-        ("pp", 2),
-        ("cp", 2),
-        ("ep", 2),
-        ("zero_stage", 3),
-        ("sequence_parallel", True),
-        ("micro_batch", 2),
-        ("accumulation", 8),
-        ("schedule", "gpipe"),
-        ("stage_layers", (9, 8, 8, 7)),
-    ],
-)
-def test_each_part_of_a_layout_changes_the_bill(field, value):
-    base = Layout(dp=2, tp=2, pp=4, zero_stage=1, accumulation=2)
-    bills = [
-        worst_stage(Job(MIXTRAL, Recipe(), layout, sequence=4096))[1].total_bytes
-        for layout in (base, dataclasses.replace(base, **{field: value}))
-    ]
-    assert bills[0] != bills[1]
-
-
-def test_virtual_stages_change_the_bill():
-    bills = {
-        gpu_memory(
-            Job(
-                MIXTRAL,
-                Recipe(),
-                Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=v),
-                sequence=4096,
-            )
-        ).total_bytes
-        for v in (2, 4, 8)
-    }
-    assert len(bills) == 3
-
-
 def test_fewest_gpus_is_a_rounded_up_share():
     assert [fewest_gpus(size, 80) for size in (0, 1, 80, 81)] == [1, 1, 1, 2]
     with pytest.raises(ValueError, match="gpu_bytes must be above 0"):
         fewest_gpus(1, 0)
 
 
-@st.composite
-def layouts(draw):
-    """Layouts that fit every shape below at a sequence of 4096."""
-    schedule = draw(st.sampled_from(SCHEDULES))
-    pp = draw(st.sampled_from([2, 4] if schedule == "dualpipe" else [1, 2, 4]))
-    dp, tp, cp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
-    return Layout(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        zero_stage=draw(st.integers(0, 3)),
-        sequence_parallel=draw(st.booleans()),
-        micro_batch=draw(st.integers(1, 3)),
-        accumulation=draw(st.integers(2, 4)) * pp if schedule != "dualpipe" else 4 * pp,
-        schedule=schedule,
-        virtual_stages=2 if schedule == "interleaved" else 1,
-    )
-
-
-RECIPE_CHOICES = st.builds(
-    Recipe,
-    gradients=st.sampled_from(["bf16", "fp32"]),
-    optimizer=st.sampled_from(list(OPTIMIZER_STATE_BYTES)),
-    attention=st.sampled_from(["flash", "standard"]),
-    recompute=st.sampled_from(["none", "selective", "full"]),
-    dropout=st.booleans(),
-    imbalance=st.sampled_from([1.0, 1.3]),
-    offload=st.sampled_from(["none", "optimizer"]),
-)
-SHAPES = st.sampled_from(
-    [MODELS[name] for name in ("gpt3-175b", "llama2-70b", "mixtral-8x7b", "deepseek-v3")]
-)
-
-
-@given(shape=SHAPES, recipe=RECIPE_CHOICES, layout=layouts())
-def test_no_leaf_is_negative_and_the_leaves_are_the_total(shape, recipe, layout):
-    for stage in range(layout.pp):
-        bill = gpu_memory(Job(shape, recipe, layout, sequence=2048), stage)
-        leaves = [getattr(bill, leaf.name) for leaf in dataclasses.fields(MemoryBreakdown)]
-        assert all(isinstance(leaf, int) and leaf >= 0 for leaf in leaves)
-        assert sum(leaves) == bill.total_bytes == sum(bill.consumers.values())
-        assert bill.model_states_bytes <= bill.total_bytes
-
-
-@given(shape=SHAPES, recipe=RECIPE_CHOICES, layout=layouts(), axis=st.sampled_from(["tp", "cp"]))
-def test_more_ranks_for_a_micro_batch_never_need_more_activations(shape, recipe, layout, axis):
-    more = dataclasses.replace(layout, **{axis: 2 * getattr(layout, axis)})
-    for stage in range(layout.pp):
-        before, after = (
-            gpu_memory(Job(shape, recipe, x, sequence=2048), stage) for x in (layout, more)
-        )
-        assert after.activations_bytes <= before.activations_bytes
-        assert after.head_bytes <= before.head_bytes
-
-
-@given(shape=SHAPES, recipe=RECIPE_CHOICES, layout=layouts())
-def test_recomputing_more_never_keeps_more(shape, recipe, layout):
-    kept = [
-        gpu_memory(
-            Job(shape, dataclasses.replace(recipe, recompute=recompute), layout, sequence=2048)
-        ).activations_bytes
-        for recompute in ("full", "selective", "none")
-    ]
-    assert kept == sorted(kept)
-
-
 SENT = dataclasses.replace(probes.SPREAD, keep_outputs=True)
 HALF_DENSE = dataclasses.replace(
     JOB, shape=dataclasses.replace(JOB.shape, dense_layers=4), recipe=Recipe()
-)
-REFUSED = [
-    *rows(
-        lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
-        [
-            ({"micro_batch": 0}, "micro_batch must be at least 1"),
-            ({"micro_batch": 1.5}, "micro_batch must be a whole number"),
-            ({"micro_batch": 1, "sequence": 0}, "sequence must be at least 1"),
-            ({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions"),
-            ({"micro_batch": 1, "overhead_bytes": -1}, "overhead_bytes must be at least 0"),
-            ({"micro_batch": 1, "overhead_bytes": float("nan")}, "overhead_bytes must be finite"),
-        ],
-    ),
-    *rows(
-        lambda layout, sequence: gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=sequence)),
-        [
-            (Layout(tp=3), 4096, "heads 32 is not divisible by tp 3"),
-            (Layout(pp=64), 4096, "leaves a stage without a layer"),
-            (Layout(dp=3, ep=3), 4096, "experts 8 is not divisible by ep 3"),
-            (Layout(cp=3), 4096, "sequence 4096 is not divisible by cp 3"),
-            (Layout(), 0, "sequence must be at least 1"),
-        ],
-    ),
-]
-PROBES = by_name(
-    Probe(
-        training_memory,
-        {"shape": DENSE, "recipe": Recipe(), "micro_batch": 1},
-        {
-            "shape": probes.MIXTURE,
-            "recipe": Recipe(attention="standard"),
-            "micro_batch": 2,
-            "sequence": 512,
-            "overhead_bytes": 0,
-        },
-    ),
-    Probe(gpu_memory, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)),
-    Probe(memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)),
-    Probe(
-        held_at_peak,
-        {"job": JOB},
-        {"stage": 1},
-        silent=("shape", "recipe", "micro_batch", "cluster", "sequence"),
-    ),
-    Probe(
-        boundary_bytes,
-        {"job": dataclasses.replace(JOB, layout=SENT)},
-        {},
-        silent=("recipe", "cluster"),
-    ),
-    Probe(chunk_activations, {"job": JOB, "chunk": 0}, {"chunk": 1}, silent=("cluster",)),
-    Probe(
-        largest_layer_bytes,
-        {"job": HALF_DENSE, "chunks": (0,)},
-        {"chunks": (1,)},
-        silent=("cluster",),
-    ),
-    Probe(
-        layer_temporary_bytes,
-        {"job": HALF_DENSE, "chunks": (0,)},
-        {"chunks": (1,)},
-        silent=("cluster",),
-    ),
-    Probe(
-        gradients_come_late,
-        {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
-        {},
-        silent=("shape", "micro_batch", "cluster", "sequence"),
-    ),
-    Probe(worst_stage, {"job": JOB}, {"overhead_bytes": 0}, silent=("cluster",)),
-    Probe(
-        host_bytes,
-        {"job": dataclasses.replace(JOB, recipe=Recipe(offload="optimizer"))},
-        {"stage": 1},
-        silent=("micro_batch", "cluster", "sequence"),
-    ),
-    Probe(
-        fewest_gpus,
-        {"total_bytes": 1e12, "gpu_bytes": 8e10},
-        {"total_bytes": 2e12, "gpu_bytes": 4e10},
-    ),
 )
 
 
@@ -533,29 +220,6 @@ def test_each_meter_shows_more_than_the_one_before():
     assert shown - reserved == pytest.approx(OVERHEAD_BYTES + 5 * COMMUNICATOR_BYTES)
 
 
-REFUSED_METER = [
-    (lambda: metered_bytes(BILL, "top", ALONE), "meter 'top' is not one of"),
-    (
-        lambda: metered_bytes(BILL, "reserved", ALONE, reserved_over_allocated=0.5),
-        "reserved_over_allocated must be at least 1",
-    ),
-]
-PROBES_METER = by_name(
-    Probe(
-        metered_bytes,
-        {"bill": BILL, "meter": "nvidia-smi", "layout": probes.SPREAD},
-        {
-            "bill": gpu_memory(JOB, 1),
-            "meter": "reserved",
-            "layout": ZERO_3,
-            "buffers_bytes": 1,
-            "reserved_over_allocated": 1.5,
-        },
-    ),
-    Probe(communicators, {"layout": probes.SPREAD}, {"layout": ZERO_3}),
-)
-
-
 # --- report ---
 
 
@@ -575,18 +239,6 @@ def test_every_part_is_in_the_derivation():
     assert "1f1b, recompute none: 2 micro-batches × 16 layers with experts ×" in text
     for size in (bill.parameters_bytes, bill.activations_bytes, bill.total_bytes):
         assert format_bytes(size, "GiB") in text
-
-
-def test_leading_dense_layers_have_a_line_of_their_own():
-    text = explain_memory(Job(MODELS["deepseek-v3"], Recipe(), sequence=4096))
-    assert "1 micro-batches × 3 layers ×" in text
-    assert "1 micro-batches × 58 layers with experts ×" in text
-
-
-def test_a_gradient_buffer_is_named_in_the_convention():
-    text = explain_memory(Job(MODELS["gpt2-124m"], Recipe(gradient_buffer=True)))
-    assert "fp32 gradient buffer 4" in text
-    assert "= 20 B per parameter" in text
 
 
 def test_every_assumption_is_named_with_the_moment_of_the_peak():
@@ -631,15 +283,24 @@ def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_ar
     assert "recompute full: 4 micro-batches × 2 layers" in told
 
 
-REFUSED_REPORT = [
-    (lambda: explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb"), "did you mean 'GB'"),
+REFUSED = [
+    *rows(
+        lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
+        [({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions")],
+    )
 ]
-PROBES_REPORT = by_name(
-    Probe(explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)),
+PROBES = by_name(
+    Probe(largest_layer_bytes, {"job": HALF_DENSE, "chunks": (0,)}, silent=("cluster",)),
+    Probe(layer_temporary_bytes, {"job": HALF_DENSE, "chunks": (0,)}, silent=("cluster",)),
+    Probe(
+        gradients_come_late,
+        {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
+        {},
+        silent=("shape", "micro_batch", "cluster", "sequence"),
+    ),
+    Probe(
+        metered_bytes,
+        {"bill": BILL, "meter": "nvidia-smi", "layout": probes.SPREAD},
+        {"bill": gpu_memory(JOB, 1), "meter": "reserved"},
+    ),
 )
-
-
-PROBES |= PROBES_METER
-PROBES |= PROBES_REPORT
-REFUSED += REFUSED_METER
-REFUSED += REFUSED_REPORT

@@ -9,7 +9,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import (
@@ -77,40 +76,6 @@ def test_fsdp_on_four_ranks_holds_what_the_formula_says(fake_ranks, vocab, rank,
         assert found == predicted + copies * padding_bytes
 
 
-class LlamaWeights(nn.Module):
-    """The parameters of LLaMA, without a forward pass."""
-
-    def __init__(self, shape):
-        super().__init__()
-        h, kv, f = shape.hidden, shape.kv_width, shape.ffn
-        sizes = [(h, h), (h, kv), (h, kv), (h, h), (h, f), (h, f), (f, h)]
-
-        def layer():
-            matrices = [nn.Linear(*size, bias=False) for size in sizes]
-            return nn.Sequential(*matrices, nn.RMSNorm(h), nn.RMSNorm(h))
-
-        self.layers = nn.ModuleList(layer() for _ in range(shape.layers))
-        self.ends = nn.ModuleList(
-            [nn.Embedding(shape.vocab, h), nn.RMSNorm(h), nn.Linear(h, shape.vocab, bias=False)]
-        )
-
-
-def test_llama2_70b_on_64_ranks_is_what_fsdp_leaves_on_one(fake_ranks):
-    shape, layout = MODELS["llama2-70b"], Layout(dp=64, zero_stage=3)
-    with torch.device("meta"):
-        model = LlamaWeights(shape).bfloat16()
-    shard(model, model.layers, fake_ranks(0, 64))
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    for parameter in model.parameters():
-        parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    states = sharded_states(local_parameters(shape, layout), Recipe(), layout)
-    parameters, gradients, moments = local_bytes(model, optimizer)
-    assert (parameters, gradients) == (states.parameters_bytes, states.gradients_bytes)
-    # Torch keeps the moments in the parameters' bf16, half of the recipe's fp32.
-    assert 2 * moments == states.optimizer_state_bytes
-
-
 class Stack(nn.Module):
     """A root with two matrices of its own around equal layers of two matrices."""
 
@@ -147,10 +112,7 @@ def test_fsdp_gathers_what_torch_s_tracker_sees(fake_ranks):
     seen = {getattr(kind, "name", kind): size for kind, size in peak.items()}
     layer, ends = 8 * hidden**2, 2 * hidden**2
     local = LocalParameters(
-        5 * layer + ends,
-        layer_dense=layer,
-        ends_dense=ends,
-        head_dense=ends // 2,
+        5 * layer + ends, layer_dense=layer, ends_dense=ends, head_dense=ends // 2
     )
     predicted = sharding_buffers(local, FP32, Layout(dp=ranks, zero_stage=3))
     weights = seen["UNSHARDED_PARAM"] + seen["ALL_GATHER"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import DENSE, Probe
+from probes import DENSE, Probe, by_name
 
 from course_lib import launch
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
@@ -80,45 +80,7 @@ def test_the_peaks_are_those_of_gather_timeline(reshard, prefetch):
     assert sent["reduce-scatter"].calls == expected.reduce_scatters
 
 
-def test_more_ahead_is_not_slower_and_holds_more():
-    found = [unit_life(UNITS, prefetch=depth) for depth in (0, 1, 2)]
-    assert found[0].total_s > found[1].total_s >= found[2].total_s
-    assert found[0].peak_bytes < found[1].peak_bytes < found[2].peak_bytes
-
-
-@every(
-    ("call", "message"),
-    [
-        (lambda: unit_life([ROOT]), "give the root and at least one layer"),
-        (lambda: unit_life(UNITS, prefetch=-1), "prefetch must be at least 0"),
-        (lambda: unit_life(UNITS, reshard=1), "reshard"),
-        (lambda: fsdp_calls(0), "layers must be at least 1"),
-        (lambda: fsdp_calls(2**30), "layers must be at most 200"),
-        (lambda: replace(LAYER, gather_s=-1), "gather_s must be at least 0"),
-    ],
-)
-def test_what_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 LIVES = [unit_life(UNITS), unit_life([ROOT, replace(LAYER, forward_s=3)], prefetch=2)]
-PROBES = {
-    "unit_life": Probe(
-        unit_life,
-        {"units": UNITS},
-        {"units": UNITS[:-1], "prefetch": 0, "reshard": False},
-        see=lambda life: life.trace,
-    ),
-    "fsdp_calls": Probe(fsdp_calls, {"layers": 3}, {"layers": 4, "prefetch": 0, "reshard": False}),
-    "changes": Probe(
-        changes,
-        {"units": UNITS, "calls": fsdp_calls(4)},
-        {"units": [ROOT] * 5, "calls": fsdp_calls(3), "copy_bytes": [1] * 5},
-        see=list,
-    ),
-}
-RECORDS = {"UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)], "UnitLife": LIVES}
 
 
 # --- buffer turns ---
@@ -177,12 +139,17 @@ def test_the_buffers_of_a_real_run(layers):
         assert gathers == sent["all-gather"].calls == 2 * (layers + 4) - 2
 
 
-def test_one_layer_needs_no_turns():
-    with pytest.raises(ValueError, match="layers must be at least 2"):
-        buffer_turns(1)
-
-
-PROBES_BUFFER_TURNS = {"buffer_turns": Probe(buffer_turns, {"layers": 4}, {"layers": 5})}
-
-
-PROBES |= PROBES_BUFFER_TURNS
+REFUSED = [
+    (lambda: unit_life([ROOT]), "give the root and at least one layer"),
+    (lambda: fsdp_calls(2**30), "layers must be at most 200"),
+]
+PROBES = by_name(
+    Probe(unit_life, {"units": UNITS}, see=lambda life: life.trace),
+    Probe(
+        changes,
+        {"units": UNITS, "calls": fsdp_calls(4)},
+        {"units": [ROOT] * 5, "calls": fsdp_calls(3), "copy_bytes": [1] * 5},
+        see=list,
+    ),
+)
+RECORDS = {"UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)], "UnitLife": LIVES}

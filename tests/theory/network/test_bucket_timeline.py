@@ -1,12 +1,10 @@
 """Exchanges and buckets of DDP; the demo's test compares them with real all-reduces."""
 
-from dataclasses import replace
-
 import pytest
 from every import every
 from probes import DENSE, H100, SLOW_LINK, Probe, by_name
 
-from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, Link, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network import collectives
@@ -42,31 +40,6 @@ def test_the_first_exchange_has_one_bucket():
     assert ddp_all_reduces(syncs=10, buckets=3) == 1 + 9 * 3
 
 
-REFUSED = [
-    (lambda: gradient_syncs(0, 1, True), "micro_steps"),
-    (lambda: gradient_syncs(1, 0, True), "accumulation"),
-    (lambda: gradient_syncs(1, 1, "yes"), "no_sync"),
-    (lambda: ddp_buckets([4, 0]), r"gradient_bytes\[1\]"),
-    (lambda: ddp_buckets([4], cap_bytes=0), "cap_bytes"),
-    (lambda: ddp_buckets([4], first_bytes=-1), "first_bytes"),
-    (lambda: ddp_all_reduces(0, 1), "syncs"),
-    (lambda: ddp_all_reduces(1, 0), "buckets"),
-]
-PROBES = by_name(
-    Probe(
-        gradient_syncs,
-        {"micro_steps": 8, "accumulation": 4, "no_sync": True},
-        {"micro_steps": 16, "accumulation": 2, "no_sync": False},
-    ),
-    Probe(
-        ddp_buckets,
-        {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4},
-        {"gradient_bytes": [4] * 9, "cap_bytes": 12, "first_bytes": 8},
-    ),
-    Probe(ddp_all_reduces, {"syncs": 3, "buckets": 4}, {"syncs": 5, "buckets": 6}),
-)
-
-
 # --- bucket timeline ---
 
 
@@ -88,32 +61,10 @@ def test_three_layers_by_hand():
     assert result.efficiency == pytest.approx(22.5 / 42.5)
 
 
-def test_one_bucket_hides_nothing():
-    result = ddp_timeline(THREE, 2, SLOW, cap_bytes=30, first_bytes=30)
-    assert spans(result) == [(30, 15, 45)]
-    assert result.hidden_s == 0 and result.exposed_s == 30
-
-
 def test_without_overlap_the_link_waits():
     result = ddp_timeline(THREE, 2, SLOW, cap_bytes=10, overlap=False)
     assert spans(result) == [(10, 15, 25), (10, 25, 35), (10, 35, 45)]
     assert [each.ready_s for each in result.exchanges] == [5, 10, 15]
-
-
-def test_a_fast_link_leaves_the_last_bucket():
-    result = ddp_timeline(THREE, 2, Link("fast", 10.0, 0.0), cap_bytes=10)
-    assert result.exposed_s == pytest.approx(1)
-    assert result.hidden_s == pytest.approx(2)
-
-
-def test_latency_is_paid_for_each_bucket():
-    link = Link("far", 1e9, 1.0)
-    many, one = (ddp_timeline(THREE, 4, link, cap_bytes=cap, first_bytes=cap) for cap in (10, 30))
-    assert many.communication_s - one.communication_s == pytest.approx(2 * 2 * 3)
-
-
-def test_one_rank_sends_nothing():
-    assert ddp_timeline(THREE, 1, SLOW).exposed_s == 0
 
 
 def test_a_step_without_a_gradient_only_takes_time():
@@ -167,56 +118,26 @@ def test_the_size_of_the_model_cancels(name):
     assert result.communication_s == pytest.approx(sent / 50e9)
 
 
-def test_a_backward_pass_that_takes_no_time_has_no_efficiency():
-    assert ddp_timeline([Gradient("a", 10, 0.0)], 2, SLOW).efficiency == 0
-
-
-def test_explain_names_every_bucket():
-    text = ddp_timeline(THREE, 2, SLOW, cap_bytes=10).explain()
-    assert text.count("bucket") == 3
-    assert "10000.00 ms hidden and 20000.00 ms exposed" in text
-    assert text.splitlines() == [
-        "bucket   1:       10 B, full at 5000.00 ms, sent 5000.00 to 15000.00 ms",
-        "bucket   2:       10 B, full at 10000.00 ms, sent 15000.00 to 25000.00 ms",
-        "bucket   3:       10 B, full at 15000.00 ms, sent 25000.00 to 35000.00 ms",
-        "backward 15000.00 ms, communication 30000.00 ms, of which 10000.00 ms hidden and "
-        "20000.00 ms exposed",
-    ]
-
-
 GRADIENTS = model_gradients(DENSE, H100, tokens=64)
 TIMELINES = [ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)]
-REFUSED_BUCKET_TIMELINE = [
+
+
+REFUSED = [
+    (lambda: gradient_syncs(0, 1, True), "micro_steps"),
+    (lambda: gradient_syncs(1, 0, True), "accumulation"),
+    (lambda: gradient_syncs(1, 1, "yes"), "no_sync"),
+    (lambda: ddp_buckets([4, 0]), r"gradient_bytes\[1\]"),
+    (lambda: ddp_buckets([4], cap_bytes=0), "cap_bytes"),
+    (lambda: ddp_buckets([4], first_bytes=-1), "first_bytes"),
+    (lambda: ddp_all_reduces(0, 1), "syncs"),
+    (lambda: ddp_all_reduces(1, 0), "buckets"),
     (lambda: ddp_timeline([Gradient("head", 0, 1.0)], 2, SLOW), "gradients have 0 bytes"),
     (lambda: model_gradients(MODELS["mixtral-8x7b"], A100, 64), "experts 8"),
 ]
-PROBES_BUCKET_TIMELINE = by_name(
+PROBES = by_name(
+    Probe(ddp_buckets, {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4}),
     Probe(
-        ddp_timeline,
-        {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
-        {
-            "gradients": GRADIENTS[1:],
-            "ranks": 4,
-            "link": PCIE4,
-            "cap_bytes": 10**7,
-            "first_bytes": 100,
-            "overlap": False,
-        },
-    ),
-    Probe(
-        model_gradients,
-        {"shape": DENSE, "accelerator": H100, "tokens": 64},
-        {
-            "shape": replace(DENSE, layers=3),
-            "accelerator": accelerator("RTX4090"),
-            "tokens": 128,
-            "element_bytes": 2,
-        },
-    ),
-    Probe(
-        hiding_tokens,
-        {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
-        {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
+        ddp_timeline, {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6}
     ),
 )
 RECORDS = {
@@ -224,7 +145,3 @@ RECORDS = {
     "Exchange": list(TIMELINES[0].exchanges),
     "BucketTimeline": [*TIMELINES, ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK)],
 }
-
-
-PROBES |= PROBES_BUCKET_TIMELINE
-REFUSED += REFUSED_BUCKET_TIMELINE

@@ -4,7 +4,6 @@ import random
 
 import pytest
 from every import every
-from probes import Probe, by_name
 from refused import rows
 
 from course_lib.theory.inputs.hardware import Link
@@ -42,13 +41,6 @@ def test_it_recovers_the_link_that_made_the_times(operation, algorithm, alpha, b
     assert fit.residual < 1e-9
 
 
-def test_two_sizes_determine_the_line():
-    fit = fit_alpha_beta("all-reduce", [1000, 9000], [1e-3, 3e-3], ranks=2)
-    # 2α + 1000/β = 1 ms and 2α + 9000/β = 3 ms
-    assert fit.bytes_per_s == pytest.approx(4e6)
-    assert fit.latency_s == pytest.approx(0.375e-3)
-
-
 def test_small_sizes_count_as_much_as_large_ones():
     """A large time that is off by 5 % must not move the latency of the small ones by more."""
     made = times()
@@ -76,11 +68,6 @@ def test_no_nearby_link_is_better():
         assert error(fit.latency_s, fit.bytes_per_s * factor) > best
 
 
-def test_it_explains_itself():
-    fit = fit_alpha_beta("all-reduce", SIZES, times(alpha=1e-4, beta=25e6), 4)
-    assert fit.explain().startswith("α = 100 µs a step, β = 25 MB/s one way, off by 0%")
-
-
 def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line_fits():
     link = bounding_link("all-reduce", SIZES, times(), 4)
     assert 2e-5 <= link.latency_s < 1.01 * 2e-5
@@ -92,12 +79,6 @@ def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line
     assert busy.bytes_per_s == pytest.approx(1.5e6 / 3e-3)
 
 
-MEASURED = {
-    "operation": "all-reduce",
-    "ranks": 8,
-    "sizes_bytes": [1e3, 1e6],
-    "seconds": [1e-3, 2e-3],
-}
 REFUSED = [
     *rows(
         lambda sizes, measured, ranks: fit_alpha_beta("all-reduce", sizes, measured, ranks),
@@ -106,40 +87,14 @@ REFUSED = [
             ([1000, 1000], [1e-3, 2e-3], 2, "two different sizes or more"),
             ([], [], 2, "two different sizes or more"),
             ([1000, 2000], [1e-3], 2, "one time for each size"),
-            ([1000, 2000], [1e-3, 0.0], 2, r"seconds\[1\] must be above 0"),
-            ([-1, 2000], [1e-3, 2e-3], 2, r"sizes_bytes\[0\] must be at least 0"),
             ([1000, 2000], [1e-3, 1e-3], 2, "seconds do not grow with the sizes"),
             ([1000, 2000], [2e-3, 1e-3], 2, "seconds do not grow with the sizes"),
             ([1000, 2000], [1e-3, 4e-3], 2, "latency comes out below zero"),
             ([1000, 2000], [1e-3, 2e-3], 1, "measure on 2 ranks or more"),
-            ([1000, 2000], [1e-3, 2e-3], 0, "ranks must be at least 1"),
         ],
     ),
     (lambda: bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1), "ranks 1 send nothing"),
 ]
-PROBES = by_name(
-    Probe(
-        bounding_link,
-        MEASURED,
-        {
-            "operation": "all-gather",
-            "ranks": 16,
-            "sizes_bytes": [1e3, 2e6],
-            "seconds": [1e-3, 3e-3],
-        },
-    ),
-    Probe(
-        fit_alpha_beta,
-        MEASURED,
-        {
-            "operation": "broadcast",
-            "ranks": 16,
-            "algorithm": "tree",
-            "sizes_bytes": [1e3, 2e6],
-            "seconds": [1e-3, 3e-3],
-        },
-    ),
-)
 RECORDS = {
     "FittedLink": [
         fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], measured, 4)

@@ -8,11 +8,10 @@ from every import every
 from probes import DENSE, H100, JOB, MIXTURE, Probe, by_name
 
 from course_lib import launch
-from course_lib.theory.inputs.hardware import Cluster, accelerator
+from course_lib.theory.inputs.hardware import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network import mesh
 from course_lib.theory.network.mesh import sent_bytes, sent_in_turn, who_talks
@@ -53,15 +52,6 @@ def test_a_group_differs_in_its_axis_only():
             assert len({tuple(sorted((place | {axis: 0}).items())) for place in places}) == 1
 
 
-@every("axis", mesh.ORDER)
-def test_the_traffic_takes_the_same_order(axis):
-    """A group that leaves its node gets the link between nodes, and no other does."""
-    layout, cluster = Layout(dp=4, tp=4, pp=2, cp=2), Cluster(accelerator("H100-SXM"), nodes=8)
-    stride, degree = mesh.strides(layout)[axis], getattr(layout, axis)
-    inside = cluster.link(degree, stride) == cluster.inside
-    assert inside == (mesh.nodes_of(layout, axis) == 1)
-
-
 def test_nodes():
     layout = Layout(dp=32, tp=8, pp=8)
     spread = {axis: mesh.nodes_of(layout, axis) for axis in mesh.ORDER}
@@ -84,32 +74,6 @@ def test_with_the_tp_of_attention_they_are_the_groups_of_the_traffic():
     job = Job(MODELS["mixtral-8x7b"], Recipe(), layout, Cluster(H100, nodes=2), 4096)
     (dispatch,) = (talk for talk in who_talks(job) if talk.message.what == "dispatch")
     assert sorted(dispatch.groups) == sorted(mesh.expert_groups(layout, "ep"))
-
-
-ON_MESH = {"layout": Layout(dp=2, tp=2, pp=4)}
-OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
-REFUSED = [
-    (
-        lambda: mesh.expert_groups(Layout(tp=2, dp=2, ep=2), "ep", etp=4),
-        r"tp\*cp\*dp 4 is not divisible by etp\*ep 8: take",
-    ),
-]
-PROBES = by_name(
-    Probe(mesh.data_parallel, {"world": 64}, {"world": 32, "tp": 2, "pp": 2, "cp": 2}),
-    Probe(mesh.strides, ON_MESH, OTHER_MESH),
-    Probe(mesh.place, ON_MESH | {"rank": 5}, OTHER_MESH | {"rank": 6}),
-    Probe(mesh.groups, ON_MESH | {"axis": "dp"}, OTHER_MESH | {"axis": "tp"}),
-    Probe(
-        mesh.expert_groups,
-        {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"},
-        {"layout": Layout(tp=2, dp=4, ep=4), "axis": "edp", "etp": 1},
-    ),
-    Probe(
-        mesh.nodes_of,
-        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
-        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
-    ),
-)
 
 
 # --- who talks ---
@@ -182,22 +146,6 @@ def test_groups_are_those_of_torchs_device_mesh():
     assert set(checked) == {"tp", "dp", "pp", "cp", "ep", "copies"}
 
 
-def test_groups_are_those_of_the_scratch_mesh():
-    from course_lib.scratch.three_d import Coordinates, Mesh
-
-    for layout in (WHO_TALKS_CUBE, BLOCK):
-        mesh = Mesh.__new__(Mesh)  # without process groups: `lines` needs the sizes only
-        mesh.size = Coordinates(layout.pp, layout.dp, layout.tp)
-        for talk in who_talks(job(layout)):
-            lines = [tuple(line) for line in mesh.lines(talk.message.axis)]
-            assert sorted(talk.groups) == sorted(lines)
-
-
-def test_gradients_go_around_dp_times_cp():
-    talk = named(who_talks(job(LONG), 5))["dp", "gradients of layers"]
-    assert talk.group == (1, 5, 9, 13) and talk.message.ranks == 4
-
-
 @every(
     ("one", "rank"),
     [
@@ -223,14 +171,6 @@ def test_nothing_is_left_out_and_groups_have_the_ranks_of_the_message(one, rank)
     assert dict(total) == pytest.approx(sent)
 
 
-def test_llama_3_405b():
-    talks = named(who_talks(LLAMA3_405B))
-    assert talks["tp", "attention"].group == tuple(range(8)) and talks["tp", "attention"].nodes == 1
-    assert len(talks["pp", "activations"].group) == 16
-    assert len(talks["dp", "gradients of layers"].group) == 128
-    assert len(talks["tp", "attention"].groups) == 2048
-
-
 def test_what_has_no_groups_is_refused():
     with pytest.raises(ValueError, match="rank must be at most 15"):
         who_talks(job(WHO_TALKS_CUBE), 16)
@@ -239,9 +179,18 @@ def test_what_has_no_groups_is_refused():
 
 
 TALKS, LONG_TALKS = who_talks(job(WHO_TALKS_CUBE)), who_talks(job(LONG), 3)
-PROBES |= by_name(
-    Probe(who_talks, {"job": JOB}, {"rank": 9}, refuses=True),
-    Probe(sent_in_turn, {"talks": TALKS}, {"talks": LONG_TALKS, "rank": 1}),
-    Probe(sent_bytes, {"talks": TALKS}, {"talks": LONG_TALKS, "axis": "tp"}),
+
+
+REFUSED = [
+    (
+        lambda: mesh.expert_groups(Layout(tp=2, dp=2, ep=2), "ep", etp=4),
+        r"tp\*cp\*dp 4 is not divisible by etp\*ep 8: take",
+    )
+]
+PROBES = by_name(
+    Probe(mesh.expert_groups, {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"}, {"axis": "edp"}),
+    Probe(mesh.nodes_of, {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"}),
+    Probe(sent_in_turn, {"talks": TALKS}),
+    Probe(sent_bytes, {"talks": TALKS}),
 )
 RECORDS = {"Talk": [*TALKS, *LONG_TALKS]}

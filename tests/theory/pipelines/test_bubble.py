@@ -12,45 +12,11 @@ from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 
 
-@every(
-    "change",
-    [
-        {"forward": 2.0},
-        {"backward": 3.0},
-        {"weight": 0.5},
-        {"overlapped": 2.5},
-        {"transfer": 0.25},
-    ],
-)
-def test_every_duration_matters(change):
-    assert timeline("dualpipe", 4, 8, times=PassTimes(**change)).makespan != (
-        timeline("dualpipe", 4, 8).makespan
-    )
-
-
 def test_the_gradients_of_the_weights_may_take_the_whole_backward_pass():
     (stage,) = PassTimes(backward=2.0, weight=2.0).of(1)
     assert (stage["I"], stage["W"]) == (0.0, 2.0)
     with pytest.raises(ValueError, match="give at most that"):
         PassTimes(backward=2.0, weight=2.1).of(1)
-
-
-REFUSED = [
-    (lambda: PassTimes(forward=0), "forward must be above 0"),
-    (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
-    (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
-]
-PROBES = by_name(
-    Probe(
-        PassTimes,
-        {"forward": 1.0, "backward": 2.0},
-        {"forward": 1.5, "backward": 3.0, "weight": 0.5, "overlapped": 2.5, "transfer": 0.5},
-        see=lambda times: [
-            timeline(name, 4, 8, times=times).makespan for name in ("zb1p", "dualpipe")
-        ],
-    ),
-    Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
-)
 
 
 # --- bubble ---
@@ -174,27 +140,17 @@ def test_groups_of_any_allowed_size_have_the_closed_form(p, v, size, data):
         assert held == pytest.approx(line.in_flight(stage))
 
 
-@given(p=SHORT, more=st.integers(0, 12))
-@settings(deadline=None)
-def test_zero_bubble_fraction_of_its_authors(p, more):
-    """(p-1) / (3m + p-1) for F = I = W (github.com/sail-sg/zero-bubble-pipeline-parallelism)."""
-    m = p + more
-    assert timeline("zb1p", p, m).bubble_fraction == pytest.approx((p - 1) / (3 * m + p - 1))
-
-
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
 IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
-REFUSED_BUBBLE = [
+
+
+REFUSED = [
     (lambda: bubble.in_flight("1f1b", 4, 8, 4), "stage must be at most 3"),
-    (lambda: bubble.bubble_over_ideal(0, 1), "stages must be"),
-    (lambda: bubble.bubble_fraction(1, 1, 0), "virtual_stages must be"),
     (lambda: bubble.bubble_time("1f1b", 2, 2, times=PassTimes((1, 2))), "2 values for 1 st"),
 ]
-PROBES_BUBBLE = {
-    "bubble_over_ideal": Probe(bubble.bubble_over_ideal, SIZES, OTHER_SIZES),
-    "bubble_fraction": Probe(bubble.bubble_fraction, SIZES, OTHER_SIZES),
-    "bubble_time": Probe(
+PROBES = by_name(
+    Probe(
         bubble.bubble_time,
         SIZES | {"name": "naive", "times": None},
         OTHER_SIZES
@@ -207,20 +163,13 @@ PROBES_BUBBLE = {
         },
         refuses=True,
     ),
-    "in_flight": Probe(
+    Probe(
         bubble.in_flight,
         SIZES | {"name": "1f1b", "stage": 0},
         {
-            "name": "gpipe",
-            "stages": 2,
             "micro_batches": 3,
-            "stage": 1,
             "virtual_stages": IN_TURNS,
             "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
         },
     ),
-}
-
-
-PROBES |= PROBES_BUBBLE
-REFUSED += REFUSED_BUBBLE
+)

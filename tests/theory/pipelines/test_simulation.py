@@ -1,16 +1,14 @@
 """What a timeline says of itself: drawings that can be checked by hand, and its text."""
 
-import time
 from itertools import pairwise
 
 import pytest
 from every import every
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import TIMES, Given, Probe, by_name
 from test_bubble import DURATIONS, sizes
 
-from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
@@ -30,17 +28,6 @@ def test_dualpipe_of_the_authors_figure():
     assert [line.in_flight(stage) for stage in range(8)] == [9] * 8
 
 
-def test_weights_follow_their_inputs():
-    for name in ("zb1p", "dualpipe"):
-        for tasks in timeline(name, 4, 8).by_stage:
-            inputs = {
-                (task.micro_batch, task.chunk): task.end for task in tasks if task.kind == "I"
-            }
-            weights = [task for task in tasks if task.kind == "W"]
-            assert len(weights) == len(inputs) > 0
-            assert all(task.start >= inputs[task.micro_batch, task.chunk] for task in weights)
-
-
 def test_two_stages_by_hand():
     line = timeline("1f1b", 2, 2)
     spans = [[(t.kind, t.micro_batch, t.start, t.end) for t in tasks] for tasks in line.by_stage]
@@ -48,14 +35,6 @@ def test_two_stages_by_hand():
         [("F", 0, 0, 1), ("F", 1, 1, 2), ("B", 0, 4, 6), ("B", 1, 7, 9)],
         [("F", 0, 1, 2), ("B", 0, 2, 4), ("F", 1, 4, 5), ("B", 1, 5, 7)],
     ]
-
-
-def test_explain_has_the_totals():
-    text = timeline("1f1b", 4, 8).explain()
-    assert "4 stages, 8 micro-batches" in text
-    assert "makespan 33 = busy 24 + bubble 9" in text
-    assert "37.50%" in text
-    assert text.count("in flight") == 4
 
 
 def test_a_repeated_batch_is_flushed_each_time():
@@ -79,10 +58,6 @@ def test_both_halves_of_an_overlapped_pass_move_on():
             assert after.backward.micro_batch == before.backward.micro_batch + 8
 
 
-PROBES = by_name(
-    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
-    Probe(timeline("1f1b", 4, 8).repeated, {"turns": 1}, {"turns": 2}),
-)
 RECORDS = {
     "Task": list(timeline("dualpipe", 4, 8).tasks),
     "Timeline": [timeline("dualpipe", 4, 8), timeline("1f1b", 2, 4)],
@@ -90,20 +65,6 @@ RECORDS = {
 
 
 # --- simulation ---
-
-
-@every("name", SCHEDULES)
-@given(data=st.data())
-@settings(deadline=None)
-def test_in_flight_is_the_layouts(name, data):
-    """What the memory model takes from a layout is what a timeline counts."""
-    p, m, v = data.draw(sizes(name))
-    assume(name != "interleaved" or v > 1)
-    layout = Layout(pp=p, accumulation=m, schedule=name, virtual_stages=v)
-    line = timeline(name, p, m, v)
-    for stage in range(p):
-        held = sum(layout.in_flight(stage).values())
-        assert held == pytest.approx(line.schedule.visits * line.in_flight(stage))
 
 
 @every("name", SCHEDULES)
@@ -170,29 +131,6 @@ def test_transfers_add_to_the_bubble():
     assert timeline("1f1b", 1, 8, times=PassTimes(transfer=9)).bubble_time == 0
 
 
-def test_1f1b_feels_transfers_more_often_than_gpipe():
-    times = PassTimes(transfer=0.5)
-    assert (
-        timeline("1f1b", 4, 8, times=times).makespan > timeline("gpipe", 4, 8, times=times).makespan
-    )
-
-
-def test_own_order():
-    """An order of one's own: GPipe on the first stage only holds more for nothing."""
-    last = schedule("1f1b", 2, 4).orders[1]
-    mixed = Schedule("mine", 4, (schedule("gpipe", 2, 4).orders[0], last))
-    line = simulate(mixed, PassTimes())
-    assert line.in_flight(0) == 4
-    assert line.makespan >= timeline("1f1b", 2, 4).makespan
-
-
-def test_1f1b_before_gpipe_deadlocks():
-    """The first stage waits for a gradient, the last one for all inputs: neither comes."""
-    first, last = schedule("1f1b", 2, 4).orders[0], schedule("gpipe", 2, 4).orders[1]
-    with pytest.raises(Deadlock, match="stage 1 for F of micro-batch 2 on stage 0"):
-        simulate(Schedule("mine", 4, (first, last)), PassTimes())
-
-
 def test_deadlock_names_who_waits():
     first = (Pass("F", 0), Pass("B", 0))
     last = (Pass("B", 0), Pass("F", 0))
@@ -204,22 +142,6 @@ def test_deadlock_names_who_waits():
         simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("W", 0)),)), PassTimes())
 
 
-def quickest(task):
-    """Seconds of processor time: the best of five, since other programs empty the caches."""
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        task()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
-
-
-def test_fast_enough_for_a_slider():
-    """5 ms on a quiet laptop, beside something that takes 40 ms on the same machine."""
-    counting = quickest(lambda: sum(number for number in range(1_000_000)))
-    assert quickest(lambda: timeline("1f1b", 16, 64)) < counting
-
-
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
 IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
@@ -228,47 +150,10 @@ REFUSED = [
         lambda: simulate(Schedule("mine", 1, ((Pass("F", 1), Pass("F", 1)),)), PassTimes()),
         "F of micro-batch 1 twice on stage 0",
     ),
-    (lambda: timeline("1f1c", 4, 8), "did you mean '1f1b'"),
-    (lambda: timeline("1f1b", 0, 8), "stages must be at least 1"),
-    (lambda: timeline("1f1b", 4, 0), "micro_batches must be at least 1"),
-    (
-        lambda: timeline("interleaved", 4, 6, 2),
-        "micro_batches 6 is not divisible by stages",
-    ),
-    (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
-    (lambda: timeline("dualpipe", 3, 8), "stages 3 is odd"),
-    (lambda: timeline("zbv", 4, 6), "micro_batches of zbv must be at least 7"),
-    (
-        lambda: timeline("dualpipe", 4, 6),
-        "micro_batches of dualpipe must be at least 8",
-    ),
     (lambda: timeline("1f1b", 4, 8, times=PassTimes((1, 2))), "forward has 2 values for 4"),
-    (
-        lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)),
-        "weight 3 is part of backward",
-    ),
+    (lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)), "weight 3 is part of backward"),
     (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
 ]
-PROBES_SIMULATION = by_name(
-    Probe(
-        timeline,
-        SIZES | {"name": "gpipe"},
-        OTHER_SIZES
-        | {
-            "name": "1f1b",
-            "virtual_stages": IN_TURNS,
-            "times": TIMES,
-            "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
-        },
-        see=lambda run: run.tasks,
-    ),
-    Probe(
-        simulate,
-        {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
-        {"plan": schedule("1f1b", 4, 8), "times": TIMES},
-        see=lambda run: run.tasks,
-    ),
-)
 
 
 # --- moments ---
@@ -304,23 +189,22 @@ def test_every_pass_runs_as_long_as_in_the_timeline():
             assert busy == pytest.approx(line.busy[stage])
 
 
-def test_two_stages_by_hand_moments():
-    trace = pipeline_trace(timeline("1f1b", 2, 2))
-    assert trace.times == (0, 1, 2, 4, 5, 6, 7, 9)
-    assert list(trace.held(0)[0]) == [(0, 0)] and {e.who for e in trace.running(0)} == {0}
-    assert list(trace.held(1)[0]) == [(0, 0), (1, 0)] and trace.levels(0)[1] == (1, 2)
-    first, *_, back = [(e.at, e.what, e.part, e.who, e.to) for e in trace if e.to is not None][:3]
-    assert first == (1, "activations", (0, 0), 0, 1) and back == (4, "gradients", (0, 0), 1, 0)
-
-
-PROBES_MOMENTS = {
-    "pipeline_trace": Probe(
-        pipeline_trace,
-        {"line": timeline("1f1b", 2, 2)},
-        {"line": timeline("gpipe", 2, 3)},
+PROBES = by_name(
+    Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}),
+    Probe(
+        timeline,
+        SIZES | {"name": "gpipe"},
+        OTHER_SIZES
+        | {
+            "name": "1f1b",
+            "virtual_stages": IN_TURNS,
+            "times": TIMES,
+            "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
+        },
+        see=lambda run: run.tasks,
     ),
-}
-
-
-PROBES |= PROBES_SIMULATION
-PROBES |= PROBES_MOMENTS
+    Probe(
+        simulate, {"plan": schedule("gpipe", 4, 8), "times": PassTimes()}, see=lambda run: run.tasks
+    ),
+    Probe(pipeline_trace, {"line": timeline("1f1b", 2, 2)}, {"line": timeline("gpipe", 2, 3)}),
+)

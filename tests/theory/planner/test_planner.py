@@ -15,19 +15,11 @@ from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
-from course_lib.theory.inputs.recipe import LOSSES, RECIPES, RECOMPUTE, UPDATES, Recipe
+from course_lib.theory.inputs.recipe import LOSSES, RECOMPUTE, UPDATES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.traffic import CommunicationPolicy
-from course_lib.theory.planner import (
-    Plan,
-    arrays,
-    explain_sturdy,
-    fastest,
-    plan,
-    reasons,
-    sturdy,
-)
+from course_lib.theory.planner import Plan, arrays, explain_sturdy, fastest, plan, reasons, sturdy
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC, Assumptions
@@ -117,28 +109,6 @@ def test_fast_and_readable_are_equal(shape, recipe, cluster, batch, assumptions,
         assert found.memory_bytes[row, kind, zero] == bill.total_bytes
         step = step_time(Job(shape, chosen, layout, cluster, sequence=384), assumptions)
         assert found.step_s[row, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
-
-
-@every(
-    ("name", "chip", "nodes", "batch", "sequence"),
-    [
-        ("llama3-405b", "H100-SXM", 2048, 2048, 8192),
-        ("deepseek-v3", "H100-SXM", 16, 64, 4096),
-        ("gpt3-175b", "A100-SXM-80GB", 128, 1536, 2048),
-    ],
-)
-def test_fast_and_readable_are_equal_at_scale(name, chip, nodes, batch, sequence):
-    cluster = Cluster(accelerator(chip), nodes)
-    recipe = Recipe(attention="standard", dropout=True)
-    question = Question(model(name), recipe, cluster, batch, sequence, Assumptions())
-    found = search(question)
-    for number in range(0, len(found.rows), len(found.rows) // 40):
-        kind, zero = number % 3, number // 3 % 4
-        layout, chosen = Row(*found.rows[number]).layout(zero), question.recipes[kind]
-        _, bill = worst_stage(Job(question.shape, chosen, layout, sequence=sequence))
-        step = step_time(Job(question.shape, chosen, layout, cluster, sequence=sequence))
-        assert found.memory_bytes[number, kind, zero] == bill.total_bytes
-        assert found.step_s[number, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
 
 
 def brute_force(question):
@@ -253,34 +223,11 @@ def test_the_front_holds_every_layout_that_nothing_beats():
     assert front[0] == options[0]
 
 
-def test_explain_is_a_table():
-    found = plan(SMALL, Recipe(), TINY, 32)
-    lines = found.explain(3).splitlines()
-    assert len(lines) == 7 and f"{found.fitting:,} of {found.layouts:,} layouts fit" in lines[1]
-    best = found.best(1)[0]
-    assert f"{best.step_s:.3f}" in lines[3] and best.recipe.recompute in lines[3]
-    assert f"{found.step(best).mfu:.1%}" in lines[3]
-    assert f"tp={best.layout.tp} " in best.explain()
-
-
 def test_nothing_fits_says_what_is_closest():
     found = plan(model("llama2-70b"), Recipe(), Cluster(H100), 64)
     assert found.fitting == 0 and found.best() == () and found.pareto() == ()
     assert "0 of" in found.explain() and "closest:\n" in found.explain()
     assert "stage 0 needs" in found.explain() and "optimizer states" in found.explain()
-
-
-def test_a_cluster_just_large_enough_for_one_layer_is_not_refused():
-    shape = model("llama2-7b")
-    states = 16 * shape.layer_parameters(0).total
-    exact = replace(accelerator("H100-SXM"), memory_bytes=states)
-    for chip, refused in ((exact, False), (replace(exact, memory_bytes=states - 1), True)):
-        question = Question(shape, PLAIN, Cluster(chip, gpus_per_node=1), 1, 512, GUESS, 0, 0)
-        if refused:
-            with pytest.raises(ValueError, match="too small for one layer"):
-                reasons.check_one_layer(question)
-        else:
-            reasons.check_one_layer(question)
 
 
 def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
@@ -299,38 +246,15 @@ def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
         (dict(sequence=4096), "sequence 4096 is longer"),
         (dict(overhead_bytes=float("inf")), "overhead_bytes must be finite"),
         (dict(margin=1), "margin must be at most 0.9"),
-        (
-            dict(recipe=Recipe(recompute="full", recompute_layers=1)),
-            "recompute_layers 1 is not searched",
-        ),
+        (dict(recipe=Recipe(recompute="full", recompute_layers=1)), "recompute_layers 1 is not"),
         (dict(global_batch=7, sequence=1), "global_batch 7 and sequence 1 cannot be shared out"),
-        (
-            dict(global_batch=7, sequence=1, only={"tp": (1, 2), "pp": (1,)}),
-            "GPUs divides, or allow more than tp 1, 2; pp 1$",
-        ),
+        (dict(global_batch=7, sequence=1, only={"tp": (1, 2), "pp": (1,)}), "GPUs divides, or"),
     ],
 )
 def test_bad_questions_get_one_sentence(change, sentence):
     good = dict(shape=replace(SMALL, layers=1), recipe=Recipe(), cluster=TINY, global_batch=32)
     with pytest.raises(ValueError, match=sentence):
         plan(**{**good, **change})
-
-
-def test_every_parameter_changes_the_plan():
-    good = dict(shape=SMALL, recipe=Recipe(), cluster=TINY, global_batch=32)
-    before = plan(**good).best(1)[0]
-    for change in (
-        dict(shape=replace(SMALL, hidden=1024)),
-        dict(recipe=Recipe(optimizer="sgd", master_copy=False)),
-        dict(cluster=replace(TINY, nodes=4)),
-        dict(global_batch=64),
-        dict(sequence=512),
-        dict(assumptions=Assumptions(layer_efficiency=0.3)),
-        dict(overhead_bytes=10**6),
-        dict(margin=0.3),
-    ):
-        after = plan(**{**good, **change}).best(1)[0]
-        assert (after.step_s, after.memory_bytes) != (before.step_s, before.memory_bytes), change
 
 
 def test_llama3_405b_as_published_fits_16384_h100():
@@ -360,27 +284,10 @@ def test_the_margin_is_left_free():
         assert option.memory_bytes <= 0.95 * H100.memory_bytes
 
 
-@every("name", RECIPES)
-def test_all_named_recipes_can_be_planned(name):
-    assert plan(SMALL, RECIPES[name], TINY, 32).fitting > 0
-
-
-def test_divisors():
-    assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
-    assert divisors(1) == [1] and divisors(7) == [1, 7]
-
-
 def test_an_overhead_as_large_as_the_memory_is_named():
     cluster = Cluster(accelerator("H100-SXM"))
     with pytest.raises(ValueError, match="overhead_bytes 81000000000 leaves nothing"):
         plan(model("gpt2-124m"), Recipe(), cluster, 8, overhead_bytes=81 * 10**9)
-
-
-def test_a_layout_just_too_large_shows_by_how_much():
-    found = plan(model("llama2-7b"), Recipe(), Cluster(accelerator("H100-SXM")), 8)
-    reasons = [reason for _, reason in found.rejected()]
-    assert reasons
-    assert not any("80.8 GB of 80.8 GB" in reason for reason in reasons)
 
 
 # --- a smaller question, and counted causes ---
@@ -436,12 +343,6 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
         fastest([])
 
 
-def test_where_nothing_fits_nothing_is_sturdy():
-    none = plan(model("llama2-70b"), Recipe(), Cluster(H100), 64)
-    assert none.fitting == 0
-    assert sturdy([none, none.under(CAUTIOUS)]) == fastest([none]) == ()
-
-
 @settings(deadline=None)
 @given(SHAPES, ASSUMPTION_CHOICES, ASSUMPTION_CHOICES)
 def test_other_assumptions_are_another_search(shape, before, after):
@@ -479,18 +380,6 @@ def test_what_an_earlier_search_left_changes_nothing(change):
     alone = search(replace(question, **change))
     assert (after.memory_bytes == alone.memory_bytes).all()
     assert after.step_s == pytest.approx(alone.step_s, rel=1e-12)
-
-
-@every("pp", [(1,), (2,), (1, 2), (4,)])
-def test_an_earlier_search_of_fewer_pipelines_changes_nothing(pp):
-    """Its stages come in fewer kinds, so its lines are shorter."""
-    question = Question(MIXTURE, Recipe(), TINY, 16, 384, Assumptions(), 12345)
-    arrays.kept.clear()
-    alone = search(question)
-    arrays.kept.clear()
-    search(replace(question, only={"pp": pp}))
-    after = search(question)
-    assert (after.memory_bytes == alone.memory_bytes).all()
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
@@ -531,26 +420,11 @@ def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
         assert with_it == expected
 
 
-def test_a_remedy_takes_as_many_gpus_and_sequences():
-    layout = Layout(dp=8, micro_batch=2, accumulation=4)
-    others = [other for _, other, _ in reasons._for_both(layout, PLAIN)]
-    assert others and {other.world for other in others} == {8}
-    assert {other.global_batch for other in others} == {layout.global_batch}
-
-
 def test_only_a_remedy_by_stages_forgets_the_layers_of_the_old_ones():
     uneven = Layout(dp=4, pp=2, accumulation=4, stage_layers=(2, 4))
     for words, other, _ in reasons._for_both(uneven, PLAIN):
         kept = None if words.startswith("pp=") else (2, 4)
         assert other.stage_layers == kept, words
-
-
-def test_a_remedy_respects_what_is_left_out():
-    tight = Cluster(replace(H100, memory_bytes=15 * 10**8), nodes=2, gpus_per_node=4)
-    found = plan(SMALL, Recipe(), tight, 64, only={"recompute": ("none",), "zero_stage": (0,)})
-    reasons = [reason for _, reason in found.rejected()]
-    assert reasons
-    assert not any("recompute=" in reason or "zero_stage=" in reason for reason in reasons)
 
 
 def cut(one):
@@ -577,18 +451,6 @@ def test_ranked_layouts_differ_in_how_they_cut_the_model(shape, assumptions):
     assert rest == tuple(one for one in every_one if one not in set(shown[:count]))
     assert not any(one.as_fast for one in rest)
     assert found.ranked(2) == shown[:2]
-
-
-def test_copies_of_one_layout_are_one_line():
-    """cp hides as well at any degree: the ten fastest were three layouts, each with other cp."""
-    found = plan(model("llama3-405b"), Recipe(), Cluster(H100, 2048), 2048)
-    ten = found.ranked(10)
-    assert len(set(map(cut, ten))) == 10 > len(set(map(cut, found.best(10))))
-    lines = found.explain(10).splitlines()
-    assert lines[2].endswith("as fast") and max(map(len, lines)) <= 100
-    said = [line.split()[-1] for line in lines[3:13]]
-    assert said == [str(one.as_fast or one.recipe.recompute) for one in ten]
-    assert lines[-1].endswith("within 0.1%.")
 
 
 def test_remedies_are_counted_by_trying():

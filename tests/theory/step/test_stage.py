@@ -9,20 +9,19 @@ from probes import GUESS, JOB, OFFLOADED, SLOW_LINK, Given, Probe, by_name
 from test_step_time import FOUR, H100, LAYOUT, MIXTURE, SHAPE
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
+from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import (
     Hideable,
-    Work,
     accumulation_seconds,
     alike_stages,
     attention_rate,
+    chunk_kinds,
     head_work,
     layer_rate,
     layer_work,
@@ -31,7 +30,6 @@ from course_lib.theory.step.stage import (
     stage_work,
     update_seconds,
 )
-from course_lib.theory.step.step_time import step_time
 
 FREE = Assumptions(message_touches=0, message_sms=0)
 
@@ -68,34 +66,6 @@ def test_a_hidden_second_costs_what_was_measured(name):
     saved = Hideable(1.0, rate, 9.0).saved_s(Assumptions(), "dp", chip.memory_bytes_per_s)
     alone = 1 / 1.189
     assert 1 - saved == pytest.approx((1 - alone) / (1.102 - alone), abs=0.2)
-
-
-def test_a_faster_chip_never_makes_a_step_slower():
-    """Keys, values, gradients and weights hide behind one window, not each behind all of it."""
-    shape, slow = model("llama3.1-8b"), Link("slow", 6.25e9)
-    layout = Layout(dp=4, cp=16, zero_stage=3)
-    cluster = Cluster(accelerator("H100-SXM"), nodes=8, between=slow)
-    job = Job(shape, layout=layout, cluster=cluster, sequence=131072)
-    chip = cluster.accelerator
-    faster = replace(chip, peak_flop_per_s=2 * chip.peak_flop_per_s)
-    step = step_time(job, FREE)
-    quick = step_time(replace(job, cluster=replace(cluster, accelerator=faster)), FREE)
-    assert quick.total_s <= step.total_s
-
-
-PROBES = by_name(
-    Probe(
-        Hideable,
-        {"seconds": 3.0, "sent_bytes": 10.0, "window_s": 2.0},
-        {"seconds": 1.0, "sent_bytes": 70.0, "window_s": 1.0},
-        see=lambda messages: messages.saved_s(Assumptions(), "dp", 100.0),
-    ),
-    Probe(
-        Hideable(3.0, 10.0, 9.0).saved_s,
-        {"assumptions": Assumptions(), "axis": "dp", "memory_bytes_per_s": 100.0},
-        {"assumptions": FREE, "axis": "tp", "memory_bytes_per_s": 20.0},
-    ),
-)
 
 
 # --- stage ---
@@ -136,17 +106,6 @@ def test_attention_and_matmuls_each_have_a_rate():
     assert standard == layer_rate(FOUR, Assumptions())
 
 
-@every("schedule", ["1f1b", "dualpipe"])
-def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
-    """Each of the two chunks of a DualPipe stage sees half of the micro-batches."""
-    layout = Layout(pp=4, accumulation=8, schedule=schedule)
-    job = Job(SHAPE, Recipe(), layout, Cluster(H100), sequence=2048)
-    each = [stage_busy_time(job, EQUAL, stage).compute_s for stage in range(4)]
-    flops = training_flops(SHAPE, 8, 2048, mask="causal", attention="flash")
-    assert sum(each) * 0.5 * H100.peak_flop_per_s == pytest.approx(flops.hardware_flop)
-    assert (each[0] == each[3]) == (schedule == "dualpipe")
-
-
 def test_messages_that_nothing_hides_are_those_of_the_traffic():
     hidden = dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0)
     naked = Assumptions(overlap=hidden, inside_efficiency=1.0)
@@ -159,20 +118,6 @@ def test_messages_that_nothing_hides_are_those_of_the_traffic():
         for axis, expected in traffic.waited_by_axis.items():
             assert getattr(time, f"{axis}_s") == pytest.approx(expected)
         assert set(traffic.waited_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
-
-
-def test_messages_hide_no_longer_than_there_is_computing():
-    slow = Cluster(H100, 4, between=Link("slow", 1e9))
-    shown = {
-        (zero, steps): step_time(
-            Job(SHAPE, Recipe(), Layout(dp=32, zero_stage=zero, accumulation=steps), slow)
-        ).dp_s
-        for zero in (1, 2)
-        for steps in (4, 8)
-    }
-    # Once a step, behind one micro-batch however many there are; or with each of them.
-    assert shown[1, 8] == pytest.approx(shown[1, 4]) and shown[1, 4] > 0
-    assert shown[2, 8] > 1.5 * shown[2, 4]
 
 
 def test_gradients_add_up_once_for_each_micro_batch():
@@ -218,15 +163,23 @@ LOCAL = local_parameters(probes.MIXTURE)
 ASKED, OTHERWISE = {"job": JOB, "assumptions": GUESS}, {"assumptions": Assumptions(touches=1)}
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
 BUSY_LAYOUT = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
-PROBES_STAGE = by_name(
+
+
+PROBES = by_name(
     Probe(
-        stage_busy_time,
-        ASKED | {"stage": 0},
-        OTHERWISE | {"stage": 1},
-        see=lambda times: replace(times, stage=0),
+        Hideable,
+        {"seconds": 3.0, "sent_bytes": 10.0, "window_s": 2.0},
+        {"sent_bytes": 70.0},
+        see=lambda messages: messages.saved_s(Assumptions(), "dp", 100.0),
     ),
     Probe(
-        alike_stages,
+        Hideable(3.0, 10.0, 9.0).saved_s,
+        {"assumptions": Assumptions(), "axis": "dp", "memory_bytes_per_s": 100.0},
+        {"assumptions": FREE},
+    ),
+    Probe(alike_stages, {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)}),
+    Probe(
+        chunk_kinds,
         {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
         {"shape": probes.DENSE, "layout": Layout()},
     ),
@@ -236,41 +189,27 @@ PROBES_STAGE = by_name(
         OTHERWISE | {"stages": (0, 1)},
         see=lambda several: [replace(times, stage=0) for times in several],
     ),
-    Probe(stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)),
-    Probe(layer_work, ASKED | {"layer": 0}, OTHERWISE | {"layer": 5}, silent=("cluster",)),
     Probe(head_work, ASKED, OTHERWISE, silent=("cluster",)),
     Probe(
         layer_rate,
         {"cluster": probes.CLUSTER, "assumptions": GUESS},
-        {"cluster": probes.SLOW, "assumptions": Assumptions(layer_efficiency=0.5)},
+        {"assumptions": Assumptions(layer_efficiency=0.5)},
     ),
     Probe(
         attention_rate,
         {"cluster": probes.CLUSTER, "assumptions": Assumptions(), "recipe": probes.PLAIN},
-        {
-            "cluster": probes.SLOW,
-            "assumptions": Assumptions(attention_efficiency=0.5),
-            "recipe": probes.STANDARD,
-        },
+        {"assumptions": Assumptions(attention_efficiency=0.5)},
     ),
     Probe(
         update_seconds,
         ASKED | {"local": LOCAL},
         {
-            "local": LocalParameters(10),
             "assumptions": Given(
                 Assumptions(host_link=SLOW_LINK), {"job": replace(JOB, recipe=OFFLOADED)}
-            ),
+            )
         },
         silent=("shape", "micro_batch", "sequence"),
     ),
-    Probe(
-        accumulation_seconds,
-        {"job": replace(JOB, recipe=Recipe(gradient_buffer=True)), "local": LOCAL},
-        {"local": LocalParameters(10)},
-        silent=("shape", "micro_batch", "sequence"),
-    ),
-    Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
 )
 RECORDS = {
     "StageBusyTime": [
@@ -279,6 +218,3 @@ RECORDS = {
     ],
     "Work": [layer_work(replace(JOB, sequence=s), GUESS, 0) for s in (256, 512)],
 }
-
-
-PROBES |= PROBES_STAGE

@@ -17,19 +17,7 @@ def test_two_equal_tasks_share_a_core_by_hand():
     run = shared_timeline([Task("long", "a", 5, CORE), Task("short", "b", 2, CORE)])
     assert run.end_s("short") == 4 and run.slowdown("short") == 2
     assert run.total_s == 7 == run.serial_s  # a core that is never idle
-    assert run.ideal_s == 5 and run.lost_s == 2
-
-
-def test_tasks_that_leave_room_do_not_disturb_each_other():
-    run = shared_timeline([Task("a", "a", 3, {"core": 0.6}), Task("b", "b", 3, {"core": 0.4})])
-    assert run.total_s == run.ideal_s == 3
-
-
-def test_what_neither_uses_fully_is_what_both_lose():
-    # 0.9 and 0.3 of the processor: both run at 1 / 1.2.
-    assert rates([Task("a", "a", 1, {"sm": 0.9}), Task("b", "b", 1, {"sm": 0.3})]) == pytest.approx(
-        [1 / 1.2, 1 / 1.2]
-    )
+    assert run.ideal_s == 5 and run.total_s == 7
 
 
 def test_what_one_cannot_use_the_other_gets():
@@ -106,32 +94,17 @@ REFUSED = [
         [
             ([], "tasks holds no task"),
             ([A, A], "task 'a' is there twice"),
-            ([replace(A, after=("b",))], "after of 'a' 'b' is not one of a"),
-            (
-                [replace(A, after=("b",)), Task("b", "t", 1, after=("a",))],
-                "a, b wait for each other",
-            ),
+            ([replace(A, after=("b",)), Task("b", "t", 1, after=("a",))], "a, b wait for each"),
         ],
-    ),
-    (lambda: Task("a", "s", 1, {"sm": 2}), r"demands\['sm'\] must be at most 1"),
-    (lambda: shared_timeline([A]).busy_s("x"), "stream 'x' is not one of s"),
-    (lambda: shared_timeline([A]).slowdown("x"), "task 'x' is not one of a"),
+    )
 ]
 PROBES = by_name(
     Probe(
         Task,
         {"name": "a", "stream": "s", "alone_s": 1.0, "demands": CORE},
-        {
-            "name": "b",
-            "stream": "t",
-            "alone_s": 2.0,
-            "demands": Given({"core": 0.5}),
-            "weight": 3.0,
-            "after": Given(("other",)),
-        },
+        {"demands": Given({"core": 0.5}), "after": Given(("other",))},
         see=_beside,
     ),
-    Probe(shared_timeline, {"tasks": [A]}, {"tasks": Given([replace(A, alone_s=2)])}),
     Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),
     Probe(RUN.end_s, {"name": "long"}, {"name": "short"}),
     Probe(RUN.slowdown, {"name": "long"}, {"name": "short"}),
@@ -142,7 +115,7 @@ PROBES = by_name(
         lambda name: shared_timeline([A, Task("b", "s", 1)]).start_s(name),
         {"name": "a"},
         {"name": "b"},
-    ),
+    )
 }
 RECORDS = {
     "Span": [Span("a", "s", 0, 1, 1.0), Span("b", "t", 1, 2, 0.5)],

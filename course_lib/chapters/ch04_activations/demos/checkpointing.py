@@ -15,13 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, both, mean_loss, own_rows
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import FP32, predicted_stored
 from course_lib.demos.shared.replica import Replica, predicted_exchange
 from course_lib.demos.shared.result import Fact, Result
-from course_lib.demos.shared.training import one_process
 from course_lib.measure.gradients import flat_gradient, relative_difference, saved_bytes
 from course_lib.measure.times import matmul_flops
 from course_lib.scratch.checkpointing import Segment, cut
@@ -118,25 +117,19 @@ def versions(parts: str) -> dict[str, type[nn.Module] | None]:
 def main(options: Options) -> Result:
     """Train every version, then count; AssertionError where a count is not as predicted."""
     rank, training = launch.init(), options.training()
-    reference = one_process(training, rank.device)
+    kinds, comparison = versions(options.parts), Comparison(training)
     exchange, states = predicted_exchange(training, rank), predicted_stored(training)
-    kinds, trained = versions(options.parts), []
     for name, kind in kinds.items():
         model = _cut(training.build(rank.device), options, kind)
-        trainee = Replica(name, training, model, DDP(model))
-        trained.append(follow(trainee, training, reference, exchange, states))
+        comparison.follow(Replica(name, training, model, DDP(model)), exchange, states)
     rows = own_rows(training.batches(rank.device)[0], rank)
     rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
     costs = [_cost(name, kind, options, rows) for name, kind in kinds.items()]
     kept, flop = (
         getattr(costs[1], what) / getattr(costs[0], what) for what in ("kept_bytes", "flop")
     )
-    return compared(
+    return comparison.result(
         "activation checkpointing",
-        rank,
-        options.model,
-        reference,
-        trained,
         notes=[
             f"one forward and backward pass of a rank, {options.segments} segments "
             "(predicted in brackets):",

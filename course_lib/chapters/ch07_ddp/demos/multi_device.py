@@ -15,12 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.chapters.ch07_ddp.copies import copied_bytes
 from course_lib.demos.shared.batch import Batch, mean_loss
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import predicted_stored
 from course_lib.demos.shared.replica import Replica, own_devices, predicted_exchange
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.training import one_process
 from course_lib.scratch.data_parallel import DataParallel
 from course_lib.scratch.ddp import DDP, Spread
 from course_lib.theory.network.collectives import sent_bytes
@@ -64,24 +63,22 @@ def main(options: Options) -> Result:
     rank, training = launch.init(), options.training()
     devices = own_devices(rank, options.devices)
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
-    reference, states = one_process(training, rank.device), predicted_stored(training)
+    comparison, states = Comparison(training), predicted_stored(training)
     size = states["weights"]
     copies = (options.devices - 1) * size
     by_hand = f"DataParallel by hand on {options.devices} devices"
-    versions = []
     for name in (by_hand, "nn.DataParallel"):
         model, ours = training.build(devices[0]), name == by_hand
         real = DataParallel(model, devices) if ours else nn.DataParallel(model, gpus or None)
         stored = {**states, **({"weights, copied": copies} if ours else {})}
         alone = InOneProcess(name, training, model, real)
-        versions.append(follow(alone, training, reference, predicted_stored=stored))
+        comparison.follow(alone, predicted_stored=stored)
     exchange = predicted_exchange(training, rank)
     for name in ("DDP by hand", "DistributedDataParallel"):
         model = training.build()
         spread = Spread(model, devices)
         ddp = DDP(spread) if name == "DDP by hand" else DistributedDataParallel(spread)
-        trainee = Replica(name, training, model, ddp)
-        versions.append(follow(trainee, training, reference, exchange, states))
+        comparison.follow(Replica(name, training, model, ddp), exchange, states)
     ring = round(sent_bytes("all-reduce", size, options.devices))
     notes = [
         f"layers on {', '.join(map(str, devices))}",
@@ -93,8 +90,7 @@ def main(options: Options) -> Result:
     ]
     if len(gpus) < 2:
         notes.append("nn.DataParallel needs several GPUs: here it is a plain call of the model")
-    technique = "several devices in one process"
-    return compared(technique, rank, options.model, reference, versions, notes=notes)
+    return comparison.result("several devices in one process", notes=notes)
 
 
 def refusal(model: Spread) -> str:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from course_lib import launch
-from course_lib.demos.fsdp import versions
-from course_lib.demos.fsdp.versions import FullyShard, Kind, MiniFSDP, Whole, Ya
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos import fsdp as versions
+from course_lib.demos.fsdp import FullyShard, Kind, MiniFSDP, Whole, Ya
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.prediction import Stored, calls, stored_states
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.sharding import wire_recipe
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.measure.peak import log_memory
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -48,11 +48,11 @@ class Memory:
 def main(options: Options) -> Result:
     """Train YaFSDP, and measure it beside the others; every rank returns what it did."""
     rank, training = launch.init(), options.training()
-    reference = one_process(training, rank.device, clip=options.clip)
+    comparison = Comparison(training, clip=options.clip)
     recipe, sizes = wire_recipe(options.precision), sizes_of(training, rank.world)
     told = predicted(sizes, recipe, options.clip > 0) if rank.world > 1 else None
     stored = buffered(sizes, recipe, rank.world)
-    version = follow(Ya(options, rank), training, reference, told, stored)
+    comparison.follow(Ya(options, rank), told, stored)
     kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
     memory = [measure_memory(kind, options, rank) for kind in kinds]
     # Beyond those that the model makes by itself.
@@ -62,12 +62,8 @@ def main(options: Options) -> Result:
         f"sharding; peak {one.peak_bytes:>11,} B, before it {one.start_bytes:>11,} B"
         for one in memory
     ]
-    return compared(
+    return comparison.result(
         "YaFSDP",
-        rank,
-        options.model,
-        reference,
-        [version],
         notes=["memory of a forward and backward pass:", *notes],
         memory=memory,
         allocations=allocations,

@@ -120,16 +120,6 @@ def _raced_sequence(parts: SimpleNamespace) -> Callable[[], object]:
 
 SEQUENCE = build(
     "sequence",
-    title="into a pair and out of it, by tokens",
-    hints=(
-        "An all-reduce is a reduce-scatter and an all-gather. What does the matrix need before it, "
-        "and what do the norms after it?",
-        "The backward pass of an all-gather is a reduce-scatter, and the other way round.",
-        "`wire.all_gather` joins the first dimension, which is the batch here. Which dimension "
-        "must stand first while it runs?",
-        "wire.all_gather(x.transpose(0, 1), group).transpose(0, 1), and the same for "
-        "reduce_scatter.",
-    ),
     steps=(
         compare(
             "Gather",

@@ -310,17 +310,6 @@ def _parallelized() -> Callable[[], object]:
 
 TENSOR = build(
     "tensor",
-    title="f, g and the two cut layers",
-    hints=(
-        "What is copied on the way in is summed on the way back, and the other way round. Which of "
-        "the two functions sends nothing in its forward pass?",
-        "`backward` returns one entry for each argument of `forward`; None for the group. "
-        "`wire.all_reduce` returns a new tensor and leaves its argument as it is.",
-        "nn.Linear keeps a row for each output. So a cut by columns of the matrix cuts `weight` "
-        "along dimension 0, and the bias with it; a cut by rows cuts `weight` along dimension 1.",
-        "Column: linear(region.enter(x), weight, bias). Row: when may the bias be added, if every "
-        "rank adds it and `region.leave` sums over the ranks?",
-    ),
     steps=(
         compare(
             "f and g",

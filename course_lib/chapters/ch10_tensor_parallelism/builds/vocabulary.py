@@ -167,16 +167,6 @@ def _loss_parallel() -> Callable[[], object]:
 
 VOCABULARY = build(
     "vocabulary",
-    title="the loss over a cut vocabulary",
-    hints=(
-        "log of the sum of exp(score) minus the score of the label. Which three numbers of a token "
-        "does no rank have alone?",
-        "Take the largest score of all ranks off first: dist.all_reduce with ReduceOp.MAX, on a "
-        "detached copy, since it needs no gradient.",
-        "This rank's words are region.rank * n and the n-1 after it, n = logits.shape[-1]. A label "
-        "elsewhere must look up something that exists, and then count as 0.",
-        "region.sum((logits - top).exp().sum(-1)).log() - region.sum(the label's score, or 0).",
-    ),
     steps=(
         _step("the losses", _Cut(6)),
         _step("large scores and padding", *_HARD),

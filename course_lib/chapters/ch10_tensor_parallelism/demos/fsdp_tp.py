@@ -16,12 +16,12 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, rows_of
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import besides, predicted_stored, told, traffic
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.demos.three_d import Mixed
 from course_lib.demos.tp import torch_tp
 from course_lib.demos.tp.versions import Cut
@@ -119,20 +119,18 @@ def main(options: Options) -> Result:
     copies, sharded = (options.layout(rank.world, stage) for stage in (0, 3))
     # The last dimension runs fastest: a tp group is made of neighbours, on the fastest links.
     mesh = init_device_mesh(rank.device.type, (copies.dp, copies.tp), mesh_dim_names=("dp", "tp"))
-    reference = one_process(training, rank.device)
+    comparison = Comparison(training)
     whole = Mixed(training, copies, Mesh(copies.dp, copies.tp, 1), "course")
     whole.name = "f and g, averaged over dp"
     trainees: list[Mixed | Sharded | Torch] = [whole, Sharded(training, mesh, rank.device)]
     if options.library:
         trainees.append(Torch(training, mesh, rank.device))
-    versions = []
     for trainee in trainees:
         layout = copies if trainee is whole else sharded
         sent = told(traffic(training, layout))
         if isinstance(trainee, Torch) and layout.tp > 1:
             sent = Trace([*sent, *besides("torch, separate q, k and v", training, layout)])
-        stored = predicted_stored(training, layout)
-        versions.append(follow(trainee, training, reference, sent, stored))
+        comparison.follow(trainee, sent, predicted_stored(training, layout))
     technique = f"data x tensor parallelism {copies.dp} x {copies.tp}"
     notes = [f"  ranks, dp by tp: {mesh.mesh.tolist()}"]
-    return compared(technique, rank, training.model, reference, versions, notes=notes)
+    return comparison.result(technique, notes=notes)

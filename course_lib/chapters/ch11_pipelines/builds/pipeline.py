@@ -285,18 +285,6 @@ def _torchs_pipeline() -> Callable[[], object]:
 
 PIPELINE = build(
     "pipeline",
-    title="a pipeline's stage",
-    hints=(
-        "`run` is the same for every schedule. For each pass of `self.order`: take from the mail "
-        "what it needs, compute, hand the result to the mail. Then finish the mail, and sum the "
-        "gradients of the tied table.",
-        "Forward: what has arrived starts a new graph, so it must ask for a gradient itself. Keep "
-        "input and output by (micro-batch, chunk). The output of the last part becomes the loss.",
-        "The share of a micro-batch in the loss is its sum over tokens, divided by the tokens of "
-        "the whole window. What leaves the stage, and what is added up, has no graph: `detach()`.",
-        "Backward: pop what is kept, `y.backward(arrived)` (None starts from a loss), return "
-        "`x.grad`.",
-    ),
     steps=(
         compare(
             "the forward passes",

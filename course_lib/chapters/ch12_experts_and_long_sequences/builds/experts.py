@@ -382,17 +382,6 @@ def _on_torchs_all_to_all() -> Callable[[], object]:
 
 EXPERTS = build(
     "experts",
-    title="tokens to experts and back",
-    hints=(
-        "AllToAll: make room for `sum(received)` rows, call `dist.all_to_all_single(room, rows, "
-        "received, sent, group=group)`, keep the sizes in `ctx`. Backward is the same way back.",
-        "count: `torch.bincount(..., minlength=experts)`, and an all-gather. dispatch: the experts "
-        "lie on the ranks in order, so `kept.view(ranks, ranks, -1).sum(2)` says who sends what.",
-        "Choice c is one of token c // top_k. `by_expert` gives the choices in the order in which "
-        "their rows leave. Keep it, for that is the order in which the results come back.",
-        "combine: the same all-to-all with the sizes exchanged; each row times the weight of its "
-        "choice, `weights.flatten()[order]`; `index_add` adds it to its token.",
-    ),
     steps=(
         compare("the all-to-all", ("AllToAll.forward",), *_ALL_TO_ALL, _exchanges()),
         compare(

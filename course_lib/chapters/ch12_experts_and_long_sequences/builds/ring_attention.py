@@ -236,17 +236,6 @@ def _gathered_attention() -> Callable[[], object]:
 
 RING_ATTENTION = build(
     "ring_attention",
-    title="attention round a ring",
-    hints=(
-        "block_forward: scores are q @ k.transpose(-1, -2) / √width. `same` hides the keys behind "
-        "the query's own: -inf in their place. The weights are exp(score - lse): no overflow.",
-        "merge: with `both` the log-sum-exp of lse and block_lse (torch.logaddexp), the one weighs "
-        "exp(lse - both) and the other exp(block_lse - both). Assign with mul_, add_ and copy_.",
-        "ring_forward begins with a result of 0 and an lse of -inf. After k hops a rank has the "
-        "keys and values of rank - k (mod ranks).",
-        "Each round: start the next hop unless it is the last round, merge the blocks of all "
-        "`ring.pairs(owner)` into `ring.cut(out, i)` and `ring.cut(lse, i)`, wait for the hop.",
-    ),
     steps=(
         compare_here("one block", ("block_forward",), _blocks),
         compare_here("merge", ("merge",), _merged, _merged_with_nothing),

@@ -20,14 +20,14 @@ from course_lib import launch, mine
 from course_lib.chapters.ch12_experts_and_long_sequences import functional
 from course_lib.demos.shared import prediction
 from course_lib.demos.shared.batch import Batch, both
-from course_lib.demos.shared.comparison import compared, follow
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import Sent, calls, ddp_calls
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.scratch.context import RingAttention, SequenceRing, spread_sequence
 from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.layout import Layout
@@ -165,20 +165,19 @@ def main(options: Options) -> Result:
     layout.check(training.shape(), options.sequence)
     if options.zigzag:
         divisible("sequence", options.sequence, "2*ranks", 2 * rank.world)
-    reference = one_process(training, rank.device)
+    comparison = Comparison(training)
     theory = prediction.told(prediction.traffic(training, layout)).sent()
     stored = prediction.predicted_stored(training, layout)
-    versions, scores = [], {}
+    scores = {}
     kinds: list[type[Ring]] = [Ring, ZigZag, Library] if options.zigzag else [Ring, Library]
     for kind in kinds:
         trainee = kind(training, rank, options.parts)
         sent = trainee.predicted(theory) if rank.world > 1 else None
-        versions.append(follow(trainee, training, reference, sent, stored))
+        comparison.follow(trainee, sent, stored)
         scores[trainee.name] = from_all_ranks(trainee.scores())
     notes = [
         f"  scores per head and sample on each rank, {name}: "
         + ", ".join(f"{count:,}" for count in counts)
         for name, counts in scores.items()
     ]
-    technique = "context parallelism"
-    return compared(technique, rank, options.model, reference, versions, notes=notes, scores=scores)
+    return comparison.result("context parallelism", notes=notes, scores=scores)

@@ -159,15 +159,6 @@ def _expect_groups(each: list[dict[str, Any]], place: Place) -> Rows:
 
 MESH = build(
     "mesh",
-    title="a mesh of ranks",
-    hints=(
-        "rank = (pp · DP + dp) · TP + tp. Which coordinate is the remainder by TP?",
-        "divmod twice: first by TP, then what is left by DP.",
-        "A line along an axis: fix the two other coordinates and let this one run.",
-        "torch.arange(PP·DP·TP).view(PP, DP, TP).movedim(axis, -1) has the lines as its last "
-        "dimension.",
-        "Every rank makes all groups, in the same order, and keeps the one it is in.",
-    ),
     steps=(
         compare_here("a rank's place", ("Mesh.place_of",), _place_of),
         compare_here("the lines along an axis", ("Mesh.lines",), _lines),

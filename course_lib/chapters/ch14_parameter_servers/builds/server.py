@@ -336,18 +336,6 @@ def _server(parts: SimpleNamespace) -> Callable[[], object]:
 
 SERVER = build(
     "server",
-    title="a table on servers",
-    hints=(
-        "serve_together needs two loops: all trainers get their rows before the first gradient.",
-        "ids.unique(return_inverse=True) has the different rows, and for each id its place among "
-        "them; rows[places] undoes it.",
-        "A sum by row: zeros(...).index_add_(0, places, gradients), both flattened. An assignment "
-        "by index would keep one gradient only.",
-        "distinct % S == s are the rows of server s, distinct // S their numbers there. Keep what "
-        "each server was asked for until push.",
-        "messages.announced() without a rank says who has come. A trainer whose ids you keep has "
-        "rows in its hands, so what comes next from it is a gradient.",
-    ),
     steps=(
         *(
             compare(

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -35,13 +35,12 @@ from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.chapters.ch14_parameter_servers.tables import TableOptions, TableRun, ngrams
 from course_lib.demos.shared.batch import Batch, rows_of
-from course_lib.demos.shared.comparison import Version, compared, tensor_gap
+from course_lib.demos.shared.comparison import Comparison, Version, tensor_gap
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.prediction import Sent
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.training import one_process
 from course_lib.launch.job import STORE_VARIABLE
 from course_lib.launch.two_nodes import LINK
 from course_lib.measure.wire import log_wire
@@ -57,18 +56,6 @@ class Event:
     process: str
     what: str
     at_s: float
-
-
-@dataclass
-class EventLog:
-    """The events of one process, in order."""
-
-    process: str
-    events: list[Event] = field(default_factory=list)
-
-    def mark(self, what: str) -> None:
-        """Something happens now, in whichever thread of the process."""
-        self.events.append(Event(self.process, what, time.time()))
 
 
 def in_order(events: list[Event], since_s: float) -> list[Event]:
@@ -108,29 +95,22 @@ LEAVES = "gradient of the rows: leaves for the server"
 DENSE_STEP, TABLE_STEP = "updates its dense part", "updates the table"
 LOOKS_UP, TABLE_GRADIENT = "looks rows up", "adds a trainer's gradient of the table"
 
-_log = EventLog("nobody")  # of this process
+_events: list[Event] = []  # of this process, in order
 
 
-def start(process: str) -> EventLog:
-    """A new log, of this process."""
-    global _log
-    _log = EventLog(process)
-    return _log
+def role() -> str:
+    """What this process is."""
+    return ROLES[launch.init().rank]
 
 
 def mark(what: str) -> None:
-    """Write an event down."""
-    _log.mark(what)
-
-
-def mark_step() -> None:
-    """An optimizer's step, here."""
-    mark(TABLE_STEP if _log.process == "server" else DENSE_STEP)
+    """Write an event down, in whichever thread of the process it happens."""
+    _events.append(Event(role(), what, time.time()))
 
 
 def events() -> list[Event]:
     """All events of this process, for the master to collect."""
-    return _log.events
+    return _events
 
 
 def watch_trainer(model: HybridModel) -> None:
@@ -262,7 +242,7 @@ class PlainSGD(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> Any:
         """Update, and write down that it happens."""
-        mark_step()
+        mark(TABLE_STEP if role() == "server" else DENSE_STEP)
         return super().step(closure)
 
 
@@ -287,21 +267,19 @@ def main(options: Options) -> Result:
             f"take {len(ROLES)}"
         )
     training = options.training()
-    reference = one_process(training)
-    start(ROLES[rank.rank])
+    comparison = Comparison(training)
+    _events.clear()
     with _rpc(rank):  # the others wait at its end, and the master's calls reach them
         found = _direct(training) if rank.rank == MASTER else None
     trained, table, events = from_rank(MASTER, found)
     weights = {f"dense.{name}": value for name, value in trained[0].dense.items()}
     weights["table.weight"] = table
-    gap = tensor_gap(weights, reference.weights)
+    gap = tensor_gap(weights, comparison.one_process.weights)
     exchange, link = _exchange(training), trained[0].link
-    return compared(
+    comparison.versions.append(_version(trained, training))
+    return comparison.result(
         "hybrid of RPC and DDP",
-        rank,
-        f"{options.model}, rows of {options.hidden}",
-        reference,
-        [_version(trained, training)],
+        model=f"{options.model}, rows of {options.hidden}",
         notes=_notes(gap, table, exchange, link, events),
         facts=[Fact("the model after the last update", gap, tolerance=WEIGHT_TOLERANCE)],
         kind=Hybrid,

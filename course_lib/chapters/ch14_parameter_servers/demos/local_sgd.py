@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import averaged_bytes
-from course_lib.demos.shared.batch import Batch, loss_share, own_rows
-from course_lib.demos.shared.comparison import compared, follow, sum_over_ranks
+from course_lib.demos.shared.batch import own_rows
+from course_lib.demos.shared.comparison import Comparison, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.result import Fact, Result
-from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.trainee import OnOwnRows
+from course_lib.demos.shared.training import Training
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.data_parallel import LocalSGD
 from course_lib.trace import Total, Trace
@@ -53,21 +53,15 @@ class PlainTraining(Training):
         return torch.optim.SGD(parameters, lr=self.learning_rate)
 
 
-class Local(Trainee):
-    """The technique of scratch.data_parallel."""
+class Local(OnOwnRows):
+    """The technique of scratch.data_parallel, whose mean of weights is a mean of gradients too."""
 
     name = "average after each update"
 
     def __init__(self, training: PlainTraining, rank: launch.Rank, every: int) -> None:
         model = training.build(rank.device)
-        super().__init__(model, training.optimizer(model.parameters()))
+        super().__init__(model, training.optimizer(model.parameters()), model)
         self.rank, self.local = rank, LocalSGD(model, self.optimizer, every)
-
-    def backward(self, batch: Batch) -> Tensor:
-        """This rank's rows alone."""
-        share = loss_share(self.model, own_rows(batch, self.rank), batch)
-        (share * self.rank.world).backward()  # a mean of weights follows, a sum of shares is wanted
-        return share
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The mean over ranks, which the mean of their weights amounts to."""
@@ -93,26 +87,23 @@ def main(options: Options) -> Result:
     """
     rank, training, every = launch.init(), options.training(), options.every
     own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
-    reference = one_process(training, rank.device)
+    comparison = Comparison(training)
     size = sum(p.nbytes for p in training.build().parameters())
     several = rank.world > 1
     once = Trace(calls("all-reduce", int(several), size))
-    each = follow(Local(training, rank, 1), training, reference, once)
+    comparison.follow(Local(training, rank, 1), once)
     losses, sent = _seldom(training, rank, every)
     averages = training.steps // every if several else 0
     bytes_each, bytes_seldom = (averaged_bytes(size, rank.world, k) for k in (1, every))
-    return compared(
+    last = comparison.one_process.losses[-1]
+    return comparison.result(
         "local SGD",
-        rank,
-        options.model,
-        reference,
-        [each],
         notes=[
             f"  average after {every} updates: {sent.calls} x all-reduce, {sent.size_bytes:,} B in "
             f"{len(losses)} updates, as predicted",
             f"    a rank sends {bytes_seldom:,.0f} B an update, where an average each time sends "
             f"{bytes_each:,.0f}",
-            f"    loss of the last update {losses[-1]:.3f}, one process {reference.losses[-1]:.3f}",
+            f"    loss of the last update {losses[-1]:.3f}, one process {last:.3f}",
         ],
         facts=[Fact("all-reduces", sent, Total(averages, averages * size))],
         every=every,

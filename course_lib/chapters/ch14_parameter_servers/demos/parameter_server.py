@@ -27,16 +27,15 @@ from course_lib.chapters.ch14_parameter_servers.tables import (
     TableTraining,
     ngrams,
 )
-from course_lib.demos.shared.batch import Batch, loss_share, mean_loss, own_rows, rows_of
-from course_lib.demos.shared.comparison import Version, compared, follow
+from course_lib.demos.shared.batch import Batch, mean_loss, rows_of
+from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import OneProcess, one_process
+from course_lib.demos.shared.trainee import OnOwnRows, Trainee
 from course_lib.scratch.parameter_server import Messages
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.trace import SEND, Trace
@@ -135,21 +134,15 @@ class Served(Trainee):
         return {"rows": (self.server.table if self.serves else self.rows).nbytes}
 
 
-class AllReduced(Trainee):
+class AllReduced(OnOwnRows):
     """The whole table on every rank, each of which trains; DDP sums its dense gradient."""
 
     name = "torch: dense table, DDP"
 
     def __init__(self, training: TableTraining, rank: launch.Rank) -> None:
-        self.rank, self.table = rank, training.build(rank.device)
-        super().__init__(self.table, training.optimizer(self.table.parameters()))
-        self.ddp = DistributedDataParallel(self.table)
-
-    def backward(self, batch: Batch) -> Tensor:
-        """DDP on this rank's rows."""
-        loss = loss_share(self.ddp, own_rows(batch, self.rank), batch)
-        (loss * self.rank.world).backward()  # DDP takes the mean, the sum of shares is wanted
-        return loss
+        self.table = training.build(rank.device)
+        optimizer = training.optimizer(self.table.parameters())
+        super().__init__(self.table, optimizer, DistributedDataParallel(self.table))
 
     def stored(self) -> dict[str, int]:
         """Bytes of the whole table."""
@@ -176,12 +169,12 @@ def main(options: Options) -> Result:
             "beside them the table is all-reduced by all ranks, each with a sample or more: "
             f"take at least batch {rank.world}"
         )
-    reference = one_process(training, rank.device)
+    comparison = Comparison(training)
     exchanges = _exchanges(training, rank.world - options.servers, options.servers)
-    served = _served(training, rank, reference, exchanges, options.parts)
+    _serve(training, comparison, exchanges, options.parts)
     table_bytes = training.size[0] * VOCAB * 4
     told, stored = Trace(calls("all-reduce", 1, table_bytes)), {"rows": table_bytes}
-    all_reduced = follow(AllReduced(training, rank), training, reference, told, stored)
+    comparison.follow(AllReduced(training, rank), told, stored)
     staleness, loss = _asynchronous(training, rank, options)
     by_server = zip(*exchanges, strict=True)
     found: dict[str, Any] = {
@@ -190,29 +183,24 @@ def main(options: Options) -> Result:
         "all_reduced_bytes": sent_bytes("all-reduce", table_bytes, rank.world),
         "staleness": staleness,
         "asynchronous_loss": loss,
-        "in_step_loss": _loss(training, reference.weights["table.weight"].cpu()),
+        "in_step_loss": _loss(training, comparison.one_process.weights["table.weight"].cpu()),
     }
     rows = [sum(one.rows for one in each) for each in exchanges]
-    return compared(
+    return comparison.result(
         "parameter server",
-        rank,
-        options.model,
-        reference,
-        [served, all_reduced],
         notes=_notes(SimpleNamespace(**found), rows, training.size[0]),
         **found,
     )
 
 
-def _served(
+def _serve(
     training: TableTraining,
-    rank: launch.Rank,
-    reference: OneProcess,
+    comparison: Comparison,
     exchanges: list[list[RowExchange]],
     parts: str,
-) -> Version:
+) -> None:
     """The parameter server, in step, beside what it must send and store."""
-    servers = len(exchanges[0])
+    servers, rank = len(exchanges[0]), comparison.rank
     trainee = Served(training, rank, servers, parts)
     if trainee.serves:
         own = [each[rank.rank] for each in exchanges]
@@ -224,7 +212,7 @@ def _served(
         size = sum(one.pushed_bytes for one in own)
         stored = _drawn(training, rank.world - servers)[rank.rank - servers].numel()
     rows = {"rows": stored * VOCAB * 4}
-    return follow(trainee, training, reference, Trace(calls(SEND, count, size)), rows)
+    comparison.follow(trainee, Trace(calls(SEND, count, size)), rows)
 
 
 def _drawn(training: TableTraining, trainers: int) -> list[Tensor]:

@@ -415,19 +415,6 @@ def _expect_joined(found: dict[str, Any], place: Place) -> Rows:
 
 LAUNCHER = build(
     "launcher",
-    title="a launcher",
-    hints=(
-        "subprocess.Popen(command, env=…) starts a process and does not wait for it. Its poll() is "
-        "None while it runs, and its exit code afterwards.",
-        "The environment of a rank is the launcher's own, os.environ, and what the rank is told "
-        "besides. On node 2 of nodes of 8 ranks, local rank 3 is rank 19.",
-        "Ask all ranks in turn, every few hundredths of a second: while one still runs and none "
-        "has failed, go on. any() of a list of None, 0 and 3 is True because of the 3.",
-        "try: start and watch; finally: end_ranks(ranks). What has ended already is not hurt by "
-        "terminate().",
-        "end_ranks: terminate() all, then wait(timeout) for each until the grace is over; on "
-        "subprocess.TimeoutExpired kill() it and wait().",
-    ),
     steps=(
         compare_here("what a rank is told", ("rank_environment",), _environment),
         compare("starting all of them", ("launch_ranks",), _starts, _expect_started, _ALONE),

@@ -453,17 +453,6 @@ def _reshard(parts: SimpleNamespace) -> Callable[[], object]:
 
 RESHARD = build(
     "reshard",
-    title="a checkpoint in shards",
-    hints=(
-        "write_whole: write all of the data to another name in the same folder, flush, os.fsync, "
-        "close; then os.replace gives it its name in one instant.",
-        "save_shard: every rank writes its own file. What proves to rank 0 that all of them are "
-        "on the disk? dist.all_gather_object, which it also needs for the manifest's entries.",
-        "load_shard: in the state as a whole this rank wants columns start to stop, and writer w "
-        "has first to last. They overlap if first < stop and start < last.",
-        "Of a writer's shard this rank takes columns max(first, start) - first to min(last, stop) "
-        "- first; torch.cat(…, dim=1) puts them together.",
-    ),
     steps=(
         compare(
             "a file that is whole or not there",

@@ -31,13 +31,13 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, rows_of
-from course_lib.demos.shared.comparison import Version, compared, sum_over_ranks
+from course_lib.demos.shared.comparison import Comparison, Version, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.prediction import FP32
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import flat_gradient
 from course_lib.scratch import recovery
 from course_lib.scratch.gpt import GPT
@@ -223,22 +223,14 @@ def main(options: Options) -> Result:
     savers = _ranks("save_ranks", options.save_ranks, rank.world)
     loaders = _ranks("load_ranks", options.load_ranks, rank.world)
     groups = dist.new_group(range(savers)), dist.new_group(range(loaders))
-    reference = one_process(training, rank.device)
-    versions, notes = [], []
+    comparison, notes = Comparison(training), []
     with _folder(options.folder) as folder:
         for kind in KINDS:
             place = folder / kind.__name__.lower()
             version, note = _follow(kind, training, options, groups, place)
-            versions.append(version)
+            comparison.versions.append(version)
             notes.append(note)
-    return compared(
-        f"checkpoint saved by {savers} and loaded by {loaders}",
-        rank,
-        options.model,
-        reference,
-        versions,
-        notes=notes,
-    )
+    return comparison.result(f"checkpoint saved by {savers} and loaded by {loaders}", notes=notes)
 
 
 def _follow(

@@ -161,17 +161,6 @@ def _real(parts: SimpleNamespace) -> None:
 
 DIVERGENCE = build(
     "divergence",
-    title="the first divergence",
-    hints=(
-        "For each rank a dict from collective_seq_id to what was called. Then go through the "
-        "numbers, from the first that all records have to the last that any has.",
-        "dict.get(number) is None for a rank that did not come: that is a camp as well.",
-        "Group the ranks by what they called: a dict from the call to a list of ranks. One group: "
-        "go on. Lists can't be keys of a dict; tuple(…) or str(…) of them can.",
-        "profiling_name is 'gloo:all_reduce' or 'nccl:all_reduce'. Sizes and types count, except "
-        "in operations of ANY_SIZE.",
-        "The largest group is right if no other is as large; otherwise nobody is odd: ().",
-    ),
     steps=(
         _step("another collective", _another),
         _step("another size or type", _sizes),

@@ -104,17 +104,6 @@ def _without(name: str, text: str) -> str:
 
 IBSTAT = build(
     "ibstat",
-    title="an ibstat parser",
-    hints=(
-        "Go through the lines. A line that begins with CA names the device of all ports below it, "
-        "until the next one. What does a port begin with?",
-        "line.strip().partition(': ') gives a field's name and its value. 'State' and 'Physical "
-        "state' are two fields.",
-        "A port is complete when the next one, the next device or the end of the text comes. Only "
-        "then make the Port, and only then can you tell which field is missing.",
-        "Every line of a device is further in. What begins at the left edge and is no CA is an "
-        "error that ibstat printed; float('fast') is a ValueError that shows 'fast'.",
-    ),
     steps=(
         *(compare_here(title, ("ibstat",), partial(_read, _TEXTS[title])) for title in _TEXTS),
         compare_here("what it can't read", ("ibstat",), _unreadable),

@@ -147,14 +147,6 @@ def _prepared(parts: SimpleNamespace) -> Any:
 
 CLAIMS = build(
     "claims",
-    title="an audit of a run",
-    hints=(
-        "How many FLOP are 6 N D, and how many GPU-seconds are the hours?",
-        "JudgedRun(flop_per_s, utilisation, verdict, source): the rate of one GPU, and that over "
-        "its dense peak.",
-        "Above `most` it is impossible, below `least` it is poor; on a limit it is plausible.",
-        "`if not source: raise ValueError(…)`, and the same for each number that is 0 or below.",
-    ),
     steps=(
         compare_here("rate and utilisation", ("audit_run",), _rates),
         compare_here("the verdict", ("audit_run",), _verdicts),

@@ -280,20 +280,6 @@ def _shared_rate(parts: SimpleNamespace) -> Callable[[], object]:
 
 SHARED_RATE = build(
     "shared_rate",
-    title="streams that share a processor",
-    hints=(
-        "rates: let all rates grow from 0 together, each as fast as its weight. What stops them "
-        "first: a task at full speed, or a resource that is used up?",
-        "The next stop: the smallest of (1 - rate) / weight over the tasks that still grow, and of "
-        "(1 - used) / (the sum of weight times demand of those that grow) over the resources. "
-        "Whoever is stopped there drops out; go on with the others.",
-        "shared_timeline: keep the work that is left of each task. The first unfinished task of "
-        "each stream runs, if all of its `after` have ended. Until when does no rate change?",
-        "The next moment is the smallest of left / rate. Give each running task a Span, take "
-        "rate times the time off its work, and drop what is left to rounding: 1e-9 of the work.",
-        "ideal_s: the same run with all rates 1. Nothing can run, and something is left: "
-        "ValueError.",
-    ),
     steps=(
         _of_rates("equal parts", *_EQUAL),
         _of_rates("weights, and full speed", *_WEIGHTED, *_random_rates()),

@@ -1,17 +1,13 @@
 """What the tools do by themselves: which setting wins, and which ranks are a group along an axis.
 
-What is in force was tried with accelerate 1.15, DeepSpeed 0.19.8 and torch 2.13 on a CPU; functions
-here repeat it where the packages are installed. `theory.network.mesh.groups` computes the groups
+What is in force was tried with accelerate 1.15, DeepSpeed 0.19.8 and torch 2.13 on a CPU; tests
+repeat it where the packages are installed. `theory.network.mesh.groups` computes the groups
 from strides. The axes, from inside to outside, are tp, cp, dp, pp: Megatron-core's own default,
 "tp-cp-ep-dp-pp" (parallel_state.py).
 """
 
-import os
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -87,50 +83,8 @@ def table() -> str:
     return _TABLE.rstrip()
 
 
-def accelerate_says(outside: dict[str, str], **code: Any) -> Any:
-    """accelerate's Accelerator, made with these arguments where its launcher set these variables.
-
-    `accelerate launch --mixed_precision no` sets ACCELERATE_MIXED_PRECISION=no.
-    """
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, GradientState
-
-    with _environment(outside):
-        AcceleratorState._reset_state(reset_partial_state=True)
-        GradientState._reset_state()
-        return Accelerator(cpu=True, **code)
-
-
-def deepspeed_says(**config: Any) -> Any:
-    """DeepSpeed's reading of a configuration, on one rank; AssertionError where it refuses."""
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    return DeepSpeedConfig(config)
-
-
-@contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 Groups = tuple[tuple[int, ...], ...]
 AXES = ("tp", "cp", "dp", "pp")
-
-
-def by_megatron(layout: Layout, axis: str) -> Groups:
-    """Groups as Megatron-core would make them; ImportError where it is not installed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of packages for GPUs that are not installed
-        from megatron.core.parallel_state import RankGenerator
-    sizes = {name: getattr(layout, name) for name in AXES}
-    found = RankGenerator(**sizes, ep=1, order="tp-cp-ep-dp-pp").get_ranks(axis)
-    return tuple(map(tuple, found))
 
 
 def by_device_mesh(layout: Layout, axis: str) -> Groups:

@@ -1,1 +1,0 @@
-"""Pipeline parallelism: program, versions, and stages that sleep."""

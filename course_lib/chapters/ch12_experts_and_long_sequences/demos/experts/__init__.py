@@ -1,1 +1,0 @@
-"""Expert parallelism: program, training and versions."""

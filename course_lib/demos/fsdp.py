@@ -1,0 +1,233 @@
+"""Fully sharded data parallelism: mini-FSDP beside `fully_shard` (FSDP2).
+
+Both train the same GPT as one process: equal losses and gradients, as many collectives and bytes as
+the theory says, and 1/n of weights, gradients and optimizer states on each rank.
+Run it with `course demo fsdp --ranks 2`, or under torchrun.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from course_lib import launch, mine
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Comparison
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts
+from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.sharding import fsdp, without_memory
+from course_lib.demos.shared.trainee import OnOwnRows
+from course_lib.demos.shared.training import gradients_of
+from course_lib.measure.peak import tensor_bytes
+from course_lib.scratch.deferred_init import defer
+from course_lib.scratch.flat_parameter import clip_shards
+from course_lib.scratch.fsdp import Hooked
+from course_lib.scratch.gpt import GPT
+from course_lib.scratch.yafsdp import YaFSDP
+from course_lib.trace import Trace
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
+# and it is one process in fp32 that bf16 is compared with. Seen: 0.6 % and 2 %.
+TOLERANCES = {"fp32": (LOSS_TOLERANCE, GRADIENT_TOLERANCE), "bf16": (0.03, 0.06)}
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    precision: str = option(
+        "fp32", "fp32 or bf16, in which units are gathered and computed", among=DTYPES
+    )
+    reshard: bool = option(True, "free a layer after its forward pass and gather it again")
+    prefetch: bool = option(True, "fetch the next layer while one computes")
+    clip: float = option(0.0, "limit of the gradient's norm; 0 for none", least=0)
+    meta: bool = option(False, "build the model without memory and fill only the shards")
+    parts: str = whose_parts()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parts == "mine" and self.meta:
+            raise ValueError("meta fills the shards of the course's own units: leave parts course")
+
+
+class Sharded(OnOwnRows):
+    """What the versions share: clipping, and bytes of the shards."""
+
+    def __init__(self, options: Options, model: GPT, shards: Iterable[nn.Parameter]) -> None:
+        self.max_norm, self.shards = options.clip, list(shards)
+        super().__init__(model, options.training().optimizer(self.shards), model)
+
+    def update(self) -> None:
+        """Clip, if that was asked for, and one step of the optimizer."""
+        if self.max_norm:
+            self.clip()
+        super().update()
+
+    def clip(self) -> None:
+        """Clip by the norm of the whole gradient."""
+        clip_shards(self.shards, self.max_norm)
+
+    def stored(self) -> dict[str, int]:
+        """Bytes of this rank's shards, their gradients and their states."""
+        states = [
+            value
+            for state in self.optimizer.state.values()
+            for name, value in state.items()
+            if name != "step"
+        ]
+        return {
+            "weights": tensor_bytes(self.shards),
+            "gradients": tensor_bytes(p.grad for p in self.shards if p.grad is not None),
+            "optimizer": tensor_bytes(states),
+        }
+
+
+Kind = Callable[[Options, launch.Rank], Sharded]  # one of the classes below
+
+
+class MiniFSDP(Sharded):
+    """scratch/fsdp/mini.py; the learner's, where `parts` is "mine" and it is built."""
+
+    def __init__(self, options: Options, rank: launch.Rank) -> None:
+        self.name = f"mini-FSDP{with_yours(options.parts, 'FSDPUnit', 'FSDP')}"
+        model, weights = first_model(options, rank)
+        self.fsdp: Hooked = mine.get("FSDP", options.parts)(
+            model,
+            list(model.blocks),
+            device=rank.device,
+            reshard=options.reshard,
+            prefetch=options.prefetch,
+            dtype=DTYPES[options.precision],
+            weights=weights,
+        )
+        super().__init__(options, model, self.fsdp.shards)
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The shards of all ranks, joined."""
+        return self.fsdp.gathered(gradients=True)
+
+
+class Ya(Sharded):
+    """scratch/fsdp/yafsdp.py."""
+
+    name = "YaFSDP"
+
+    def __init__(self, options: Options, rank: launch.Rank) -> None:
+        model, weights = first_model(options, rank)
+        self.yafsdp = YaFSDP(
+            model,
+            [model.embedding, model.positions, *model.blocks, model.norm, model.head],
+            device=rank.device,
+            dtype=DTYPES[options.precision],
+            weights=weights,
+        )
+        super().__init__(options, model, self.yafsdp.shards)
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The shards of all ranks, joined."""
+        return self.yafsdp.gathered(gradients=True)
+
+    def stored(self) -> dict[str, int]:
+        """Bytes of the shards, and of the buffers."""
+        gradients = self.yafsdp.gradients.pair
+        wide = [] if self.yafsdp.wide is None else [self.yafsdp.wide]
+        return super().stored() | {
+            "weight buffers": tensor_bytes(self.yafsdp.weights.pair),
+            "gradient buffers": tensor_bytes([*gradients, *wide]),
+        }
+
+
+class FullyShard(Sharded):
+    """torch's FSDP2."""
+
+    name = "fully_shard"
+
+    def __init__(self, options: Options, rank: launch.Rank) -> None:
+        model, weights = first_model(options, rank)
+        names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        mesh = init_device_mesh(rank.device.type, (rank.world,))
+        policy = MixedPrecisionPolicy()
+        if options.precision != "fp32":
+            policy = MixedPrecisionPolicy(DTYPES[options.precision], torch.float32)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=options.reshard)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        if options.prefetch:  # torch itself fetches ahead in backward only
+            blocks = [cast(FSDPModule, block) for block in model.blocks]
+            for one, following in itertools.pairwise(blocks):
+                one.set_modules_to_forward_prefetch([following])
+        if weights:
+            whole = ((names[p], value) for p, value in weights if p in names)
+            _fill(model, whole, rank)
+        super().__init__(options, model, model.parameters())
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The shards of all ranks, joined."""
+        named = gradients_of(self.model).items()
+        return {name: cast(DTensor, gradient).full_tensor() for name, gradient in named}
+
+    def clip(self) -> None:
+        """Clip by torch's own function."""
+        nn.utils.clip_grad_norm_(self.shards, self.max_norm)
+
+
+def _fill(model: GPT, weights: Iterable[tuple[str, Tensor]], rank: launch.Rank) -> None:
+    """Cut whole weights as `fully_shard` has cut the model: along the first dimension."""
+    model.to_empty(device=rank.device)
+    shards = dict(model.named_parameters())
+    for name, value in weights:
+        rows = -(-len(value) // rank.world)
+        cast(DTensor, shards[name]).to_local().data.copy_(value[rank.rank * rows :][:rows])
+
+
+class Whole(Sharded):
+    """Not sharded, and gradients not exchanged: what the model itself needs on this rank's rows."""
+
+    name = "not sharded"
+
+    def __init__(self, options: Options, rank: launch.Rank) -> None:
+        model = options.training().build(rank.device)
+        super().__init__(options, model, model.parameters())
+
+
+def first_model(
+    options: Options, rank: launch.Rank
+) -> tuple[GPT, Iterable[tuple[Tensor, Tensor]] | None]:
+    """The model with its first weights; or on meta, and its weights one at a time."""
+    training = options.training()
+    if not options.meta:
+        return training.build(rank.device), None
+    deferred = defer(lambda: training.build("meta"))
+    return deferred.model, deferred.replay()
+
+
+def main(options: Options) -> Result:
+    """Train both versions; every rank returns what it did, beside one process and the theory."""
+    rank, training = launch.init(), options.training()
+    comparison = Comparison(training, clip=options.clip)
+    # Clipping sums one norm, and torch's that of each tensor.
+    norms = len(list(without_memory(training).parameters()))
+    kinds: tuple[tuple[Kind, int], ...] = ((MiniFSDP, 1), (FullyShard, norms))
+    padding = []
+    for kind, clipped in kinds:
+        sharding = fsdp(
+            training, rank.world, options.precision, options.reshard, by_tensor=kind is FullyShard
+        )
+        told = sharding.told()
+        if options.clip and rank.world > 1:
+            told = Trace([*told, *calls("all-reduce", 1, 4 * clipped)])
+        comparison.follow(kind(options, rank), told, sharding.stored(rank.rank))
+        padding.append([more for _, _, more in sharding.units().values()])
+    note = (
+        "padding, in parameters: {} a layer and {} in the root of mini-FSDP, {} and {} of "
+        "fully_shard"
+    ).format(*padding[0], *padding[1])
+    return comparison.result("FSDP", notes=[note], tolerances=TOLERANCES[options.precision])

@@ -1,1 +1,0 @@
-"""ZeRO: program and versions; step_memory uses the versions as well."""
