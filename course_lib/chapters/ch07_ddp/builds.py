@@ -135,24 +135,27 @@ def _two_passes(parts: SimpleNamespace, *_: Any) -> Any:
 
 
 def _with_no_sync(parts: SimpleNamespace, *_: Any) -> Any:
-    """Two passes of which the first is quiet, and one after an error in no_sync."""
+    """Two passes, the first of which is quiet; one after an error in no_sync, if it is raised."""
     ddp = _wrapped(parts, _FIRST_BYTES)
     with ddp.no_sync():
         quiet = _passed(ddp, 0)
     behind = _passed(ddp, 1, anew=False)
-    with suppress(ZeroDivisionError), ddp.no_sync():
-        raise ZeroDivisionError
-    return quiet, behind, _passed(ddp, 2)
+    swallowed = False
+    with suppress(ZeroDivisionError):
+        with ddp.no_sync():
+            raise ZeroDivisionError
+        swallowed = True
+    return quiet, behind, _passed(ddp, 2), swallowed
 
 
-def _one_leaves_out(parts: SimpleNamespace, *_: Any) -> tuple[str, str]:
+def _one_leaves_out(parts: SimpleNamespace, cap: int) -> tuple[str, str]:
     """What is raised where rank 1 leaves a branch out: its kind and words, "" for nothing.
 
     No rank waits for another.
     """
     rank, nothing = dist.get_rank(), SimpleNamespace(wait=lambda: None)
     model = _models.Branches(seed=rank)
-    ddp = parts.DDP(model, _CAP_BYTES, _CAP_BYTES, all_reduce=lambda _: nothing)
+    ddp = parts.DDP(model, cap, cap, all_reduce=lambda _: nothing)
     try:
         ddp(_models.rows(0, 0), _BOTH[:1] if rank else _BOTH).backward()
     except RuntimeError as error:  # or a kind of it
@@ -290,7 +293,8 @@ def _full(where: str, buckets: list[set[str]], number: int, ready: set[str]) -> 
 
 
 def _quiet(seen: Any, at: Place) -> Rows:
-    (_, quiet), (added, one), (after, other) = seen
+    (_, quiet), (added, one), (after, other), swallowed = seen
+    yield Never(swallowed, "an error inside no_sync() does not come out of it")
     calls = len(quiet.calls)
     yield Never(calls, f"a backward pass inside no_sync() sends {calls} times")
     where = ", after no_sync() and a pass behind it: "
@@ -301,18 +305,21 @@ def _quiet(seen: Any, at: Place) -> Rows:
         yield Sends(log, _exchange(_FIRST_BYTES), f"behind no_sync() {_SENT_ONCE}")
 
 
-def _told(said: tuple[str, str], at: Place) -> Rows:
-    kind, words = said
-    if not at.rank:
-        yield Never(kind, f" uses every parameter, and backward() raises {kind}: {words}")
-        return
-    why = " does not use the layer `right`, and "
-    raises = f"backward() raises {kind or 'nothing'}, expected a RuntimeError"
-    yield Never(kind != "RuntimeError", why + raises)
-    for key in ("left.weight", "ends.bias"):
-        yield Never(key in words, f"{why}the error names {key} as well: {words}")
-    for key in ("right.weight", "right.bias"):
-        yield Never(key not in words, f"{why}the error does not name {key}: {words}")
+def _told(said: list[tuple[str, str]], at: Place) -> Rows:
+    """Where the branch is a whole bucket, and where it is a part of the only one."""
+    for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
+        if not at.rank:
+            yield Never(
+                kind, f"{where} uses every parameter, and backward() raises {kind}: {words}"
+            )
+            continue
+        why = f"{where} does not use the layer `right`, and "
+        raises = f"backward() raises {kind or 'nothing'}, expected a RuntimeError"
+        yield Never(kind != "RuntimeError", why + raises)
+        for key in ("left.weight", "ends.bias"):
+            yield Never(key in words, f"{why}the error names {key} as well: {words}")
+        for key in ("right.weight", "right.bias"):
+            yield Never(key not in words, f"{why}the error does not name {key}: {words}")
 
 
 def _finds_unused(found: Any, at: Place) -> Rows:
@@ -353,7 +360,12 @@ DDP = build(
         in_turn(
             "unused parameters",
             ("DDP._treat_unused",),
-            compare("", (), _one_leaves_out, _told),
+            compare(
+                "",
+                (),
+                lambda parts, *_: [_one_leaves_out(parts, cap) for cap in (_CAP_BYTES, 2**20)],
+                _told,
+            ),
             compare("", (), _leave_out, _finds_unused),
         ),
         compare("on the ring of 6.11", ("DDP",), _on_a_ring, _ring, (Case(ranks=3),)),

@@ -92,6 +92,7 @@ def _life(parts: SimpleNamespace, group: Any) -> Rows:
     kept = any(one() is not None for one in alive)
     yield Never(kept, "the unit keeps the parameters that it was given, whole")
     yield Never(unit.shard.dtype != torch.float32, "the shard is not in fp32")
+    yield Never(unit.gradient is not None, "before the first pass `gradient` is not None")
     yield _of_size(unit, size)
     yield _takes(unit, "before the first gather", 0)
     if not _all_agree(unit.shard.numel() == len(right)):
@@ -136,6 +137,13 @@ def _life(parts: SimpleNamespace, group: Any) -> Rows:
     early = start.called and not start.return_value.method_calls
     yield Never(early, "free takes memory away that an all-gather is still filling")
     yield _takes(unit, "when freed on its way", 0)
+    half = kind(_parameters(), cpu, group, torch.bfloat16)
+    in_bf16 = half.whole.dtype == torch.bfloat16 and half.shard.dtype == torch.float32
+    yield Never(not in_bf16, "with dtype bf16, whole wants bf16 and the shard stays fp32")
+    with _traffic.followed_traffic() as traffic:
+        half.gather()
+    yield from _views(_copied(half.views(half.whole)), flat.bfloat16(), "views in bf16")
+    yield Sends(traffic.log, _gathered(ranks, 2 * size), "it is gathered in bf16")
 
 
 def _of_size(unit: Any, size: int) -> Never:
@@ -200,7 +208,11 @@ def _reductions(kind: Any, group: Any) -> Rows:
     each = [torch.stack([_laid(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
     unit = kind(_parameters(), cpu, group, torch.bfloat16)
     unit.finish_reduction()
-    changed, kept, view = False, False, False
+    one = kind({"": nn.Parameter(torch.ones(12))}, cpu, group, torch.float32)
+    alone = torch.ones(12)  # as long as its vector, which needs no padding
+    for gradient in (alone, torch.ones(12)):
+        one.add_gradients([gradient])
+    changed, kept, view = not alone.equal(torch.ones(12)), False, False
     waits, reduced = 0, list[Any]()
     words = ("", ", added to another", ", after a reduction")
     mistakes: tuple[dict[str, Any], ...] = (

@@ -1,44 +1,123 @@
 """ZeRO as the check must refuse it, as patches of the course's own, and other right ones."""
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
 from course_lib.scratch import wire
-from course_lib.scratch.zero import Unit, Zero, clip
-from tests.checking.builds.patches import patched, versions
+from course_lib.scratch.ddp import after_backward
+from course_lib.scratch.zero import Unit, Zero, clip, flatten, units_of, views
+from tests.checking.builds.patches import versions
 
 
-def norms_of_ranks(zero, limit):
-    """Right in another form: one number from each rank, gathered; returns a number."""
+class InPlace:
+    """Right: it adds the gradients of micro-batches up in place, and gathers by messages' views."""
+
+    def __init__(self, parameters, ranks, place=None):
+        self.parameters, self.ranks = list(parameters), ranks
+        self.whole = flatten(self.parameters, self.ranks)
+        for parameter, view in views(self.whole, self.parameters):
+            parameter.data = view
+        self.own = self.part()
+        self.master = nn.Parameter(self.own.float())
+        self.gradient = None
+
+    def part(self):
+        size, rank = len(self.whole) // self.ranks, dist.get_rank()
+        return self.whole[rank * size : (rank + 1) * size]
+
+    def reduce(self):
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        vector = flatten(gradients, self.ranks)
+        part = wire.reduce_scatter(vector)
+        if self.gradient is None:
+            self.gradient = torch.zeros_like(part)
+        self.gradient += part
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def publish(self):
+        with torch.no_grad():
+            self.own.copy_(self.master)
+            self.whole.copy_(wire.all_gather(self.own))
+
+
+class Missing:
+    """Right: it asks each unit how many gradients are missing."""
+
+    unit = InPlace
+
+    def __init__(self, model, layers, optimizer, stage=1):
+        self.ranks = dist.get_world_size()
+        units = units_of(model, layers)
+        self.units = {module: self.unit(parameters, self.ranks) for module, parameters in units}
+        self.order = [self.units[m] for m in sorted(reversed(self.units), key=lambda m: m is model)]
+        self.optimizer = optimizer([unit.master for unit in self.units.values()])
+        self.next, self.stage = None, stage
+        if stage == 2:
+            for unit in self.order:
+                for parameter in unit.parameters:
+                    parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def _arrived(self, _):
+        if self.next is None:
+            self.next = 0
+            after_backward(self._finish)
+        while self.next < len(self.order):
+            if any(p.grad is None for p in self.order[self.next].parameters):
+                return
+            self.order[self.next].reduce()
+            self.next += 1
+
+    def _finish(self):
+        for unit in self.order[self.next :]:
+            unit.reduce()
+        self.next = None
+
+    def reduce(self):
+        if self.stage == 1:
+            for unit in self.units.values():
+                if unit.gradient is None:
+                    unit.reduce()
+
+    def step(self):
+        self.reduce()
+        for unit in self.units.values():
+            unit.master.grad = unit.gradient.float()
+        self.optimizer.step()
+        for unit in self.units.values():
+            unit.gradient = unit.master.grad = None
+            unit.publish()
+
+
+def total_clip(zero, limit):
+    """Right: a square for each unit, all of them summed over ranks at once."""
     zero.reduce()
-    parts = [unit.gradient for unit in zero.order]
-    own = sum(float(part.square().sum()) for part in parts) ** 0.5
-    norm = wire.all_gather(parts[0].new_tensor([own])).norm()
+    parts = [unit.gradient for unit in zero.units.values()]
+    squares = torch.stack([part.double().square().sum() for part in parts])
+    dist.all_reduce(squares)
+    norm = squares.sum().sqrt()
     for part in parts:
         part *= min(1.0, limit / max(float(norm), 1e-6))
     return float(norm)
 
 
-norms_of_ranks.__name__ = "clip"
-_IN_PLACE = patched(
-    Unit,
-    "self.whole.chunk(self.ranks)[dist.get_rank() % self.ranks]",
-    "self.whole.view(self.ranks, -1)[dist.get_rank()]",
-    "self.gradient + part",
-    "self.gradient.add_(part)",
-    "wire.start_all_gather(self.whole, self.own).wait()",
-    "self.whole.copy_(wire.all_gather(self.own))",
-)
-_COUNTING = patched(
-    Zero,
-    "self.waiting = list(self.order)",
-    "self.waiting, self.begun = [], 0",
-    "while self.waiting and self.waiting[0].is_complete():\n    self.waiting.pop(0).reduce()",
-    "while self.begun < len(self.order) and self.order[self.begun].is_complete():\n"
-    "    self.order[self.begun].reduce()\n"
-    "    self.begun += 1",
-    "self.reduce_waiting()",
-    "for unit in self.order[self.begun :]:\n    unit.reduce()",
-)
-_COUNTING.unit = _IN_PLACE
-RIGHT = [("in place, counting, norms gathered", [_IN_PLACE, _COUNTING, norms_of_ranks])]
+def norms_of_ranks(zero, limit):
+    """One number from each rank, gathered."""
+    zero.reduce()
+    own = torch.cat([unit.gradient for unit in zero.order]).norm()
+    norm = wire.all_gather(own.reshape(1)).norm()
+    for unit in zero.order:
+        unit.gradient *= (limit / norm).clamp(max=1)
+    return norm
+
+
+InPlace.__name__, Missing.__name__ = "Unit", "Zero"
+total_clip.__name__ = norms_of_ranks.__name__ = "clip"
+RIGHT = [
+    ("adds up in place", [InPlace, Missing, total_clip]),
+    ("gathers a norm from each rank", [InPlace, Missing, norms_of_ranks]),
+]
 _UNITS = r"""
     zeros behind all others
     - flatten(gradients, self.ranks)

@@ -1,33 +1,129 @@
-"""FSDPs that the check must refuse, as patches of the course's own, and another right one."""
+"""FSDPs that the check must refuse, as patches of the course's own, and other right ones."""
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.scratch import wire
 from course_lib.scratch.fsdp import FSDP, FSDPUnit
 from tests.checking.builds.patches import patched, versions
 
 
+class Flat:
+    """Right: one flat tensor, in another form than the course's."""
+
+    def __init__(self, parameters, device, group=None, dtype=torch.float32):
+        self.group, self.rank = group, dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+        self.shapes = {name: p.shape for name, p in parameters.items()}
+        flat = torch.cat([p.detach().flatten() for p in parameters.values()])
+        self.size = len(flat) + -len(flat) % self.ranks
+        padded = nn.functional.pad(flat, (0, self.size - len(flat)))
+        own = padded.view(self.ranks, -1)[self.rank].clone()
+        self.shard = nn.Parameter(own.to(device))
+        self.whole = torch.empty(self.size, dtype=dtype, device=device)
+        self.whole.untyped_storage().resize_(0)
+        self.gradient = self.gathering = self.reduction = None
+
+    def views(self, whole):
+        found, start = {}, 0
+        for name, shape in self.shapes.items():
+            found[name] = whole[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+        return found
+
+    def start_gather(self):
+        if self.whole.untyped_storage().nbytes():
+            return
+        self.whole.untyped_storage().resize_(self.whole.nbytes)
+        own = self.shard.detach().to(self.whole.dtype)
+        self.gathering = wire.start_all_gather(self.whole, own, self.group)
+
+    def gather(self):
+        self.start_gather()
+        if self.gathering is not None:
+            self.gathering.wait()
+        self.gathering = None
+
+    def free(self):
+        if self.gathering is not None:
+            self.gathering.wait()
+            self.gathering = None
+        self.whole.untyped_storage().resize_(0)
+
+    def add_gradients(self, gradients):
+        flat = torch.cat([g.flatten().float() for g in gradients])
+        flat = nn.functional.pad(flat, (0, self.size - len(flat)))
+        self.gradient = flat if self.gradient is None else self.gradient + flat
+
+    def start_reduction(self):
+        part = torch.empty_like(self.shard).detach()
+        self.sent = self.gradient / self.ranks
+        self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
+        self.gradient = None
+
+    def finish_reduction(self):
+        if self.reduction is None:
+            return
+        part, work = self.reduction
+        work.wait()
+        self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
+        self.reduction = self.sent = None
+
+
+class Lists(Flat):
+    """Right: torch's own calls, a list of parts, and the mean taken at the end."""
+
+    def start_gather(self):
+        if not self.whole.untyped_storage().nbytes():
+            self.whole.untyped_storage().resize_(self.whole.nbytes)
+            parts = list(self.whole.chunk(self.ranks))
+            own = self.shard.detach().to(self.whole.dtype)
+            self.gathering = dist.all_gather(parts, own, group=self.group, async_op=True)
+
+    def start_reduction(self):
+        part = torch.empty_like(self.shard).detach()
+        pieces = [piece.contiguous() for piece in self.gradient.chunk(self.ranks)]
+        work = dist.reduce_scatter(part, pieces, group=self.group, async_op=True)
+        self.reduction, self.gradient = (part, work), None
+
+    def finish_reduction(self):
+        if self.reduction:
+            self.reduction[1].wait()
+            part = self.reduction[0] / self.ranks
+            if self.shard.grad is not None:
+                part += self.shard.grad
+            self.shard.grad, self.reduction = part, None
+
+
 def _with_unit(unit):
+    unit.__name__ = "FSDPUnit"
     whole = patched(FSDP)
     whole.unit = unit
     return [unit, whole]
 
 
-_LISTS = patched(
-    FSDPUnit,
-    "self.gathering = self.flat.start_gather(self.whole)",
-    "parts = list(self.whole.chunk(self.flat.ranks))\n"
-    "own = self.shard.detach().to(self.whole.dtype)\n"
-    "self.gathering = dist.all_gather(parts, own, self.group, async_op=True)",
-    "self.reduction = Reduction(self.flat, self.gradient)",
-    "self.part = torch.empty_like(self.shard).detach()\n"
-    "pieces = [piece.clone() for piece in self.gradient.chunk(self.flat.ranks)]\n"
-    "self.reduction = dist.reduce_scatter(self.part, pieces, group=self.group, async_op=True)",
-    "self.reduction.finish()",
-    "self.reduction.wait()\n"
-    "self.part /= self.flat.ranks\n"
-    "self.shard.grad = self.part + (0 if self.shard.grad is None else self.shard.grad)\n"
-    "self.part = None",
-)
-RIGHT = [("torch's own calls", _with_unit(_LISTS))]
+RIGHT = [("another form", _with_unit(Flat)), ("torch's own calls", _with_unit(Lists))]
 _UNITS = r"""
+    a gradient before the first pass
+    - self.gradient: Tensor | None = None
+    + self.gradient = self.shard.detach().new_zeros(self.flat.size)
+    ? 1 before the first pass `gradient` is not None
+    gathers in fp32
+    - self.gathering = self.flat.start_gather(self.whole)
+    + self.wide = torch.empty(self.flat.size)
+    + self.gathering = self.flat.start_gather(self.wide)
+    - self.gathering.wait()
+    + self.gathering.wait()
+    + self.whole.copy_(self.wide)
+    ? 1 rank 0 .*sends more bytes by all-gather.*gathered in bf16
+    a gradient as the sum
+    - if self.gradient is None:
+    + if self.gradient is None and len(gradients) == 1:
+    +     self.gradient = gradients[0].float().flatten()
+    +     return
+    + if self.gradient is None:
+    ? 2 has changed the gradients
     the parameters as well
     - self.group = group
     + self.group, self.parameters = group, dict(parameters)
@@ -75,7 +171,8 @@ _UNITS = r"""
     ? 2 bytes stay beside shards
     frees under a gather
     + from course_lib.scratch import wire
-    + self.gathering = wire.start_all_gather(self.whole, self.shard.detach(), self.group)
+    + own = self.shard.detach().to(self.whole.dtype)
+    + self.gathering = wire.start_all_gather(self.whole, own, self.group)
     - self.gather()
     + self.gathering = None
     ? 1 still filling

@@ -77,6 +77,9 @@ g sums twice at once
 g in fp32
 + all_reduce(x.float(), group)
 ? 1 in bfloat16: the result of g is of torch.float32
+g only where gradients are asked for
++ all_reduce(x, group) if x.requires_grad else x.clone()
+? 1 the result of g where nothing asks for gradients is what this rank alone has
 """
 _COLUMN = """
 columns cut as rows

@@ -66,6 +66,9 @@ _DISPATCHES = """
     counts of 16 bits
     + wire.all_gather(own.short(), self.group)
     ? 2 Invalid scalar type
+    counts of 8 bits
+    + wire.all_gather(own.to(torch.uint8), self.group)
+    ? 2 40,000 tokens: the table of counts
     in the order of the tokens
     - by_expert(chosen, kept[self.rank])
     + by_expert(chosen, kept[self.rank]).sort().values

@@ -77,6 +77,15 @@ _MERGES = """
     not in place
     + out = out * (lse - both).exp() + block_out * (block_lse - both).exp()
     ? 2 what it was before: change it in place
+    infinity from itself
+    - both = torch.logaddexp(lse, block_lse)
+    + both = block_lse + torch.nn.functional.softplus(lse - block_lse)
+    ? 2 a block with an lse of -inf adds nothing: `out` after merge has numbers that are not finite
+    half of a block
+    + if bool(block_lse.isinf().all()):
+    +     return
+    + both = block_lse + torch.nn.functional.softplus(lse - block_lse)
+    ? 2 half of the queries see nothing of a block: `out` after merge has numbers that are not
     lse forgotten
     - lse.copy_(both)
     ? 2 `lse` is what it was before

@@ -77,12 +77,13 @@ def _given(case: End, rank: int) -> Any:
 
 def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
     function = parts.Copy if case.name == "f" else parts.Sum
-    given = _given(case, dist.get_rank())
-    yield from _watched.both_passes(function, *given, group, f"{case.name}'s")
+    x, upstream = _given(case, dist.get_rank())
+    for found in _watched.both_passes(function, x, upstream, group, f"{case.name}'s"):
+        yield found and (function.apply(x.detach(), group), *found)  # first as in an evaluation
 
 
 def _expect_end(found: Any, place: Place) -> Rows:
-    result, gradient, forward, backward, kept = found
+    quiet, result, gradient, forward, backward, kept = found
     case, ranks, f = place.case, place.ranks, place.case.name == "f"
     each = [_given(replace(case, name="g"), rank)[0] for rank in range(3)]
     own = each[place.line[place.rank]]
@@ -104,7 +105,8 @@ def _expect_end(found: Any, place: Place) -> Rows:
     }
     out, back = (copied, summed) if f else (summed, copied)
     close: Any = {"tolerance": 1e-5 if own.element_size() == 4 else 2e-2, "same_dtype": True}
-    yield Must(f"the result of {case.name}", result, **out, **close)
+    for what, tensor in (("", result), (" where nothing asks for gradients", quiet)):
+        yield Must(f"the result of {case.name}{what}", tensor, **out, **close)
     yield Must(f"the gradient that {case.name} returns", gradient, **back, **close)
     why = "each of f and g sums in one of its passes, by one all-reduce"
     for which, log, sums in (("forward", forward, not f), ("backward", backward, f)):

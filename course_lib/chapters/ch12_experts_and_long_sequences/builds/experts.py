@@ -30,6 +30,7 @@ _HIDDEN = 3
 # Rows that each rank sends to each: rank 1 has none.
 _ROWS = ((2, 1, 3), (0, 0, 0), (1, 0, 4))
 _IN_LINE = {1: ((2,),), 2: ((0, 3), (1, 2))}  # in a group of one rank, and of two
+_MANY_TOKENS = 40_000  # more than 8 or 16 bits can count
 
 
 @dataclass(frozen=True)
@@ -213,15 +214,16 @@ def _begun(parts: SimpleNamespace, case: _Batch, group: Any) -> tuple[Any, _Toke
 
 
 def _sent_out(parts: SimpleNamespace, case: _Batch, group: Any) -> Any:
-    """Counts, their messages, and the rows that arrive."""
+    """Counts, their messages, the rows that arrive, and the counts of many tokens."""
     ours, tokens, rank = _begun(parts, case, group)
     with _wire.log_wire() as wire:
         counts = ours.count(tokens.of(rank), tokens.experts)
-    return counts, wire, ours.dispatch(tokens.tokens(rank), tokens.of(rank), tokens.kept())
+    rows = ours.dispatch(tokens.tokens(rank), tokens.of(rank), tokens.kept())
+    return counts, wire, rows, ours.count(torch.full((_MANY_TOKENS, 1), rank), tokens.ranks)
 
 
 def _expect_sent_out(found: Any, place: Place) -> Rows:
-    (counts, log, rows), rank, tokens = found, place.rank, place.case.of(place.ranks)
+    (counts, log, rows, many), rank, tokens = found, place.rank, place.case.of(place.ranks)
     what, right = "the table of counts", tokens.counts()
     yield Must(
         what, counts, right, {"its own counts, for every rank": right[rank].expand_as(right)}
@@ -236,6 +238,7 @@ def _expect_sent_out(found: Any, place: Place) -> Rows:
     others = {f"what rank {n} is to get": _arriving(tokens, n) for n in tokens.every if n != rank}
     others["cut from rows that are not sorted by expert"] = _arriving(tokens, rank, False)
     yield Must("what arrives", rows, _arriving(tokens, rank), others, same_dtype=True)
+    yield Must(f", {_MANY_TOKENS:,} tokens: {what}", many, _MANY_TOKENS * torch.eye(tokens.ranks))
 
 
 def _arriving(case: _Tokens, rank: int, by_expert: bool = True) -> Any:

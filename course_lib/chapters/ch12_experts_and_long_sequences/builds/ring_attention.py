@@ -113,6 +113,21 @@ def _merged(parts: SimpleNamespace) -> Rows:
             yield Must(f"{what}: `lse`", lse, right_lse + shift, sums)
 
 
+def _merged_with_nothing(parts: SimpleNamespace) -> Rows:
+    q, k, v = _whole()
+    right, right_lse = (x.float() for x in _attention(q, k, v, torch.ones(12, 12).bool()))
+    for what, seen in (
+        ("a block with an lse of -inf adds nothing", slice(0)),
+        ("half of the queries see nothing of a block", slice(0, None, 2)),
+    ):
+        out, lse, block_lse = right.clone(), right_lse.clone(), torch.full_like(right_lse, -inf)
+        block_lse[:, :, seen] = right_lse[:, :, seen]
+        expected = torch.logaddexp(right_lse, block_lse)
+        parts.merge(out, lse, (right * block_lse.isfinite(), block_lse))
+        yield Must(f"{what}: `out` after merge", out, right)
+        yield Must(f"{what}: `lse` after merge", lse, expected)
+
+
 @dataclass(frozen=True)
 class _Ring(Case):
     """Slices in order or zig-zag, in the ring of all ranks or of a smaller group."""
@@ -223,7 +238,7 @@ RING_ATTENTION = build(
     "ring_attention",
     steps=(
         compare_here("one block", ("block_forward",), _blocks),
-        compare_here("merge", ("merge",), _merged),
+        compare_here("merge", ("merge",), _merged, _merged_with_nothing),
         compare("the ring", ("ring_forward",), _round_the_ring, _expect_ring, _RINGS),
     ),
     race=Race(
