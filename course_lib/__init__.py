@@ -24,6 +24,7 @@ _FUNCTIONS = {
     "quiz": "checking",
     "hunt": "hunting",
     "show_source": "show",
+    "style": "figures.paper",
     "recorded": "show",
     "report": "reporting",
 }

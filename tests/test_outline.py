@@ -1,5 +1,6 @@
 """The outline says what the chapters say: their titles, and what each of them needs."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def test_the_outline_has_the_titles_and_needs_of_the_chapters(chapters, number):
     assert chapter.title.removeprefix(f"{number} ") == entry.title
     if number:
         assert needed(chapter.cells[0].source) == entry.needs
+
+
+@pytest.mark.parametrize("number", ENTRIES)
+def test_a_notebook_begins_with_at_most_eight_imports(chapters, number):
+    first = next(cell.source for cell in chapters[number].cells if cell.kind == "code")
+    imports = [it for it in ast.parse(first).body if isinstance(it, ast.Import | ast.ImportFrom)]
+    assert len(imports) <= 8 and len({ast.unparse(it) for it in imports}) == len(imports)
 
 
 def test_every_chapter_has_a_line_on_the_first_page_and_in_the_readme(chapters):

@@ -33,6 +33,7 @@ from course_lib.checking import grade
 from course_lib.checking.report import in_brief
 from course_lib.mine import PARTS
 
+
 # %%
 from course_lib.chapters.ch00_start_here import steppers
 

@@ -15,20 +15,17 @@
 
 # %%
 from dataclasses import replace
-from datetime import timedelta
 
 import torch
 from torch.distributed import distributed_c10d
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from course_lib import demos, expect, launch
+from course_lib import demos, expect, launch, predict, scratch, show_source, style
 from course_lib.chapters.ch01_steps_and_batches import figures
-from course_lib import predict, scratch, show_source
-from course_lib.figures.paper import style
-from course_lib.theory.step.batching import Batching, rank_samples
+from course_lib.theory import Batching, rank_samples
 
-launch.warm_up()  # the processes for the end of the chapter get ready in the background
+launch.warm_up()
 
 # %% [markdown]
 # ## 1.1 Five words
@@ -317,6 +314,8 @@ assert replace(four_ranks, drop_last=True).epoch().dropped == 3
 # and 30 with gloo, and then the job dies (chapter 15). So the sampler starts over and deals sample 0 and sample 1 again. Two samples are seen twice.
 
 # %%
+from datetime import timedelta
+
 assert distributed_c10d.default_pg_timeout == timedelta(minutes=30)
 for rank in range(4):
     sampler = DistributedSampler(range(10), num_replicas=4, rank=rank, shuffle=False)

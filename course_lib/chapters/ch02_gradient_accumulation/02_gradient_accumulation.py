@@ -15,30 +15,43 @@
 # Time: two to three hours, half of them for the exercises. You need chapter 1.
 
 # %%
-import copy
 import math
 from statistics import mean
 
 import torch
-from torch.optim import SGD, Adam, AdamW
 
-from course_lib import demos, expect, launch, measure
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch02_gradient_accumulation import figures
-from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows, load_text
-from course_lib.figures.paper import style
-from course_lib.scratch.accumulation import IGNORE, accumulate
-from course_lib.scratch.accumulation import accumulate_by_means, count_tokens
-from course_lib.scratch.accumulation import loss_sum
-from course_lib.scratch.accumulation import accumulate_and_read
-from course_lib.scratch.accumulation import final_losses
-from course_lib.theory.inputs import TransformerShape, models, units
-from course_lib.theory.network.bucket_timeline import gradient_syncs
-from course_lib.theory.network.collectives import sent_bytes
-from course_lib.theory.step import batching
+from course_lib.scratch.accumulation import (
+    IGNORE,
+    accumulate,
+    accumulate_and_read,
+    accumulate_by_means,
+    count_tokens,
+    final_losses,
+    loss_sum,
+)
+from course_lib.theory import (
+    TransformerShape,
+    batching,
+    gradient_syncs,
+    models,
+    sent_bytes,
+    units,
+)
 
 launch.warm_up()
-torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
+torch.set_num_threads(1)
 
 # %% [markdown]
 # ## 2.1 The same gradient with less memory
@@ -153,6 +166,8 @@ expect(
 # fewer digits it is larger: in bf16 (8 binary digits, chapter 3) the same comparison is 2 % off.
 
 # %%
+import copy
+
 half = copy.deepcopy(model).bfloat16()
 in_bf16 = measure.gradients.relative_difference(
     gradient_of(accumulate, pieces, half).float(),
@@ -166,6 +181,8 @@ assert torch.equal(gradient_of(accumulate, pieces), in_pieces)
 # The micro-batch is 8 times smaller. Why does the memory fall by a factor of only 5?
 
 # %%
+from torch.optim import Adam, AdamW, SGD
+
 bars = {
     f"batch {batch}": {
         "activations": stored(batch),

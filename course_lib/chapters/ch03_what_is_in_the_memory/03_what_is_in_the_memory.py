@@ -16,43 +16,49 @@
 # GPUs share the load is the subject of chapters 8 to 13.
 
 # %%
-import json
 import re
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_lib import demos, expect, launch, measure
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    recorded,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch03_what_is_in_the_memory import (
     figures,
     memory_history,
     snapshot,
 )
-from course_lib import predict, recorded, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.figures.paper import style
-from course_lib.measure.wire import Listener
-from course_lib.theory.compute import rounding
-from course_lib.theory.inputs import (
+from course_lib.theory import (
     RECIPES,
     Job,
     Layout,
     Recipe,
     TransformerShape,
+    layer_walk,
+    logit_count,
+    loss_copies,
+    memory_moments,
+    model_states,
     models,
+    rounding,
+    step_timeline,
+    training_memory,
     units,
 )
-from course_lib.theory.memory.activations import logit_count, loss_copies
-from course_lib.theory.memory.layer_walk import layer_walk
-from course_lib.theory.memory.peak import memory_moments, training_memory
-from course_lib.theory.memory.states import model_states
-from course_lib.theory.memory.step_timeline import step_timeline
 
 launch.warm_up()
-torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
+torch.set_num_threads(1)
 
 # %% [markdown]
 # ## 3.1 Billions, GB and GiB
@@ -785,6 +791,9 @@ def train(steps, seen):
 too_much = predict("3.leak", "Bytes that leak?", yours=None, unit="B")
 
 # %%
+import tempfile
+from pathlib import Path
+
 seen = []
 with memory_history.record_history() as diary:
     train(5, seen)
@@ -813,6 +822,8 @@ print(leak.explain())
 # ui.perfetto.dev, before you have rented the GPU:
 
 # %%
+import json
+
 predicted_file = snapshot.snapshot_pickle(snapshot.timeline_events(run))
 sorted_again = snapshot.read_snapshot(predicted_file)
 assert max(sorted_again.totals) == run.peak_bytes
@@ -873,6 +884,8 @@ for name in ("fp32", "bf16", "fp16"):
 # forward pass:
 
 # %%
+from course_lib.measure.wire import Listener
+
 results = {}
 
 

@@ -17,37 +17,42 @@
 # Time: about 80 minutes. The exercises take an hour more, half of it for your own checkpoint (4.6). You need chapter 3.
 
 # %%
-import math
 from dataclasses import replace
-from functools import partial
-from itertools import count
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import checkpoint
 
-from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch04_activations import figures
-from course_lib import predict, scratch, show_source
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
+from course_lib.chapters.ch04_activations import figures, segments
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.figures.paper import style
 from course_lib.measure.gradients import saved_bytes
-from course_lib.theory.compute import flops
-from course_lib.theory.inputs import (
+from course_lib.theory import (
+    OVERHEAD_BYTES,
+    RESERVED_OVER_ALLOCATED,
     Job,
     Layout,
     Recipe,
     TransformerShape,
+    activations,
+    as_framework_does,
+    flops,
+    gpu_memory,
     hardware,
+    memory_moments,
+    metered_bytes,
     models,
+    step_timeline,
     units,
 )
-from course_lib.theory.inputs.job import as_framework_does
-from course_lib.theory.memory import activations
-from course_lib.chapters.ch04_activations import segments
-from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED, metered_bytes
-from course_lib.theory.memory.peak import OVERHEAD_BYTES, gpu_memory, memory_moments
-from course_lib.theory.memory.step_timeline import step_timeline
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -590,6 +595,11 @@ units_kept = predict("4.operators", "sbh kept?", yours=None)
 
 
 # %%
+from functools import partial
+from itertools import count
+from torch.utils import checkpoint
+
+
 def keep_every_second():
     """A policy that lets attention and every second matrix product be kept."""
     products = count()
@@ -666,6 +676,8 @@ figures.bars(
 # Tensors must not fill a card: chapter 3 wants room for gaps, by its fitted factor of 1.15, and 1 GiB of overhead.
 
 # %%
+import math
+
 answers = {
     "keep everything": (8, "none"),
     "micro-batch 1, eight times": (1, "none"),

@@ -20,24 +20,24 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib import expect, measure, predict, scratch, show_source
+from course_lib import expect, measure, predict, scratch, show_source, style
 from course_lib.chapters.ch05_flops_roofline_mfu import figures, roofline
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.figures.paper import style
-from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import (
+from course_lib.theory import (
     Cluster,
     Job,
     Layout,
     Recipe,
     TransformerShape,
+    budget,
+    flops,
     hardware,
     models,
     units,
 )
 from course_lib.theory.step.step_time import step_time
 
-torch.set_num_threads(1)  # one core: its speed is easier to predict than that of two
+torch.set_num_threads(1)
 
 # %% [markdown]
 # **Predict.** First, a gut guess. How many days do 64 H100 need for LLaMA-2 7B's 2 trillion

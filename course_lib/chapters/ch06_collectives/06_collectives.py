@@ -21,16 +21,21 @@
 import torch
 import torch.distributed as dist
 
-from course_lib import demos, expect, launch, measure, predict, scratch, show_source
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch06_collectives import figures
-from course_lib import predict, scratch, show_source
 from course_lib.clinic.nccl_table import nccl_table
 from course_lib.clinic.recorded import output
-from course_lib.figures.paper import style
 from course_lib.measure.times import collective_seconds
-from course_lib.theory.inputs import hardware, models
-from course_lib.theory.network import collectives, fitting
-from course_lib.theory.network.all_reduce import ring_or_tree
+from course_lib.theory import collectives, fitting, hardware, models, ring_or_tree
 
 launch.warm_up()
 torch.set_num_threads(1)

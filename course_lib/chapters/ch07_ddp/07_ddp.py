@@ -28,12 +28,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import demos, expect, launch, measure, predict, scratch, show_source
 from course_lib.chapters.ch07_ddp import copies, figures
-from course_lib.theory.inputs import Cluster, hardware, models, units
-from course_lib.theory.network.bucket_timeline import (
+from course_lib.theory import (
+    Cluster,
     Gradient,
     ddp_timeline,
+    hardware,
     hiding_tokens,
     model_gradients,
+    models,
+    units,
 )
 
 launch.warm_up()

@@ -19,27 +19,33 @@
 # %%
 import torch
 
-from course_lib import demos, expect, launch, measure, predict, scratch, show_source
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch08_zero import figures
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.figures.paper import style
-from course_lib.scratch.zero import clip
-from course_lib.scratch.zero import global_norm
-from course_lib.scratch.zero import own_norm
 from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch.gpt import ledger
 from course_lib.scratch.zero import clip, global_norm, own_norm
-from course_lib.theory.inputs import (
+from course_lib.theory import (
+    RECIPES,
     Job,
     Layout,
-    RECIPES,
     Recipe,
     TransformerShape,
+    collectives,
     hardware,
     models,
     units,
+    zero,
 )
-from course_lib.theory.network import collectives, zero
 
 launch.warm_up()
 torch.set_num_threads(1)

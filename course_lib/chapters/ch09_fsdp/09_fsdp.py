@@ -22,28 +22,31 @@
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from course_lib import demos, expect, launch, measure, predict, scratch, show_source
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch09_fsdp import figures
-from course_lib import predict, scratch, show_source
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
-from course_lib.figures.paper import style
-from course_lib.scratch.fsdp import FSDP
-from course_lib.theory.audits import gpt2_128
-from course_lib.theory.audits.gpt2_128 import Program
-from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import RECIPES, Cluster, Job, Layout, Recipe
-from course_lib.theory.inputs import hardware, models, units
-from course_lib.theory.memory.unit_life import buffer_turns
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.demos.shared.batch import mean_loss
-from course_lib.figures.paper import style
-from course_lib.theory.inputs import (
+from course_lib.scratch.fsdp import FSDP
+from course_lib.theory import (
+    RECIPES,
     Cluster,
     Job,
     Layout,
-    RECIPES,
+    Program,
     Recipe,
+    budget,
+    buffer_turns,
+    flops,
+    gpt2_128,
     hardware,
     models,
     units,
@@ -178,6 +181,8 @@ figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
 # while the MLP computes, forward and backward, and `log_wire` writes down the collectives.
 
 # %%
+from course_lib.demos.shared.training import Training
+
 from course_lib.demos.shared.training import Training
 
 training = Training("4x64x4", batch=8, sequence=32)

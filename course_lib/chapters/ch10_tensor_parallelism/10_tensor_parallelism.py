@@ -20,32 +20,37 @@
 from itertools import pairwise
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
-from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch10_tensor_parallelism import figures
-from course_lib import predict, scratch, show_source
-from course_lib.demos.shared.text import VOCAB
-from course_lib.figures.paper import style
-from course_lib.theory.inputs import (
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
+from course_lib.chapters.ch10_tensor_parallelism import figures, overlapped_product
+from course_lib.theory import (
     Cluster,
+    CutLayer,
     Job,
     Layout,
     Recipe,
     TransformerShape,
+    activations,
+    collectives,
+    group_link,
     hardware,
     models,
+    nccl_ways,
+    tensor_parallel,
     units,
 )
-from course_lib.theory.memory import activations
-from course_lib.theory.network import collectives, tensor_parallel
-from course_lib.theory.network.all_reduce import nccl_ways
-from course_lib.theory.network.traffic import group_link
-from course_lib.chapters.ch10_tensor_parallelism import overlapped_product
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.tensor_parallel import CutLayer
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -322,6 +327,9 @@ show_source(scratch.tensor.ColumnParallelLinear, scratch.tensor.RowParallelLinea
 
 
 # %%
+import torch.distributed as dist
+
+
 def by_library():
     """The same pair, cut by torch."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -736,6 +744,8 @@ count = predict("10.count", "All-reduces?", yours=None)
 size = predict("10.bytes", "Bytes of their tensors?", yours=None)
 
 # %%
+from course_lib.demos.shared.text import VOCAB
+
 tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32)
 fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 one_server = Cluster(hardware.accelerator("H100-SXM"))

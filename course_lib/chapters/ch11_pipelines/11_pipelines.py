@@ -21,26 +21,36 @@ from textwrap import fill
 
 import torch
 
-from course_lib import demos, expect, launch, measure
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch11_pipelines import figures
-from course_lib import predict, scratch, show_source
 from course_lib.chapters.ch11_pipelines.demos import pipeline as pipeline_demo
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.figures.paper import style
-from course_lib.theory.compute import flops
-from course_lib.theory.inputs import (
+from course_lib.theory import (
     Cluster,
     Job,
     Layout,
+    PassTimes,
     Recipe,
+    activations,
+    bubble,
+    collectives,
+    flops,
     hardware,
     models,
+    schedules,
+    simulation,
     units,
 )
-from course_lib.theory.memory import activations
-from course_lib.theory.network import collectives, step_traffic
-from course_lib.theory.pipelines import bubble, schedules, simulation
-from course_lib.theory.pipelines.bubble import PassTimes
+from course_lib.theory.network import step_traffic
 
 launch.warm_up()
 torch.set_num_threads(1)

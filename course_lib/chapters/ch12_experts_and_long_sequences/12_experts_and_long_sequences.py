@@ -22,19 +22,32 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
-from course_lib import demos, expect, launch, measure
-from course_lib.chapters.ch12_experts_and_long_sequences import figures
-from course_lib import predict, scratch, show_source
-from course_lib.chapters.ch12_experts_and_long_sequences.demos import (
-    experts as expert_demo,
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
 )
-from course_lib.figures.paper import style
-from course_lib.theory.compute import flops
-from course_lib.theory.inputs import Cluster, Job, Layout, Recipe
-from course_lib.theory.inputs import hardware, models, units
-from course_lib.theory.memory import activations
-from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.network import context, experts, mesh
+from course_lib.chapters.ch12_experts_and_long_sequences import figures
+from course_lib.theory import (
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    activations,
+    context,
+    experts,
+    flops,
+    gpu_memory,
+    hardware,
+    mesh,
+    models,
+    units,
+)
 from course_lib.theory.network.step_traffic import step_traffic
 
 launch.warm_up()
@@ -897,6 +910,10 @@ figures.bars(spent, units.format_duration, "64 experts, 432/k rows each")
 # divided out of their gradients again.)
 
 # %%
+from course_lib.chapters.ch12_experts_and_long_sequences.demos import (
+    experts as expert_demo,
+)
+
 show_source(expert_demo.TorchDispatcher, expert_demo.Library)
 
 # %% [markdown]

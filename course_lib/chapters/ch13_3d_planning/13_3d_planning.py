@@ -20,38 +20,36 @@
 from dataclasses import replace
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from course_lib import demos, expect, launch
+from course_lib import demos, expect, launch, predict, scratch, show_source, style
 from course_lib.chapters.ch13_3d_planning import figures
-from course_lib import predict, scratch, show_source
-from course_lib.checking import races
-from course_lib.figures.paper import style
-from course_lib.theory import planner
-from course_lib.theory.compute import flops
-from course_lib.theory.inputs import (
-    Cluster,
-    Job,
-    Layout,
-    Recipe,
-    hardware,
-    models,
-    published,
-    units,
-)
-from course_lib.theory.memory import activations
-from course_lib.theory.memory.peak import gpu_memory, worst_stage
-from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
-from course_lib.theory.network import collectives, context, experts, mesh, step_traffic
-from course_lib.theory.pipelines import bubble
-from course_lib.theory.step import step_time
-from course_lib.theory.step.assumptions import (
+from course_lib.theory import (
     BUCKETS,
     CAUTIOUS,
     DEEPSEEK_V3,
     Assumptions,
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    activations,
+    bubble,
+    collectives,
+    context,
+    experts,
+    flops,
+    gpu_memory,
+    hardware,
+    mesh,
+    models,
+    planner,
+    published,
+    units,
+    worst_stage,
 )
+from course_lib.theory.network import step_traffic
+from course_lib.theory.step import step_time
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -125,6 +123,9 @@ show_source(scratch.three_d.Mesh)
 
 
 # %%
+import torch.distributed as dist
+
+
 def from_library():
     """Coordinates of this rank, and the ranks of its dp group."""
     names = ("pp", "dp", "tp")
@@ -840,6 +841,8 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=colours, limit=lim
 # are at their peak. `memory_timeline` replays the passes one by one:
 
 # %%
+from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
+
 late = replace(meta.recipe, gradient_life="backward")
 grouped = replace(meta.layout, zero_stage=2, reduce="group")
 job = replace(meta, recipe=late, layout=grouped)
@@ -1162,6 +1165,8 @@ assert not any(name.startswith("dp") for name in four.sent)
 # The run on eight ranks took every part that you have built in the exercises, and the course's for the others. This is your library so far:
 
 # %%
+from course_lib.checking import races
+
 figures.built(races.report()["parts"])
 
 # %% [markdown]

@@ -18,30 +18,30 @@
 # Time: about 80 minutes, and 90 for the exercises, one of which is a parameter server that you write. You need chapters 6, 7 and 11.
 
 # %%
-import json
-import math
 from statistics import fmean
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import rpc
 
-from course_lib import demos, expect, launch, measure, predict, scratch, show_source
+from course_lib import (
+    demos,
+    expect,
+    launch,
+    measure,
+    predict,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch14_parameter_servers import exchanges, figures
-from course_lib.chapters.ch14_parameter_servers.lanes import Lanes
-from course_lib.figures.paper import style
-from course_lib.launch import two_nodes
-from course_lib.scratch.parameter_server import Messages
-from course_lib.scratch.parameter_server import ParameterServer
-from course_lib.scratch.parameter_server import descend
-from course_lib.scratch.parameter_server import RemoteTable
-from course_lib.scratch import pipeline
-from course_lib.theory.inputs import units
-from course_lib.theory.inputs.hardware import PCIE4
-from course_lib.theory.network import collectives
-from course_lib.theory.pipelines import simulation
-from course_lib.theory.stories.copies import served_steps
+from course_lib.scratch.parameter_server import (
+    Messages,
+    ParameterServer,
+    RemoteTable,
+    descend,
+)
+from course_lib.theory import PCIE4, collectives, served_steps, simulation, units
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -564,6 +564,8 @@ figures.lines(
 # This is how the largest learning rate falls as gradients come later:
 
 # %%
+import math
+
 limits = [exchanges.largest_stable_rate(late) for late in range(21)]
 assert limits[5] < 0.3 < limits[4]
 assert all(
@@ -604,6 +606,8 @@ figures.timeline(charts, seconds=False)
 # So PipeDream keeps the old weights until the backward pass: **weight stashing** (权重暂存). Then each gradient is exact, for weights that are a few updates old.
 
 # %%
+from course_lib.scratch import pipeline
+
 show_source(pipeline.StashingStage.forward)
 
 
@@ -758,6 +762,8 @@ show_source(scratch.checkpointing.meanwhile)
 # Sleeping slows down the link, and the layers, to imitate large ones. The copies and the products are real.
 
 # %%
+from course_lib.chapters.ch14_parameter_servers.lanes import Lanes
+
 LAYERS, COMPUTE_S, SWAP_S = 8, 0.02, 0.03
 torch.manual_seed(0)
 weights = [torch.randn(64, 64) / 8 for _ in range(LAYERS)]
@@ -869,6 +875,8 @@ figures.lines(
 backends = predict("14.backends", "Backends of RPC?", yours=None)
 
 # %%
+from torch.distributed import rpc
+
 names = list(rpc.BackendType.__members__)
 expect(1, len(names), label="backends", yours=backends)
 
@@ -1004,6 +1012,9 @@ assert hybrid.weight_difference < 1e-5
 more = predict("14.overhead", "Per cent more?", yours=None, unit="%")
 
 # %%
+import json
+from course_lib.launch import two_nodes
+
 obstacle = two_nodes.obstacle()
 if not obstacle:
     argv = ["hybrid", "--json", "--hidden=256", "--batch=64", "--steps=6"]

@@ -18,45 +18,42 @@
 # Time: about 100 minutes, and two and a half hours for the exercises, two of which are parts that you build. You need chapters 7 and 9.
 
 # %%
-import json
 import re
-import subprocess
-import sys
 import time
-from dataclasses import replace
-from datetime import timedelta
-from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
-from course_lib import cluster, demos, emitting, expect, launch
-from course_lib import measure, predict, recorded, scratch, show_source
+from course_lib import (
+    cluster,
+    demos,
+    emitting,
+    expect,
+    launch,
+    measure,
+    predict,
+    recorded,
+    scratch,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch15_launchers_and_recovery import figures
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import tools
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
-from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
-from course_lib.emitting import trainjob
-from course_lib.figures.paper import style
-from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
-from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
-from course_lib.theory.inputs import (
+from course_lib.theory import (
+    RECIPES,
     Cluster,
     Job,
+    JobCosts,
     Layout,
     Recipe,
     TransformerShape,
+    failing_job,
     hardware,
+    mesh,
     models,
+    recovery,
     units,
 )
-from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.network import mesh
-from course_lib.theory.step import recovery
-from course_lib.theory.step.recovery import JobCosts, failing_job
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -100,6 +97,8 @@ for local_rank in range(2):
 ended = predict("15.ended", "Seconds until all three have ended?", yours=None, unit="s")
 
 # %%
+import sys
+
 program = """
 import os, sys, time
 if os.environ["RANK"] == "1":
@@ -147,6 +146,8 @@ figures.who_asks_whom(
 # Here is such a store, with a single process:
 
 # %%
+import torch.distributed as dist
+
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 store.set("rank 1 listens at", "10.0.0.7:41873")
 print(store.get("rank 1 listens at").decode())
@@ -175,6 +176,9 @@ show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
 # Start the toy with the thirty lines above, on two ranks. (A small program calls `launch_ranks`, so that we can read what rank 0 prints.) One process that sees all rows learns the same:
 
 # %%
+import json
+import subprocess
+
 DEMOS = "course_lib.chapters.ch15_launchers_and_recovery.demos"
 by_hand = [sys.executable, "-m", f"{DEMOS}.launchers.by_hand"]
 said = subprocess.check_output([*by_hand, "2", "course", f"{DEMOS}.toy"], text=True)
@@ -260,6 +264,8 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 # `course cluster up` starts a real Slurm with two nodes on this machine, and `course cluster down` ends it. (It needs Linux with Debian's packages `slurm-wlm` and `munge`, and no root.) This is the script of a job that survives the loss of a node:
 
 # %%
+from pathlib import Path
+
 print(cluster.batch_script(Path("/shared/job"), steps=24, every=5))
 
 # %% [markdown]
@@ -322,6 +328,8 @@ print(f"{times['resumed'] - times['killed']:.0f} s until the first new update")
 # Kubeflow's trainer the file describes a `TrainJob`. Every demo of this course can be written as one:
 
 # %%
+from course_lib.emitting import trainjob
+
 for text in trainjob.demo_files("ddp", ["--steps", "5"], ranks=2).values():
     print(text)
 
@@ -422,6 +430,8 @@ print(recorded("settings"))
 # Here are more disagreements, and what wins. (The tests of the course try each of them where the packages are installed.)
 
 # %%
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import tools
+
 for one in tools.SETTINGS:
     print(f"{one.what}, {one.tool}: {one.in_force}")
 
@@ -509,6 +519,10 @@ wrong = predict("15.muon", "Off by how many per cent?", yours=None, unit="%")
 
 
 # %%
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+
 def whole_and_pieces():
     """Errors of the update made from own rows and by a DTensor, and the latter's calls."""
     rank = launch.init()
@@ -727,6 +741,8 @@ def new_graphs(dynamic):
 
 
 # %%
+from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
+
 new = new_graphs(None)  # None: the default
 expect(graphs_made([8, 8, 6, 5, 8]), sum(new), label="graphs", yours=five_calls)
 
@@ -956,6 +972,9 @@ print("\n".join(moved.report().splitlines()[-2:]))
 
 
 # %%
+from datetime import timedelta
+
+
 def late(rank_1_s=2.0):
     """The seconds that this rank was in the all-reduce, and its error."""
     group = dist.new_group(timeout=timedelta(seconds=1))
@@ -1314,6 +1333,9 @@ print(emitting.files("deepspeed", planned, "llama3-8b")["deepspeed.sh"])
 rows_left = predict("15.rows", "Rows on the last rank?", yours=None)
 
 # %%
+from course_lib.rehearsal import rehearse
+from dataclasses import replace
+
 two_layers = replace(models.MODELS["llama3-8b"], layers=2)
 fp32 = Recipe(parameters="fp32", gradients="fp32", compute="bf16", master_copy=False)
 layout = Layout(dp=128, tp=8, zero_stage=3)

@@ -21,21 +21,21 @@
 # A laptop has none of these devices, so most outputs here are *recorded*: real machines printed them, their owners published them, and the address stands below each. A few, which nobody has published, are *built* from the documented format, and they say so. What a laptop can do, it does for real: ranks that wait, hang and fall behind, a container with too little memory, a ring with a slow link.
 
 # %%
-import json
 import shutil
-import sys
-import tempfile
-import time
-from datetime import timedelta
-from itertools import zip_longest
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
 
-from course_lib import comparing, demos, diagnosing, expect, launch, predict, recorded
+from course_lib import (
+    comparing,
+    demos,
+    diagnosing,
+    expect,
+    launch,
+    predict,
+    recorded,
+    style,
+)
 from course_lib.chapters.ch16_cluster_clinic import (
     commands,
     containers,
@@ -46,21 +46,9 @@ from course_lib.chapters.ch16_cluster_clinic import (
     slowest,
     small_shm,
 )
-from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS, POD
-from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink
 from course_lib.clinic import gpus, nccl_table, ports
 from course_lib.clinic.recorded import output
-from course_lib.demos.shared.batch import mean_loss, rows_of
-from course_lib.demos.shared.training import Training, one_process
-from course_lib.diagnosing import reading
-from course_lib.diagnosing.divergence import first_divergence
-from course_lib.doctor import cluster as cluster_doctor
-from course_lib.figures.paper import style
-from course_lib.scratch.collectives import SlowPeers, ring_all_reduce
-from course_lib.theory.compute import rounding
-from course_lib.theory.inputs import hardware
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.network import collectives, zero
+from course_lib.theory import Recipe, collectives, hardware, rounding, zero
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -135,6 +123,8 @@ print([switch for switch in build if switch.startswith(wanted)])
 # `course doctor` asks these questions, and then runs whatever else this machine has:
 
 # %%
+from course_lib.doctor import cluster as cluster_doctor
+
 programs = {look.command[0] for look in cluster_doctor.LOOKS}
 here = sorted(program for program in programs if shutil.which(program))
 print(f"of {len(programs)} programs this machine has {here}")
@@ -368,6 +358,10 @@ busy_guess = predict("16.busy", "Rank 0 runs, says the meter?", yours=None, unit
 
 
 # %%
+from course_lib.diagnosing import reading
+import time
+
+
 def lopsided(spin):
     """What this rank did and when, and what its meter says."""
     rank, numbers, did = launch.init(), torch.ones(4), []
@@ -595,6 +589,9 @@ print("\n".join(output("ibstatus_slow").shown.splitlines()[-17:]))
 
 
 # %%
+from course_lib.scratch.collectives import SlowPeers, ring_all_reduce
+
+
 def ring_seconds(slow_rank):
     """An all-reduce of 1 MB round a ring of links; `slow_rank` sends at a quarter."""
     rank, numbers = launch.init(), torch.ones(250_000)
@@ -620,6 +617,8 @@ figures.bars(took, "{:.2f} s".format, "An all-reduce of 1 MB by four ranks")
 # Now the numbers of the opening: 4 GB, 64 ranks, HDR, one link of 50 Gb/s:
 
 # %%
+from course_lib.chapters.ch16_cluster_clinic.slowest import MoreNodes, OneSlowLink
+
 today = OneSlowLink(4e9, 64, hardware.HDR, slow_bytes_per_s=50e9 / 8)
 expect(today.factor, label="times as long", yours=slower)
 
@@ -778,6 +777,8 @@ print(notes_line)
 useless = predict("16.flags", "Options of no use with NVIDIA?", yours=None)
 
 # %%
+from course_lib.chapters.ch16_cluster_clinic.commands import FLAGS, POD
+
 plain_line = notes_line.replace("\\\n", " ")
 not_nvidia = [f for f in FLAGS if f.flag in plain_line and f.nvidia == "no"]
 expect(3, len(not_nvidia), label="options", yours=useless)
@@ -814,6 +815,8 @@ in_shm = predict("16.shm", "MB in /dev/shm?", yours=None, unit="MB")
 # Here is a program with this data loader. On Linux it can run with a `/dev/shm` of exactly 64 MiB, without docker, in a namespace of its own, which is what docker uses too. (Elsewhere the cell shows what was recorded.)
 
 # %%
+import sys
+
 program = """
 import shutil, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -1099,6 +1102,9 @@ for sign in logs.timeout_signs(logs.timeouts(output("watchdog_same").text)):
 
 
 # %%
+from datetime import timedelta
+
+
 def late():
     """What the barrier says to this rank."""
     if launch.init().rank == 2:
@@ -1153,6 +1159,9 @@ print(output("torchfrtrace").shown)
 unmatched = predict("16.differs", "Calls without their partner?", yours=None)
 
 # %%
+from course_lib.diagnosing.divergence import first_divergence
+from itertools import zip_longest
+
 sizes = {0: [(3, 4), (3, 4), (4, 5), (3, 4), (3, 4)], 1: [(3, 4)] * 4}
 
 
@@ -1206,6 +1215,10 @@ figures.flight_records(
 
 
 # %%
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
 def load_batch(rank, step):
     """A batch, unless the file server does not answer."""
     if rank == 2 and step == 3:
@@ -1229,6 +1242,9 @@ def train():
 
 
 # %%
+import tempfile
+from pathlib import Path
+
 folder = Path(tempfile.mkdtemp(prefix="clinic_"))
 try:
     launch.run(train, ranks=3, timeout_s=12, stream=False, record=folder)
@@ -1483,6 +1499,10 @@ apart = predict("16.apart", "Percent, at most?", yours=None, unit="%")
 
 
 # %%
+from course_lib.demos.shared.batch import mean_loss, rows_of
+from course_lib.demos.shared.training import Training, one_process
+
+
 def in_halves(model, batch):
     return sum(mean_loss(model, rows_of(batch, half, 2)) for half in range(2)) / 2
 
@@ -1788,6 +1808,8 @@ figures.stacked_bars(
 update_s = predict("16.update", "Seconds for an update?", yours=None, unit="s")
 
 # %%
+import json
+
 measured = json.loads(recorded("two_nodes_seconds"))
 print(recorded("two_nodes").split("\n\n")[4])
 

@@ -18,37 +18,53 @@
 # Time: two sittings without the exercises, sections 17.1 to 17.4 in about an hour, and 17.5 to 17.9 in about 75 minutes, with as much again as you like for your plan and report. The exercises take about two and a half hours. You need chapters 5, 9, 11 and 13.
 
 # %%
-import json
-import os
 from dataclasses import replace
 
-from course_lib import demos, emitting, expect, launch, measure
-from course_lib import predict, recorded, reporting, show_source
+from course_lib import (
+    demos,
+    emitting,
+    expect,
+    launch,
+    measure,
+    predict,
+    recorded,
+    reporting,
+    show_source,
+    style,
+)
 from course_lib.chapters.ch17_capstone import claimed, figures, sharing
-from course_lib.chapters.ch17_capstone.costs import PRICES, Decoding, TokenCost
-from course_lib.chapters.ch17_capstone.costs import most_sequences, sharded_backward
 from course_lib.chapters.ch17_capstone.claimed import Weak, fsdp_scaling
-from course_lib.emitting import course
-from course_lib.figures.paper import style
+from course_lib.chapters.ch17_capstone.costs import (
+    PRICES,
+    Decoding,
+    TokenCost,
+    most_sequences,
+    sharded_backward,
+)
 from course_lib.scratch import opaque
-from course_lib.theory import planner
-from course_lib.theory.audits import gpt2_128
-from course_lib.theory.audits.claim import VERDICTS, Claim
-from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import (
+from course_lib.theory import (
+    CAUTIOUS,
+    VERDICTS,
+    Assumptions,
+    Claim,
     Cluster,
     Job,
     Layout,
     Recipe,
+    Task,
     TransformerShape,
+    budget,
+    collectives,
+    flops,
+    gpt2_128,
+    gpu_memory,
     hardware,
     models,
+    planner,
+    shared_timeline,
     units,
 )
-from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.network import collectives, step_traffic
-from course_lib.theory.step.assumptions import CAUTIOUS, Assumptions
-from course_lib.theory.step.streams import Task, shared_timeline
+from course_lib.theory.network import step_traffic
 
 launch.warm_up()
 
@@ -394,6 +410,8 @@ figures.shared_rates({"both at once": overlapped})
 politeness = predict("17.polite", "Times as long as alone?", yours=None)
 
 # %%
+import json
+
 rude = Task("rude", "a", 0.6, {"core": 1.0}, weight=1024 / 1024)
 polite = Task("polite", "b", 0.05, {"core": 1.0}, weight=110 / 1024)
 on_one_core = shared_timeline([rude, polite])
@@ -979,6 +997,8 @@ figures.bars(handed, told, "What rank 0 sends in one update")
 # The small model can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
 
 # %%
+from course_lib.emitting import course
+
 print("torchrun --standalone --nproc-per-node=8", *course.program(small))
 
 # %% [markdown]
@@ -1032,6 +1052,8 @@ figures.bars(handed, units.format_bytes, title, tens=True)
 # Now the time. At best, eight ranks share the work among the cores:
 
 # %%
+import os
+
 alone = demos.run("three_d", ranks=1, stream=False, **settings).versions[0]
 ideal = 1 / min(8, os.cpu_count())
 ratio = version.seconds / alone.seconds
