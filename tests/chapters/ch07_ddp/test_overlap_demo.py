@@ -5,7 +5,7 @@ import json
 import pytest
 
 from course_lib import demos, figures
-from course_lib.demos import overlap
+from course_lib.chapters.ch07_ddp.demos import overlap
 from course_lib.measure.times import timeline
 from course_lib.theory.network.bucket_timeline import ddp_buckets
 
