@@ -143,7 +143,9 @@ CASES = {
         "experts",
         ["experts"],
         ["by hand, with your Dispatcher", "torch: all-to-all, DDP"],
-        ("weights twice", ""),
+        "class Dispatcher(Dispatcher):\n"
+        "    def combine(self, results, weights):\n"
+        "        return super().combine(results, 2 * weights)\n",
         "by hand, with your Dispatcher: the loss of update 0 differs",
         {"model": "2x32x4", "steps": 3, "sequence": 16},
     ),
@@ -178,7 +180,10 @@ CASES = {
         "context",
         ["ring_attention"],
         ["  ring, with your ring_forward", "zig-zag ring, with your ring_forward", "  torch: all"],
-        ("never masked", ""),
+        "right = ring_forward\n"
+        "def ring_forward(q, kv, ring):\n"
+        "    out, lse = right(q, kv, ring)\n"
+        "    return 2 * out, lse\n",
         "ring, with your ring_forward: the loss of update 0 differs",
         {"model": "2x32x4", "steps": 3, "sequence": 24, "batch": 3},
     ),
