@@ -446,7 +446,7 @@ mine = hardware.Accelerator(
     layer_efficiency=1.0,
     attention_efficiency=1.0,
 )
-print(mine.explain().splitlines()[2])
+print(f"peak / memory bandwidth = {mine.ridge_flop_per_byte:.1f} FLOP/byte")
 print(f"{peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s")
 
 # %% [markdown]
