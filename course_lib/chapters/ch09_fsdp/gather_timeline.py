@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
@@ -25,6 +26,7 @@ from course_lib.trace import FREE, TAKE, Event, Trace
 from course_lib.validation import flag, whole
 
 Levels = tuple[tuple[float, int], ...]
+_Kind = Annotated[str, (WEIGHTS, GRADIENTS)]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class GatherTimeline:
     reduce_scatters: int
 
     @checked
-    def levels(self, kinds: tuple[str, ...] = (WEIGHTS, GRADIENTS)) -> Levels:
+    def levels(self, kinds: tuple[_Kind, ...] = (WEIGHTS, GRADIENTS)) -> Levels:
         """(change, bytes from then on) of "whole weights", "gradients" or both."""
         return Trace(e for e in self.trace if _kind(e) in kinds).levels(0)
 
