@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from course_lib.cluster.slurm import Slurm
+    from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import Slurm
 
 _home = tempfile.mkdtemp(prefix="course-test-")
 os.environ["COURSE_HOME"] = _home
@@ -25,7 +25,8 @@ atexit.register(shutil.rmtree, _home, ignore_errors=True)
 @pytest.fixture(scope="module")
 def slurm() -> "Iterator[Slurm]":
     """A Slurm of two nodes on this machine, which is up while the tests of one file run."""
-    from course_lib import cluster  # here, so that other tests do not load it
+    # here, so that other tests do not load it
+    from course_lib.chapters.ch15_launchers_and_recovery import cluster
 
     with cluster.running() as slurm:
         yield slurm

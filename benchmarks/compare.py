@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from course_lib import comparing, launch
+from course_lib import launch
+from course_lib.chapters.ch16_cluster_clinic import comparing
 from course_lib.chapters.ch16_cluster_clinic.demos import one_update
 from course_lib.chapters.ch16_cluster_clinic.demos.one_update import FAULTS
 

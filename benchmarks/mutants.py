@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -56,11 +57,14 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
     elif room == "chapters" and name == "exercises":
         every = "tests/checking/test_chapters.py"
         yield [f"{every}::{test}[{int(inner[0][2:4])}]" for test in CHAPTER_TESTS]
-        yield ["tests/checking"]
+        yield ["tests/checking/test_audits.py", "tests/checking/test_right_in_another_form.py"]
+    elif room == "chapters" and "builds" in (name, *inner):
+        builds = re.findall(r'= build\(\s*"(\w+)"', (ROOT / mutant.path).read_text())
+        yield ["tests/checking/builds", "-k", " or ".join(builds)]
     elif room == "chapters":
         own = f"tests/chapters/{inner[0]}" if inner else "tests/building"
         yield [own] if (ROOT / own).is_dir() else ["tests/figures"]
-        yield ["tests/figures", "tests/panels", "tests/checking/builds"]
+        yield ["tests/figures", "tests/panels"]
     elif room == "scratch":
         word = inner[0] if inner else name
         tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))

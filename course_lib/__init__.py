@@ -22,11 +22,9 @@ _FUNCTIONS = {
     "predict": "checking",
     "expect": "checking",
     "quiz": "checking",
-    "hunt": "hunting",
     "show_source": "show",
     "style": "figures.paper",
     "recorded": "show",
-    "report": "reporting",
 }
 
 # Between two operations, OpenMP's threads would spin and keep the cores from other programs: four

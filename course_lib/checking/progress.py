@@ -27,7 +27,7 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("yours", "found", "theory", "measured"), float),
         "revised": list,
     },
-    "capstone": {"at": str},  # a plan and a run; course_lib.reporting reads the rest of them
+    "capstone": {"at": str},  # a plan and a run; the report of chapter 17 reads the rest
     "hunts": {"best_s": float, "doctor_s": float, "at": str},
     "quizzes": {**dict.fromkeys(("right", "of", "best"), int), "at": str},
 }

@@ -1,4 +1,4 @@
-"""The command `course`: each file in `commands/` is a subcommand, found by looking there.
+"""The command `course`: a file in `commands/`, or in `cli/` of a chapter's room, is a subcommand.
 
 A subcommand imports what it needs when it runs, so that help is quick. Exit codes: 0 done,
 1 something did not pass, 2 the command could not be carried out.
@@ -9,19 +9,20 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Protocol, cast
 
-from course_lib import __version__
+from course_lib import __version__, chapters
 from course_lib.arguments import Parser
-from course_lib.cli import commands
 from course_lib.cli.options import Answer
 from course_lib.problem import Problem
 from course_lib.streams import never_refuse
 
+_FOLDER = Path(__file__).parent
+
 
 class Command(Protocol):
-    """What each module in `commands/` offers.
+    """What each of these modules offers.
 
     With TAKES_OTHERS it gets the options that are not its own, and shows its help itself.
     """
@@ -74,11 +75,13 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"course {__version__}")
     parser.set_defaults(parser=parser, takes_others=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for found in iter_modules(commands.__path__):
-        command = cast(Command, import_module(f"{commands.__name__}.{found.name}"))
+    here = [f"{__name__}.commands.{path.stem}" for path in _FOLDER.glob("commands/[a-z]*.py")]
+    modules = {name.rpartition(".")[2]: name for name in (*here, *chapters.files("cli/[a-z]*.py"))}
+    for name, module in sorted(modules.items()):
+        command = cast(Command, import_module(module))
         takes_others = getattr(command, "TAKES_OTHERS", False)
         added = subparsers.add_parser(
-            found.name, help=command.ABOUT, description=command.ABOUT, add_help=not takes_others
+            name, help=command.ABOUT, description=command.ABOUT, add_help=not takes_others
         )
         added.set_defaults(module=command, parser=added, takes_others=takes_others)
         command.add_options(added)

@@ -13,7 +13,7 @@ from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 
-from course_lib import cluster, launch
+from course_lib import launch
 from course_lib.home import home
 from course_lib.lab import has_browser, repository
 from course_lib.lab.chromium import INSTALL_CHROMIUM, browser_path
@@ -262,14 +262,6 @@ def progress_folder() -> Verdict:
         remedy = "set COURSE_HOME to a folder of yours; until then progress is not saved"
         return "slow", f"{home()} cannot be written ({error.strerror})", remedy
     return str(home())
-
-
-@look("Slurm")
-def slurm() -> Verdict:
-    """What `course cluster` needs, and nothing else."""
-    if lacking := cluster.obstacle():
-        return f"not needed but by `course cluster`; {lacking}"
-    return "with munge, for `course cluster up`"
 
 
 SLOW_START_S = 20.0

@@ -276,7 +276,7 @@ def test_diagnose_says_a_sentence_and_has_a_code(tmp_path, call, refused):
 def recorded_run(folder, factor=1.0):
     import torch
 
-    from course_lib import comparing
+    from course_lib.chapters.ch16_cluster_clinic import comparing
 
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)

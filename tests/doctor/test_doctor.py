@@ -21,7 +21,7 @@ def test_everything_is_looked_at_once_and_one_odd_machine_does_not_hide_the_rest
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: 1 / 0)
     findings = doctor.examine(start_ranks=False)
     names = [finding.name for finding in findings]
-    assert len(set(names)) == len(names) == 16
+    assert len(set(names)) == len(names) == 15
     for name in ("Python", "torch", "gloo", "loopback", "progress", "sliders"):
         assert findings[names.index(name)].status == "ok", findings[names.index(name)].line
     odd = [f for f in findings if "could not be examined" in f.what]
@@ -119,15 +119,6 @@ CASES = [
     ({PATH: gives("/x/chromium"), SPEC: gives(None)}, "pdf", "ok", "prints by /x/chromium"),
     ({PATH: gives(None), SPEC: gives(True)}, "pdf", "ok", "after `playwright install chromium`"),
     ({PATH: gives(None), SPEC: gives(None)}, "pdf", "slow", "HTML only: install Chromium or"),
-    (
-        {"sys.platform": "linux"} | programs("munged", "slurmctld", "slurmd", "sbatch"),
-        "slurm", "ok", "with munge, for `course cluster",
-    ),
-    (
-        {"sys.platform": "linux"} | programs("slurmctld", "slurmd", "sbatch"),
-        "slurm", "ok", "not needed but by `course cluster`; mun",
-    ),
-    ({"sys.platform": "darwin"}, "slurm", "ok", "built for Linux and this is darwin"),
     ({"course_lib.launch.run": gives([0, 0])}, "ranks", "missing", "[0, 0] instead of 1"),
     (
         {"course_lib.launch.run": fails(launch.RankFailed(1, "was killed", "many\nlines"))},

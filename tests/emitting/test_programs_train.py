@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib import emitting
-from course_lib.cluster import configuration
+from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration
 from course_lib.emitting.folder import write
 from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.huggingface import read_configuration

@@ -9,7 +9,7 @@ import pytest
 from plans import JOBS
 
 from course_lib import cli, emitting
-from course_lib.cluster import configuration as packages
+from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration as packages
 from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.planner import plan

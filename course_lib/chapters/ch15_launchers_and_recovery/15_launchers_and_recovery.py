@@ -24,7 +24,6 @@ import time
 import torch
 
 from course_lib import (
-    cluster,
     demos,
     emitting,
     expect,
@@ -36,7 +35,7 @@ from course_lib import (
     show_source,
     style,
 )
-from course_lib.chapters.ch15_launchers_and_recovery import figures
+from course_lib.chapters.ch15_launchers_and_recovery import cluster, figures
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.theory import (
@@ -1333,7 +1332,7 @@ print(emitting.files("deepspeed", planned, "llama3-8b")["deepspeed.sh"])
 rows_left = predict("15.rows", "Rows on the last rank?", yours=None)
 
 # %%
-from course_lib.rehearsal import rehearse
+from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import rehearse
 from dataclasses import replace
 
 two_layers = replace(models.MODELS["llama3-8b"], layers=2)

@@ -27,7 +27,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib import (
-    comparing,
     demos,
     diagnosing,
     expect,
@@ -38,6 +37,7 @@ from course_lib import (
 )
 from course_lib.chapters.ch16_cluster_clinic import (
     commands,
+    comparing,
     containers,
     figures,
     logs,
@@ -2059,8 +2059,9 @@ quiz("16")
 # %% tags=["exercise"]
 import statistics
 
-from course_lib import check, hint, hunt, hunting, mine, solution
+from course_lib import check, hint, mine, solution
 from course_lib.chapters.ch16_cluster_clinic import containers
+from course_lib.chapters.ch16_cluster_clinic.hunting import hunt, table
 from course_lib.clinic import ports
 from course_lib.clinic.recorded import output
 
@@ -2383,10 +2384,10 @@ found = {2: (0, "other weights"), 4: (2, "slow link"), 6: (0, "straggler")}
 check("16.11", found)
 
 # %% [markdown] tags=["exercise"]
-# Cases 0 to 9 have all ten causes, and 10 to 19 have them again on other ranks. `case.doctor()` runs a case again with a record and asks the doctor of section 16.7; `hunting.table()` has your best time for each cause, beside the doctor's.
+# Cases 0 to 9 have all ten causes, and 10 to 19 have them again on other ranks. `case.doctor()` runs a case again with a record and asks the doctor of section 16.7; `table()` has your best time for each cause, beside the doctor's.
 
 # %% tags=["exercise"]
-print(hunting.table())
+print(table())
 
 # %% [markdown] tags=["exercise"]
 # ### 16.12 Build: an ibstat parser

@@ -28,11 +28,10 @@ from course_lib import (
     measure,
     predict,
     recorded,
-    reporting,
     show_source,
     style,
 )
-from course_lib.chapters.ch17_capstone import claimed, figures, sharing
+from course_lib.chapters.ch17_capstone import claimed, figures, reporting, sharing
 from course_lib.chapters.ch17_capstone.claimed import Weak, fsdp_scaling
 from course_lib.chapters.ch17_capstone.costs import (
     PRICES,
@@ -1081,7 +1080,7 @@ figures.bars(times, told, "One update", style.COMPUTING)
 # %% [markdown]
 # ## 17.9 The report
 #
-# The course ends with a page of your own. `report()` makes it from what you have done: the plan and its defence, the small run, each prediction beside theory and measurement, the gaps and their causes, exercises, audits, and your library.
+# The course ends with a page of your own. `reporting.report()` makes it from what you have done: the plan and its defence, the small run, each prediction beside theory and measurement, the gaps and their causes, exercises, audits, and your library.
 #
 # At the top is what can be checked without reading. Does the plan fit? Does it hold under both sets of assumptions? Does an engine run it? Are the bytes equal? Is the defence written? Has each gap above 10 % a cause? An honest "no" is worth more than an empty page, and the report names first what you left empty.
 #
@@ -1096,9 +1095,7 @@ if own:
     expect(own, label="typical miss", yours=typical)
 
 # %%
-from course_lib import report
-
-report()
+reporting.report()
 
 # %% [markdown]
 # Open `report.html` in a browser. It is one file that needs no network, so you can send it to somebody. `report.pdf` is the same on paper, if there is a Chromium or Chrome to print it. In a terminal: `course report --name "…" --race`, which also measures your parts beside the course's.

@@ -1,12 +1,12 @@
 """What the theory tells of a training run on several ranks: a trace of its calls, and bytes kept.
 
-What a version sends otherwise than the theory stands in the table of rehearsal.expected.
+What a version sends otherwise than the theory stands in the table of demos.shared.expected.
 """
 
 from collections.abc import Iterator, Sequence
 
+from course_lib.demos.shared import expected
 from course_lib.demos.shared.training import Training
-from course_lib.rehearsal import expected
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -64,7 +64,7 @@ def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Ev
 
 
 def besides(where: str, training: Training, layout: Layout) -> Trace:
-    """What `where` calls besides, by the table of rehearsal.expected."""
+    """What `where` calls besides, by the table of demos.shared.expected."""
     job = _job(training, layout)
     counted = ((row, row.calls(job)) for row in expected.rows(where))
     return Trace(

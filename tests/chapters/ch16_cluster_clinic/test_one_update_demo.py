@@ -3,7 +3,8 @@
 import pytest
 from together import runs
 
-from course_lib import cli, comparing
+from course_lib import cli
+from course_lib.chapters.ch16_cluster_clinic import comparing
 from course_lib.chapters.ch16_cluster_clinic.demos.one_update import FAULTS
 
 SMALL = {"model": "2x16x2", "sequence": 16, "batch": 4}

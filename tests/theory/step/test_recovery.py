@@ -6,7 +6,7 @@ import pytest
 from every import every
 from probes import Probe, by_name
 
-from course_lib import cluster
+from course_lib.chapters.ch15_launchers_and_recovery import cluster
 from course_lib.scratch import recovery
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.step.recovery import (

@@ -19,7 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, linear
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import comparing, launch
+from course_lib import launch
+from course_lib.chapters.ch16_cluster_clinic import comparing
 from course_lib.demos.shared.batch import Batch, own_rows, rows_of
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.result import Result

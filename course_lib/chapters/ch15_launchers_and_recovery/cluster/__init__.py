@@ -1,0 +1,38 @@
+"""A Slurm of two nodes on this one machine, for learners and tests. Needs no root.
+
+    cluster.up()                          # stays until cluster.down(); also `course cluster up`
+    with cluster.running() as slurm:      # one of its own, gone at the end of the block
+        slurm.run(["sbatch", "--test-only", script])
+
+    up ── starts ──> keeper ──> munged, slurmctld, and one `node` each for n1 and n2
+                     (ends all that they started, however it tried to get away)
+
+A node is a process that adopts what its slurmd starts: killing it and all below it is pulling the
+plug of the machine. Everything lies in one folder, which only its owner may enter.
+"""
+
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import obstacle
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.life import down, running, status, up
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.scenario import (
+    Event,
+    Requeued,
+    batch_script,
+    recorded,
+    requeue,
+)
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import Job, Slurm
+
+__all__ = [
+    "Event",
+    "Job",
+    "Requeued",
+    "Slurm",
+    "batch_script",
+    "down",
+    "obstacle",
+    "recorded",
+    "requeue",
+    "running",
+    "status",
+    "up",
+]

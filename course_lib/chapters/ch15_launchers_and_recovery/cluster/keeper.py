@@ -1,0 +1,97 @@
+"""The process that keeps a cluster: starts its daemons, and ends all that they started.
+
+    python -m course_lib.chapters.ch15_launchers_and_recovery.cluster.keeper FOLDER stay|follow
+
+SIGTERM ends the cluster, SIGUSR1 starts the nodes that are down. One that follows also ends with
+its standard input: a test's cluster ends with the test, however that ends.
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import (
+    NODES,
+    Folder,
+    program,
+)
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import last_line, start
+from course_lib.launch.descendants import adopt_orphans, end_all, listen_for
+
+_POLL_S = 0.01
+
+
+def main(folder: Folder, follows: bool) -> int:
+    """Keep the cluster until it is no longer wanted: 0, or 1 where a daemon gave up.
+
+    Then the folder stays, for its logs.
+    """
+    adopt_orphans()
+    signals = listen_for(signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
+    watched = [signals, sys.stdin.fileno()] if follows else [signals]
+    try:
+        wanted = _Keeper(folder).keep(watched)
+    finally:
+        end_all([])
+    if wanted:
+        return 1
+    shutil.rmtree(folder.path, ignore_errors=True)
+    return 0
+
+
+class _Keeper:
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        configuration = str(folder.configuration)
+        # --force: its folder may be closed to others, who have no business here.
+        munged = [str(program("munged")), "--foreground", "--force", f"--socket={folder.socket}"]
+        munged += [f"--key-file={folder.key}", f"--pid-file={folder.path / 'munged.pid'}"]
+        munged += [f"--seed-file={folder.path / 'munged.seed'}", "--origin=127.0.0.1"]
+        slurmctld = [str(program("slurmctld")), "-D", "-f", configuration]
+        self._running = {"munged": start(folder, "munged", munged)}
+        self._wait_for_the_socket()
+        self._running["slurmctld"] = start(folder, "slurmctld", slurmctld)
+        self._start_nodes()
+
+    def _wait_for_the_socket(self) -> None:
+        while not self._folder.socket.exists() and self._running["munged"].poll() is None:
+            time.sleep(_POLL_S)
+
+    def _start_nodes(self) -> None:
+        for name in NODES:
+            if name not in self._running or self._running[name].poll() is not None:
+                node = [sys.executable, "-m", f"{__package__}.node", str(self._folder.path)]
+                self._running[name] = start(self._folder, name, [*node, name])
+
+    def keep(self, watched: list[int]) -> bool:
+        """Return False when the cluster is no longer wanted, True when one of its daemons ended.
+
+        A node that was killed counts as a machine without power, which the others survive.
+        """
+        while True:
+            ready = select.select(watched, [], [])[0]
+            if watched[0] not in ready:
+                return False
+            for number in os.read(watched[0], 64):
+                if number == signal.SIGTERM:
+                    return False
+                if number == signal.SIGUSR1:
+                    self._start_nodes()
+            for name, process in self._running.items():
+                code = process.poll()
+                if code is not None and not (name in NODES and code == -signal.SIGKILL):
+                    said = last_line(self._folder.log / name, "it said nothing")
+                    print(f"{name} {_ended(code)}: {said}", flush=True)
+                    return True
+
+
+def _ended(code: int) -> str:
+    return f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Folder(Path(sys.argv[1])), sys.argv[2] == "follow"))

@@ -1,0 +1,1 @@
+"""Subcommands of `course` that this chapter teaches."""

@@ -1,0 +1,9 @@
+"""Is it a bug or rounding? Two runs of one update, tensor by tensor.
+
+`record` writes down an update on every rank; `compare` reads two such folders.
+"""
+
+from course_lib.chapters.ch16_cluster_clinic.comparing.judging import Compared, Judged, compare
+from course_lib.chapters.ch16_cluster_clinic.comparing.recording import Recording, record
+
+__all__ = ["Compared", "Judged", "Recording", "compare", "record"]

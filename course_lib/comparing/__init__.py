@@ -1,9 +1,0 @@
-"""Is it a bug or rounding? Two runs of one update, tensor by tensor.
-
-`record` writes down an update on every rank; `compare` reads two such folders.
-"""
-
-from course_lib.comparing.judging import Compared, Judged, compare
-from course_lib.comparing.recording import Recording, record
-
-__all__ = ["Compared", "Judged", "Recording", "compare", "record"]

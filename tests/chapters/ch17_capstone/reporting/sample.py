@@ -1,0 +1,113 @@
+"""A sample learner, and a picture of their report: `python …/reporting/sample.py FILE.png`.
+
+Guesses, passed exercises and the defence are invented; what was found was recorded by running the
+notebooks of chapters 0 to 15. The plan is judged and the small run is run again each time. Their
+parts are copies of the course's own.
+"""
+
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAME = "a sample learner (the guesses are invented)"
+BUILT = ("accumulation", "ring", "ddp", "zero", "tensor", "vocabulary", "pipeline", "mesh")
+# Two pages side by side, as a README shows them.
+_PICTURE_STYLE = """<style>
+body { max-width: none; width: 1500px; height: 1180px; columns: 2; column-gap: 60px;
+  column-fill: auto; margin: 30px; padding: 0; overflow: hidden }
+</style></head>"""
+
+
+def fill(home: Path) -> None:
+    """Put records, parts and words of the sample learner into a new folder `home`."""
+    from course_lib import mine
+
+    (home / "mine").mkdir(parents=True)
+    (home / "report").mkdir()
+    shutil.copy(HERE / "sample_learner.json", home / "progress.json")
+    shutil.copy(HERE / "sample_defence.md", home / "report" / "defence.md")
+    for file in BUILT:
+        part = mine.BY_FILE[file]
+        modules = {mine.get(name, "course").__module__ for name in part.names}
+        text = "\n".join(inspect.getsource(import_module(name)) for name in sorted(modules))
+        (home / "mine" / f"{file}.py").write_text(text, encoding="utf-8")
+
+
+def choose() -> None:
+    """Their plan of section 17.7."""
+    from course_lib.chapters.ch17_capstone.reporting import keep_plan
+    from course_lib.theory import planner
+    from course_lib.theory.inputs import Cluster, Layout, Recipe, hardware, models
+    from course_lib.theory.step.assumptions import CAUTIOUS
+
+    where = Cluster(hardware.accelerator("H100-SXM"), nodes=64)
+    llama = models.MODELS["llama2-70b"]
+    found = planner.plan(llama, Recipe(), where, 1024, sequence=4096)
+    layout = Layout(
+        tp=4,
+        pp=2,
+        dp=64,
+        zero_stage=1,
+        sequence_parallel=True,
+        accumulation=16,
+        schedule="interleaved",
+        virtual_stages=6,
+    )
+    print(keep_plan({"optimistic": found, "cautious": found.under(CAUTIOUS)}, layout))
+
+
+def build_small() -> None:
+    """Their small run of section 17.8, and its time beside one process."""
+    from course_lib import demos, expect, predict
+    from course_lib.chapters.ch17_capstone.reporting import keep_run
+
+    settings = {"model": "4x64x4", "sequence": 32, "batch": 8, "steps": 6, "stream": False}
+    longer = predict("17.time", "Update on 8 ranks / on 1?", yours=0.5)
+    eight = demos.run("three_d", ranks=8, parts="mine", micro_batches=4, **settings)
+    alone = demos.run("three_d", ranks=1, **settings)
+    keep_run(eight)
+    ratio = eight.versions[0].seconds / alone.versions[0].seconds
+    expect(1 / min(8, os.cpu_count() or 1), ratio, within=1000, yours=longer)
+
+
+def picture(page: Path, target: Path) -> None:
+    """The beginning of a page, as a PNG of few colours."""
+    from PIL import Image
+
+    from course_lib.lab.chromium import browser_path
+
+    with tempfile.TemporaryDirectory() as folder:
+        wide, shot = Path(folder) / "wide.html", Path(folder) / "shot.png"
+        text = page.read_text(encoding="utf-8").replace("</head>", _PICTURE_STYLE)
+        wide.write_text(text, encoding="utf-8")
+        command = [browser_path() or "chromium", "--headless", "--no-sandbox", "--disable-gpu"]
+        command += [f"--user-data-dir={folder}/profile", "--window-size=1560,1240"]
+        command += [f"--screenshot={shot}", wide.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        few = Image.open(shot).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few.save(target, optimize=True)
+
+
+def main() -> None:
+    """Make the sample learner, their report and its picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        os.environ["COURSE_HOME"] = str(home)
+        fill(home)
+        choose()
+        build_small()
+        command = [sys.executable, "-m", "course_lib", "report", "--name", NAME]
+        subprocess.run(command)
+        picture(home / "report" / "report.html", Path(sys.argv[1]))
+        for path in sys.argv[2:]:  # for a look at all of it
+            shutil.copytree(home, path)
+
+
+if __name__ == "__main__":
+    main()
