@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from course_lib import cli
+from course_lib.chapters.ch15_launchers_and_recovery.cli import rehearse as command
 from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import result
-from course_lib.cli.commands import rehearse as command
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe

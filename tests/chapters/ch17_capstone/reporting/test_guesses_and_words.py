@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from tests.reporting.facts_made import PREDICTIONS
 
 from course_lib.chapters import files
 from course_lib.chapters.ch17_capstone.reporting import guesses as judging
 from course_lib.chapters.ch17_capstone.reporting import texts, typical_miss
 from course_lib.chapters.ch17_capstone.reporting.guesses import by_topic, guesses, largest_misses
 from course_lib.checking import expect, predict, progress
+from tests.chapters.ch17_capstone.reporting.facts_made import PREDICTIONS
 
 
 def test_guesses_come_by_chapter_with_factor_and_gap():

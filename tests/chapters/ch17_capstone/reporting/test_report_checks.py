@@ -3,12 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from tests.reporting.facts_made import EMPTY, FULL, PLAN, PREDICTIONS, RUN, WORDS
 
 from course_lib.chapters.ch17_capstone.reporting.checks import checks
 from course_lib.chapters.ch17_capstone.reporting.guesses import guesses
 from course_lib.chapters.ch17_capstone.reporting.kept import Row
 from course_lib.chapters.ch17_capstone.reporting.texts import Texts
+from tests.chapters.ch17_capstone.reporting.facts_made import (
+    EMPTY,
+    FULL,
+    PLAN,
+    PREDICTIONS,
+    RUN,
+    WORDS,
+)
 
 
 def state(facts, words):

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.reporting.facts_made import EMPTY, FULL
 
 from course_lib.chapters.ch17_capstone.reporting.page import notebook
 from course_lib.chapters.ch17_capstone.reporting.texts import Texts
 from course_lib.chapters.ch17_capstone.reporting.writing import to_html
+from tests.chapters.ch17_capstone.reporting.facts_made import EMPTY, FULL
 
 OWN = (
     "# Defence\n\n## Why\n\n**Bold** <script>alert(1)</script>\n\n![p](p.png) ![far](https://a.b/c)"

@@ -6,8 +6,7 @@ import subprocess
 import pytest
 from sample import fill
 
-from course_lib import report
-from course_lib.chapters.ch17_capstone.reporting import keep_plan, writing
+from course_lib.chapters.ch17_capstone.reporting import keep_plan, report, writing
 from course_lib.problem import Problem
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Layout, Recipe, hardware, models
