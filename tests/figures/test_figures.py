@@ -7,6 +7,7 @@ from collections import Counter
 
 import checks
 import pytest
+from approved import expect_approved
 from checks import Drawn
 from listed import FIGURES, SMALL, SPLIT, TITLE
 
@@ -30,6 +31,11 @@ def test_svg_is_labelled_and_well_formed(drawn: dict[str, Drawn]) -> None:
         assert re.search(r"\d", one.picture.sentence), name
         assert "<style" not in one.svg, f"{name}: it would restyle the whole page"
         assert len(one.svg) < (24_000 if name == "dualpipe" else 20_000), name
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_looks_as_it_was_approved(name: str, drawn: dict[str, Drawn]) -> None:
+    expect_approved(f"figure {name}", drawn[name].svg)
 
 
 def test_svg_refers_to_its_own_ids(drawn: dict[str, Drawn]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import checks
 import pytest
+from approved import expect_approved
 from test_panels import PANELS, ends, roomy
 
 from course_lib.panels import Panel
@@ -16,14 +17,16 @@ _FINE = re.compile(r"\b1 (times|ms)\b")
 
 @pytest.mark.parametrize("build", PANELS)
 def test_nothing_is_wrong_at_either_end_of_a_control(build: Callable[..., Panel]) -> None:
-    found = {}
+    found, everything = {}, []
     for where, panel in _both_ends(build.__name__):
+        everything += [panel.page, panel.text]
         faults = checks.faults(checks.draw(panel._sheet))
         words = _FINE.sub("", panel.text)  # "1 times" is a factor
         faults += [f"careless words: {one[0]}" for one in _CARELESS.finditer(words)]
         if faults:
             found[where] = faults
     assert found == {}
+    expect_approved(f"panel {build.__name__}", *everything)
 
 
 def _both_ends(name: str) -> Iterator[tuple[str, Panel]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import checks
 import pytest
 from all_rooms import steppers
+from approved import expect_approved
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
@@ -110,6 +111,7 @@ def settings(build: Callable[..., Stepper]) -> Iterator[tuple[str, Stepper]]:
 @pytest.mark.parametrize("build", STEPPERS)
 def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) -> None:
     stories: dict[str, set[str]] = {}
+    everything = []
     for name, stepper in settings(build):
         assert stepper.count >= 2, "one step is a figure, not a story"
         seen, heights = {}, set()
@@ -117,6 +119,7 @@ def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) 
             stepper.step.value = step
             where = f"{stepper.values}: step {step}"
             page, said = without_ids(stepper.page), stepper.text
+            everything += [page, said]
             assert page not in seen, f"{where} looks like {seen[page]}"
             seen[page] = step
             caption = stepper.shown["caption"]
@@ -135,6 +138,7 @@ def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) 
         stories.setdefault(name, set()).add("".join(seen))
     for name in stories.keys() - {"", "more"}:
         assert len(stories[name]) == 2, f"{name} changes nothing"
+    expect_approved(f"stepper {build.__name__}", *everything)
 
 
 def without_ids(svg: str) -> str:
