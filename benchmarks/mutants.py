@@ -64,7 +64,10 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
     elif room == "chapters":
         own = f"tests/chapters/{inner[0]}" if inner else "tests/building"
         yield [own] if (ROOT / own).is_dir() else ["tests/figures"]
-        yield ["tests/figures", "tests/panels"]
+        if "demos" in inner:
+            yield ["tests/demos", "-k", name if name != "program" else inner[-1]]
+        else:
+            yield ["tests/figures", "tests/panels"]
     elif room == "scratch":
         word = inner[0] if inner else name
         tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))
