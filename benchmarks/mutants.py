@@ -63,11 +63,12 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
         yield ["tests/checking/builds", "-k", " or ".join(builds)]
     elif room == "chapters":
         own = f"tests/chapters/{inner[0]}" if inner else "tests/building"
-        yield [own] if (ROOT / own).is_dir() else ["tests/figures"]
         if "demos" in inner:
             yield ["tests/demos", "-k", name if name != "program" else inner[-1]]
-        else:
+        elif name in ("figures", "panels", "steppers"):
             yield ["tests/figures", "tests/panels"]
+        below = f"{own}/{inner[1]}" if len(inner) > 1 else own
+        yield named(own, name) or named(below if (ROOT / below).is_dir() else own)
     elif room == "scratch":
         word = inner[0] if inner else name
         tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))
