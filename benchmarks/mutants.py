@@ -68,7 +68,8 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
         elif name in ("figures", "panels", "steppers"):
             yield ["tests/figures", "tests/panels"]
         below = f"{own}/{inner[1]}" if len(inner) > 1 else own
-        yield named(own, name) or named(below if (ROOT / below).is_dir() else own)
+        tests = named(own, name) + named(f"{own}/*", name)
+        yield tests or named(below if (ROOT / below).is_dir() else own)
     elif room == "scratch":
         word = inner[0] if inner else name
         tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))
