@@ -15,6 +15,7 @@ from torch import nn
 
 from course_lib import launch, mine
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import JobCosts, failing_job
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.measure.peak import tensor_bytes
@@ -47,7 +48,6 @@ from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import Schedule, apart, schedule
 from course_lib.theory.pipelines.simulation import DOES, pipeline_trace, simulate, timeline
-from course_lib.theory.step.recovery import JobCosts, failing_job
 from course_lib.theory.stories.copies import bucket_steps, served_steps, zero_steps
 from course_lib.theory.stories.messages import (
     ATTENTION,

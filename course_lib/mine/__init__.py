@@ -109,7 +109,7 @@ PARTS = (
     _part(
         "shared_rate",
         "17.11",
-        "theory.step.streams",
+        "chapters.ch17_capstone.streams",
         "rates shared_timeline",
         given="Task Span SharedTimeline",
     ),

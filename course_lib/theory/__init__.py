@@ -47,11 +47,9 @@ _SHORT = {
     "network.traffic": "group_link",
     "pipelines": "bubble schedules simulation",
     "pipelines.bubble": "PassTimes",
-    "step": "batching recovery",
+    "step": "batching",
     "step.assumptions": "Assumptions BUCKETS CAUTIOUS DEEPSEEK_V3",
     "step.batching": "Batching rank_samples",
-    "step.recovery": "failing_job JobCosts",
-    "step.streams": "shared_timeline Task",
     "stories.copies": "served_steps",
 }
 

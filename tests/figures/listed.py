@@ -54,6 +54,7 @@ from course_lib.chapters.ch15_launchers_and_recovery.figures import (
     tried_batches,
     wasted_time,
 )
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import Saving
 from course_lib.chapters.ch16_cluster_clinic.figures import (
     flight_records,
     meters,
@@ -75,6 +76,7 @@ from course_lib.chapters.ch17_capstone.figures import (
     shared_rates,
     token_costs,
 )
+from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.checking.gaps import in_words
 from course_lib.clinic.gpus import topology
 from course_lib.clinic.recorded import output
@@ -101,8 +103,6 @@ from course_lib.theory.pipelines import simulation
 from course_lib.theory.planner import plan
 from course_lib.theory.step.assumptions import CAUTIOUS
 from course_lib.theory.step.batching import Batching, batch_cost
-from course_lib.theory.step.recovery import Saving
-from course_lib.theory.step.streams import Task, shared_timeline
 
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 

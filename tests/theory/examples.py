@@ -34,6 +34,7 @@ from probes import (
     Probe,
 )
 
+from course_lib.chapters.ch17_capstone.streams import Task
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Link, accelerator
 from course_lib.theory.inputs.job import Job
@@ -42,7 +43,6 @@ from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.schedules import schedule
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.streams import Task
 
 HALF_ACCUMULATED = replace(SPREAD, accumulation=2)
 NAMES: dict[str, tuple[Any, ...]] = {

@@ -35,22 +35,23 @@ from course_lib import (
     show_source,
     style,
 )
-from course_lib.chapters.ch15_launchers_and_recovery import cluster, figures
+from course_lib.chapters.ch15_launchers_and_recovery import cluster, figures, recovery
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import (
+    JobCosts,
+    failing_job,
+)
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.theory import (
     RECIPES,
     Cluster,
     Job,
-    JobCosts,
     Layout,
     Recipe,
     TransformerShape,
-    failing_job,
     hardware,
     mesh,
     models,
-    recovery,
     units,
 )
 
@@ -1446,7 +1447,7 @@ quiz("15")
 
 # %% tags=["exercise"]
 from course_lib import check, hint, solution
-from course_lib.theory.step import recovery
+from course_lib.chapters.ch15_launchers_and_recovery import recovery
 
 # %% [markdown] tags=["exercise"]
 # ### 15.1 Calculate: an interval

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from course_lib.chapters.ch15_launchers_and_recovery import recovery
 from course_lib.chapters.ch15_launchers_and_recovery.builds import launcher, reshard
 from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 from course_lib.checking import (
@@ -17,7 +18,6 @@ from course_lib.checking import (
 )
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.step import recovery
 
 _DAY_S = 86_400
 

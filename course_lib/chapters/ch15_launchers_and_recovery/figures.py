@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import Saving
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.bars import bars
 from course_lib.figures.engines.lanes import lanes
@@ -10,7 +11,6 @@ from course_lib.figures.engines.lines import Axis, Curve, even, graph
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing, Point
 from course_lib.theory.inputs.units import format_duration, format_number
-from course_lib.theory.step.recovery import Saving
 
 # --- recovery -----------------------------------------------------------------------------------
 # A job that lost a node: what it spent its time with until it was done.

@@ -3,18 +3,18 @@
 from dataclasses import replace
 
 from course_lib.chapters.ch15_launchers_and_recovery import figures
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import (
+    Saving,
+    checkpoint_bytes,
+    machine_mtbf_s,
+    young_interval_s,
+)
 from course_lib.figures.paper.drawing import counted
 from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes, format_duration
-from course_lib.theory.step.recovery import (
-    Saving,
-    checkpoint_bytes,
-    machine_mtbf_s,
-    young_interval_s,
-)
 
 _DAY_S = 86_400
 

@@ -1,5 +1,7 @@
 """Stories of chapter 15 to walk through, step by step."""
 
+from course_lib.chapters.ch15_launchers_and_recovery import recovery as theory
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import JobCosts
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
@@ -10,8 +12,6 @@ from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.units import format_duration
-from course_lib.theory.step import recovery as theory
-from course_lib.theory.step.recovery import JobCosts
 
 # A save of a minute, and ten minutes until all ranks train again: five until Slurm gives a silent
 # node up (SlurmdTimeout), two for which it holds a requeued job back, three to start.

@@ -40,6 +40,7 @@ from course_lib.chapters.ch17_capstone.costs import (
     most_sequences,
     sharded_backward,
 )
+from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.scratch import opaque
 from course_lib.theory import (
     CAUTIOUS,
@@ -50,7 +51,6 @@ from course_lib.theory import (
     Job,
     Layout,
     Recipe,
-    Task,
     TransformerShape,
     budget,
     collectives,
@@ -60,7 +60,6 @@ from course_lib.theory import (
     hardware,
     models,
     planner,
-    shared_timeline,
     units,
 )
 from course_lib.theory.network import step_traffic
@@ -1184,7 +1183,7 @@ from course_lib import check, hint, solution
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Recipe, hardware, models
 from course_lib.chapters.ch17_capstone.costs import sharded_backward
-from course_lib.theory.step.streams import Task, shared_timeline
+from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 
 # %% [markdown] tags=["exercise"]
 # ### 17.1 Calculate: a million tokens on three cards
@@ -1547,7 +1546,7 @@ check("17.10", [tp_bytes, pp_bytes, dp_bytes, doubles])
 # %% tags=["exercise"]
 from collections.abc import Sequence
 
-from course_lib.theory.step.streams import SharedTimeline, Span, Task
+from course_lib.chapters.ch17_capstone.streams import SharedTimeline, Span, Task
 
 ### BEGIN GIVEN
 
@@ -1568,7 +1567,7 @@ def shared_timeline(tasks: Sequence[Task]) -> SharedTimeline:
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.theory.step.streams import rates, shared_timeline
+from course_lib.chapters.ch17_capstone.streams import rates, shared_timeline
 
 ### END SOLUTION
 

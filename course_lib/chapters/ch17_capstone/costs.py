@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from course_lib.chapters.ch17_capstone.streams import Task
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import usd_per_million_tokens
 from course_lib.theory.compute.flops import six_nd
@@ -10,7 +11,6 @@ from course_lib.theory.inputs.hardware import Accelerator
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import kv_copies
-from course_lib.theory.step.streams import Task
 from course_lib.validation import divisible, fraction, number, whole
 
 _BYTES = 2  # of a weight, of a number that is kept or sent

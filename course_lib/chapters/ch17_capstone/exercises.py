@@ -7,6 +7,7 @@ from course_lib.chapters.ch17_capstone.audits import Audit, audit_exercise
 from course_lib.chapters.ch17_capstone.builds import claims, shared_rate
 from course_lib.chapters.ch17_capstone.claimed import BLOOM
 from course_lib.chapters.ch17_capstone.costs import Decoding, sharded_backward
+from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.checking import (
     Wrong,
     exercise,
@@ -30,7 +31,6 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.states import local_parameters, model_states
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.step.streams import Task, shared_timeline
 
 _SEVEN = MODELS["llama2-7b"].parameters().total
 _SEVENTY = MODELS["llama2-70b"].parameters().total

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from course_lib.chapters.ch17_capstone.claimed import RunAudit
+from course_lib.chapters.ch17_capstone.streams import SharedTimeline
 from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.bars import grouped_bars
 from course_lib.figures.engines.cells import Cell, Cells
@@ -14,7 +15,6 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing
 from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
 from course_lib.theory.inputs.units import format_count, format_duration, format_number
-from course_lib.theory.step.streams import SharedTimeline
 
 # --- audited ------------------------------------------------------------------------------------
 # The claims of an audit: what is said, what its own terms give, and what is found.

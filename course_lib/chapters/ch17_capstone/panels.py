@@ -7,12 +7,12 @@ from course_lib.chapters.ch17_capstone.costs import (
     most_sequences,
     sharded_backward,
 )
+from course_lib.chapters.ch17_capstone.streams import SharedTimeline, Task, shared_timeline
 from course_lib.panels.controls import choice, listed, powers_of_two, whole
 from course_lib.panels.panel import Rows, View, panel
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
-from course_lib.theory.step.streams import SharedTimeline, Task, shared_timeline
 
 # --- give way -----------------------------------------------------------------------------------
 # The panel of chapter 17: small kernels that give way, and what waits for them in the end.

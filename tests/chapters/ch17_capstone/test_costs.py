@@ -13,10 +13,10 @@ from course_lib.chapters.ch17_capstone.costs import (
     most_sequences,
     sharded_backward,
 )
+from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import ACCELERATORS, accelerator
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.step.streams import Task, shared_timeline
 
 LLAMA, RTX, H100 = MODELS["llama2-70b"], accelerator("RTX4090"), accelerator("H100-SXM")
 

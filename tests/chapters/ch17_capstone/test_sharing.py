@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.chapters.ch17_capstone import sharing
-from course_lib.theory.step.streams import Task, shared_timeline
+from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 
 needs_binding = pytest.mark.skipif(not sharing.can_share(), reason="cannot bind to a core here")
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from course_lib.theory.step import streams
-from course_lib.theory.step.streams import SharedTimeline, Span
+from course_lib.chapters.ch17_capstone import streams
+from course_lib.chapters.ch17_capstone.streams import SharedTimeline, Span
 from tests.checking.builds.patches import versions
 
 

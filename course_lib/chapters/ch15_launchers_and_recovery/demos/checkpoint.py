@@ -30,6 +30,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import launch, mine
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import checkpoint_bytes
 from course_lib.demos.shared.batch import Batch, loss_share, rows_of
 from course_lib.demos.shared.comparison import Comparison, Version, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
@@ -41,7 +42,6 @@ from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import flat_gradient
 from course_lib.scratch import recovery
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.step.recovery import checkpoint_bytes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -8,14 +8,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from course_lib.chapters.ch17_capstone import streams
+from course_lib.chapters.ch17_capstone.streams import SharedTimeline, Span, Task
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.alike import expect_kind
 from course_lib.checking.builds.compare import Case, Never, Place, Row, compare, in_turn, later
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.checking.values import kind_of_wrong
-from course_lib.theory.step import streams
-from course_lib.theory.step.streams import SharedTimeline, Span, Task
 
 _NEAR = 1e-6
 _PROCESSOR, _NETWORK = {"processor": 1.0}, {"network": 1.0}

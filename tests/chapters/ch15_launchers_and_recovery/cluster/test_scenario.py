@@ -9,8 +9,8 @@ import pytest
 from course_lib.chapters.ch15_launchers_and_recovery import cluster
 from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration
 from course_lib.chapters.ch15_launchers_and_recovery.cluster.scenario import JOB, batch_script
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import lost_steps
 from course_lib.problem import Problem
-from course_lib.theory.step.recovery import lost_steps
 
 needs_slurm = pytest.mark.engine(*configuration.PROGRAMS)
 KINDS = [

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import lifeline
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import lost_steps, mean_lost_steps
 from course_lib.demos.shared.comparison import LOSS_TOLERANCE
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import from_rank
@@ -34,7 +35,6 @@ from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
 from course_lib.launch.running import describe_exit
 from course_lib.launch.two_nodes import ADDRESSES
-from course_lib.theory.step.recovery import lost_steps, mean_lost_steps
 
 _PORT = 29400  # torchrun's own choice for agents that meet
 _SIGKILL = 9  # by number: Windows has no name for it

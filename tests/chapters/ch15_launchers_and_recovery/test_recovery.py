@@ -7,9 +7,7 @@ from every import every
 from probes import Probe, by_name
 
 from course_lib.chapters.ch15_launchers_and_recovery import cluster
-from course_lib.scratch import recovery
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.step.recovery import (
+from course_lib.chapters.ch15_launchers_and_recovery.recovery import (
     JobCosts,
     Saving,
     checkpoint_bytes,
@@ -22,6 +20,8 @@ from course_lib.theory.step.recovery import (
     wasted_fraction,
     young_interval_s,
 )
+from course_lib.scratch import recovery
+from course_lib.theory.inputs.recipe import Recipe
 
 DAY_S = 86_400
 

@@ -7,7 +7,13 @@ import pytest
 from probes import Given, Probe, by_name
 from refused import rows
 
-from course_lib.theory.step.streams import SharedTimeline, Span, Task, rates, shared_timeline
+from course_lib.chapters.ch17_capstone.streams import (
+    SharedTimeline,
+    Span,
+    Task,
+    rates,
+    shared_timeline,
+)
 
 CORE = {"core": 1.0}
 
