@@ -5,7 +5,7 @@ own code on ranks, which `measure.wire` writes down.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 
 import pytest
 import torch
@@ -197,18 +197,20 @@ def test_what_is_sent_is_received_whole_and_nothing_is_added_twice(name: str) ->
 # --- what was told is what happens ----------------------------------------------------------------
 
 
-def recorded(run: Callable[..., object], *given: object) -> tuple[object, object]:
-    """What this rank sends while it runs, and what the run returns."""
-    rank = launch.init().rank
-    torch.manual_seed(0)
-    with log_wire() as log:
-        result = run(*given)
-    return log.trace.messages(rank), result
+def recorded(runs: list[tuple[Callable[..., object], *tuple[object, ...]]]) -> list[object]:
+    """By run: what this rank sends meanwhile, and what the run returns."""
+    rank, found = launch.init().rank, []
+    for run, *given in runs:
+        torch.manual_seed(0)
+        with log_wire() as log:
+            result = run(*given)
+        found.append((log.trace.messages(rank), result))
+    return found
 
 
-def messages(run: Callable[..., object], *given: object, ranks: int) -> list[object]:
-    """By rank: what it sends."""
-    return [sent for sent, _ in launch.run(recorded, run, *given, ranks=ranks)]
+def on_ranks(ranks: int, *runs: tuple[Callable[..., object], *tuple[object, ...]]) -> list[object]:
+    """By rank, what each of some runs, on the same ranks, has sent and returned."""
+    return launch.run(recorded, list(runs), ranks=ranks)
 
 
 def ring_of(rows: int) -> None:
@@ -224,17 +226,12 @@ def tree_as_built(rows: int) -> None:
     mine.tree_all_reduce(torch.ones(rows, dtype=torch.float64), Peers())
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("run", [ring_of, ring_as_built])
-def test_a_ring(run: Callable[..., object], ranks: int) -> None:
-    told = ring_steps(ranks, 16)
-    assert messages(run, 2 * ranks, ranks=ranks) == [told.messages(r) for r in range(ranks)]
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_a_tree(ranks: int) -> None:
-    told = tree_steps(ranks, 80)
-    assert messages(tree_as_built, 10, ranks=ranks) == [told.messages(r) for r in range(ranks)]
+def test_all_reduces(ranks: int) -> None:
+    told = [ring_steps(ranks, 16), ring_steps(ranks, 16), tree_steps(ranks, 80)]
+    runs = (ring_of, 2 * ranks), (ring_as_built, 2 * ranks), (tree_as_built, 10)
+    for rank, found in enumerate(on_ranks(ranks, *runs)):
+        assert [sent for sent, _ in found] == [trace.messages(rank) for trace in told]
 
 
 def visits(zigzag: bool) -> list[tuple[int, int]]:
@@ -246,12 +243,12 @@ def visits(zigzag: bool) -> list[tuple[int, int]]:
     return met
 
 
-@pytest.mark.parametrize("zigzag", [False, True])
-def test_ring_attention(zigzag: bool) -> None:
-    told = ring_attention_steps(64, 4, zigzag=zigzag, token_bytes=16)
-    for rank, (sent, met) in enumerate(launch.run(recorded, visits, zigzag, ranks=4)):
-        assert sent == told.messages(rank)
-        assert met == [one.part for one in told if one.who == rank and one.what == "work"]
+def test_ring_attention() -> None:
+    for rank, found in enumerate(on_ranks(4, (visits, False), (visits, True))):
+        for zigzag, (sent, met) in zip((False, True), found, strict=True):
+            told = ring_attention_steps(64, 4, zigzag=zigzag, token_bytes=16)
+            assert sent == told.messages(rank), zigzag
+            assert met == [e.part for e in told if e.who == rank and e.what == "work"], zigzag
 
 
 def mixture(factor: float | None) -> object:
@@ -262,38 +259,33 @@ def mixture(factor: float | None) -> object:
     return moe.counts.tolist(), moe.kept.tolist()
 
 
-@pytest.mark.parametrize("factor", [None, 1.0])
-def test_experts(factor: float | None) -> None:
-    """torch sends all of a dispatch in one call: the rows of all turns."""
-    found = launch.run(recorded, mixture, factor, ranks=4)
-    counts, kept = found[0][1]
-    table = expert_exchange(counts, 256 if factor is None else 256 // 8)
-    assert [list(row) for row in table.kept] == kept and (table.dropped > 0) == bool(factor)
-    told = expert_steps(table, row_bytes=32)
-    for rank, (sent, _) in enumerate(found):
-        by_kind = {
-            kind: sum(e.bytes for e in told if e.who == rank and e.part and e.what in (COPY, "stay")
-                      and e.part[0] == kind)
-            for kind in ("rows", "results")
-        }  # fmt: skip
-        calls = [size for what, _, size in sent if what == "all-to-all"]
-        assert calls == [by_kind["rows"], by_kind["results"]]
-
-
 def exchange() -> None:
     all_to_all(torch.ones(4), Peers())
 
 
-def test_turns_of_an_exchange() -> None:
-    """One row from each rank to each other: who sends to whom in which turn."""
-    told = expert_steps(expert_exchange([[1] * 4] * 4, 100), row_bytes=4)
-    for rank, sent in enumerate(messages(exchange, ranks=4)):
-        dispatch, combine = (
-            tuple(("send-recv", e.to, e.bytes) for e in told
-                  if e.who == rank and e.to is not None and e.part[0] == kind)
-            for kind in ("rows", "results")
-        )  # fmt: skip
-        assert sent == dispatch == combine
+def test_experts() -> None:
+    """torch sends all of a dispatch in one call: the rows of all turns.
+
+    The last run has one row from each rank to each other: who sends to whom in which turn.
+    """
+    turns = expert_steps(expert_exchange([[1] * 4] * 4, 100), row_bytes=4)
+    runs = on_ranks(4, (mixture, None), (mixture, 1.0), (exchange,))
+    for rank, (*mixtures, (sent, _)) in enumerate(runs):
+        for limit, (calls, (counts, kept)) in zip((256, 256 // 8), mixtures, strict=True):
+            table = expert_exchange(counts, limit)
+            assert [list(row) for row in table.kept] == kept
+            assert (table.dropped > 0) == (limit < 256)
+            told = _sent_by(rank, expert_steps(table, row_bytes=32))
+            sizes = [size for what, _, size in calls if what == "all-to-all"]
+            assert sizes == [sum(event.bytes for event in its) for its in told]
+        for its in _sent_by(rank, turns):
+            assert sent == tuple(("send-recv", e.to, e.bytes) for e in its if e.to is not None)
+
+
+def _sent_by(rank: int, told: Trace) -> list[list[Event]]:
+    """The rows that a rank sends or keeps in a dispatch, and those of a combine."""
+    own = [e for e in told if e.who == rank and e.part and e.what in (COPY, "stay")]
+    return [[e for e in own if e.part[0] == kind] for kind in ("rows", "results")]
 
 
 WIDTH, LAYERS = 12, 3
@@ -331,21 +323,23 @@ def zero_step(stage: int) -> tuple[list[int], list[tuple[str, int]]]:
     return [*held, held_by(trainer)], [(call.what, call.bytes) for call in log.calls]
 
 
-@pytest.mark.parametrize(("stage", "ranks"), [(0, 2), (1, 3), (2, 2), (3, 3)])
-def test_zero(stage: int, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "stages"), [(2, (0, 2)), (3, (1, 3))])
+def test_zero(ranks: int, stages: tuple[int, ...]) -> None:
     """A call of torch is all messages of one moment; told and recorded bytes are those sent."""
-    told = zero_steps(WIDTH * WIDTH, LAYERS, ranks, stage)
-    update = min(event.at for event in told if event.what == "update")
-    back = max(e.at for e in told if e.at < update and (stage > 1 or e.what == "backward"))
-    for rank, (_, (held, calls)) in enumerate(launch.run(recorded, zero_step, stage, ranks=ranks)):
-        assert held == [sum(p.bytes for p in told.held(at)[rank].values()) for at in (0, back, END)]
-        sums: dict[tuple[int, str], int] = {}
-        for event in told:
-            if event.who == rank and event.to is not None:
-                moment = int(event.at), event.label
-                sums[moment] = sums.get(moment, 0) + event.bytes
-        sent = [(what, sent_bytes(what, size, ranks)) for what, size in calls]
-        assert sent == [(what, size) for (_, what), size in sums.items()]
+    for rank, found in enumerate(on_ranks(ranks, *((zero_step, stage) for stage in stages))):
+        for stage, (_, (held, calls)) in zip(stages, found, strict=True):
+            told = zero_steps(WIDTH * WIDTH, LAYERS, ranks, stage)
+            update = min(event.at for event in told if event.what == "update")
+            back = max(e.at for e in told if e.at < update and (stage > 1 or e.what == "backward"))
+            moments = [told.held(at)[rank].values() for at in (0, back, END)]
+            assert held == [sum(part.bytes for part in parts) for parts in moments], stage
+            sums: dict[tuple[int, str], int] = {}
+            for event in told:
+                if event.who == rank and event.to is not None:
+                    moment = int(event.at), event.label
+                    sums[moment] = sums.get(moment, 0) + event.bytes
+            sent = [(what, sent_bytes(what, size, ranks)) for what, size in calls]
+            assert sent == [(what, size) for (_, what), size in sums.items()], stage
 
 
 SIZES = [40, 8, 8, 24, 8, 16, 8]  # of a chain of layers
@@ -365,7 +359,7 @@ def test_buckets() -> None:
     sizes = [(name, weights.nbytes) for name, weights in chain().named_parameters()]
     backward = [Gradient(name, size, 1.0) for name, size in reversed(sizes)]
     told = bucket_steps(ddp_timeline(backward, 2, FAST, cap_bytes=1000, first_bytes=1000))
-    for sent in messages(ddp, ranks=2):
+    for ((sent, _),) in on_ranks(2, (ddp,)):
         assert tuple(one for one in sent if one[0] == "all-reduce") == told.messages(0)
 
 
@@ -393,16 +387,14 @@ def cut_pair(kind: str, by_tokens: bool) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("by_tokens", [False, True])
-@pytest.mark.parametrize("kind", [MLP, ATTENTION])
-def test_a_cut_pair(kind: str, by_tokens: bool, ranks: int) -> None:
-    told = pair_steps(kind, 16, 16, ranks, element_bytes=4, sequence_parallel=by_tokens)
-    made = {e.part.name: e.part[1:] for e in told if e.what == TAKE and e.who == 0}
-    for rank, (sent, shapes) in enumerate(
-        launch.run(recorded, cut_pair, kind, by_tokens, ranks=ranks)
-    ):
-        assert sent == told.messages(rank)
-        assert shapes == {name: made[name] for name in shapes}
+def test_cut_pairs(ranks: int) -> None:
+    pairs = list(product((MLP, ATTENTION), (False, True)))
+    for rank, found in enumerate(on_ranks(ranks, *((cut_pair, *pair) for pair in pairs))):
+        for (kind, by_tokens), (sent, shapes) in zip(pairs, found, strict=True):
+            told = pair_steps(kind, 16, 16, ranks, element_bytes=4, sequence_parallel=by_tokens)
+            made = {e.part.name: e.part[1:] for e in told if e.what == TAKE and e.who == 0}
+            assert sent == told.messages(rank), (kind, by_tokens)
+            assert shapes == {name: made[name] for name in shapes}, (kind, by_tokens)
 
 
 # What a unit's method does, and whether it does anything.
@@ -461,15 +453,10 @@ def fsdp(depth: int, reshard: bool) -> tuple[list[tuple[str, int]], list[int]]:
     return fsdp.calls, [unit.whole.nbytes for unit in fsdp.units]
 
 
-def each_recorded(run: Callable[..., object], given: list[tuple[object, ...]]) -> list[object]:
-    """Several runs on the same ranks."""
-    return [recorded(run, *one) for one in given]
-
-
 def test_units() -> None:
     """FSDP calls, in its order, what is told, and sends the bytes of its units."""
     settings = [(depth, reshard) for depth in (0, 1, 2) for reshard in (True, False)]
-    for found in launch.run(each_recorded, fsdp, settings, ranks=2):
+    for found in on_ranks(2, *((fsdp, *setting) for setting in settings)):
         for (depth, reshard), (sent, (called, sizes)) in zip(settings, found, strict=True):
             calls = fsdp_calls(4, prefetch=depth, reshard=reshard)
             assert called == list(calls)
@@ -499,9 +486,7 @@ def test_pipelines() -> None:
     """Every stage runs, holds and sends what is told; a message has the bytes of a micro-batch."""
     plans = [schedule(name, 4, 7) for name in ("naive", "gpipe", "1f1b", "zb1p", "zbv")]
     plans += [schedule("interleaved", 4, 4, 2), apart(schedule("dualpipe", 4, 8))]
-    for stage, found in enumerate(
-        launch.run(each_recorded, pipeline, [(plan,) for plan in plans], ranks=4)
-    ):
+    for stage, found in enumerate(on_ranks(4, *((pipeline, plan) for plan in plans))):
         for plan, (sent, seen) in zip(plans, found, strict=True):
             told = pipeline_trace(simulate(plan, PassTimes()))
             assert seen == [

@@ -22,28 +22,16 @@ from course_lib.theory.network.all_reduce import (
 from course_lib.theory.network.collectives import TREES, bus_bandwidth, sent_bytes
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_a_ring_loads_every_rank_alike(ranks):
-    ring = all_reduce_ways(ranks)["ring"]
-    expected = sent_bytes("all-reduce", 1, ranks)
-    assert [ring.sent_by(rank) for rank in range(ranks)] == pytest.approx([expected] * ranks)
-    assert ring.busiest == tuple(range(ranks))
-
-
-@pytest.mark.parametrize("way", ["one rank adds", "tree"])
-def test_the_others_send_as_much_in_all(way):
-    found = all_reduce_ways(8)[way]
-    assert sum(found.sent.values()) == pytest.approx(8 * sent_bytes("all-reduce", 1, 8))
-    assert 0 in found.busiest
-
-
-def test_rank_0_is_the_busiest():
+def test_what_the_busiest_ranks_send():
+    """`stories/test_messages.py` has ring and tree message by message."""
     ways = all_reduce_ways(8)
     assert [way.most for way in ways.values()] == [7, 3, 1.75, 1.125]
+    assert sum(ways["one rank adds"].sent.values()) == 8 * sent_bytes("all-reduce", 1, 8)
+    assert ways["one rank adds"].busiest == (0,)
+    assert ways["ring"].busiest == tuple(range(8))
 
 
 # --- ring or tree ---
-
 
 LINK = Link("test", 450e9, 3.4e-6)
 
@@ -79,16 +67,13 @@ def test_half_of_the_time_at_half_bytes(operation):
     assert result.bus_bytes_per_s == pytest.approx(LINK.bytes_per_s / 2)
 
 
-def test_an_operation_without_a_tree():
+def test_without_a_tree_and_with_nobody_to_send_to():
     result = ring_or_tree("all-gather", 1e6, 8, LINK)
     assert (result.tree_s, result.crossover_bytes, result.tree_steps) == (None, None, None)
     assert (result.faster, result.seconds) == ("ring", result.ring_s)
-
-
-def test_one_rank_sends_nothing():
-    result = ring_or_tree("all-reduce", 1e6, 1, LINK)
-    assert (result.seconds, result.crossover_bytes, result.bus_bytes_per_s) == (0, 0, 0)
-    assert result.half_bytes == float("inf")
+    alone = ring_or_tree("all-reduce", 1e6, 1, LINK)
+    assert (alone.seconds, alone.crossover_bytes, alone.bus_bytes_per_s) == (0, 0, 0)
+    assert alone.half_bytes == float("inf")
 
 
 CALLS = (
@@ -98,7 +83,6 @@ CALLS = (
 
 
 # --- nccl times ---
-
 
 MIB = 2**20
 

@@ -13,21 +13,13 @@ from course_lib.theory.network import context
 def test_visible_pairs_against_a_table(zigzag):
     sequence, ranks = 24, 3
     size = sequence // (ranks * (2 if zigzag else 1))
+    everyone = [chunk for rank in range(ranks) for chunk in context.chunks(rank, ranks, zigzag)]
+    assert sorted(everyone) == list(range(sequence // size))
     for rank in range(ranks):
         mine = context.chunks(rank, ranks, zigzag)
         queries = [chunk * size + i for chunk in mine for i in range(size)]
         expected = sum(query + 1 for query in queries)  # a token sees all before it, and itself
         assert context.rank_scores(sequence, rank, ranks, zigzag=zigzag, masked=False) == expected
-
-
-def test_all_ranks_together_have_all_chunks():
-    for zigzag in (False, True):
-        found = [chunk for rank in range(4) for chunk in context.chunks(rank, 4, zigzag)]
-        assert sorted(found) == list(range(8 if zigzag else 4))
-
-
-def test_any_rate_above_zero_is_one():
-    assert context.hidden_ring_tokens(0.5, 0.25, hidden=8, kv_width=8) == 2
 
 
 def test_the_ring_hides_from_flop_over_bytes_on():

@@ -61,25 +61,14 @@ def test_ddp_and_zero_1_and_2_send_two_parameters(stage):
     assert result.bytes_by_axis == pytest.approx({"dp": expected})
 
 
-def test_zero_3_sends_three_parameters_but_keeps_the_ends():
+def test_zero_3_sends_three_parameters_but_keeps_the_ends_and_two_without_resharding():
     local = local_parameters(SHAPE, Layout())
     result = traffic(Layout(dp=8, zero_stage=3))
     expected = collectives.zero_volume(2 * local.total, 3, ranks=8)
     kept = collectives.sent_bytes("all-gather", 2 * local.ends_dense, 8)
     assert result.total_bytes == pytest.approx(expected - kept)
-    no_reshard = traffic(Layout(dp=8, zero_stage=3, reshard=False))
+    no_reshard = traffic(Layout(dp=8, zero_stage=3, reshard=False, accumulation=4, reduce="update"))
     assert no_reshard.total_bytes == pytest.approx(collectives.zero_volume(2 * local.total, 2, 8))
-
-
-def test_zero_3_without_resharding_gathers_once_per_update():
-    def sent(kind, **layout):
-        result = traffic(Layout(dp=8, zero_stage=3, accumulation=4, **layout))
-        return sum(item.total_bytes for item in result.collectives if item.kind == kind)
-
-    local = local_parameters(SHAPE, Layout())
-    whole = collectives.sent_bytes("all-gather", 2 * local.total, 8)
-    assert sent("parameters", reshard=False) == pytest.approx(whole)
-    assert sent("gradients", reduce="update") == pytest.approx(sent("gradients") / 4)
 
 
 def test_hybrid_sharding_reduces_between_its_groups():
@@ -98,8 +87,6 @@ def test_accumulation_costs_zero_2_and_3_but_not_ddp():
     assert sent(1, 4) == sent(1, 1)
     assert sent(2, 4) == pytest.approx(2.5 * sent(2, 1))  # 4 of gradients, 1 of parameters
     assert sent(3, 4) == pytest.approx(4 * sent(3, 1))
-    loud = traffic(Layout(dp=8, accumulation=4, reduce="micro-batch"))
-    assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
 
 
 @every("zero_stage", [0, 1, 2, 3])
@@ -109,14 +96,9 @@ def test_groups_of_micro_batches_exchange_gradients_as_often_as_there_are_groups
 ):
     """Between one exchange per update and one per micro-batch."""
     layout = Layout(
-        dp=4,
-        pp=2,
-        zero_stage=zero_stage,
-        accumulation=8,
-        schedule="interleaved",
-        virtual_stages=2,
-        group=group,
-    )
+        dp=4, pp=2, zero_stage=zero_stage, accumulation=8,
+        schedule="interleaved", virtual_stages=2, group=group,
+    )  # fmt: skip
 
     def sent(reduce):
         entries = traffic(replace(layout, reduce=reduce)).collectives
@@ -138,16 +120,14 @@ def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
     assert sent == pytest.approx(SHAPE.layers * 3 * each)
 
 
-def test_sequence_parallelism_sends_as_much_unless_it_gathers_again():
-    plain = traffic(Layout(tp=4)).total_bytes
+def test_sequence_parallelism_that_gathers_again_sends_more_and_hides_it():
     kept = traffic(Layout(tp=4, sequence_parallel=True, keep_gathered=True))
-    assert kept.total_bytes == pytest.approx(plain)
     again = traffic(Layout(tp=4, sequence_parallel=True))
     assert sum(again.waited_by_axis.values()) == pytest.approx(kept.seconds)
     # Two more all-gathers a layer, one for the head: each half of an all-reduce.
     size = SEQUENCE * SHAPE.hidden * 2
     extra = (2 * SHAPE.layers + 1) * collectives.sent_bytes("all-gather", size, 4)
-    assert again.total_bytes == pytest.approx(plain + extra)
+    assert again.total_bytes == pytest.approx(kept.total_bytes + extra)
 
 
 def test_full_recomputation_repeats_the_forward_pass():
@@ -296,10 +276,12 @@ def test_what_nothing_hides_is_the_first_gather_and_the_last_reduction():
     assert buckets.count > 2 and buckets.alone == 1
 
 
-def test_expert_gradients_are_reduced_among_fewer():
-    result = traffic(Layout(dp=8, ep=4), shape=EXPERTS)
-    assert entry(result, "dp", "gradients of experts").ranks == 2
-    assert entry(result, "dp", "gradients of layers").ranks == 8
+def test_gradients_of_experts_are_reduced_among_fewer_which_are_further_apart():
+    result = traffic(Layout(dp=16, ep=8), shape=EXPERTS)
+    assert entry(result, "ep", "dispatch").link == H100.inside
+    copies = entry(result, "dp", "gradients of experts")
+    assert (copies.ranks, copies.link) == (2, H100.between)
+    assert entry(result, "dp", "gradients of layers").ranks == 16
     alone = traffic(Layout(dp=8, ep=8), shape=EXPERTS)
     assert "gradients of experts" not in {item.what for item in alone.collectives}
 
@@ -314,15 +296,6 @@ def test_experts_under_sequence_parallelism_gather_routed_tokens():
     plain = traffic(replace(layout, sequence_parallel=False), shape=EXPERTS)
     whole, half = (entry(item, "ep", "dispatch").size_bytes for item in (plain, result))
     assert whole == 2 * half
-
-
-# --- placement, links, overlap --------------------------------------------------------------------
-
-
-def test_copies_of_experts_are_further_apart_than_experts():
-    result = traffic(Layout(dp=16, ep=8), shape=EXPERTS)
-    assert entry(result, "ep", "dispatch").link == H100.inside
-    assert entry(result, "dp", "gradients of experts").link == H100.between
 
 
 def test_overlap_hides_time_but_not_bytes():

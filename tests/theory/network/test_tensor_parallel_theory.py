@@ -1,8 +1,10 @@
 """A cut layer by hand, and who holds which heads."""
 
 import pytest
+import torch
 from every import every
 
+from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.hardware import NDR, PCIE4, Link, accelerator
 from course_lib.theory.network.tensor_parallel import CutLayer, kv_copies, qkv_rows
 
@@ -38,6 +40,16 @@ def test_rows_with_shared_and_with_copied_heads():
     assert [qkv_rows(4, 2, 1, tp=4, rank=rank) for rank in range(4)] == [
         [0, 4, 6], [1, 4, 6], [2, 5, 7], [3, 5, 7],
     ]  # fmt: skip
+
+
+@every("ranks", [1, 2, 4])
+def test_rows_of_all_ranks_are_those_of_the_scratch_attention(ranks):
+    """The parts of q, k and v that heads / ranks heads need, as the whole attention splits them."""
+    whole = Attention(hidden=16, heads=4).qkv.weight
+    by_head = whole.view(3, 4, 4, 16)  # q, k, v; heads; width; hidden
+    for rank in range(ranks):
+        mine = by_head[:, rank * 4 // ranks : (rank + 1) * 4 // ranks].reshape(-1, 16)
+        assert torch.equal(whole[qkv_rows(4, 4, 4, tp=ranks, rank=rank)], mine)
 
 
 @every(("kv_heads", "tp", "copies"), [(8, 1, 1), (8, 8, 1), (8, 16, 2), (1, 4, 4)])

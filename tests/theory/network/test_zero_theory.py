@@ -12,16 +12,12 @@ from course_lib.theory.memory.unit_life import unit_life
 from course_lib.theory.network.collectives import zero_volume
 from course_lib.theory.network.zero import sent_bytes, shard, unit_costs, zero_stages
 
-BILLION = 10**9
 MIXED = RECIPES["mixed-16"]
 
 
-def totals(parameters, ranks, recipe=MIXED):
-    return [bill.total_bytes / BILLION for bill in zero_stages(parameters, ranks, recipe).bills]
-
-
 def test_figure_1_of_the_paper():
-    assert [round(size, 1) for size in totals(7_500_000_000, 64)] == [120.0, 31.4, 16.6, 1.9]
+    bills = zero_stages(7_500_000_000, 64, MIXED).bills
+    assert [round(bill.total_bytes / 1e9, 1) for bill in bills] == [120.0, 31.4, 16.6, 1.9]
 
 
 @every("stage", [0, 1, 2, 3])
@@ -95,7 +91,7 @@ PROBES = by_name(
         unit_costs,
         {
             "shape": DENSE,
-            "recipe": Recipe(),
+            "recipe": PLAIN,
             "ranks": 2,
             "link": NDR,
             "tokens": 100,

@@ -18,54 +18,59 @@ def _torch_order(actions, stages):
     ]
 
 
-def _our_order(name, stage, stages, micro_batches, virtual_stages=1, group=None):
-    plan = schedule(name, stages, micro_batches, virtual_stages, group=group)
-    return [(work.kind, work.micro_batch, work.chunk) for work in plan.orders[stage]]
+# By our name: torch's class, and (stages, micro-batches, chunks of a stage, group).
+TORCHS = {
+    # torch, too, has groups of another size where the stages do not divide the micro-batches.
+    "interleaved": (
+        "ScheduleInterleaved1F1B",
+        [(4, 8, 2, 4), (3, 12, 3, 3), (8, 8, 2, 8), (4, 10, 2, 5), (3, 8, 3, 8), (4, 3, 2, 3)],
+    ),
+    "zb1p": (
+        "ScheduleInterleavedZeroBubble",
+        [(p, m, 1, None) for p, m in ((4, 4), (4, 9), (6, 6), (2, 5))],
+    ),
+    # Which torch's authors wrote from the same paper; and from arXiv:2405.15362, whose V it is.
+    "zbv": (
+        "ScheduleZBVZeroBubble",
+        [(p, m, 1, None) for p, m in ((1, 3), (2, 3), (3, 5), (4, 8), (5, 20), (8, 16))],
+    ),
+    "1f1b": ("Schedule1F1B", [(p, m, 1, None) for p, m in ((4, 8), (5, 7), (2, 3))]),
+    "gpipe": ("ScheduleGPipe", [(p, m, 1, None) for p, m in ((4, 8), (5, 7), (2, 3))]),
+}
+
+
+class _Sizes:
+    """The attributes that torch's order functions read from a schedule object."""
+
+    def __init__(self, plan, group):
+        self.n_local_stages, self.pp_group_size = plan.chunks, plan.stages
+        self._num_stages, self._n_microbatches = plan.stages, plan.micro_batches
+        self.num_stages = plan.stages * plan.chunks
+        self.microbatches_per_round = group or plan.micro_batches
 
 
 @pytest.mark.torch_internals
-@every(
-    ("stages", "rounds", "virtual", "group"),
-    [(4, 2, 2, 4), (3, 4, 3, 3), (8, 1, 2, 8), (4, 2, 2, 5), (3, 1, 3, 8), (4, 1, 2, 3)],
-)
-def test_interleaved_is_torchs_order(stages, rounds, virtual, group):
-    """torch, too, has groups of another size where the stages do not divide the micro-batches."""
+@every("name", TORCHS)
+def test_orders_are_those_of_torch(name):
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    settings_of_torch = _Sizes(virtual, stages, group, group * rounds)
-    for rank in range(stages):
-        theirs = torch_schedules.ScheduleInterleaved1F1B._calculate_single_rank_operations(
-            settings_of_torch, rank
-        )
-        ours = _our_order("interleaved", rank, stages, group * rounds, virtual, group=group)
-        assert ours == _torch_order(theirs, stages)
-
-
-@pytest.mark.torch_internals
-@every(("stages", "micro_batches"), [(4, 4), (4, 9), (6, 6), (2, 5)])
-def test_zb1p_is_torchs_order(stages, micro_batches):
-    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    settings_of_torch = _Sizes(1, stages, micro_batches, micro_batches)
-    for rank in range(stages):
-        theirs = torch_schedules.ScheduleInterleavedZeroBubble._calculate_single_rank_operations(
-            settings_of_torch, rank
-        )
-        assert _our_order("zb1p", rank, stages, micro_batches) == _torch_order(theirs, stages)
-
-
-@pytest.mark.torch_internals
-@every(("stages", "micro_batches"), [(1, 3), (2, 3), (3, 5), (4, 8), (5, 20), (8, 16)])
-def test_zbv_is_torchs_order(stages, micro_batches):
-    """Which torch's authors wrote from the same paper; and from arXiv:2405.15362, whose V it is."""
-    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    settings_of_torch = _Sizes(2, stages, micro_batches, micro_batches)
-    settings_of_torch.num_stages = 2 * stages
-    plan = schedule("zbv", stages, micro_batches)
-    for rank, order in enumerate(plan.orders):
-        theirs = torch_schedules.ScheduleZBVZeroBubble._calculate_single_rank_operations(
-            settings_of_torch, rank
-        )
-        ours = [(work.kind, work.micro_batch, plan.pieces[rank][work.chunk]) for work in order]
-        assert ours == _torch_order(theirs, 1)
+    its, sizes = TORCHS[name]
+    for stages, micro_batches, virtual, group in sizes:
+        plan = schedule(name, stages, micro_batches, virtual, group=group)
+        torchs = getattr(torch_schedules, its)
+        if name in ("1f1b", "gpipe"):
+            orders = torchs._get_pipeline_order(_Sizes(plan, group))
+        else:
+            one = torchs._calculate_single_rank_operations
+            orders = [one(_Sizes(plan, group), rank) for rank in range(stages)]
+        for rank, order in enumerate(plan.orders):
+            # torch names the piece of a V, and the number of a stage in all rounds else.
+            pieces = plan.pieces[rank] if name == "zbv" else range(virtual)
+            ours = [(work.kind, work.micro_batch, pieces[work.chunk]) for work in order]
+            theirs = _torch_order(orders[rank], 1 if name == "zbv" else stages)
+            if name == "gpipe":  # torch's backward passes are first in, first out: the same bubble
+                assert sorted(ours) == sorted(theirs)
+            elif (name, rank) != ("1f1b", stages - 1):  # torch's last stage starts at micro-batch 1
+                assert ours == theirs, (rank, stages, micro_batches, virtual, group)
 
 
 @every(("stages", "micro_batches"), [(1, 1), (2, 3), (3, 5), (4, 12), (8, 15), (8, 32)])
@@ -80,32 +85,14 @@ def test_zbv_leaves_no_gap_and_holds_p(stages, micro_batches):
         assert ran.in_flight(stage) == stages == one.in_flight(0)
 
 
-def test_a_micro_batch_goes_down_the_v_and_back_up():
+def test_the_way_of_a_micro_batch():
+    """Down the V and back up; from both ends; round and round."""
     plan = schedule("zbv", 3, 5)
     assert plan.homes == (0, 1, 2, 2, 1, 0) and plan.length == 6
     assert plan.pieces == ((0, 5), (1, 4), (2, 3))
-
-
-def test_dualpipes_two_ways_are_not_one():
     plan = schedule("dualpipe", 4, 8)
     assert plan.homes == (0, 1, 2, 3, 3, 2, 1, 0) and plan.length == 4
     assert schedule("interleaved", 2, 4, 3).homes == (0, 1) * 3
-
-
-@pytest.mark.torch_internals
-@every(("stages", "micro_batches"), [(4, 8), (5, 7), (2, 3)])
-def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
-    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    settings_of_torch = _Sizes(1, stages, micro_batches, micro_batches)
-    theirs = torch_schedules.Schedule1F1B._get_pipeline_order(settings_of_torch)
-    gpipe = torch_schedules.ScheduleGPipe._get_pipeline_order(settings_of_torch)
-    for rank in range(stages):
-        ours = _our_order("1f1b", rank, stages, micro_batches)
-        if rank < stages - 1:  # torch's listing for the last stage starts at micro-batch 1
-            assert ours == _torch_order(theirs[rank], stages)
-        # torch runs GPipe's backward passes first in, first out: the bubble is the same.
-        ours = _our_order("gpipe", rank, stages, micro_batches)
-        assert sorted(ours) == sorted(_torch_order(gpipe[rank], stages))
 
 
 @every("virtual", [1, 2, 3])
@@ -122,15 +109,6 @@ def test_every_group_that_is_allowed_can_be_run(virtual, stages, micro_batches):
             continue
         ran = simulate(schedule(*sizes, group=group), PassTimes())
         assert len(ran.tasks) == 2 * stages * micro_batches * virtual
-
-
-class _Sizes:
-    """The attributes that torch's order functions read from a schedule object."""
-
-    def __init__(self, local, group, per_round, micro_batches):
-        self.n_local_stages, self.pp_group_size = local, group
-        self._num_stages, self._n_microbatches = group, micro_batches
-        self.microbatches_per_round = per_round
 
 
 ORDER = {"stage": 1, "stages": 4, "micro_batches": 8}

@@ -28,8 +28,6 @@ def test_a_framework_changes_what_it_decides_and_nothing_else():
     assert framework_assumptions("llm-foundry", given).attention_kernel == "flash-1"
     assert framework_assumptions("automodel").policy.token_nodes == 1
     assert framework_assumptions("torchtitan", given) == given
-    with pytest.raises(ValueError, match="did you mean 'torchtitan'"):
-        framework_assumptions("torchtitn")
 
 
 def test_deepseek_v3_hides_what_it_sends_to_experts():
@@ -61,6 +59,7 @@ def test_a_line_names_each_axis_and_each_habit():
     assert "what hides takes 4 passes of its bytes through the memory, or 15% of the SMs" in parts
 
 
+REFUSED = [(lambda: framework_assumptions("torchtitn"), "did you mean 'torchtitan'")]
 PROBES = by_name(
     Probe(Assumptions, {}, {"overlap": {"dp": 0.0}, "policy": CommunicationPolicy()}, see=seen),
     Probe(
