@@ -76,24 +76,25 @@ def named(talks):
     return {(talk.message.axis, talk.message.what): talk for talk in talks}
 
 
-def _torchs_groups(sizes, ranks):
-    """Each rank's group along each dimension of torch's mesh; the other ranks are not there."""
+def _torchs_groups(meshes):
+    """Of each mesh: each rank's group along each dimension; the other ranks are not there."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     launch.finish()  # what this rank has joined
-    found = {}
-    for rank in ranks:
-        dist.init_process_group(
-            "fake", rank=rank, world_size=prod(sizes.values()), store=FakeStore()
-        )
-        names = tuple(sizes)
-        mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
-        found[rank] = {
-            name: tuple(dist.get_process_group_ranks(mesh.get_group(name))) for name in names
-        }
-        dist.destroy_process_group()
+    found = []
+    for sizes, ranks in meshes:
+        groups, names = {}, tuple(sizes)
+        for rank in ranks:
+            world = prod(sizes.values())
+            dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+            mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
+            groups[rank] = {
+                name: tuple(dist.get_process_group_ranks(mesh.get_group(name))) for name in names
+            }
+            dist.destroy_process_group()
+        found.append(groups)
     return found
 
 
@@ -110,8 +111,8 @@ MESHES = [
 def test_groups_are_those_of_torchs_device_mesh():
     pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     checked = Counter()
-    for one, sizes, ranks in MESHES:
-        (torchs,) = launch.run(_torchs_groups, sizes, ranks, ranks=1, stream=False)
+    (by_mesh,) = launch.run(_torchs_groups, [its[1:] for its in MESHES], ranks=1, stream=False)
+    for (one, sizes, ranks), torchs in zip(MESHES, by_mesh, strict=True):
         for rank in ranks:
             for (axis, what), talk in named(who_talks(one, rank)).items():
                 name = "copies" if axis == "dp" and "experts" in what else axis

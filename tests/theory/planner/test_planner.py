@@ -25,24 +25,14 @@ from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC, Assumptions
 from course_lib.theory.step.step_time import step_time
 
-H100 = accelerator("H100-SXM")
+H100, SMALL_CARD = accelerator("H100-SXM"), accelerator("RTX4090")
 SMALL = TransformerShape(6, 512, 8, 2048, 50257, 1024, kv_heads=4)
 # 2 GB per GPU: large enough for some layouts of SMALL, too small for others.
 TINY = Cluster(replace(H100, memory_bytes=2 * 10**9), nodes=2, gpus_per_node=4)
 MIXTURE = TransformerShape(
-    7,
-    256,
-    8,
-    1024,
-    3001,
-    1024,
-    experts=8,
-    top_k=2,
-    expert_ffn=512,
-    dense_layers=2,
-    shared_experts=1,
-    **LLAMA_LIKE,
-)
+    7, 256, 8, 1024, 3001, 1024,
+    experts=8, top_k=2, expert_ffn=512, dense_layers=2, shared_experts=1, **LLAMA_LIKE,
+)  # fmt: skip
 LATENT = replace(MIXTURE, mla=LatentAttention(96, 64, 32, 16, 32), dense_layers=0, ffn=512)
 
 SHAPES = st.sampled_from(
@@ -167,10 +157,10 @@ def test_the_best_come_first_and_fit():
 
 
 def test_each_rejected_layout_has_a_true_reason_and_the_remedy_works():
-    found, remedies = plan(SMALL, Recipe(attention="standard"), TINY, 32), 0
+    found, remedies = plan(SMALL, Recipe(attention="standard"), TINY, 8), 0
     rejected = list(found.rejected())
     assert len(rejected) == found.layouts - found.fitting
-    for option, reason in rejected[:: max(1, len(rejected) // 150)]:
+    for option, reason in rejected:
         said = re.match(
             r"stage (\d+) needs ([\d.]+) GB of 1\.9(?:000)? GB: ([\w ]+) ([\d.]+) [MG]B; ", reason
         )
@@ -230,14 +220,6 @@ def test_nothing_fits_says_what_is_closest():
     assert "stage 0 needs" in found.explain() and "optimizer states" in found.explain()
 
 
-def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
-    one = Cluster(accelerator("RTX4090"), gpus_per_node=1)
-    with pytest.raises(ValueError, match=r"nodes 1 with 1 RTX4090 each .* take at least 6 GPUs"):
-        plan(model("gpt-1008b"), Recipe(), one, 8)
-    six = plan(model("gpt-1008b"), Recipe(), replace(one, gpus_per_node=6), 12)
-    assert six.fitting == 0
-
-
 @every(
     ("change", "sentence"),
     [
@@ -249,12 +231,25 @@ def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
         (dict(recipe=Recipe(recompute="full", recompute_layers=1)), "recompute_layers 1 is not"),
         (dict(global_batch=7, sequence=1), "global_batch 7 and sequence 1 cannot be shared out"),
         (dict(global_batch=7, sequence=1, only={"tp": (1, 2), "pp": (1,)}), "GPUs divides, or"),
+        (dict(only={"nodes": (1,)}), "only"),
+        (dict(only={"tp": ()}), "allows no value"),
+        (dict(only={"tp": (3,)}), "or allow more"),
+        (dict(overhead_bytes=2 * 10**9), "overhead_bytes 2000000000 leaves nothing"),
+        (
+            dict(shape=model("gpt-1008b"), cluster=Cluster(SMALL_CARD, gpus_per_node=1)),
+            r"nodes 1 with 1 RTX4090 each .* take at least 6 GPUs",
+        ),
     ],
 )
 def test_bad_questions_get_one_sentence(change, sentence):
     good = dict(shape=replace(SMALL, layers=1), recipe=Recipe(), cluster=TINY, global_batch=32)
     with pytest.raises(ValueError, match=sentence):
         plan(**{**good, **change})
+
+
+def test_six_cards_hold_one_layer():
+    six = Cluster(SMALL_CARD, gpus_per_node=6)
+    assert plan(model("gpt-1008b"), Recipe(), six, 12).fitting == 0
 
 
 def test_llama3_405b_as_published_fits_16384_h100():
@@ -284,12 +279,6 @@ def test_the_margin_is_left_free():
         assert option.memory_bytes <= 0.95 * H100.memory_bytes
 
 
-def test_an_overhead_as_large_as_the_memory_is_named():
-    cluster = Cluster(accelerator("H100-SXM"))
-    with pytest.raises(ValueError, match="overhead_bytes 81000000000 leaves nothing"):
-        plan(model("gpt2-124m"), Recipe(), cluster, 8, overhead_bytes=81 * 10**9)
-
-
 # --- a smaller question, and counted causes ---
 
 ONLY = {"tp": (2,), "zero_stage": (1,), "recompute": ("full",)}
@@ -307,12 +296,6 @@ def test_only_leaves_out_and_nothing_else():
     assert wanted and set(some.best(some.fitting)) == wanted
     assert "tp 1 was left out" in some.why(Layout(dp=8))
     assert "left out" not in some.why(Layout(dp=4, tp=2, zero_stage=1, accumulation=2))
-    with pytest.raises(ValueError, match="only"):
-        plan(SMALL, Recipe(), TINY, 8, only={"nodes": (1,)})
-    with pytest.raises(ValueError, match="allows no value"):
-        plan(SMALL, Recipe(), TINY, 8, only={"tp": ()})
-    with pytest.raises(ValueError, match="or allow more"):
-        plan(SMALL, Recipe(), TINY, 8, only={"tp": (3,)})
 
 
 def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
@@ -343,7 +326,7 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
         fastest([])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=settings().max_examples // 4)  # three searches each
 @given(SHAPES, ASSUMPTION_CHOICES, ASSUMPTION_CHOICES)
 def test_other_assumptions_are_another_search(shape, before, after):
     """Whether the tables could be kept or not."""
@@ -407,24 +390,18 @@ def test_a_table_tells_assumptions_by_name_and_layouts_with_both_times():
         assert f"{one.option.layout.accumulation}" in line.split()
 
 
-def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
-    """More tp brings sequence parallelism, more of anything else leaves it as it is."""
-    plain = Layout(dp=4, accumulation=4)
-    cut = Layout(dp=2, tp=2, accumulation=4, sequence_parallel=True)
-    for layout, expected in ((plain, {"tp"}), (cut, {"tp", "pp", "cp"})):
-        with_it = {
-            words.partition("=")[0]
-            for words, other, _ in reasons._for_both(layout, PLAIN)
-            if other.sequence_parallel
-        }
-        assert with_it == expected
-
-
-def test_only_a_remedy_by_stages_forgets_the_layers_of_the_old_ones():
+def test_remedies_change_what_goes_with_a_degree():
+    """More tp brings sequence parallelism; more pp forgets the layers of the old stages."""
     uneven = Layout(dp=4, pp=2, accumulation=4, stage_layers=(2, 4))
-    for words, other, _ in reasons._for_both(uneven, PLAIN):
-        kept = None if words.startswith("pp=") else (2, 4)
-        assert other.stage_layers == kept, words
+    tried = reasons._for_both(uneven, PLAIN)
+    changes = {words.partition("=")[0]: other for words, other, _ in tried}
+    assert {name: one.sequence_parallel for name, one in changes.items()} == {
+        "tp": True, "pp": False, "cp": False,
+    }  # fmt: skip
+    kept = {name for name, one in changes.items() if one.stage_layers}
+    assert kept == {"tp", "cp"}
+    cut_already = replace(uneven, dp=2, tp=2, sequence_parallel=True)
+    assert all(other.sequence_parallel for _, other, _ in reasons._for_both(cut_already, PLAIN))
 
 
 def cut(one):
@@ -447,15 +424,15 @@ def test_ranked_layouts_differ_in_how_they_cut_the_model(shape, assumptions):
         assert one == min(ties, key=lambda its: its.layout.cp) and one.as_fast == len(ties) - 1
     times = [one.step_s for one in shown[:count]]
     assert not alike and count > 3 and times == sorted(times)
-    rest = shown[count:]
-    assert rest == tuple(one for one in every_one if one not in set(shown[:count]))
+    rest, first = shown[count:], set(shown[:count])
+    assert rest == tuple(one for one in every_one if one not in first)
     assert not any(one.as_fast for one in rest)
     assert found.ranked(2) == shown[:2]
 
 
 def test_remedies_are_counted_by_trying():
     tight = Cluster(replace(H100, memory_bytes=18 * 10**8), nodes=2, gpus_per_node=4)
-    found = plan(SMALL, Recipe(), tight, 64)
+    found = plan(SMALL, Recipe(), tight, 16)
     fits = {(one.layout, one.recipe.recompute) for one in found.best(max(1, found.fitting))}
     counts = dict.fromkeys(found.remedies, 0)
     for one, _ in found.rejected():
@@ -488,11 +465,9 @@ def test_excluded_meshes_are_those_that_no_row_has():
     ]
     kept = {row[:3] for row in rows(found.question)}
     assert sum(found.excluded.values()) == len(every) - len(kept) > 0
-    meshes = list(reasons._meshes(found.question))
-    assert len(meshes) == len(every)
-    assert all(type(degree) is int for mesh in meshes for degree in mesh)
-    assert found.excluded["tp leaves its node"] == 1
-    assert found.excluded["more stages than layers"] == 1
+    assert all(type(count) is int for count in found.excluded.values())
+    for rule in ("tp leaves its node", "more stages than layers"):
+        assert found.excluded[rule] == 1
     assert found.excluded["dp does not divide the global batch"] == 1
 
 
