@@ -1,6 +1,7 @@
 """Young's and Daly's intervals against a search, a simulation, and a published failure rate."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from every import every
@@ -57,23 +58,16 @@ def test_a_plan_knows_its_parts_and_a_better_one():
     assert best.waste < min(less.waste, more.waste, plan.waste) and best.progress > plan.progress
 
 
-def test_a_machine_of_many_parts_fails_more_often():
+def test_parts_lost_updates_and_bytes_by_hand():
     assert machine_mtbf_s(1000.0, 4) == 250
-
-
-def test_lost_updates_and_their_mean():
     assert [lost_steps(done, 4) for done in range(6)] == [0, 1, 2, 3, 0, 1]
-    assert mean_lost_steps(4) == sum(lost_steps(done, 4) for done in range(400)) / 400
-
-
-def test_bytes_of_a_checkpoint():
+    assert mean_lost_steps(4) == sum(lost_steps(done, 4) for done in range(4)) / 4
     fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
     assert checkpoint_bytes(10, fp32) == checkpoint_bytes(10, Recipe()) == 120
     assert checkpoint_bytes(10, Recipe(optimizer="sgd", master_copy=False)) == 20
 
 
 # --- failing job ---
-
 
 COSTS = JobCosts(360, 60, 300, 120, 180)
 
@@ -83,13 +77,8 @@ def test_the_recorded_job_of_slurm():
     times, after = seen.times, seen.lost_after
     # The first update ends when training begins; saves are in the time of the others.
     update_s = (times["killed"] - times["training"]) / (after - 1)
-    costs = JobCosts(
-        update_s,
-        0,
-        times["requeued"] - times["killed"],
-        times["restarted"] - times["requeued"],
-        times["resumed"] - times["restarted"],
-    )
+    moments = [times[name] for name in ("killed", "requeued", "restarted", "resumed")]
+    costs = JobCosts(update_s, 0, *(end - start for start, end in pairwise(moments)))
     job = failing_job(len(seen.losses), seen.every, after, costs)
     zero = times["training"] - update_s
     assert zero + job.failed_s == pytest.approx(times["killed"])
