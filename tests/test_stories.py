@@ -30,10 +30,7 @@ from course_lib.scratch.pipeline_stage import cut, wires
 from course_lib.scratch.tensor import SequenceParallel, TensorParallel, cut_block
 from course_lib.scratch.zero import Zero
 from course_lib.scratch.zero3 import Zero3
-from course_lib.theory.inputs.hardware import Link
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import MODELS, Job, Link, Recipe
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.theory.memory.unit_life import (
@@ -127,13 +124,6 @@ STORIES: dict[str, tuple[Trace, Callable[[Trace], bool] | None]] = {
     "a pair": (pair_steps(MLP, 8, 4, 2), None),
     "a pair, by tokens": (pair_steps(ATTENTION, 8, 4, 2, sequence_parallel=True), None),
     "buckets": (bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10)), all_sent),
-    "buckets, all at the end": (
-        bucket_steps(ddp_timeline(THREE, 2, SLOW, cap_bytes=10, overlap=False)),
-        lambda trace: (
-            all(event.at >= 15 for event in trace if event.what == "all-reduce")
-            and sum(event.what == "all-reduce" for event in trace) == 3
-        ),
-    ),
     "units of FSDP": (unit_life([ROOT, LAYER, LAYER, LAYER]).trace, all_freed),
     "gathered bytes of FSDP": (gather_timeline(GPT2, Recipe(), 4).trace, all_freed),
     "buffers of YaFSDP": (buffer_turns(5), None),

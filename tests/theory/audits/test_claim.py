@@ -26,9 +26,7 @@ def test_three_numbers_make_a_verdict(said, own, found, verdict, factor):
 
 
 CLAIM = {"words": "it is so", "said": 10.0, "own_terms": 10.0, "found": 12.0, "because": "of this"}
-REFUSED = [
-    (lambda: Audit("somebody", ()), "claims is empty"),
-]
+REFUSED = [(lambda: Audit("somebody", ()), "claims is empty")]
 PROBES = by_name(
     Probe(Claim, CLAIM, see=lambda claim: claim.explain()),
     Probe(

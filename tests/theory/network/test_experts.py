@@ -7,11 +7,8 @@ from every import every
 from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import ACCELERATORS, Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import MODELS, Cluster, Job, Layout, Recipe
+from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.network import experts
 from course_lib.theory.network.experts import ExpertLoad, expert_load, zipf_load
 from course_lib.theory.network.step_traffic import step_traffic
@@ -35,18 +32,19 @@ def test_all_choices_are_made_and_no_token_asks_an_expert_twice(tokens, count, t
     assert list(load) == sorted(load, reverse=True)
 
 
-def test_no_skew_is_balance_and_much_skew_is_one_expert():
-    assert zipf_load(1024, 8, 2, 0) == (256,) * 8
-    assert zipf_load(1000, 4, 1, 10)[0] == 999
-    assert zipf_load(1000, 4, 2, 10)[0] == 1000
-
-
-def test_the_shares_are_zipfs():
-    """1, 1/2, 1/3, 1/4 add up to 25/12."""
-    assert zipf_load(2500, 4, 1, 1) == (1200, 600, 400, 300)
-    # Two choices: the first expert is full at 1000, the other 1000 go as 1/2, 1/3, 1/4.
-    assert zipf_load(1300, 4, 2, 1) == (1248, 624, 416, 312)
-    assert zipf_load(1300, 4, 2, 2)[0] == 1300
+@every(
+    ("asked", "load"),
+    [
+        ((1024, 8, 2, 0), (256,) * 8),
+        ((2500, 4, 1, 1), (1200, 600, 400, 300)),  # 1, 1/2, 1/3, 1/4 add up to 25/12
+        # Two choices: the first expert is full at 1000, the other 1000 go as 1/2, 1/3, 1/4.
+        ((1300, 4, 2, 1), (1248, 624, 416, 312)),
+        ((1300, 4, 2, 2), (1300, 767, 341, 192)),
+        ((1000, 4, 1, 10), (999, 1, 0, 0)),
+    ],
+)
+def test_the_shares_are_zipfs(asked, load):
+    assert zipf_load(*asked) == load
 
 
 @every(

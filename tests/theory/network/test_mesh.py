@@ -9,11 +9,7 @@ from every import every
 from probes import DENSE, H100, JOB, MIXTURE, Probe, by_name
 
 from course_lib import launch
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import MODELS, Cluster, Job, Layout, Recipe
 from course_lib.theory.network import mesh
 from course_lib.theory.network.mesh import sent_bytes, sent_in_turn, who_talks
 from course_lib.theory.network.step_traffic import step_traffic

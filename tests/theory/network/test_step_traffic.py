@@ -9,17 +9,15 @@ import pytest
 from every import every
 from probes import JOB, LLAMA_LIKE, Probe, by_name
 
-from course_lib.theory.inputs.hardware import Cluster, accelerator
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, TransformerShape
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import model
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network import collectives
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import CommunicationPolicy
+from course_lib.theory.pipelines.schedules import Pass
 from course_lib.theory.pipelines.simulation import timeline
 
 H100 = accelerator("H100-SXM")
@@ -47,28 +45,18 @@ def entry(result, axis, what, operation=None):
     return found[0]
 
 
-FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
-
-
 # --- totals of the papers -------------------------------------------------------------------------
 
 
-@every("stage", [0, 1, 2])
-def test_ddp_and_zero_1_and_2_send_two_parameters(stage):
+def test_data_parallelism_sends_two_or_three_times_the_parameters():
+    """All stages of ZeRO; stage 3 keeps the ends, and gathers once if it does not reshard."""
     local = local_parameters(SHAPE, Layout())
-    result = traffic(Layout(dp=8, zero_stage=stage))
-    expected = collectives.zero_volume(2 * local.total, stage, ranks=8)
-    assert result.bytes_by_axis == pytest.approx({"dp": expected})
-
-
-def test_zero_3_sends_three_parameters_but_keeps_the_ends_and_two_without_resharding():
-    local = local_parameters(SHAPE, Layout())
-    result = traffic(Layout(dp=8, zero_stage=3))
-    expected = collectives.zero_volume(2 * local.total, 3, ranks=8)
+    volumes = [collectives.zero_volume(2 * local.total, stage, ranks=8) for stage in range(4)]
+    sent = [traffic(Layout(dp=8, zero_stage=stage)).bytes_by_axis["dp"] for stage in range(4)]
     kept = collectives.sent_bytes("all-gather", 2 * local.ends_dense, 8)
-    assert result.total_bytes == pytest.approx(expected - kept)
+    assert sent == pytest.approx([*volumes[:3], volumes[3] - kept])
     no_reshard = traffic(Layout(dp=8, zero_stage=3, reshard=False, accumulation=4, reduce="update"))
-    assert no_reshard.total_bytes == pytest.approx(collectives.zero_volume(2 * local.total, 2, 8))
+    assert no_reshard.total_bytes == pytest.approx(volumes[2])
 
 
 def test_hybrid_sharding_reduces_between_its_groups():
@@ -163,58 +151,48 @@ def test_pipeline_sends_are_those_of_the_timeline(schedule, virtual):
 
 def _sends(line, stage, task, kinds):
     """How many tensors a task hands to another stage."""
-    passes = [(task.kind, task.chunk)]
-    if task.kind == "F&B":
-        passes = [("F", task.chunk), ("B", task.backward.chunk)]
-    count = 0
-    for kind, chunk in passes:
-        step = 1 if kind == "F" else -1
-        piece, length = line.schedule.pieces[stage][chunk], line.schedule.length
+    count, length = 0, line.schedule.length
+    for work in Pass(task.kind, task.micro_batch, task.chunk, task.backward).parts:
+        piece, step = line.schedule.pieces[stage][work.chunk], 1 if work.kind == "F" else -1
         onward = (piece + step) // length == piece // length
-        count += kind in kinds and onward and line.schedule.homes[piece + step] != stage
+        count += work.kind in kinds and onward and line.schedule.homes[piece + step] != stage
     return count
 
 
 def test_pipeline_copies_of_parameters():
-    tied = replace(SHAPE, tied_embeddings=True)
-    both = traffic(Layout(pp=4, accumulation=8), shape=tied)
-    assert entry(both, "pp", "tied embedding").size_bytes == 1000 * 512 * 2
-    middle = traffic(Layout(pp=4, accumulation=8), shape=tied, stage=1)
-    assert "tied embedding" not in {item.what for item in middle.collectives}
-    one_table = traffic(Layout(pp=2, accumulation=8, schedule="zbv"), shape=tied)
-    assert "tied embedding" not in {item.what for item in one_table.collectives}
-    layout = Layout(pp=4, accumulation=8, schedule="dualpipe")
-    copies = entry(traffic(layout), "pp", "gradients of both copies")
-    assert copies.size_bytes == 2 * local_parameters(SHAPE, layout).total
+    tied, layout = replace(SHAPE, tied_embeddings=True), Layout(pp=4, accumulation=8)
+    both = entry(traffic(layout, shape=tied), "pp", "tied embedding")
+    assert both.size_bytes == 1000 * 512 * 2
+    one_table = replace(layout, pp=2, schedule="zbv")
+    for result in (traffic(layout, shape=tied, stage=1), traffic(one_table, shape=tied)):
+        assert "tied embedding" not in {item.what for item in result.collectives}
+    twice = replace(layout, schedule="dualpipe")
+    copies = entry(traffic(twice), "pp", "gradients of both copies")
+    assert copies.size_bytes == 2 * local_parameters(SHAPE, twice).total
     assert copies.ranks == 2
 
 
 def test_context_ring_sends_what_gathers_would():
-    result = traffic(Layout(cp=4, micro_batch=2, accumulation=3))
+    layout = Layout(cp=4, micro_batch=2, accumulation=3)
+    result = traffic(layout)
     # Keys and values of the whole sequence, gathered in both passes; gradients reduce-scattered.
     size = 2 * SEQUENCE * 2 * SHAPE.kv_width * 2
     gathers = 2 * collectives.sent_bytes("all-gather", size, 4)
     scatters = collectives.sent_bytes("reduce-scatter", size, 4)
     assert result.bytes_by_axis["cp"] == pytest.approx(3 * SHAPE.layers * (gathers + scatters))
     assert "dp" in result.bytes_by_axis  # the ranks of a context ring hold the same parameters
-    selective = traffic(
-        Layout(cp=4, micro_batch=2, accumulation=3), recipe=Recipe(recompute="selective")
-    )
-    assert selective.bytes_by_axis["cp"] == pytest.approx(
-        3 * SHAPE.layers * (gathers * 1.5 + scatters)
-    )
+    selective = traffic(layout, recipe=Recipe(recompute="selective")).bytes_by_axis["cp"]
+    assert selective == pytest.approx(3 * SHAPE.layers * (gathers * 1.5 + scatters))
 
 
 def test_grouped_and_latent_attention_change_the_ring():
-    full = traffic(Layout(cp=2), shape=replace(SHAPE, kv_heads=8))
-    grouped = traffic(Layout(cp=2))
-    assert full.bytes_by_axis["cp"] == 2 * grouped.bytes_by_axis["cp"]
+    grouped = traffic(Layout(cp=2)).bytes_by_axis["cp"]
+    full = traffic(Layout(cp=2), shape=replace(SHAPE, kv_heads=8)).bytes_by_axis["cp"]
     # With more tensor-parallel ranks than key-value heads each rank still has one head.
-    copied = traffic(Layout(cp=2, tp=8))
-    assert copied.bytes_by_axis["cp"] == grouped.bytes_by_axis["cp"] / 4
-    latent = step_traffic(
-        Job(model("deepseek-v3"), Recipe(), Layout(cp=2), Cluster(H100, nodes=1), sequence=4096)
-    )
+    copied = traffic(Layout(cp=2, tp=8)).bytes_by_axis["cp"]
+    assert (full, copied) == (2 * grouped, grouped / 4)
+    cluster = Cluster(H100, nodes=1)
+    latent = step_traffic(Job(model("deepseek-v3"), Recipe(), Layout(cp=2), cluster, sequence=4096))
     # 128 heads with keys of 128 + 64 and values of 128.
     assert entry(latent, "cp", "their gradients").size_bytes == 2048 * 128 * 320 * 2
 
@@ -298,23 +276,13 @@ def test_experts_under_sequence_parallelism_gather_routed_tokens():
     assert whole == 2 * half
 
 
-def test_overlap_hides_time_but_not_bytes():
-    layout = Layout(dp=16, tp=4, zero_stage=1)
-    shown, hidden = traffic(layout), traffic(layout, overlap={"dp": 0.75})
-    assert hidden.seconds == shown.seconds == pytest.approx(shown.exposed_seconds)
-    assert hidden.total_bytes == shown.total_bytes
-    saved = shown.exposed_seconds - hidden.exposed_seconds
-    assert saved == pytest.approx(
-        0.75 * sum(it.seconds for it in shown.collectives if it.axis == "dp")
-    )
-
-
 def test_precision_counts():
-    bf16, fp32 = traffic(Layout(dp=8, tp=2)), traffic(Layout(dp=8, tp=2), recipe=FP32)
-    assert fp32.bytes_by_axis["dp"] == pytest.approx(2 * bf16.bytes_by_axis["dp"])
-    wide = traffic(Layout(dp=8, tp=2), recipe=Recipe(gradients="fp32"))
-    assert wide.bytes_by_axis["tp"] == bf16.bytes_by_axis["tp"]
-    assert wide.bytes_by_axis["dp"] == pytest.approx(2 * bf16.bytes_by_axis["dp"])
+    layout = Layout(dp=8, tp=2)
+    bf16 = traffic(layout).bytes_by_axis
+    wide = traffic(layout, recipe=Recipe(gradients="fp32")).bytes_by_axis
+    assert wide == pytest.approx({"tp": bf16["tp"], "dp": 2 * bf16["dp"]})
+    fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+    assert traffic(layout, recipe=fp32).bytes_by_axis["dp"] == pytest.approx(wide["dp"])
 
 
 REFUSED = [

@@ -81,9 +81,7 @@ def test_totals_by_axis_and_link():
 ENTRY = Collective("dp", "gradients", "all-reduce", 2, 1e6, 8, INSIDE)
 
 
-REFUSED = [
-    (lambda: group_link(CLUSTER, "all-reduce", 64), "group 64"),
-]
+REFUSED = [(lambda: group_link(CLUSTER, "all-reduce", 64), "group 64")]
 PROBES = by_name(
     Probe(
         group_link,

@@ -5,9 +5,8 @@ from every import every
 from probes import DENSE, OFFLOADED, PLAIN, Probe, by_name
 
 from course_lib.theory.compute.flops import six_nd
-from course_lib.theory.inputs.hardware import NDR, Link
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs import MODELS, RECIPES, Link, Recipe
+from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.memory.unit_life import unit_life
 from course_lib.theory.network.collectives import zero_volume
 from course_lib.theory.network.zero import sent_bytes, shard, unit_costs, zero_stages

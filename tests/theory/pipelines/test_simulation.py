@@ -73,9 +73,12 @@ def test_every_timeline_is_possible_and_holds_the_closed_form(name, data, transf
         for before, after in pairwise(tasks):
             assert before.end <= after.start
         for task in tasks:
-            for kind, i, chunk, start in _passes(task):
-                assert ends.setdefault((kind, i, _place(line, task.stage, chunk)), None) is None
-                ends[kind, i, _place(line, task.stage, chunk)] = (start, task.end)
+            for work in Pass(task.kind, task.micro_batch, task.chunk, task.backward).parts:
+                piece = line.schedule.pieces[task.stage][work.chunk] % line.schedule.length
+                # The input's gradient counts as the backward pass.
+                key = work.kind.replace("I", "B"), work.micro_batch, piece
+                assert key not in ends
+                ends[key] = task.start, task.end
     places = p * line.schedule.visits
     for i in range(m):
         for place in range(places):
@@ -90,23 +93,6 @@ def test_every_timeline_is_possible_and_holds_the_closed_form(name, data, transf
     assert sum(line.busy) + sum(line.idle) == pytest.approx(p * line.makespan)
     held = [bubble.in_flight(name, p, m, stage, virtual_stages=v) for stage in range(p)]
     assert [line.in_flight(stage) for stage in range(p)] == pytest.approx(held)
-
-
-def _passes(task):
-    """A task as the passes in it; the input's gradient counts as the backward pass."""
-    if task.kind == "F&B":
-        yield "F", task.micro_batch, task.chunk, task.start
-        yield "B", task.backward.micro_batch, task.backward.chunk, task.start
-    else:
-        yield task.kind.replace("I", "B"), task.micro_batch, task.chunk, task.start
-
-
-def _place(line, stage, chunk):
-    if line.schedule.way == "both ways":
-        return line.stages - 1 - stage if chunk else stage
-    if line.schedule.way == "v" and chunk:
-        return 2 * line.stages - 1 - stage
-    return chunk * line.stages + stage
 
 
 def test_uneven_stages_wait_for_the_slowest():

@@ -11,12 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import DENSE, GUESS, LLAMA_LIKE, PLAIN, STANDARD, Probe, by_name
 
-from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    LatentAttention,
+    Layout,
+    Link,
+    Recipe,
+    TransformerShape,
+)
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import model
-from course_lib.theory.inputs.recipe import LOSSES, RECOMPUTE, UPDATES, Recipe
-from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.inputs.recipe import LOSSES, RECOMPUTE, UPDATES
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.traffic import CommunicationPolicy
 from course_lib.theory.planner import Plan, arrays, explain_sturdy, fastest, plan, reasons, sturdy

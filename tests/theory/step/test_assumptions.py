@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 from probes import CLUSTER, DENSE, H100, OFFLOADED, PLAIN, Probe, by_name
 
-from course_lib.theory.inputs.hardware import Cluster
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import Cluster, Job, Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.network.traffic import CommunicationPolicy
 from course_lib.theory.step.assumptions import DEEPSEEK_V3, Assumptions, framework_assumptions

@@ -8,11 +8,8 @@ from every import every
 from probes import GUESS, JOB, OFFLOADED, SLOW_LINK, Given, Probe, by_name
 from test_step_time import FOUR, H100, LAYOUT, MIXTURE, SHAPE
 
-from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import Cluster, accelerator
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.memory.states import LocalParameters, local_parameters
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
@@ -69,36 +66,14 @@ def test_a_hidden_second_costs_what_was_measured(name):
 # --- stage ---
 
 
-# Matmuls and attention at half the peak.
-EQUAL = Assumptions(
-    layer_efficiency=0.5 * H100.peak_flop_per_s / FOUR.matmul_flop_per_s, attention_efficiency=0.5
-)
-
-
-@every("recompute", ["none", "selective", "full"])
-@every("attention", ["flash", "standard"])
-def test_computing_is_all_flops_over_the_rate(recompute, attention):
-    """The stages of one pipeline, and all GPUs, share the FLOPs that flops.py counts."""
-    recipe = Recipe(recompute=recompute, attention=attention)
-    mask = "causal" if attention == "flash" else "full"
-    flops = training_flops(
-        SHAPE, LAYOUT.global_batch, 2048, mask=mask, recompute=recompute, attention=attention
-    )
-    job = Job(SHAPE, recipe, LAYOUT, FOUR, sequence=2048)
-    each = sum(stage_busy_time(job, EQUAL, stage).compute_s for stage in range(2))
-    assert each * 2 * 8 * 0.5 * H100.peak_flop_per_s == pytest.approx(flops.hardware_flop)
-
-
 def test_attention_and_matmuls_each_have_a_rate():
     """Twice as fast a kernel saves half of the time of attention, and none of the matmuls'."""
     job = Job(SHAPE, Recipe(), LAYOUT, FOUR, sequence=2048)
-    half, whole_ = (
-        stage_busy_time(job, Assumptions(attention_efficiency=part), 0).compute_s
-        for part in (0.35, 0.7)
-    )
-    work = stage_work(job, Assumptions(), 0)
-    saved = work.attention_flop / (0.7 * H100.peak_flop_per_s)
-    assert half - whole_ == pytest.approx(saved)
+    work, matmuls = stage_work(job, Assumptions(), 0), 0.75 * FOUR.matmul_flop_per_s
+    for part in (0.35, 0.7):
+        attention_s = work.attention_flop / (part * H100.peak_flop_per_s)
+        busy = stage_busy_time(job, Assumptions(attention_efficiency=part), 0)
+        assert busy.compute_s == pytest.approx(work.matmul_flop / matmuls + attention_s)
     assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.75 * FOUR.matmul_flop_per_s)
     standard = attention_rate(FOUR, Assumptions(), Recipe(attention="standard"))
     assert standard == layer_rate(FOUR, Assumptions())
@@ -149,11 +124,12 @@ def test_alike_stages_take_the_same_time(layout):
     """Each stage has the times of the first that is like it, and others have others."""
     job = Job(probes.MIXTURE, Recipe(), layout, FOUR, sequence=512)
     alike = alike_stages(probes.MIXTURE, layout)
-    every_stage = [stage_busy_time(job, EQUAL, stage) for stage in range(layout.pp)]
+    guess = Assumptions()
+    every_stage = [stage_busy_time(job, guess, stage) for stage in range(layout.pp)]
     kinds = [replace(times, stage=0) for times in every_stage]
     assert {stage: kinds.count(kinds[stage]) for stage in alike} == alike
     assert sum(alike.values()) == layout.pp
-    assert stage_busy_times(job, EQUAL, tuple(alike)) == [every_stage[stage] for stage in alike]
+    assert stage_busy_times(job, guess, tuple(alike)) == [every_stage[stage] for stage in alike]
 
 
 LOCAL = local_parameters(probes.MIXTURE)

@@ -9,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.inputs.hardware import Cluster, Link, accelerator
-from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs import Cluster, Job, Layout, Link, Recipe, TransformerShape
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import model
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.pipelines.bubble import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.assumptions import Assumptions
