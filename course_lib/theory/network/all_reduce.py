@@ -12,7 +12,7 @@ from course_lib.validation import whole
 
 # --- Who sends how much to whom in an all-reduce, for four ways of doing it ---
 
-SWITCH = -1  # stands where another rank's number would: a switch that adds
+SWITCH = -1  # in the place of a rank: a switch that adds
 
 _MOST_RANKS = 64
 

@@ -57,7 +57,7 @@ ALGORITHMS = {
     "tree": _Algorithm(_levels, 1, _OF_TREES, whole_tensor=True),
     "double-tree": _Algorithm(_levels, 2, _OF_TREES, share=TREE_EFFICIENCY),
 }
-TREES = tuple(name for name, its in ALGORITHMS.items() if its.trees)
+TREES = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.trees)
 
 
 def bus_factor(operation: Operation, ranks: Count) -> float:

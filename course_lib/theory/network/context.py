@@ -20,19 +20,16 @@ def chunks(
     return (rank, 2 * ranks - 1 - rank) if zigzag else (rank,)
 
 
-def rank_scores(
-    sequence: Count, rank: int, ranks: int, *, zigzag: bool = False, masked: bool = True
-) -> int:
+def rank_scores(sequence: Count, rank: int, ranks: int, *, zigzag: bool = False) -> int:
     """Causal scores (query times key) of one head and one sequence that `rank` computes.
 
-    A chunk of c tokens meets each earlier chunk in c² scores, and itself in c² of which the mask
-    hides c(c-1)/2; those are counted if `masked`.
+    A chunk of c tokens meets each earlier chunk in c² scores, and itself in c², of which the mask
+    hides c(c-1)/2 afterwards.
     """
     mine = chunks(rank, ranks, zigzag)
     divisible("sequence", sequence, "chunks", ranks * len(mine))
     size = sequence // (ranks * len(mine))
-    hidden = 0 if masked else size * (size - 1) // 2
-    return sum((chunk + 1) * size**2 - hidden for chunk in mine)
+    return sum((chunk + 1) * size**2 for chunk in mine)
 
 
 def hidden_ring_tokens(

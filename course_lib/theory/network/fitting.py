@@ -41,17 +41,14 @@ def fit_alpha_beta(
     sizes_bytes: Sequence[NotNegative],
     seconds: Sequence[Positive],
     ranks: int,
-    *,
-    algorithm: str = "ring",
 ) -> FittedLink:
-    """Least squares of the relative errors: sum of ((steps · α + sent / β - t) / t)².
+    """Least squares of a ring's relative errors: sum of ((steps · α + sent / β - t) / t)².
 
     Relative, because small sizes tell the latency and would not count beside large ones otherwise.
     Raises ValueError for fewer than two different sizes, and where the best line has a latency
     below zero or does not rise with the size.
     """
-    _check(sizes_bytes, seconds)
-    steps, sent = _sent(operation, sizes_bytes, ranks, algorithm)
+    steps, sent = _sent(operation, sizes_bytes, seconds, ranks)
     level, slope = _line(sent, seconds, [1 / time**2 for time in seconds])
     if slope <= 0:
         span = f"{format_number(min(seconds), 2)} to {format_number(max(seconds), 2)}"
@@ -76,20 +73,29 @@ def bounding_link(
     which becomes the link's latency, and β at least the largest sent / time, its bandwidth.
     Raises ValueError as `fit_alpha_beta` does for times and sizes that are no measurement.
     """
-    _check(sizes_bytes, seconds)
-    steps, sent = _sent(operation, sizes_bytes, ranks, "ring")
+    steps, sent = _sent(operation, sizes_bytes, seconds, ranks)
     fastest = max(moved / time for moved, time in zip(sent, seconds, strict=True))
     return Link("bounds of a link", fastest, min(seconds) / steps)
 
 
 def _sent(
-    operation: str, sizes_bytes: Sequence[float], ranks: int, algorithm: str
+    operation: str, sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int
 ) -> tuple[int, list[float]]:
-    """Steps of a collective, and the bytes that it moves at each size."""
-    steps = collectives.steps(operation, ranks, algorithm)
+    """Steps of a collective on a ring, and the bytes that a rank sends at each size."""
+    if len(sizes_bytes) != len(seconds):
+        raise ValueError(
+            f"sizes_bytes has {len(sizes_bytes)} entries and seconds {len(seconds)}: give one time "
+            "for each size"
+        )
+    if len(set(sizes_bytes)) < 2:
+        raise ValueError(
+            f"sizes_bytes must hold two different sizes or more, got {list(sizes_bytes)}: "
+            "a line has two unknowns"
+        )
+    steps = collectives.steps(operation, ranks)
     if steps == 0:
         raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
-    return steps, [collectives.moved_bytes(operation, x, ranks, algorithm) for x in sizes_bytes]
+    return steps, [collectives.sent_bytes(operation, size, ranks) for size in sizes_bytes]
 
 
 def _line(
@@ -103,19 +109,6 @@ def _line(
     spread = sum(w * (x - mean_x) ** 2 for x, _, w in points)
     slope = sum(w * (x - mean_x) * (y - mean_y) for x, y, w in points) / spread
     return mean_y - slope * mean_x, slope
-
-
-def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
-    if len(sizes_bytes) != len(seconds):
-        raise ValueError(
-            f"sizes_bytes has {len(sizes_bytes)} entries and seconds {len(seconds)}: give one time "
-            "for each size"
-        )
-    if len(set(sizes_bytes)) < 2:
-        raise ValueError(
-            f"sizes_bytes must hold two different sizes or more, got {list(sizes_bytes)}: "
-            "a line has two unknowns"
-        )
 
 
 check_public(globals())

@@ -1,4 +1,4 @@
-"""Where the ranks of a layout stand: coordinates, groups, and which groups leave their node.
+"""The places of a layout's ranks: coordinates, groups, and which groups leave their node.
 
 Axes are named innermost first. Megatron-LM's order: tp, cp, dp, pp (Narayanan et al. 2021,
 arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
@@ -16,7 +16,7 @@ from course_lib.trace import Event, Trace
 from course_lib.validation import divisible, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
-# The axes of the experts' own mesh, and those in whose place they stand.
+# The axes of the experts' own mesh, and those whose places they take.
 EXPERT_AXES = {"etp": "tp", "ep": "cp", "edp": "dp"}
 
 
@@ -137,7 +137,7 @@ class Talk:
 def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     """The messages of `step_traffic` for one rank, with their groups, in the order of an update.
 
-    Ranks stand in `ORDER`. Gradients and parameters travel in one bucket. Raises ValueError
+    Ranks are placed in `ORDER`. Gradients and parameters travel in one bucket. Raises ValueError
     for a rank that is not there, and for a layout with a `shard_group` or DualPipe.
     """
     layout = job.layout
@@ -162,14 +162,14 @@ def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
     """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
     turns = enumerate(talk.message for talk in talks)
     return Trace(
-        Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
-        for turn, it in turns
+        Event(turn, rank, one.operation, one.what, bytes=round(one.total_bytes), label=one.axis)
+        for turn, one in turns
     )
 
 
 def sent_bytes(talks: tuple[Talk, ...], axis: str = "") -> float:
     """What a rank sends in an update: along one axis, or along all."""
-    return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
+    return sum(talk.message.total_bytes for talk in talks if axis in ("", talk.message.axis))
 
 
 def _turn(message: Collective) -> int:
@@ -180,7 +180,7 @@ def _turn(message: Collective) -> int:
 
 
 def _groups(layout: Layout, message: Collective) -> tuple[tuple[int, ...], ...]:
-    """Groups of one axis; dp and ep run along dp · cp, whose ranks stand in one line."""
+    """Groups of one axis; dp and ep run along dp · cp, whose ranks form one line."""
     if message.axis in ("tp", "cp"):
         return groups(layout, message.axis)
     if message.axis == "pp":

@@ -71,8 +71,8 @@ class _Step:
         """Those with one of these kinds of recomputation; all of it runs forward twice if full."""
         counts = [0, 0]
         for chunk in self.job.layout.stage_chunks(self.stage):
-            for its, layer, count in self.job.layers_of(chunk):
-                counts[its.shape.has_experts(layer)] += count * (its.recipe.recompute in kinds)
+            for job, layer, count in self.job.layers_of(chunk):
+                counts[job.shape.has_experts(layer)] += count * (job.recipe.recompute in kinds)
         return counts[0], counts[1]
 
     @cached_property
@@ -196,9 +196,9 @@ def _expert(step: _Step) -> Iterator[Collective]:
 def _ranks_of_a_token(step: _Step, most: int) -> float:
     """Ranks that have some of a token's experts, on average, if they all lie on `most` ranks."""
     shape, ep = step.job.shape, step.job.layout.ep
-    its = shape.experts // ep
-    ranks = min(ep, max(most, -(-shape.top_k // its)))
-    return nodes_of_a_token(its * ranks, shape.top_k, ranks)
+    each = shape.experts // ep
+    ranks = min(ep, max(most, -(-shape.top_k // each)))
+    return nodes_of_a_token(each * ranks, shape.top_k, ranks)
 
 
 def _data(step: _Step) -> Iterator[Collective]:

@@ -46,7 +46,7 @@ COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulat
 class PlannedLayout:
     """A layout with its recipe, the bytes of its worst stage and the seconds of a step.
 
-    `as_fast`: how many others cut the model alike and are as fast, where it stands for them.
+    `as_fast`: how many others cut the model alike and are as fast, where it is shown for them.
     """
 
     layout: Layout
@@ -131,11 +131,11 @@ class Plan:
         seen: dict[tuple[int, ...], int] = {}
         cuts = numpy.array([seen.setdefault(row.cut, len(seen)) for row in self.found.rows])
         rows = numbers // (len(self.question.recipes) * len(ZERO_STAGES))
-        its, cp = cuts[rows], self.found.tables.columns["cp"][rows]
-        _, first, family = numpy.unique(its, return_index=True, return_inverse=True)
+        families, cp = cuts[rows], self.found.tables.columns["cp"][rows]
+        _, first, family = numpy.unique(families, return_index=True, return_inverse=True)
         tied = numpy.flatnonzero(cost <= cost[first][family] * (1 + EQUALLY_FAST))
         tied = tied[numpy.argsort(cp[tied], kind="stable")]
-        _, chosen, sizes = numpy.unique(its[tied], return_index=True, return_counts=True)
+        _, chosen, sizes = numpy.unique(families[tied], return_index=True, return_counts=True)
         order = numpy.argsort(cost[tied[chosen]], kind="stable")
         return numbers[tied[chosen]][order], sizes[order] - 1
 

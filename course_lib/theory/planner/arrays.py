@@ -226,7 +226,7 @@ class Tables:
 def _equally_many(lines: list[list[list[Numbers]]]) -> list[list[list[Numbers]]]:
     """Lines whose lists of moments are filled up with their last."""
     most = max(len(moments) for line in lines for moments in line)
-    return [[its + its[-1:] * (most - len(its)) for its in line] for line in lines]
+    return [[held + held[-1:] * (most - len(held)) for held in line] for line in lines]
 
 
 def _names(filled: Any) -> tuple[str, ...]:

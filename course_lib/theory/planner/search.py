@@ -91,8 +91,8 @@ def _nothing_to_search(question: Question) -> str:
         "of GPUs divides"
     )
     if question.only:
-        told = (f"{name} {', '.join(map(str, some))}" for name, some in question.only.items())
-        sentence += f", or allow more than {'; '.join(told)}"
+        allowed = (f"{name} {', '.join(map(str, some))}" for name, some in question.only.items())
+        sentence += f", or allow more than {'; '.join(allowed)}"
     return sentence
 
 

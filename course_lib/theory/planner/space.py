@@ -82,9 +82,9 @@ class Question:
         """Whether `only` lets `name` have this value."""
         return name not in self.only or value in self.only[name]
 
-    def allowed(self, name: str, values: Iterable[int]) -> Iterable[int]:
+    def allowed(self, name: str, values: Iterable[int]) -> list[int]:
         """Those of `values` that `only` lets `name` have."""
-        return values if name not in self.only else [it for it in values if self.allows(name, it)]
+        return [value for value in values if self.allows(name, value)]
 
     @cached_property  # every line of a table asks for them
     def recipes(self) -> tuple[Recipe, ...]:
@@ -203,7 +203,7 @@ def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[
                 continue
             interleaved = pp > 1 and steps % pp == 0
             most = most_chunks if interleaved else 1
-            chunks = list(question.allowed("virtual_stages", range(1, most + 1)))
+            chunks = question.allowed("virtual_stages", range(1, most + 1))
             for ep in experts:
                 yield from (Row(tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)
 

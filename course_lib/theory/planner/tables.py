@@ -36,7 +36,7 @@ class Held(NamedTuple):
     def exceeds(self, other: "Held") -> bool:
         """Whether this moment needs at least as much memory, whatever the parts are worth."""
         kept = self.last - self.freed >= other.last - other.freed
-        return kept and all(mine >= its for mine, its in zip(self, other, strict=True))
+        return kept and all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class StageKind:
             rest = experts, first, last, following[place]
             if dense > found.get(rest, -1):
                 found[rest] = dense
-        moments = [Held(its, *rest[:3], *rest[3]) for rest, its in found.items()]
-        most: list[Held] = []
+        moments = [Held(most, *rest[:3], *rest[3]) for rest, most in found.items()]
+        largest: list[Held] = []
         for moment in sorted(moments, reverse=True):
-            if not any(other.exceeds(moment) for other in most):
-                most.append(moment)
-        return most
+            if not any(other.exceeds(moment) for other in largest):
+                largest.append(moment)
+        return largest
 
 
 def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
@@ -204,8 +204,8 @@ def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> li
     """
     policy, lines = question.assumptions.policy, []
     for zero_stage, job in zip(ZERO_STAGES, sent, strict=True):
-        its = job if zero_stage != 2 else sent[1]
-        found = step_traffic(its, kind.stage, policy=policy, axes=("dp",)).collectives
+        alike = job if zero_stage != 2 else sent[1]
+        found = step_traffic(alike, kind.stage, policy=policy, axes=("dp",)).collectives
         often = [m for m in found if (zero_stage == 2 and m.kind == "gradients") or zero_stage == 3]
         steps = job.layout.accumulation if zero_stage == 3 else 1
         each = {name: value / steps for name, value in known_of(often, "each").items()}

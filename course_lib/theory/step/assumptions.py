@@ -109,12 +109,12 @@ DEEPSEEK_V3 = Assumptions(overlap={"ep": 1.0, "pp": 1.0}, policy=replace(BUCKETS
 def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> Assumptions:
     """`assumptions` with what framework `name` does."""
     choice("framework", name, FRAMEWORKS)
-    its = FRAMEWORKS[name]
+    framework = FRAMEWORKS[name]
     return replace(
         assumptions,
-        attention_kernel=its.attention_kernel,
-        overlap={**assumptions.overlap, **its.overlap},
-        policy=replace(assumptions.policy, token_nodes=its.token_nodes),
+        attention_kernel=framework.attention_kernel,
+        overlap={**assumptions.overlap, **framework.overlap},
+        policy=replace(assumptions.policy, token_nodes=framework.token_nodes),
     )
 
 

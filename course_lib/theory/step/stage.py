@@ -224,10 +224,10 @@ class _Step:
         """What `stage_work` says."""
         layout, total = self.job.layout, Work()
         for chunk in layout.stage_chunks(stage):
-            for its, layer, count in self.job.layers_of(chunk):
-                key = its.recipe.recompute, layer
+            for job, layer, count in self.job.layers_of(chunk):
+                key = job.recipe.recompute, layer
                 if key not in self.known:
-                    self.known[key] = layer_work(its, self.assumptions, layer)
+                    self.known[key] = layer_work(job, self.assumptions, layer)
                 total += self.known[key].times(count)
         if layout.holds_ends(stage)[1]:
             total += head_work(self.job, self.assumptions)

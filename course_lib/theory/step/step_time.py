@@ -17,7 +17,7 @@ from course_lib.theory.step.stage import (
     stage_busy_times,
 )
 
-# What the time of a step is made of, in the order in which it is told.
+# What the time of a step is made of, in the order in which it is shown.
 _MESSAGES = ("tp_s", "cp_s", "ep_s", "pp_s", "dp_s")
 LEAVES = ("compute_s", "elementwise_s", *_MESSAGES, "bubble_s", "accumulation_s", "optimizer_s")
 
@@ -155,8 +155,8 @@ def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
         return training_flops(shape, batch, job.sequence, **conventions)
     total = head_flops(shape, batch, job.sequence)
     for chunk in range(job.layout.chunks):
-        for its, layer, count in job.layers_of(chunk):
-            conventions = assumptions.flop_conventions(its.recipe)
+        for layer_job, layer, count in job.layers_of(chunk):
+            conventions = assumptions.flop_conventions(layer_job.recipe)
             one = layer_flops(shape, layer, batch, job.sequence, **conventions)
             total += one.times(count)
     words = f"recompute={job.recipe.recompute} of {job.recipe.recompute_layers} layers a chunk"

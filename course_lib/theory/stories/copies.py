@@ -42,7 +42,7 @@ def zero_steps(
     each["states"] = MIXED_16.bytes_per_parameter - sum(each.values())
     slices = {kind: layer_parameters * size // ranks for kind, size in each.items()}
     moments = _Zero(slices, range(layers), range(ranks), stage).moments()
-    return Trace(event for at, its in enumerate(moments) for event in _timed(at, its))
+    return Trace(event for at, events in enumerate(moments) for event in _timed(at, events))
 
 
 def _timed(at: float, events: Sequence[Event]) -> Iterator[Event]:
@@ -151,9 +151,9 @@ def bucket_steps(timeline: BucketTimeline) -> Trace:
         part, end_s = (sum(limit < size for limit in full), place), start_s + gradient.backward_s
         events.append(Event(start_s, 0, "backward", part, end=end_s, label=gradient.name))
         start_s = end_s
-    for bucket, its in enumerate(timeline.exchanges):
-        sent = Event(its.start_s, 0, "all-reduce", bucket, bytes=its.size_bytes, end=its.end_s)
-        events.append(sent)
+    for bucket, sent in enumerate(timeline.exchanges):
+        size, end_s = sent.size_bytes, sent.end_s
+        events.append(Event(sent.start_s, 0, "all-reduce", bucket, bytes=size, end=end_s))
     return Trace(events)
 
 
@@ -180,8 +180,8 @@ def served_steps(
     """What a server and its trainers do in the first `until_s` seconds; messages take no time.
 
     A trainer pulls `Rows`, computes, pushes their gradient and asks at once for the next. With
-    `together` all gradients of a round are summed into one "update", told of the trainer that came
-    last, and only then are rows served again; else each push is an update. `bound`: no trainer
+    `together` all gradients of a round are summed into one "update", an event of the trainer that
+    came last, and only then are rows served again; else each push is an update. `bound`: no trainer
     gets rows for an update that is more than so many ahead of the slowest; None: nobody waits. Of
     two that come at one time the trainer with the lower number is first. Raises ValueError for
     more than some thousand events. Sources: Dean et al. 2012, "Large Scale Distributed Deep
