@@ -108,7 +108,7 @@ PROBES = by_name(
         {"demands": Given({"core": 0.5}), "after": Given(("other",))},
         see=_beside,
     ),
-    Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),
+    Probe(rates, {"tasks": [A]}),
     Probe(RUN.end_s, {"name": "long"}, {"name": "short"}),
     Probe(RUN.slowdown, {"name": "long"}, {"name": "short"}),
     Probe(RUN.busy_s, {"stream": "a"}, {"stream": "b"}),

@@ -1,7 +1,7 @@
 """Verdicts come from numbers alone."""
 
 import pytest
-from probes import Given, Probe, by_name
+from probes import Probe, by_name
 
 from course_lib.theory.audits.claim import Audit, Claim
 
@@ -29,9 +29,5 @@ CLAIM = {"words": "it is so", "said": 10.0, "own_terms": 10.0, "found": 12.0, "b
 REFUSED = [(lambda: Audit("somebody", ()), "claims is empty")]
 PROBES = by_name(
     Probe(Claim, CLAIM, see=lambda claim: claim.explain()),
-    Probe(
-        Audit,
-        {"source": "somebody", "claims": (Claim(**CLAIM),)},
-        {"claims": Given((Claim(**CLAIM), Claim(**CLAIM)))},
-    ),
+    Probe(Audit, {"source": "somebody", "claims": (Claim(**CLAIM),)}),
 )

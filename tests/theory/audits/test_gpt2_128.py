@@ -34,5 +34,5 @@ def test_a_sample_more_does_not_fit():
 
 REFUSED = [(lambda: Program(LARGE, 2048), "sequence")]
 PROBES = by_name(
-    Probe(Program(LARGE).largest_batch, {"way": "DDP"}, {"way": "FULL_SHARD"}),
+    Probe(Program(LARGE).largest_batch, {"way": "DDP"}),
 )

@@ -3,6 +3,7 @@
 tests/rehearsal compares them with what torch sends.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,8 +18,7 @@ from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network import collectives
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import CommunicationPolicy
-from course_lib.theory.pipelines.schedules import Pass
-from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.pipelines.simulation import pipeline_trace, timeline
 
 H100 = accelerator("H100-SXM")
 SHAPE = TransformerShape(
@@ -139,24 +139,14 @@ def test_a_split_vocabulary_costs_at_the_ends():
 @every(("schedule", "virtual"), [(name, 1 + (name == "interleaved")) for name in SCHEDULES])
 def test_pipeline_sends_are_those_of_the_timeline(schedule, virtual):
     layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
-    line = timeline(schedule, 4, 8, virtual)
+    trace = pipeline_trace(timeline(schedule, 4, 8, virtual))
+    sent = Counter((event.who, event.what) for event in trace)
     for stage in range(4):
         result = traffic(layout, stage=stage)
-        for what, kinds in (("activations", ("F",)), ("gradients", ("B", "I"))):
-            sends = sum(_sends(line, stage, task, kinds) for task in line.by_stage[stage])
+        for what in ("activations", "gradients"):
             found = [item for item in result.collectives if (item.axis, item.what) == ("pp", what)]
-            assert sum(item.count for item in found) == sends
+            assert sum(item.count for item in found) == sent[stage, what]
             assert all(item.sent_bytes == SEQUENCE * SHAPE.hidden * 2 for item in found)
-
-
-def _sends(line, stage, task, kinds):
-    """How many tensors a task hands to another stage."""
-    count, length = 0, line.schedule.length
-    for work in Pass(task.kind, task.micro_batch, task.chunk, task.backward).parts:
-        piece, step = line.schedule.pieces[stage][work.chunk], 1 if work.kind == "F" else -1
-        onward = (piece + step) // length == piece // length
-        count += work.kind in kinds and onward and line.schedule.homes[piece + step] != stage
-    return count
 
 
 def test_pipeline_copies_of_parameters():

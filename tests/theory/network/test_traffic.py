@@ -91,7 +91,7 @@ PROBES = by_name(
     Probe(
         Collective,
         values(ENTRY),
-        {"kind": "gradients", "place": "ends"},
+        {"kind": "gradients"},
         see=lambda entry: (entry, entry.waited_s, entry.hideable_s),
     ),
     Probe(

@@ -119,7 +119,6 @@ def test_groups_of_any_allowed_size_have_the_closed_form(p, v, size, data):
 
 
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
-OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
 IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
 
 
@@ -133,8 +132,7 @@ PROBES = by_name(
     Probe(
         bubble.bubble_time,
         SIZES | {"name": "naive", "times": None},
-        OTHER_SIZES
-        | {
+        {
             "name": "1f1b",
             "virtual_stages": IN_TURNS,
             "times": TIMES,

@@ -112,7 +112,6 @@ def test_every_group_that_is_allowed_can_be_run(virtual, stages, micro_batches):
 
 
 ORDER = {"stage": 1, "stages": 4, "micro_batches": 8}
-OTHER_ORDER = {"stage": 0, "stages": 8, "micro_batches": 16}
 PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 5)]
 # Orders have one signature; these two are the same on every stage of any pipeline.
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
@@ -129,9 +128,7 @@ PROBES = by_name(
     Probe(
         schedules.stage_order,
         ORDER | {"name": "1f1b"},
-        OTHER_ORDER
-        | {
-            "name": "gpipe",
+        {
             "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
             "group": Given(8, IN_TURNS),
         },

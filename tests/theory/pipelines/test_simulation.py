@@ -6,13 +6,13 @@ import pytest
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probes import TIMES, Given, Probe, by_name
-from test_bubble import DURATIONS, IN_TURNS, OTHER_SIZES, SIZES, sizes
+from probes import Given, Probe, by_name
+from test_bubble import DURATIONS, IN_TURNS, SIZES, sizes
 
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.pipelines import bubble
 from course_lib.theory.pipelines.bubble import PassTimes
-from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
+from course_lib.theory.pipelines.schedules import Pass, Schedule
 from course_lib.theory.pipelines.simulation import Deadlock, pipeline_trace, simulate, timeline
 
 
@@ -161,17 +161,11 @@ PROBES = by_name(
     Probe(
         timeline,
         SIZES | {"name": "gpipe"},
-        OTHER_SIZES
-        | {
-            "name": "1f1b",
+        {
             "virtual_stages": IN_TURNS,
-            "times": TIMES,
             "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
         },
         see=lambda run: run.tasks,
-    ),
-    Probe(
-        simulate, {"plan": schedule("gpipe", 4, 8), "times": PassTimes()}, see=lambda run: run.tasks
     ),
     Probe(pipeline_trace, {"line": timeline("1f1b", 2, 2)}, {"line": timeline("gpipe", 2, 3)}),
 )

@@ -18,7 +18,6 @@ from course_lib.theory.step.stage import (
     accumulation_seconds,
     alike_stages,
     attention_rate,
-    chunk_kinds,
     head_work,
     layer_rate,
     layer_work,
@@ -152,14 +151,9 @@ PROBES = by_name(
     ),
     Probe(alike_stages, {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)}),
     Probe(
-        chunk_kinds,
-        {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
-        {"shape": probes.DENSE, "layout": Layout()},
-    ),
-    Probe(
         stage_busy_times,
         ASKED | {"stages": (0,)},
-        OTHERWISE | {"stages": (0, 1)},
+        OTHERWISE,
         see=lambda several: [replace(times, stage=0) for times in several],
     ),
     Probe(head_work, ASKED, OTHERWISE, silent=("cluster",)),

@@ -128,7 +128,6 @@ REFUSED = [
     (lambda: served_steps([1.0], 1.0, 1, True), "do not go together"),
 ]
 PROBES = {
-    "zero_steps": Probe(zero_steps, {"layer_parameters": 12, "layers": 2, "ranks": 2, "stage": 1}),
     "bucket_steps": Probe(bucket_steps, {"timeline": TIMELINES[0]}, {"timeline": TIMELINES[1]}),
     "served_steps": Probe(served_steps, {"compute_s": (1.0, 3.0), "until_s": 9.0}),
 }
