@@ -145,7 +145,7 @@ def ddp_timeline(
 
     start = max(full, end of the bucket before); end = start + 2(n-1)·α + 2(n-1)/n · bytes / β.
     Without `overlap` no bucket starts before backward has ended. Buckets are those of
-    `communication.ddp_buckets`. Raises ValueError without any gradient of more than 0 bytes.
+    `ddp_buckets`. Raises ValueError without any gradient of more than 0 bytes.
     """
     sizes = [gradient.size_bytes for gradient in gradients]
     if not any(sizes):

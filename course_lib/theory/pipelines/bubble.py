@@ -75,7 +75,7 @@ class PassTimes:
 # --- Closed forms of pipeline schedules: bubble and micro-batches in flight, without a timeline ---
 
 # The tests prove each equal to the simulated timeline wherever it holds (equal stages, free
-# transfers); uneven stages and slow links need `pipeline.timeline`.
+# transfers); uneven stages and slow links need `simulation.timeline`.
 
 
 def bubble_over_ideal(stages: Count, micro_batches: Count, virtual_stages: Count = 1) -> float:
@@ -129,7 +129,7 @@ def bubble_time(
     }.get(name, (stages - 1) * both)
     if idle < 0:
         raise ValueError(
-            f"weight {weight} is too large for the closed form of {name}: take pipeline.timeline"
+            f"weight {weight} is too large for the closed form of {name}: take simulation.timeline"
         )
     return idle
 

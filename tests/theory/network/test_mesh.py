@@ -121,14 +121,7 @@ def test_groups_are_those_of_torchs_device_mesh():
 
 
 @every(
-    ("one", "rank"),
-    [
-        (job(WHO_TALKS_CUBE), 0),
-        (job(BLOCK), 40),
-        (job(LONG), 31),
-        (job(SPREAD, MIXTURE), 3),
-        (JOB, 0),
-    ],
+    ("one", "rank"), [*zip((each for each, *_ in MESHES), (0, 40, 31, 3), strict=True), (JOB, 0)]
 )
 def test_nothing_is_left_out_and_groups_have_the_ranks_of_the_message(one, rank):
     talks = who_talks(one, rank)

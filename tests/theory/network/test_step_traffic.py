@@ -271,6 +271,8 @@ def test_precision_counts():
     bf16 = traffic(layout).bytes_by_axis
     wide = traffic(layout, recipe=Recipe(gradients="fp32")).bytes_by_axis
     assert wide == pytest.approx({"tp": bf16["tp"], "dp": 2 * bf16["dp"]})
+    one = traffic(replace(layout, zero_stage=1), recipe=Recipe(gradients="fp32")).bytes_by_axis
+    assert one["dp"] == pytest.approx(1.5 * bf16["dp"])  # gradients of 4 bytes, weights of 2
     fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
     assert traffic(layout, recipe=fp32).bytes_by_axis["dp"] == pytest.approx(wide["dp"])
 
