@@ -84,14 +84,11 @@ class SharedTimeline:
         alone_s = next(task.alone_s for task in self.tasks if task.name == name)
         return (self.end_s(name) - self.start_s(name)) / alone_s
 
-    def busy_s(self, stream: str) -> float:
-        """Time in which a stream has something under way."""
-        choice("stream", stream, {span.stream for span in self.spans})
-        return sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
-
     def waits_s(self, stream: str) -> float:
         """Time until the end of everything in which a stream has nothing to do, or must wait."""
-        return max(0.0, self.total_s - self.busy_s(stream))
+        choice("stream", stream, {span.stream for span in self.spans})
+        busy_s = sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
+        return max(0.0, self.total_s - busy_s)
 
     def explain(self) -> str:
         """One line per task: when, and how much slower than alone; then the totals."""
