@@ -57,7 +57,7 @@ def main(options: Options) -> Result:
     found = None
     if rank.rank == 0:
         by_hand = f"by hand{with_yours(options.parts, *NAMES)}"
-        found = [_started(name, rank.world, options) for name in (by_hand, "torchrun")]
+        found = [started(name, rank.world, options) for name in (by_hand, "torchrun")]
     return judged(rank.world, _one_process(), from_rank(0, found))
 
 
@@ -84,7 +84,8 @@ def _one_process() -> list[float]:
     return model.net2.weight.flatten().tolist()
 
 
-def _started(launcher: str, ranks: int, options: Options) -> Start:
+def started(launcher: str, ranks: int, options: Options) -> Start:
+    """Start the job by one of the two; RuntimeError where it fails or is too slow."""
     with tempfile.TemporaryDirectory(prefix="course_toy_") as path:
         if launcher == "torchrun":
             command = [*launch.private_torchrun(Path(path), ranks), "-m", JOB, options.parts]

@@ -6,14 +6,14 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from course_lib.chapters.ch15_launchers_and_recovery import cluster
 from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration, life
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import MARK
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import left_in
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import left_in
 from course_lib.launch.descendants import descendants, kill
 from course_lib.problem import Problem
 
@@ -68,7 +68,7 @@ def tasks(folder):
 
 
 def is_alive(pid):
-    """Whether it runs; whoever adopted it may not have asked yet how it ended."""
+    """Whether it runs; its new parent may not have asked yet how it ended."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -82,24 +82,11 @@ def name_of(pid):
         return ""
 
 
-def test_up_twice_is_one_cluster_and_down_ends_its_jobs(folder):
+def test_up_twice_is_one_cluster_of_its_owner_and_down_ends_its_jobs(folder):
     slurm = cluster.up()
     assert slurm.nodes() == {"n1": "idle", "n2": "idle"}
-    keeper = slurm.keeper()
-    job_runs(slurm)
-    assert cluster.up().keeper() == cluster.status().keeper() == keeper
-    assert [job.state for job in slurm.jobs()] == ["RUNNING"]
-    assert cluster.down()
-    assert left_in(folder) == []
-    assert not folder.path.exists()
-    assert cluster.status() is None
-    assert not cluster.down()
-
-
-def test_nobody_else_can_read_the_key_or_reach_a_port(folder):
-    cluster.up()
-    modes = {path: path.stat().st_mode & 0o777 for path in (folder.path, folder.key)}
-    assert modes == {folder.path: 0o700, folder.key: 0o600}
+    private = {path: path.stat().st_mode & 0o777 for path in (folder.path, folder.key)}
+    assert private == {folder.path: 0o700, folder.key: 0o600}
     assert folder.configuration.stat().st_mode & 0o777 == 0o600
     ours = left_in(folder)
     listening = [
@@ -110,9 +97,22 @@ def test_nobody_else_can_read_the_key_or_reach_a_port(folder):
     assert len(listening) == 3
     if configuration.on_loopback():
         assert set(listening) == {"127.0.0.1"}
+    keeper = slurm.keeper()
+    job_runs(slurm)
+    assert cluster.up().keeper() == cluster.status().keeper() == keeper
+    assert [job.state for job in slurm.jobs()] == ["RUNNING"]
+    slurm.kill_node("n2")
+    assert len(tasks(folder)) == 1
+    assert "n2" in cluster.up().nodes()
+    assert slurm.ready()
+    assert cluster.down()
+    assert left_in(folder) == []
+    assert not folder.path.exists()
+    assert cluster.status() is None
+    assert not cluster.down()
 
 
-def test_after_a_crash_up_cleans_and_starts_anew(folder):
+def test_after_a_crash_up_cleans_and_starts_anew_and_nothing_outlives_slurmctld(folder):
     slurm = cluster.up()
     job_runs(slurm)
     before = set(descendants(slurm.keeper()))
@@ -124,6 +124,11 @@ def test_after_a_crash_up_cleans_and_starts_anew(folder):
     assert tasks(folder)  # they outlived their daemons
     assert cluster.up().jobs() == []
     wait_for(lambda: not any(map(is_alive, before)))
+    [controller] = [pid for pid in left_in(folder) if name_of(pid) == "slurmctld"]
+    kill([controller])
+    wait_for(lambda: cluster.status() is None)
+    assert "slurmctld was ended by signal 9" in (folder.log / "keeper").read_text()
+    wait_for(lambda: left_in(folder) == [])
 
 
 def test_a_shell_that_knows_the_cluster_is_not_its_own(folder, monkeypatch):
@@ -131,24 +136,6 @@ def test_a_shell_that_knows_the_cluster_is_not_its_own(folder, monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as shell:
         assert left_in(folder) == []
         shell.kill()
-
-
-def test_a_node_that_was_killed_comes_back(folder):
-    slurm = cluster.up()
-    job_runs(slurm)
-    slurm.kill_node("n2")
-    assert len(tasks(folder)) == 1
-    assert "n2" in cluster.up().nodes()
-    assert slurm.ready()
-
-
-def test_without_slurmctld_there_is_no_cluster(folder):
-    cluster.up()
-    [controller] = [pid for pid in left_in(folder) if name_of(pid) == "slurmctld"]
-    kill([controller])
-    wait_for(lambda: cluster.status() is None)
-    assert "slurmctld was ended by signal 9" in (folder.log / "keeper").read_text()
-    wait_for(lambda: left_in(folder) == [])
 
 
 def test_a_port_that_is_taken_meanwhile_is_named(folder, monkeypatch):
@@ -192,17 +179,9 @@ with cluster.running() as slurm:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
-    path = done.stdout.strip()
-    wait_for(lambda: not os.path.exists(path))
-    mark = f"{MARK}={path}"
-    wait_for(lambda: not any(mark in told(pid) for pid in psutil.pids()))
-
-
-def told(pid):
-    try:
-        return [f"{name}={value}" for name, value in psutil.Process(pid).environ().items()]
-    except psutil.Error:
-        return []
+    path = Path(done.stdout.strip())
+    wait_for(lambda: not path.exists())
+    wait_for(lambda: left_in(configuration.Folder(path)) == [])
 
 
 def test_where_no_folder_can_be_the_problem_says_so(monkeypatch):
