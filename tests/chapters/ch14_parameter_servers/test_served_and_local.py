@@ -68,13 +68,13 @@ def test_a_larger_table_costs_the_server_nothing(two):
     assert large.exchanged_bytes[0] < 1.1 * small.exchanged_bytes[0]
 
 
-LOCAL_SGD_DEMO_SMALL = {"model": "1x16x2", "steps": 6, "sequence": 8}
+SHORT = {"model": "1x16x2", "steps": 6, "sequence": 8}
 
 
 @pytest.fixture(scope="module")
 def results():
     cases = {every: {"every": every, "batch": 7} for every in (1, 2, 3)}
-    return {ranks: runs("local_sgd", cases, ranks, **LOCAL_SGD_DEMO_SMALL) for ranks in (1, 2, 3)}
+    return {ranks: runs("local_sgd", cases, ranks, **SHORT) for ranks in (2, 3)}
 
 
 def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):
@@ -85,4 +85,3 @@ def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):
             assert result.sent == (6 // every, 6 // every * each)
             assert max(loss_gaps(result.losses, result.losses_one_process)) > 1e-4
     assert "a rank sends" in results[2][2].report()
-    assert results[1][3].sent == (0, 0)

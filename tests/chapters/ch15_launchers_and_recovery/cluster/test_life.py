@@ -18,7 +18,7 @@ from course_lib.launch.descendants import descendants, kill
 from course_lib.problem import Problem
 
 
-def test_missing_packages_are_named_with_the_line_that_installs_them(monkeypatch):
+def test_what_a_machine_lacks_is_named_with_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(configuration, "program", lambda name: name if name == "sbatch" else None)
     reason = "munged and slurmctld and slurmd not found: on Debian or Ubuntu, apt-get install "
@@ -28,9 +28,6 @@ def test_missing_packages_are_named_with_the_line_that_installs_them(monkeypatch
         pass
     with pytest.raises(Problem, match=reason):
         cluster.requeue()
-
-
-def test_another_system_is_told_so(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cluster.obstacle() == (
         "Slurm's daemons are built for Linux and this is darwin: use a Linux machine"
