@@ -74,7 +74,8 @@ SHORT = {"model": "1x16x2", "steps": 6, "sequence": 8}
 @pytest.fixture(scope="module")
 def results():
     cases = {every: {"every": every, "batch": 7} for every in (1, 2, 3)}
-    return {ranks: runs("local_sgd", cases, ranks, **SHORT) for ranks in (2, 3)}
+    found = {ranks: runs("local_sgd", cases, ranks, **SHORT) for ranks in (2, 3)}
+    return found | {1: runs("local_sgd", {3: cases[3]}, 1, **SHORT)}
 
 
 def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):
@@ -85,3 +86,4 @@ def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):
             assert result.sent == (6 // every, 6 // every * each)
             assert max(loss_gaps(result.losses, result.losses_one_process)) > 1e-4
     assert "a rank sends" in results[2][2].report()
+    assert results[1][3].sent == (0, 0)
