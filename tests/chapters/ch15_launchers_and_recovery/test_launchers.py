@@ -93,7 +93,7 @@ def test_the_launcher_by_hand_gets_the_same_job_and_whose_parts(tmp_path, monkey
     assert found.launcher.startswith("by hand, with your rank_environment, launch_ranks")
     assert (found.world, found.losses, found.problem) == (2, [4.5], "")
     (command,) = commands
-    assert f"{by_hand.__name__} 2 mine {launchers.JOB} --framework torch --" in command
+    assert f"{by_hand.__name__} 2 mine {launchers.job.__name__} --framework torch --" in command
     assert "--steps 3" in command and "--json" in command
 
 
