@@ -191,20 +191,16 @@ def test_a_launcher_sees_nothing_of_ours(monkeypatch, tmp_path):
     assert lifeline.run([sys.executable, "-c", show], tmp_path, 30.0) == (0, "[]\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "limit_s", "said"),
-    [
-        ("raise SystemExit('no such device')", 60, "exit code 1, last output: no such device"),
-        ("import time; time.sleep(60)", 0.5, "no end within 0.5 s: raise limit_s"),
-    ],
-)
-def test_a_launcher_that_fails_or_is_too_slow_is_told(code, limit_s, said):
-    def bad(folder, ranks, gpus):
-        return [sys.executable, "-c", code]
-
-    found = attempt(launchers.Launcher("b", "torch", bad), Options(limit_s=limit_s), 2, gpus=False)
-    assert not found.skipped
-    assert found.line(2, []) == f"failed: {said}"
+def test_a_launcher_that_fails_or_is_too_slow_is_told(answers):
+    for code, text, said in (
+        (1, "no such\ndevice\n", "exit code 1, last output: no such | device"),
+        (0, "no result", "exit code 0, last output: no result"),
+        (None, "", "no end within 60 s: raise limit_s"),
+    ):
+        answers(code, text)
+        found = attempt(BY_NAME["torchrun"], Options(), 2, gpus=False)
+        assert not found.skipped
+        assert found.line(2, []) == f"failed: {said}"
 
 
 @pytest.mark.parametrize("before", [False, True])
