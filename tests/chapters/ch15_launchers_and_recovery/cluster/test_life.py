@@ -56,12 +56,12 @@ def wait_for(condition, within_s=90.0):
 def job_runs(slurm):
     """Submit a job that never ends, and wait until it runs on both nodes."""
     assert slurm.run(SLEEP).returncode == 0
-    wait_for(lambda: len(tasks(slurm.folder)) == 2)
+    wait_for(lambda: len(named(slurm.folder, "sleep")) == 2)
 
 
-def tasks(folder):
-    """The processes that a job's step has started."""
-    return [pid for pid in left_in(folder) if name_of(pid) == "sleep"]
+def named(folder, name):
+    """The processes of the cluster by this name: "sleep" are those that a job has started."""
+    return [pid for pid in left_in(folder) if name_of(pid) == name]
 
 
 def is_alive(pid):
@@ -99,8 +99,9 @@ def test_up_twice_is_one_cluster_of_its_owner_and_down_ends_its_jobs(folder):
     assert cluster.up().keeper() == cluster.status().keeper() == keeper
     assert [job.state for job in slurm.jobs()] == ["RUNNING"]
     slurm.kill_node("n2")
-    assert len(tasks(folder)) == 1
+    assert len(named(folder, "sleep")) == len(named(folder, "slurmd")) == 1
     assert "n2" in cluster.up().nodes()
+    wait_for(lambda: len(named(folder, "slurmd")) == 2)
     assert slurm.ready()
     assert cluster.down()
     assert left_in(folder) == []
@@ -118,11 +119,10 @@ def test_after_a_crash_up_cleans_and_starts_anew_and_nothing_outlives_slurmctld(
     assert {name_of(pid) for pid in unknown} <= {"slurmscriptd"}  # which ends with slurmctld
     kill([slurm.keeper()])
     wait_for(lambda: cluster.status() is None)
-    assert tasks(folder)  # they outlived their daemons
+    assert named(folder, "sleep")  # they outlived their daemons
     assert cluster.up().jobs() == []
     wait_for(lambda: not any(map(is_alive, before)))
-    [controller] = [pid for pid in left_in(folder) if name_of(pid) == "slurmctld"]
-    kill([controller])
+    kill(named(folder, "slurmctld"))
     wait_for(lambda: cluster.status() is None)
     assert "slurmctld was ended by signal 9" in (folder.log / "keeper").read_text()
     wait_for(lambda: left_in(folder) == [])
