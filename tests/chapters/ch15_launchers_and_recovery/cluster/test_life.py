@@ -135,11 +135,13 @@ def test_a_shell_that_knows_the_cluster_is_not_its_own(folder, monkeypatch):
         shell.kill()
 
 
-def test_a_port_that_is_taken_meanwhile_is_named(folder, monkeypatch):
+@pytest.mark.parametrize("place", [0, 2], ids=["of slurmctld", "of a node"])
+def test_a_port_that_is_taken_meanwhile_is_named(place, folder, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        free = configuration.free_ports(2)
-        monkeypatch.setattr(configuration, "free_ports", lambda _: [taken, *free])
+        ports = configuration.free_ports(2)
+        ports.insert(place, taken)
+        monkeypatch.setattr(configuration, "free_ports", lambda _: ports)
         with pytest.raises(Problem, match="another program took its port meanwhile: try again"):
             cluster.up()
     assert not folder.path.exists()
