@@ -80,7 +80,7 @@ def on_real_ranks() -> list[Observed]:
 
 
 def test_a_rehearsed_rank_does_what_a_real_one_does():
-    for number, real in enumerate(launch.run(on_real_ranks, ranks=4)):
+    for number, real in enumerate(launch.run(on_real_ranks, ranks=4, timeout_s=280)):
         for each, observed in zip(JOBS, real, strict=True):
             with fake_world(number, 4) as tensors:
                 assert one_update(each, tensors) == observed
