@@ -6,8 +6,9 @@ for that. What a user must give before the first run, and what the files leave o
 comment at the head. Nothing here imports an engine.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
+from pathlib import Path
 
 from course_lib.emitting.head import words
 from course_lib.theory.inputs.job import Job
@@ -54,3 +55,27 @@ def first_possible(target: str, jobs: Iterable[Job]) -> int | None:
             continue
         return number
     return None
+
+
+def write(texts: Mapping[str, str], folder: Path) -> list[Path]:
+    """The paths of the files in the folder, which are new or hold these texts already.
+
+    Raises ValueError, before anything is written, where a file with another text is there, and for
+    a folder that cannot be written.
+    """
+    paths = {folder / name: text for name, text in texts.items()}
+    try:
+        for path, text in paths.items():
+            if path.exists() and path.read_bytes() != text.encode():
+                raise ValueError(
+                    f"{path} is there already, with another text: move it away, or name another "
+                    "folder"
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in paths.items():
+            path.write_bytes(text.encode())
+    except OSError as error:
+        raise ValueError(
+            f"{folder} cannot be written ({error.strerror}): name a folder of yours"
+        ) from error
+    return list(paths)

@@ -1,4 +1,4 @@
-"""What stands at the head of each file: the plan, what it costs, and what the file leaves open."""
+"""The head of each file: the plan, what it costs, and what the file leaves open."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -73,7 +73,7 @@ def script(
 ) -> str:  # fmt: skip
     """A script for each node. What `needs` lists it insists on, `also` is for some runs.
 
-    The list stands at its head; what is behind a semicolon stands only there.
+    The comment at its head lists both; words behind a semicolon are in that list only.
     """
     needs = {**needs, "CHECKPOINTS": _CHECKPOINTS}
     start = f"start it: bash {file}"

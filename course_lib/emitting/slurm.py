@@ -14,7 +14,7 @@ TIME = "04:00:00"
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`plan.sbatch`. It starts the course's demo of this plan, or what stands behind its name."""
+    """`plan.sbatch`. It starts the course's demo of this plan, or the command behind its name."""
     cluster, found = job.cluster, program(job)
     gpus = cluster.gpus_per_node
     what = "trains it by the course's own demo" if found else "asks for a COMMAND"

@@ -15,7 +15,7 @@ from course_lib.theory.inputs.models import Constants
 
 VERSION = "Kubeflow Trainer 2.3, trainer.kubeflow.org/v1alpha1"
 FILE = "trainjob.yaml"
-# Whoever has a registry names the image; it needs torch and what the command runs.
+# The owner of a registry names the image; it needs torch and what the command runs.
 IMAGE, CLAIM, FOLDER = "course:latest", "course", "/plan"
 # What device plugins call the chips that are not NVIDIA's.
 _RESOURCES = {"MI300X": "amd.com/gpu", "TPUv5p": "google.com/tpu"}

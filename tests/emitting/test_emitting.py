@@ -12,7 +12,7 @@ from plans import FSDP, JOBS, PLANS
 
 from course_lib import emitting
 from course_lib.demos import three_d
-from course_lib.emitting import ENGINES, course, folder, head
+from course_lib.emitting import ENGINES, course, head
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import CONSTANTS
@@ -282,7 +282,7 @@ def test_a_script_names_what_is_missing_and_starts_with_it(engine, name, tmp_pat
     job, engines = PLANS[name]
     if engine not in engines.split():
         return
-    folder.write(emitting.files(engine, job, name), tmp_path)
+    emitting.write(emitting.files(engine, job, name), tmp_path)
     for launcher in ("torchrun", "accelerate"):
         (tmp_path / launcher).write_text('#!/bin/bash\nprintf "%s\\n" "$PWD" "$@"\n')
         (tmp_path / launcher).chmod(0o755)
@@ -356,15 +356,15 @@ OTHER_PLANS = [
 
 def test_files_are_written_once_and_never_over_others(tmp_path):
     there = tmp_path / "new" / "folder"
-    assert folder.write({"a": "one\n", "b": "×"}, there) == [there / "a", there / "b"]
+    assert emitting.write({"a": "one\n", "b": "×"}, there) == [there / "a", there / "b"]
     assert (there / "b").read_text(encoding="utf-8") == "×"
-    assert folder.write({"a": "one\n"}, there) == [there / "a"]  # again, the same
+    assert emitting.write({"a": "one\n"}, there) == [there / "a"]  # again, the same
     with pytest.raises(ValueError, match="b is there already, with another text: move it away"):
-        folder.write({"c": "", "b": "two"}, there)
+        emitting.write({"c": "", "b": "two"}, there)
     assert sorted(path.name for path in there.iterdir()) == ["a", "b"]
     for wrong in (there / "a" / "below", there / "a"):
         with pytest.raises(ValueError, match=r"cannot be written \(.+\): name a folder of yours"):
-            folder.write({"a": ""}, wrong)
+            emitting.write({"a": ""}, wrong)
     (there / "plan.sbatch").mkdir()
     with pytest.raises(ValueError, match="cannot be written"):
-        folder.write({"plan.sbatch": ""}, there)
+        emitting.write({"plan.sbatch": ""}, there)

@@ -108,10 +108,10 @@ def test_megatron_reads_what_was_planned(name, answers):
 @pytest.mark.parametrize("name", PLANS)
 def test_megatron_computes_what_the_model_does(name, answers):
     """Beyond its sizes: what Megatron would otherwise take from its own defaults."""
-    found, its = answers[name], of_shape(PLANS[name].shape)
-    for key, theirs in READ_AS.items():
-        if key in its:
-            assert found[theirs] == its[key], key
+    found, constants = answers[name], of_shape(PLANS[name].shape)
+    for key, name_there in READ_AS.items():
+        if key in constants:
+            assert found[name_there] == constants[key], key
     assert found["use_rope_scaling"] is False
     if name == "deepseek-v3":
         assert found["qk_layernorm"] and found["moe_router_enable_expert_bias"]

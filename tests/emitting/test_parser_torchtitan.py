@@ -80,11 +80,11 @@ def test_its_model_is_that_of_the_plan(name, read):
         model = spec.build()
     counted = sum(p.numel() for p in model.parameters())
     assert counted == job.shape.parameters().total
-    its = of_shape(job.shape)
+    constants = of_shape(job.shape)
     first = spec.layers[0]
-    assert first.attention.rope.theta == its["rope_theta"]
+    assert first.attention.rope.theta == constants["rope_theta"]
     norms = (first.attention_norm, first.ffn_norm, spec.norm)
-    assert {norm.eps for norm in norms} == {its["rms_norm_eps"]}
+    assert {norm.eps for norm in norms} == {constants["rms_norm_eps"]}
     assert spec.get_nparams_and_flops(model, job.sequence)[0] == counted
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from course_lib import emitting
 from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration
-from course_lib.emitting.folder import write
 from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.huggingface import read_configuration
 from course_lib.theory.inputs.job import Job
@@ -55,7 +54,7 @@ def set_of(engine, stage, nodes, folder):
     cluster = Cluster(accelerator("H100-SXM"), nodes, 2 // nodes)
     job = Job(shape, replace(RECIPES["fp32-16"], recompute="full"), layout, cluster, 32)
     for target in ("slurm", engine):
-        write(emitting.files(target, job, "small"), folder)
+        emitting.write(emitting.files(target, job, "small"), folder)
     if (engine, stage) == ("accelerate", 3):
         path = folder / "accelerate.sh"
         (folder / "as_gpus.py").write_text(AS_GPUS)

@@ -81,11 +81,6 @@ def test_the_job_of_a_plan_sends_what_was_predicted(slurm, tmp_path, capsys):
     check_what_was_sent(DEMO, finished(slurm, tmp_path, tmp_path / "plan.sbatch"))
 
 
-def test_with_tensor_parallelism_too(slurm, script, tmp_path):
-    job = replace(DEMO, layout=replace(DEMO.layout, dp=1, tp=2))
-    check_what_was_sent(job, finished(slurm, tmp_path, script(job)))
-
-
 def test_a_plan_that_no_demo_trains_asks_for_a_command(slurm, script, tmp_path):
     path = script(replace(JOBS["demo"], recipe=JOBS["70b"].recipe))
     assert "which program? sbatch plan.sbatch bash megatron.sh" in finished(slurm, tmp_path, path)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from course_lib.chapters.ch13_3d_planning.builds import mesh as mesh_build
+from course_lib.chapters.ch13_3d_planning import builds
 from course_lib.checking import (
     Wrong,
     exercise,
@@ -432,4 +432,4 @@ def _routes(answer: Any) -> None:
     expect_number(answer[4], slower, "both steps with ep hidden", rel=2e-2)
 
 
-BUILDS = (mesh_build.MESH,)
+BUILDS = (builds.MESH,)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from course_lib.chapters.ch14_parameter_servers.builds import server
+from course_lib.chapters.ch14_parameter_servers import builds
 from course_lib.chapters.ch14_parameter_servers.exchanges import (
     RowExchange,
     ServedTraining,
@@ -207,4 +207,4 @@ def _from_the_host(answer: Any) -> None:
     )
 
 
-BUILDS = (server.SERVER,)
+BUILDS = (builds.SERVER,)

@@ -48,7 +48,7 @@ class _Bar(Lanes):
     """Saves are in their colour before they come: how much may be lost is seen at once."""
 
     def later(self, time: float) -> bool:
-        saves = {event.at for its in self.rows.values() for event in its if event.what == "save"}
+        saves = {event.at for row in self.rows.values() for event in row if event.what == "save"}
         return super().later(time) and time not in saves
 
 

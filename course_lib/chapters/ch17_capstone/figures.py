@@ -23,13 +23,13 @@ from course_lib.theory.inputs.units import format_count, format_duration, format
 _TOP, _CLAIM = 46.0, 47.0  # of the first claim; from one to the next
 _LEFT, _RIGHT = 262.0, WIDTH_PT - 16
 _OUTER, _INNER = 11.0, 6.0  # the marks of "own terms" and of "found"
-_MOST_POWER = 2.9  # no tick stands at the very end
+_MOST_POWER = 2.9  # no tick is at the very end
 
 
 def audited(audit: Audit, title: str) -> Drawing:
-    """One line for each claim, on which what is said stands in the middle, on one scale of factors.
+    """One line for each claim, with what is said in the middle, on one scale of factors.
 
-    The pale box is what counts as the same number. A 0 that is not said stands at the left end.
+    The pale box is what counts as the same number. A 0 that is not said is at the left end.
     """
     axis, bottom = _axis(audit.claims), _TOP + _CLAIM * len(audit.claims) + 8
     claims = "; ".join(f"{it.words}: {_numbers(it)}, {it.verdict}" for it in audit.claims)
@@ -112,7 +112,7 @@ def token_costs(
     costs: Mapping[str, Mapping[str, float]], title: str = "a million tokens"
 ) -> Drawing:
     """{"H100": {"training": 0.6, "generating": 2.0}}, in USD for a million tokens, on one scale."""
-    kinds = list(dict.fromkeys(kind for its in costs.values() for kind in its))
+    kinds = list(dict.fromkeys(kind for cost in costs.values() for kind in cost))
     looks = dict(zip(kinds, style.SERIES, strict=False))
     return grouped_bars(costs, title, lambda usd: f"{format_number(usd)} USD a million", looks)
 
@@ -193,7 +193,7 @@ def _levels(run: SharedTimeline, stream: str, head: str) -> Levels:
 
 
 def _streams(run: SharedTimeline) -> list[str]:
-    """That with most work first, as profiles have it: what it waits for stands below."""
+    """That with most work first, as profiles have it: what it waits for is below."""
     work: dict[str, float] = {}
     for task in run.tasks:
         work[task.stream] = work.get(task.stream, 0) + task.alone_s

@@ -143,13 +143,13 @@ def _jobs(found: "Plan", most: int) -> "list[Job]":
 
 def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
     """The texts, or under --to where they are now."""
-    from course_lib.emitting.folder import write
+    from course_lib import emitting
 
     if arguments.to is None:
         several = len(files) > 1
         titled = (f"==> {name} <==\n{text}" if several else text for name, text in files.items())
         return "\n".join(titled).removesuffix("\n")
-    return "\n".join(f"wrote {path}" for path in write(files, Path(arguments.to)))
+    return "\n".join(f"wrote {path}" for path in emitting.write(files, Path(arguments.to)))
 
 
 def _sturdy(both: dict[str, "Plan"], most: int) -> list[str]:

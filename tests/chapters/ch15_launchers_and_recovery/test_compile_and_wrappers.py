@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from every import every
 
 from course_lib import demos
 from course_lib.chapters.ch15_launchers_and_recovery.demos import compile as compiling
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
+from course_lib.chapters.ch15_launchers_and_recovery.graphs import graphs_made
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,40 @@ def test_ddp_splits_the_graph_of_the_model_at_its_buckets(result):
     assert sum(result.ddp_graphs) == sum(result.model_graphs)
     assert result.ddp_new_graphs == [4, 0, 0]
     assert "4 graphs of 5 + 29 + 19 + 21 operators" in result.report()
+
+
+def epoch(samples, size):
+    return [size] * (samples // size) + [samples % size] * (samples % size > 0)
+
+
+@every(
+    ("sizes", "graphs"),
+    [
+        ([], 0),
+        ([8, 8], 1),
+        ([8, 8, 6, 5, 8], 2),
+        ([8, 1, 8], 2),
+        ([8, 1, 6, 5, 1, 2, 32], 3),
+        ([1, 8, 6], 2),
+        ([1, 1], 1),
+        (epoch(100, 8) * 2, 2),
+        (epoch(97, 8) * 2, 2),
+        (epoch(100, 8) + epoch(100, 32), 2),
+    ],
+)
+def test_the_rule_counts_what_torch_makes(sizes, graphs):
+    counted = []
+
+    def backend(graph, _):
+        counted.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.nn.Linear(4, 4), backend=backend)
+    for size in sizes:
+        compiled(torch.ones(size, 4))
+    torch._dynamo.reset()
+    assert graphs_made(sizes) == len(counted) == graphs
 
 
 @pytest.fixture(scope="module")

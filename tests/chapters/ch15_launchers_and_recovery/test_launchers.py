@@ -4,6 +4,7 @@ Without DeepSpeed and accelerate much of it is skipped.
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,7 +16,8 @@ import torch
 from together import explained, keep_mine
 
 from course_lib import demos, launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import lifeline
+from course_lib.chapters.ch15_launchers_and_recovery.demos import toy
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import by_hand, lifeline
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import program as launchers
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.program import (
     LAUNCHERS,
@@ -26,11 +28,29 @@ from course_lib.demos.shared.deepspeed_config import deepspeed_config
 from course_lib.demos.shared.training import one_process
 
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
+BUSY = {"limit_s": 250.0, "timeout_s": 280.0}  # for what takes ten seconds on a quiet machine
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """In the place of a launcher: an exit code and what it printed; the commands are collected."""
+    commands = []
+
+    def answer(code, text="", meanwhile=lambda: None):
+        def run(command, *_):
+            commands.append(" ".join(command))
+            meanwhile()
+            return code, text
+
+        monkeypatch.setattr(lifeline, "run", run)
+        return commands
+
+    return answer
 
 
 def test_torchrun_finds_the_ranks_and_the_losses_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    result = demos.run("launchers", stream=False, only="torchrun", steps=3)
+    result = demos.run("launchers", stream=False, only="torchrun", steps=3, **BUSY)
     (found,) = result.attempts
     assert found.world == result.ranks == 2
     assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
@@ -66,16 +86,15 @@ def test_accelerate_launch_on_a_cpu_silently_starts_one_process():
     assert "nothing said so" in found.line(2, [])
 
 
-def test_the_launcher_by_hand_starts_the_same_job(tmp_path, monkeypatch):
+def test_the_launcher_by_hand_gets_the_same_job_and_whose_parts(tmp_path, monkeypatch, answers):
     keep_mine(tmp_path, monkeypatch, "launcher")
-    result = demos.run("launchers", stream=False, only="by hand", steps=3, parts="mine")
-    (found,) = result.attempts
+    commands = answers(0, '{"framework": "torch", "world": 2, "losses": [4.5], "ready_at": 0.0}')
+    found = attempt(BY_NAME["by hand"], Options(parts="mine", steps=3), 2, gpus=False)
     assert found.launcher.startswith("by hand, with your rank_environment, launch_ranks")
-    assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
-    assert (
-        "by_hand 2 mine course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.job"
-        in found.command
-    )
+    assert (found.world, found.losses, found.problem) == (2, [4.5], "")
+    (command,) = commands
+    assert f"{by_hand.__name__} 2 mine {launchers.job.__name__} --framework torch --" in command
+    assert "--steps 3" in command and "--json" in command
 
 
 @pytest.mark.engine("megatron")
@@ -87,8 +106,8 @@ def test_megatron_cores_layers_have_the_losses_of_one_process():
 
 @pytest.mark.engine("deepspeed", "g++")
 def test_bf16_is_near_and_not_equal():
-    options = {"only": "torchrun, DeepSpeed in bf16", "steps": 3, "limit_s": 250.0}
-    result = demos.run("launchers", stream=False, timeout_s=280.0, **options)
+    options = {"only": "torchrun, DeepSpeed in bf16", "steps": 3}
+    result = demos.run("launchers", stream=False, **options, **BUSY)
     (found,) = result.attempts
     assert (found.world, found.problem) == (2, "")
     gaps = [abs(a / b - 1) for a, b in zip(found.losses, result.losses_one_process, strict=True)]
@@ -111,7 +130,7 @@ subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], start_new_ses
 """
 
 
-def ended(path, within_s=10.0):
+def ended(path, within_s=60.0):
     """Whether the process whose number is in the file is gone, or goes soon."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:
@@ -129,7 +148,7 @@ def test_at_the_limit_the_launcher_and_its_workers_end(tmp_path):
     for limit_s in (1.0, 4.0, 12.0):  # a busy machine starts the worker late
         start = time.monotonic()
         code, text = lifeline.run(command, tmp_path, limit_s)
-        assert time.monotonic() - start < limit_s + 9
+        assert time.monotonic() - start < limit_s + 60
         if number.exists():
             break
     assert (code, text) == (None, "started\n")
@@ -152,7 +171,7 @@ def waits_for_a_launcher(number):
 def test_when_the_rank_is_killed_its_workers_end(tmp_path):
     number = tmp_path / "pid"
     with pytest.raises(launch.RankFailed, match="was killed by SIGKILL"):
-        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=60.0)
+        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=200.0)
     assert number.exists(), "the worker never started: this test shows nothing"
     assert ended(number)
 
@@ -172,37 +191,35 @@ def test_a_launcher_sees_nothing_of_ours(monkeypatch, tmp_path):
     assert lifeline.run([sys.executable, "-c", show], tmp_path, 30.0) == (0, "[]\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "limit_s", "said"),
-    [
-        ("raise SystemExit('no such device')", 60, "exit code 1, last output: no such device"),
-        ("import time; time.sleep(60)", 0.5, "no end within 0.5 s: raise limit_s"),
-    ],
-)
-def test_a_launcher_that_fails_or_is_too_slow_is_told(code, limit_s, said):
-    def bad(folder, ranks, gpus):
-        return [sys.executable, "-c", code]
-
-    found = attempt(launchers.Launcher("b", "torch", bad), Options(limit_s=limit_s), 2, gpus=False)
-    assert not found.skipped
-    assert found.line(2, []) == f"failed: {said}"
+def test_a_launcher_that_fails_or_is_too_slow_is_told(answers):
+    for code, text, said in (
+        (1, "no such\ndevice\n", "exit code 1, last output: no such | device"),
+        (0, "no result", "exit code 0, last output: no result"),
+        (None, "", "no end within 60 s: raise limit_s"),
+    ):
+        answers(code, text)
+        found = attempt(BY_NAME["torchrun"], Options(), 2, gpus=False)
+        assert not found.skipped
+        assert found.line(2, []) == f"failed: {said}"
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_build_that_was_ended_makes_nobody_wait(before, tmp_path, monkeypatch):
+def test_a_build_that_was_ended_makes_nobody_wait(before, tmp_path, monkeypatch, answers):
     lock = tmp_path / "built" / "lock"
     lock.parent.mkdir()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
 
-    def compiling(folder, ranks, gpus):
-        made = f"import pathlib, time; pathlib.Path({str(lock)!r}).touch(); time.sleep(60)"
-        return [sys.executable, "-c", "import time; time.sleep(60)" if before else made]
+    def compiling(at_s):
+        lock.touch()
+        os.utime(lock, (at_s, at_s))
 
     if before:
-        lock.touch()
-        os.utime(lock, (1, 1))
-    launcher = launchers.Launcher("c", "torch", compiling, compiles=True)
-    said = attempt(launcher, Options(limit_s=2), 2, gpus=False).line(2, [])
+        compiling(1)
+        answers(None)
+    else:
+        answers(None, meanwhile=lambda: compiling(time.time() + 1))
+    launcher = launchers.Launcher("c", "torch", lambda *_: ["compile"], compiles=True)
+    said = attempt(launcher, Options(), 2, gpus=False).line(2, [])
     assert lock.exists() is before
     assert ("raise limit_s" in said) is not before
     assert (f"{lock} says that another process compiles" in said) is before
@@ -261,23 +278,24 @@ def test_the_configuration_is_accepted():
 
 
 def test_both_launchers_learn_what_one_process_does(tmp_path, monkeypatch):
-    keep_mine(tmp_path, monkeypatch, "launcher")
-    result = demos.run("toy", ranks=2, stream=False, parts="mine")  # verify() compared them
-    by_hand, by_torchrun = result.starts
-    assert by_hand.launcher.startswith("by hand, with your rank_environment, launch_ranks")
-    assert by_torchrun.launcher == "torchrun"
-    assert by_hand.world == by_torchrun.world == 2
-    assert (
-        "by_hand 2 mine course_lib.chapters.ch15_launchers_and_recovery.demos.toy mine"
-        in result.report()
-    )
+    """The learner's launcher starts the ranks, and leaves a mark here when it does."""
+    mark = tmp_path / "started by mine"
+    marked = f"    open({str(mark)!r}, 'x').close()\n    over = threading.Event()"
+    change = "    over = threading.Event()", marked
+    keep_mine(tmp_path, monkeypatch, "launcher", change=change)
+    result = demos.run("toy", ranks=2, stream=False, parts="mine", **BUSY)  # verify() compared
+    mine, torchrun = result.starts
+    assert mine.launcher.startswith("by hand, with your rank_environment, launch_ranks")
+    assert torchrun.launcher == "torchrun" and mark.exists()
+    assert mine.world == torchrun.world == 2
+    assert f"{by_hand.__name__} 2 mine {toy.JOB} mine" in result.report()
 
 
-def test_a_learners_launcher_is_what_starts_the_ranks(tmp_path, monkeypatch):
-    broken = (
-        "env={**os.environ, **one}) for one in told]",
-        "env=dict(os.environ)) for one in told]",
-    )
-    keep_mine(tmp_path, monkeypatch, "launcher", change=broken)
-    with pytest.raises(launch.RankFailed, match=r"(?s)KeyError: 'RANK'"):
-        demos.run("toy", ranks=2, stream=False, parts="mine")
+def test_a_start_that_fails_is_told(answers, capfd):
+    for code, said in ((1, "exit code 1\nno device"), (None, "no end within 60 s: raise limit_s")):
+        answers(code, "no device")
+        with pytest.raises(RuntimeError, match=f"^torchrun: {said}$"):
+            toy.started("torchrun", 2, toy.Options())
+    assert by_hand.main("2", "course", "course_lib.nowhere") == 1
+    found = re.search(r"exit codes by rank: \[(.+)\]", capfd.readouterr().err)
+    assert 1 in map(int, found[1].split(","))

@@ -4,7 +4,7 @@
     with cluster.running() as slurm:      # one of its own, gone at the end of the block
         slurm.run(["sbatch", "--test-only", script])
 
-    up ── starts ──> keeper ──> munged, slurmctld, and one `node` each for n1 and n2
+    up ── starts ──> keeper ──> munged, slurmctld, and a process for each of n1 and n2
                      (ends all that they started, however it tried to get away)
 
 A node is a process that adopts what its slurmd starts: killing it and all below it is pulling the

@@ -1,9 +1,11 @@
-"""The process that keeps a cluster: starts its daemons, and ends all that they started.
+"""The processes that keep a cluster: one starts all daemons, and each node has one of its own.
 
     python -m course_lib.chapters.ch15_launchers_and_recovery.cluster.keeper FOLDER stay|follow
+    python -m course_lib.chapters.ch15_launchers_and_recovery.cluster.keeper FOLDER n1
 
-SIGTERM ends the cluster, SIGUSR1 starts the nodes that are down. One that follows also ends with
-its standard input: a test's cluster ends with the test, however that ends.
+The keeper ends all that its daemons started. SIGTERM ends the cluster, SIGUSR1 starts the nodes
+that are down. One that follows also ends with its standard input: a test's cluster ends with the
+test, however that ends. A node is the parent of its slurmd, and of all that its jobs start.
 """
 
 import os
@@ -19,13 +21,13 @@ from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration impor
     Folder,
     program,
 )
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import last_line, start
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import KEEPER, last_line, start
 from course_lib.launch.descendants import adopt_orphans, end_all, listen_for
 
 _POLL_S = 0.01
 
 
-def main(folder: Folder, follows: bool) -> int:
+def keep(folder: Folder, follows: bool) -> int:
     """Keep the cluster until it is no longer wanted: 0, or 1 where a daemon gave up.
 
     Then the folder stays, for its logs.
@@ -64,7 +66,7 @@ class _Keeper:
     def _start_nodes(self) -> None:
         for name in NODES:
             if name not in self._running or self._running[name].poll() is not None:
-                node = [sys.executable, "-m", f"{__package__}.node", str(self._folder.path)]
+                node = [sys.executable, "-m", KEEPER, str(self._folder.path)]
                 self._running[name] = start(self._folder, name, [*node, name])
 
     def keep(self, watched: list[int]) -> bool:
@@ -93,5 +95,31 @@ def _ended(code: int) -> str:
     return f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
 
 
+def be_node(folder: Folder, name: str) -> int:
+    """Be the node until its slurmd ends; returns slurmd's exit code."""
+    adopt_orphans()
+    signals = listen_for(signal.SIGCHLD)
+    command = [str(program("slurmd")), "-D", "-f", str(folder.configuration), "-N", name]
+    slurmd = start(folder, name, command)
+    while slurmd.poll() is None:
+        os.read(signals, 64)
+        _reap(slurmd.pid)
+    return slurmd.returncode
+
+
+def _reap(spare: int) -> None:
+    """Forget the children that have ended, but for one, which is waited for elsewhere."""
+    while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if ended.si_pid == spare:
+            return
+        os.waitpid(ended.si_pid, 0)
+
+
+def main(path: str, what: str) -> int:
+    """Keep a cluster, or be one of its nodes."""
+    folder = Folder(Path(path))
+    return be_node(folder, what) if what in NODES else keep(folder, what == "follow")
+
+
 if __name__ == "__main__":
-    sys.exit(main(Folder(Path(sys.argv[1])), sys.argv[2] == "follow"))
+    sys.exit(main(*sys.argv[1:]))

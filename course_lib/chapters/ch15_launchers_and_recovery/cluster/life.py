@@ -17,12 +17,13 @@ from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration impor
     Folder,
     learners,
 )
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import (
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import (
+    KEEPER,
+    Slurm,
     environment,
     last_line,
     left_in,
 )
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import KEEPER, Slurm
 from course_lib.launch.descendants import kill
 from course_lib.problem import Problem
 

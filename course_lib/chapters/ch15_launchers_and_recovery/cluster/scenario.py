@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.chapters.ch15_launchers_and_recovery.cluster.life import running, status
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import last_line, steps_in
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import Slurm
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import Slurm, last_line, steps_in
 from course_lib.problem import Problem
 
 JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.resumable"

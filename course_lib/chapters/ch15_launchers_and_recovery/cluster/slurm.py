@@ -1,4 +1,4 @@
-"""A cluster that is up: its commands, its nodes, its jobs, and the end of a node."""
+"""A cluster that is up: its processes, commands, nodes and jobs, and the end of a node."""
 
 import os
 import signal
@@ -6,21 +6,19 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import (
+    MARK,
     NODES,
     PAPER,
     Folder,
 )
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import (
-    environment,
-    is_running,
-    left_in,
-)
-from course_lib.launch.descendants import descendants, kill
+from course_lib.launch.descendants import descendants, end_with_parent, kill
+from course_lib.launch.two_nodes import search_path
 from course_lib.validation import choice
 
-KEEPER, NODE = f"{__package__}.keeper", f"{__package__}.node"
+KEEPER = f"{__package__}.keeper"  # the module that keeps a cluster, or one of its nodes
 _READY = ("idle", "mixed", "allocated", "completing")
 _POLL_S = 0.1
 
@@ -116,7 +114,87 @@ class Slurm:
         Slurm is told nothing. Raises ValueError for a node that does not exist.
         """
         choice("node", name, NODES)
-        words = (NODE, str(self.folder.path), name)
+        words = (KEEPER, str(self.folder.path), name)
         while running := [pid for pid in left_in(self.folder) if is_running(pid, words)]:
             kill([*running, *descendants(running[0])])
             time.sleep(_POLL_S)
+
+
+# --- its processes ----------------------------------------------------------------------------
+
+# Of a Slurm around this one, say the cluster on which a learner works.
+_OF_SLURM = ("SLURM", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "MUNGE_")
+
+
+def environment(folder: Folder) -> dict[str, str]:
+    """What a daemon or a command needs to find this cluster and no other."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_SLURM)}
+    return kept | {"SLURM_CONF": str(folder.configuration), "PATH": search_path()}
+
+
+def start(folder: Folder, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
+    """Start a daemon that ends with this process, and whose words go to log/NAME."""
+    parent = os.getpid()
+    with open(folder.log / name, "ab") as log:
+        return subprocess.Popen(
+            command,
+            env=environment(folder) | {MARK: str(folder.path)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: end_with_parent(parent),
+        )
+
+
+def last_line(path: Path, otherwise: str) -> str:
+    """The last line of a file; `otherwise` where there is none."""
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else otherwise
+
+
+def left_in(folder: Folder) -> list[int]:
+    """The ids of processes that belong to this folder's cluster, its jobs included.
+
+    Not the shell in which a learner has set SLURM_CONF: it has no SLURMD_NODENAME.
+    """
+    mark = f"{MARK}={folder.path}".encode()
+    cluster = f"SLURM_CONF={folder.configuration}".encode()
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        about = _environment_of(pid)
+        of_a_job = cluster in about and any(each.startswith(b"SLURMD_NODENAME=") for each in about)
+        if pid != os.getpid() and (mark in about or of_a_job or _is_step_of(folder, pid)):
+            found.append(pid)
+    return found
+
+
+def steps_in(folder: Folder) -> list[int]:
+    """The ids of the processes by which this cluster's nodes watch over their jobs' steps."""
+    return [pid for pid in left_in(folder) if _is_step_of(folder, pid)]
+
+
+def _is_step_of(folder: Folder, pid: int) -> bool:
+    """Whether it is a slurmstepd of this cluster; it wipes its environment, but writes a log."""
+    try:
+        if Path(f"/proc/{pid}/comm").read_text() != "slurmstepd\n":
+            return False
+        files = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:  # it has ended, or is somebody else's
+        return False
+    return any(file.startswith(f"{folder.log}/") for file in files)
+
+
+def is_running(pid: int, words: tuple[str, ...]) -> bool:
+    """Whether that process is alive and was started with all of these words."""
+    try:
+        said = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    return set(words) <= set(said)
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is somebody else's
+        return []

@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from course_lib import launch, mine
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import lifeline
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.by_hand import NAMES
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import by_hand, lifeline
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE
 from course_lib.demos.shared.options import DemoOptions, option, whose_parts
 from course_lib.demos.shared.parts import with_yours
@@ -29,7 +28,6 @@ from course_lib.scratch import toy
 from course_lib.scratch.toy import demo_model_parallel
 
 JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.toy"
-_BY_HAND = "course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.by_hand"
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ def main(options: Options) -> Result:
     rank = launch.init()
     found = None
     if rank.rank == 0:
-        by_hand = f"by hand{with_yours(options.parts, *NAMES)}"
-        found = [_started(name, rank.world, options) for name in (by_hand, "torchrun")]
+        own = f"by hand{with_yours(options.parts, *by_hand.NAMES)}"
+        found = [started(name, rank.world, options) for name in (own, "torchrun")]
     return judged(rank.world, _one_process(), from_rank(0, found))
 
 
@@ -84,13 +82,14 @@ def _one_process() -> list[float]:
     return model.net2.weight.flatten().tolist()
 
 
-def _started(launcher: str, ranks: int, options: Options) -> Start:
+def started(launcher: str, ranks: int, options: Options) -> Start:
+    """Start the job by one of the two; RuntimeError where it fails or is too slow."""
     with tempfile.TemporaryDirectory(prefix="course_toy_") as path:
         if launcher == "torchrun":
             command = [*launch.private_torchrun(Path(path), ranks), "-m", JOB, options.parts]
         else:
             parts = options.parts
-            command = [sys.executable, "-m", _BY_HAND, str(ranks), parts, JOB, parts]
+            command = [sys.executable, "-m", by_hand.__name__, str(ranks), parts, JOB, parts]
         start_s = time.monotonic()
         code, text = lifeline.run(command, Path(path), options.limit_s)
         seconds = time.monotonic() - start_s

@@ -179,9 +179,9 @@ def _timeline(found: Any, at: Place) -> Iterator[Row]:
     right = streams.shared_timeline(list(tasks))
     near = _NEAR * right.total_s
     for name in names:
-        end, its = found.end_s(name), right.end_s(name)
-        late = f"too {'late' if end > its else 'early'}; {because}"
-        yield Never(abs(end - its) > near, f"{what}: {name} ends at {1000 * end:.4g} ms, {late}")
+        end, due = found.end_s(name), right.end_s(name)
+        late = f"too {'late' if end > due else 'early'}; {because}"
+        yield Never(abs(end - due) > near, f"{what}: {name} ends at {1000 * end:.4g} ms, {late}")
     ideal = found.ideal_s
     expect_kind(ideal, float, f"ideal_s of {what}")
     yield Never(

@@ -1,7 +1,7 @@
 """The learner's own report: predictions, measurements, gaps, plan, and where intuition was off.
 
 `report()` makes one page from what the learner has done. `keep_plan` and `keep_run` give it the
-plan and the small run of chapter 17; their own words stand in a Markdown file that nobody
+plan and the small run of chapter 17; their own words are in a Markdown file that nobody
 overwrites.
 """
 

@@ -1,6 +1,6 @@
-"""Everything that a report is made of, gathered from what the learner has done."""
+"""What a report is made of, gathered from what the learner has done, and what it is checked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ from typing import Any
 from course_lib.chapters.ch17_capstone.reporting import texts
 from course_lib.chapters.ch17_capstone.reporting.guesses import Guess, guesses
 from course_lib.chapters.ch17_capstone.reporting.kept import KeptPlan, KeptRun
-from course_lib.chapters.ch17_capstone.reporting.texts import Texts
+from course_lib.chapters.ch17_capstone.reporting.texts import FILE, LEAST_WORDS, Texts
 from course_lib.checking import progress, races
 from course_lib.checking.exercises import chapters, exercises_of
+from course_lib.theory.inputs.units import format_bytes
 
 LARGE_GAP = 0.10  # between theory and measurement; larger ones want an explanation
 
@@ -56,7 +57,7 @@ class Facts:
 
 
 def gather(words: Path, name: str = "", race: bool = False) -> Facts:
-    """The facts of whoever runs this, whose own words stand in the file `words`.
+    """The facts of the learner who runs this, whose own words are in the file `words`.
 
     `race` measures their parts, which takes seconds each.
     """
@@ -84,3 +85,86 @@ def _chapter(number: int, records: Mapping[str, Mapping[str, Any]]) -> Chapter:
 
 def _by_number(key: str) -> list[int]:
     return [*map(int, key.split("."))]
+
+
+# --- the automatic checks: yes, no, or not there yet -------------------------------------------
+
+YES, NO, OPEN = "yes", "no", "open"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the list: `state` is "yes", "no" or "open", `words` say why."""
+
+    what: str
+    state: str
+    words: str
+
+    @property
+    def line(self) -> str:
+        """For a terminal: "[yes]  plan fits: 79.0 of 80.8 GB"."""
+        return f"{f'[{self.state}]':<7}{self.what}: {self.words}"
+
+
+def checks(facts: Facts) -> list[Check]:
+    """All of them, in the order of the report."""
+    return [*_plan(facts), _defence(facts), *_run(facts), _gaps(facts), _predictions(facts)]
+
+
+def _plan(facts: Facts) -> Iterator[Check]:
+    plan = facts.plan
+    if plan is None:
+        yield Check("a plan is chosen", OPEN, "choose one in section 17.7, with keep_plan")
+        return
+    need, room = (format_bytes(x, digits=1) for x in (plan.mine.memory_bytes, plan.capacity_bytes))
+    yield Check("the plan fits the memory", _state(plan.fits), f"{need} of {room}")
+    regret = f"{plan.mine.regret:.1%} behind the best where it does worst"
+    sturdiest = min((one.regret for one in plan.others), default=0.0)
+    near = plan.mine.regret <= sturdiest + 0.10
+    words = f"{regret}; the sturdiest layout {sturdiest:.1%}"
+    yield Check("it holds under both sets of assumptions", _state(near), words)
+    engines = [name for name, refusal in plan.refusals.items() if not refusal]
+    yield Check("an engine runs it", _state(bool(engines)), ", ".join(engines) or "none")
+
+
+def _defence(facts: Facts) -> Check:
+    words = facts.texts.words
+    state = YES if facts.texts.defended else NO if words else OPEN
+    said = f"{words} words" if facts.texts.defended else f"{words} words of {LEAST_WORDS} at least"
+    return Check("the defence is written", state, f"{said} in {FILE}")
+
+
+def _run(facts: Facts) -> Iterator[Check]:
+    run = facts.run
+    if run is None:
+        yield Check("it was built small", OPEN, "run section 17.8, and keep_run")
+        return
+    parts = len(run.yours) + len(run.courses)
+    own = f"{len(run.yours)} of its {parts} parts are yours"
+    yield Check("it was built small from own parts", _state(bool(run.yours)), own)
+    gaps = f"loss off by {run.loss_gap:.0e}, gradient by {run.gradient_gap:.0e}"
+    yield Check("it equals one process", _state(run.equal), gaps)
+    wrong = [row.what for row in run.rows if not row.equal]
+    words = f"not {', '.join(wrong)}" if wrong else f"all {len(run.rows)} rows, calls too"
+    yield Check("its bytes equal the prediction", _state(not wrong), words)
+
+
+def _gaps(facts: Facts) -> Check:
+    what = "gaps over 10 % are explained"
+    if not any(guess.gap is not None for guess in facts.guesses):
+        return Check(what, OPEN, "nothing was predicted and measured yet")
+    missing = ", ".join(guess.key for guess in facts.unexplained)
+    if missing:
+        return Check(what, NO, f"{FILE} has no line for {missing}")
+    return Check(what, YES, f"{len(facts.large_gaps)} of them")
+
+
+def _predictions(facts: Facts) -> Check:
+    compared, made = len(facts.compared), len(facts.guesses)
+    words = f"{compared} of {made} were compared with what came"
+    state = OPEN if not made else _state(compared == made)
+    return Check("predictions are closed", state, words if made else "none was committed")
+
+
+def _state(holds: bool) -> str:
+    return YES if holds else NO

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from course_lib import figures
-from course_lib.chapters.ch17_capstone.reporting.checks import checks
-from course_lib.chapters.ch17_capstone.reporting.facts import Facts
+from course_lib.chapters.ch17_capstone.reporting.facts import Facts, checks
 from course_lib.chapters.ch17_capstone.reporting.guesses import (
     Guess,
     by_topic,

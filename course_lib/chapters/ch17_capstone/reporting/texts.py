@@ -84,7 +84,7 @@ def count_words(text: str) -> int:
 
 
 def _explained(gaps: str) -> dict[str, str]:
-    """The lines "17.time: because …", whatever marks of Markdown stand around the name."""
+    """The lines "17.time: because …", whatever marks of Markdown are around the name."""
     found: dict[str, str] = {}
     name = ""
     for line in gaps.splitlines():

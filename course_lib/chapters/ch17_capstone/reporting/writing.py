@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.chapters.ch17_capstone.reporting import texts
-from course_lib.chapters.ch17_capstone.reporting.checks import Check, checks
-from course_lib.chapters.ch17_capstone.reporting.facts import gather
+from course_lib.chapters.ch17_capstone.reporting.facts import Check, checks, gather
 from course_lib.chapters.ch17_capstone.reporting.page import notebook
 from course_lib.lab.chromium import INSTALL_CHROMIUM, browser_path
 from course_lib.mine import free_name
@@ -65,7 +64,7 @@ def report(
 ) -> Report:
     """Make the page of what you have done, as HTML and as PDF; its list of checks is the result.
 
-    `name` stands on the page if it is given. `folder`: where to, by default `report/` beside
+    `name` is shown on the page if it is given. `folder`: where to, by default `report/` beside
     `mine/`. `race` measures your parts beside the course's, which takes a minute or two. Your own
     words are read from `report/defence.md`, which is made once and left alone from then on. An
     older report is replaced, but a file that somebody else made or changed is renamed first. Raises
@@ -93,7 +92,7 @@ def report(
 
 
 def _free(folder: Path) -> Path:
-    """The path for a new page; what stands there and is not ours, or was changed, is renamed."""
+    """The path for a new page; a file there that is not ours, or was changed, is renamed."""
     page, printed = folder / PAGE, folder / PRINTED
     if not (page.exists() and _is_ours(page)):
         for path in (page, printed):

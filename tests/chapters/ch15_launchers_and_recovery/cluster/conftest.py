@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.chapters.ch15_launchers_and_recovery import cluster
 from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import learners
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import left_in
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import left_in
 
 
 @pytest.fixture

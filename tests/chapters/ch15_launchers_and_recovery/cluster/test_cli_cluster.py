@@ -50,9 +50,3 @@ def test_where_there_is_none(capsys):
     assert captured.err == (
         "course cluster: the cluster is down, start it by `course cluster up`\n"
     )
-
-
-def test_without_packages_the_line_that_installs_them_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(configuration, "program", lambda _: None)
-    assert main(["cluster", "up"]) == 2
-    assert "slurm-wlm munge" in capsys.readouterr().err

@@ -6,19 +6,19 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from course_lib.chapters.ch15_launchers_and_recovery import cluster
 from course_lib.chapters.ch15_launchers_and_recovery.cluster import configuration, life
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.configuration import MARK
-from course_lib.chapters.ch15_launchers_and_recovery.cluster.processes import left_in
+from course_lib.chapters.ch15_launchers_and_recovery.cluster.slurm import left_in
 from course_lib.launch.descendants import descendants, kill
 from course_lib.problem import Problem
 
 
-def test_missing_packages_are_named_with_the_line_that_installs_them(monkeypatch):
+def test_what_a_machine_lacks_is_named_with_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(configuration, "program", lambda name: name if name == "sbatch" else None)
     reason = "munged and slurmctld and slurmd not found: on Debian or Ubuntu, apt-get install "
@@ -28,9 +28,6 @@ def test_missing_packages_are_named_with_the_line_that_installs_them(monkeypatch
         pass
     with pytest.raises(Problem, match=reason):
         cluster.requeue()
-
-
-def test_another_system_is_told_so(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cluster.obstacle() == (
         "Slurm's daemons are built for Linux and this is darwin: use a Linux machine"
@@ -59,16 +56,16 @@ def wait_for(condition, within_s=90.0):
 def job_runs(slurm):
     """Submit a job that never ends, and wait until it runs on both nodes."""
     assert slurm.run(SLEEP).returncode == 0
-    wait_for(lambda: len(tasks(slurm.folder)) == 2)
+    wait_for(lambda: len(named(slurm.folder, "sleep")) == 2)
 
 
-def tasks(folder):
-    """The processes that a job's step has started."""
-    return [pid for pid in left_in(folder) if name_of(pid) == "sleep"]
+def named(folder, name):
+    """The processes of the cluster by this name: "sleep" are those that a job has started."""
+    return [pid for pid in left_in(folder) if name_of(pid) == name]
 
 
 def is_alive(pid):
-    """Whether it runs; whoever adopted it may not have asked yet how it ended."""
+    """Whether it runs; its new parent may not have asked yet how it ended."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -82,24 +79,11 @@ def name_of(pid):
         return ""
 
 
-def test_up_twice_is_one_cluster_and_down_ends_its_jobs(folder):
+def test_up_twice_is_one_cluster_of_its_owner_and_down_ends_its_jobs(folder):
     slurm = cluster.up()
     assert slurm.nodes() == {"n1": "idle", "n2": "idle"}
-    keeper = slurm.keeper()
-    job_runs(slurm)
-    assert cluster.up().keeper() == cluster.status().keeper() == keeper
-    assert [job.state for job in slurm.jobs()] == ["RUNNING"]
-    assert cluster.down()
-    assert left_in(folder) == []
-    assert not folder.path.exists()
-    assert cluster.status() is None
-    assert not cluster.down()
-
-
-def test_nobody_else_can_read_the_key_or_reach_a_port(folder):
-    cluster.up()
-    modes = {path: path.stat().st_mode & 0o777 for path in (folder.path, folder.key)}
-    assert modes == {folder.path: 0o700, folder.key: 0o600}
+    private = {path: path.stat().st_mode & 0o777 for path in (folder.path, folder.key)}
+    assert private == {folder.path: 0o700, folder.key: 0o600}
     assert folder.configuration.stat().st_mode & 0o777 == 0o600
     ours = left_in(folder)
     listening = [
@@ -110,9 +94,23 @@ def test_nobody_else_can_read_the_key_or_reach_a_port(folder):
     assert len(listening) == 3
     if configuration.on_loopback():
         assert set(listening) == {"127.0.0.1"}
+    keeper = slurm.keeper()
+    job_runs(slurm)
+    assert cluster.up().keeper() == cluster.status().keeper() == keeper
+    assert [job.state for job in slurm.jobs()] == ["RUNNING"]
+    slurm.kill_node("n2")
+    assert len(named(folder, "sleep")) == len(named(folder, "slurmd")) == 1
+    assert "n2" in cluster.up().nodes()
+    wait_for(lambda: len(named(folder, "slurmd")) == 2)
+    assert slurm.ready()
+    assert cluster.down()
+    assert left_in(folder) == []
+    assert not folder.path.exists()
+    assert cluster.status() is None
+    assert not cluster.down()
 
 
-def test_after_a_crash_up_cleans_and_starts_anew(folder):
+def test_after_a_crash_up_cleans_and_starts_anew_and_nothing_outlives_slurmctld(folder):
     slurm = cluster.up()
     job_runs(slurm)
     before = set(descendants(slurm.keeper()))
@@ -121,9 +119,13 @@ def test_after_a_crash_up_cleans_and_starts_anew(folder):
     assert {name_of(pid) for pid in unknown} <= {"slurmscriptd"}  # which ends with slurmctld
     kill([slurm.keeper()])
     wait_for(lambda: cluster.status() is None)
-    assert tasks(folder)  # they outlived their daemons
+    assert named(folder, "sleep")  # they outlived their daemons
     assert cluster.up().jobs() == []
     wait_for(lambda: not any(map(is_alive, before)))
+    kill(named(folder, "slurmctld"))
+    wait_for(lambda: cluster.status() is None)
+    assert "slurmctld was ended by signal 9" in (folder.log / "keeper").read_text()
+    wait_for(lambda: left_in(folder) == [])
 
 
 def test_a_shell_that_knows_the_cluster_is_not_its_own(folder, monkeypatch):
@@ -133,29 +135,13 @@ def test_a_shell_that_knows_the_cluster_is_not_its_own(folder, monkeypatch):
         shell.kill()
 
 
-def test_a_node_that_was_killed_comes_back(folder):
-    slurm = cluster.up()
-    job_runs(slurm)
-    slurm.kill_node("n2")
-    assert len(tasks(folder)) == 1
-    assert "n2" in cluster.up().nodes()
-    assert slurm.ready()
-
-
-def test_without_slurmctld_there_is_no_cluster(folder):
-    cluster.up()
-    [controller] = [pid for pid in left_in(folder) if name_of(pid) == "slurmctld"]
-    kill([controller])
-    wait_for(lambda: cluster.status() is None)
-    assert "slurmctld was ended by signal 9" in (folder.log / "keeper").read_text()
-    wait_for(lambda: left_in(folder) == [])
-
-
-def test_a_port_that_is_taken_meanwhile_is_named(folder, monkeypatch):
+@pytest.mark.parametrize("place", [0, 2], ids=["of slurmctld", "of a node"])
+def test_a_port_that_is_taken_meanwhile_is_named(place, folder, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        free = configuration.free_ports(2)
-        monkeypatch.setattr(configuration, "free_ports", lambda _: [taken, *free])
+        ports = configuration.free_ports(2)
+        ports.insert(place, taken)
+        monkeypatch.setattr(configuration, "free_ports", lambda _: ports)
         with pytest.raises(Problem, match="another program took its port meanwhile: try again"):
             cluster.up()
     assert not folder.path.exists()
@@ -192,17 +178,9 @@ with cluster.running() as slurm:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
-    path = done.stdout.strip()
-    wait_for(lambda: not os.path.exists(path))
-    mark = f"{MARK}={path}"
-    wait_for(lambda: not any(mark in told(pid) for pid in psutil.pids()))
-
-
-def told(pid):
-    try:
-        return [f"{name}={value}" for name, value in psutil.Process(pid).environ().items()]
-    except psutil.Error:
-        return []
+    path = Path(done.stdout.strip())
+    wait_for(lambda: not path.exists())
+    wait_for(lambda: left_in(configuration.Folder(path)) == [])
 
 
 def test_where_no_folder_can_be_the_problem_says_so(monkeypatch):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from course_lib import cli
+from course_lib.chapters.ch15_launchers_and_recovery import rehearsal
 from course_lib.chapters.ch15_launchers_and_recovery.cli import rehearse as command
-from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import result
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -37,29 +37,37 @@ def test_the_table_fits_100_columns(call):
     assert max(len(line) for line in text.splitlines()[1:]) <= 100
 
 
-CHANGES = [
-    "--rank 7",
-    "--dp 3",
-    "--tp 4",
-    "--shard-group 2",
-    "--micro-batch 2",
-    "--accumulation 2",
-    "--parameters bf16",
-    "--gradients bf16",
-    "--compute fp32",
-    "--optimizer sgd",
-    "--reshard no",
-    "--sequence-parallel",
-]
+# What each option changes in the job that is rehearsed.
+CHANGES = {
+    "--dp 3": {"dp": 3, "shard_group": 3},
+    "--tp 4": {"tp": 4},
+    "--shard-group 2": {"shard_group": 2},
+    "--micro-batch 2": {"micro_batch": 2},
+    "--accumulation 2": {"accumulation": 2},
+    "--reduce update": {"reduce": "update"},
+    "--reshard no": {"reshard": False},
+    "--sequence-parallel": {"sequence_parallel": True},
+    "--parameters bf16": {"parameters": "bf16", "gradients": "bf16", "optimizer": "adamw-bf16"},
+    "--gradients bf16": {"gradients": "bf16"},
+    "--compute fp32": {"compute": "fp32"},
+    "--optimizer sgd": {"optimizer": "sgd"},
+}
 
 
-def test_each_option_changes_the_result(call):
-    def lines(*argv):
-        return json.loads(call(*argv, "--json").out)["lines"]
+def test_each_option_is_in_the_job_that_is_rehearsed(call, monkeypatch):
+    asked = []
 
-    before = lines()
-    for change in (*CHANGES, "--accumulation 2 --reduce update"):
-        assert lines(*change.split()) != before, change
+    def rehearse(job, rank):
+        asked.append({**vars(job.layout), **vars(job.recipe), "sequence": job.sequence})
+        raise ValueError(f"rank {rank}")
+
+    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    assert "rank 7" in call("--rank", "7", code=2).err
+    (before,) = asked
+    for change, fields in CHANGES.items():
+        call(*change.split(), code=2)
+        other = {name: value for name, value in asked[-1].items() if value != before[name]}
+        assert other == fields, change
 
 
 def test_every_option_is_tried():
@@ -68,7 +76,7 @@ def test_every_option_is_tried():
     group = next(g for g in parser._action_groups if g.title == "sizes in place of the model's")
     sizes = {name for action in group._group_actions for name in action.option_strings}
     options = {name for action in parser._actions for name in action.option_strings}
-    tried = {change.split()[0] for change in CHANGES} | {"--reduce", "--json", "--sequence"}
+    tried = {change.split()[0] for change in CHANGES} | {"--rank", "--json", "--sequence"}
     tried |= {"--gpu"}  # which changes nothing but the verdict
     assert options - sizes - {"-h", "--help"} == tried
 
@@ -98,7 +106,7 @@ def test_a_gpu_is_large_enough_or_not(call, sequences, verdict):
 
 
 def test_a_byte_without_a_name_exits_with_1(call, monkeypatch):
-    monkeypatch.setattr(result.expected, "sent", lambda job: {"tp all-reduce": Total(1, 1)})
+    monkeypatch.setattr(rehearsal.expected, "sent", lambda job: {"tp all-reduce": Total(1, 1)})
     assert "NOT EXPLAINED" in call(code=1).out
 
 

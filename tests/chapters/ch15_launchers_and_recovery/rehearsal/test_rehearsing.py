@@ -8,20 +8,32 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from jobs import FSDP, GPT, LLAMA, job, random_job
 
 from course_lib import launch
-from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import rehearse
+from course_lib.chapters.ch15_launchers_and_recovery.rehearsal import compared, rehearse
 from course_lib.chapters.ch15_launchers_and_recovery.rehearsal.program import (
     Observed,
     check,
     fake_world,
     one_update,
 )
-from course_lib.chapters.ch15_launchers_and_recovery.rehearsal.result import compared
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.trace import Total
+
+LLAMA = TransformerShape(
+    layers=1, hidden=16, heads=8, ffn=20, vocab=21, context=12, kv_heads=4, mlp="swiglu",
+    norm="rmsnorm", biases=False, learned_positions=False, tied_embeddings=False,
+)  # fmt: skip
+GPT = TransformerShape(layers=2, hidden=16, heads=4, ffn=64, vocab=21, context=12)
+# fp32 shards, gathered and computed in bf16, gradients reduced in fp32.
+FSDP = Recipe(parameters="fp32", gradients="fp32", compute="bf16", master_copy=False)
+
+
+def job(shape=LLAMA, recipe=FSDP, **layout):
+    return Job(shape, recipe, Layout(zero_stage=3, **layout), sequence=8)
 
 
 @pytest.mark.parametrize(
@@ -55,31 +67,80 @@ pytestmark = pytest.mark.torch_internals
 # --- a second source: real ranks --------------------------------------------------------------
 
 
-def on_real_ranks(job) -> Observed:
+JOBS = [
+    job(GPT, dp=2, tp=2, sequence_parallel=True, accumulation=2),
+    job(dp=4, shard_group=2),
+]
+
+
+def on_real_ranks() -> list[Observed]:
     torch.set_num_threads(1)
     launch.init()
-    return one_update(job, nullcontext())
+    return [one_update(each, nullcontext()) for each in JOBS]
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        job(GPT, dp=2, tp=2, sequence_parallel=True, accumulation=2),
-        job(dp=2, shard_group=1),
-    ],
-    ids=["2x2 with sequence parallelism", "two copies"],
-)
-def test_a_rehearsed_rank_does_what_a_real_one_does(job):
-    world = job.layout.world
-    for number, real in enumerate(launch.run(on_real_ranks, job, ranks=world)):
-        with fake_world(number, world) as tensors:
-            assert one_update(job, tensors) == real
+def test_a_rehearsed_rank_does_what_a_real_one_does():
+    for number, real in enumerate(launch.run(on_real_ranks, ranks=4, timeout_s=280)):
+        for each, observed in zip(JOBS, real, strict=True):
+            with fake_world(number, 4) as tensors:
+                assert one_update(each, tensors) == observed
 
 
 # --- the theory -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+def random_job(dice):
+    """A job of a small model, and one of its ranks."""
+    shards, copies = dice.choice([1, 2, 3, 4, 5, 7]), dice.choice([1, 1, 1, 2, 3])
+    tp = dice.choice([1, 1, 2, 4])
+    layout = Layout(
+        dp=shards * copies,
+        tp=tp,
+        zero_stage=3,
+        shard_group=shards,
+        reshard=dice.random() < 0.7,
+        accumulation=dice.choice([1, 1, 2]),
+        reduce=dice.choice([None, "update"]),
+        sequence_parallel=tp > 1 and dice.random() < 0.5,
+        micro_batch=dice.choice([1, 2]),
+        keep_gathered=True,
+    )
+    return Job(random_shape(dice), random_recipe(dice), layout, sequence=8), dice.randrange(
+        layout.world
+    )
+
+
+def random_shape(dice):
+    heads = dice.choice([4, 8])
+    return TransformerShape(
+        layers=dice.choice([1, 1, 2]),
+        hidden=heads * dice.choice([2, 4, 6]),
+        heads=heads,
+        ffn=dice.choice([12, 20, 32]),
+        vocab=dice.choice([16, 19, 21]),
+        context=12,
+        kv_heads=dice.choice([4, heads]),
+        mlp=dice.choice(["gelu", "swiglu"]),
+        norm=dice.choice(["layernorm", "rmsnorm", "plain"]),
+        biases=dice.random() < 0.5,
+        learned_positions=dice.random() < 0.5,
+        tied_embeddings=dice.random() < 0.5,
+        attention_biases=dice.choice([None, "none", "qkv", "all"]),
+    )
+
+
+def random_recipe(dice):
+    more = {
+        "gradients": dice.choice(["fp32", "bf16"]),
+        "compute": dice.choice([None, "bf16", "fp32"]),
+    }
+    if dice.random() < 0.3:
+        names = {"parameters": "bf16", "optimizer": dice.choice(["adamw-bf16", "sgd"])}
+        return replace(FSDP, **more, **names)
+    return replace(FSDP, **more, optimizer=dice.choice(["adamw", "momentum", "sgd"]))
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_random_layouts_leave_nothing_unexplained(seed):
     """Ten each. With tensors that have memory: their operators are quicker than fake ones."""
     dice = random.Random(seed)

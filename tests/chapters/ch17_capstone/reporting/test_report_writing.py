@@ -1,12 +1,14 @@
 """A report is written, replaced where it is ours, and nothing of anybody else's is lost."""
 
+import json
 import os
 import subprocess
 
 import pytest
 from sample import fill
 
-from course_lib.chapters.ch17_capstone.reporting import keep_plan, report, writing
+from course_lib import cli
+from course_lib.chapters.ch17_capstone.reporting import keep_plan, report, texts, writing
 from course_lib.problem import Problem
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Layout, Recipe, hardware, models
@@ -98,3 +100,33 @@ def test_the_pdf_has_pages(home):
     printed = made.pdf.read_bytes()
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") > 3
     assert writing.PRINTED == made.pdf.name
+
+
+# --- `course report` --------------------------------------------------------------------------
+
+
+def test_it_writes_the_page_and_says_what_is_open(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["report", "--out", str(out), "--name", "Ada", "--no-pdf"]) == 1
+    said = capsys.readouterr().out
+    assert "[open] a plan is chosen" in said and f"wrote {out / 'report.html'}" in said
+    assert "Ada, 20" in (out / "report.html").read_text(encoding="utf-8")
+    cli.main(["report", "--out", str(out), "--no-pdf", "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert data["pdf"] is None and {check["state"] for check in data["checks"]} == {"open"}
+
+
+def test_it_says_where_the_page_is_if_that_is_not_here(tmp_path, monkeypatch, capsys):
+    elsewhere, clone = tmp_path / "elsewhere", tmp_path / "clone"
+    monkeypatch.setattr(texts, "folder", lambda: clone / "report")
+    for folder, out, said in (
+        (elsewhere, [], True),
+        (clone, [], False),
+        (elsewhere, ["--out", "."], False),
+    ):
+        folder.mkdir(exist_ok=True, parents=True)
+        monkeypatch.chdir(folder)
+        assert cli.main(["report", "--no-pdf", *out]) == 1
+        printed = capsys.readouterr().out
+        assert ("\nthat is beside what you have built: --out . writes it" in printed) == said
+    assert (elsewhere / "report.html").exists()

@@ -141,11 +141,7 @@ def main(options: Options) -> Result:
             Path(path, "job.json").write_text(json.dumps(job | {"whole_node": nodes > 1}))
         folder = Path(from_rank(0, path))  # two nodes of one machine see the same files
         program = [f"--max-restarts={options.max_restarts}", "--monitor-interval=0.1"]
-        program += [
-            "-m",
-            "course_lib.chapters.ch15_launchers_and_recovery.demos.elastic.worker",
-            str(folder),
-        ]
+        program += ["-m", f"{__package__}.worker", str(folder)]
         here = alone(folder, ranks_here, program)
         if nodes > 1:
             here = one_of_two(folder, ranks_here, program, node)

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from course_lib import launch
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job, lifeline
-from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.by_hand import NAMES
+from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import by_hand, job, lifeline
 from course_lib.demos.shared.comparison import LOSS_TOLERANCE
 from course_lib.demos.shared.options import option, whose_parts
 from course_lib.demos.shared.parts import with_yours
@@ -31,7 +30,6 @@ from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process
 
 BF16_TOLERANCE = 1e-2  # bf16 has 8 bits: a loss of 4.86 is 4.84 or 4.88 there
-JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.job"
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,9 @@ class Launcher:
     one_process_on_cpu: bool = False  # takes a number of ranks, and starts one
 
 
-def by_hand(_: Path, ranks: int, __: bool) -> list[str]:
+def own_launch(_: Path, ranks: int, __: bool) -> list[str]:
     """The launcher of chapter 15."""
-    return [
-        sys.executable,
-        "-m",
-        "course_lib.chapters.ch15_launchers_and_recovery.demos.launchers.by_hand",
-        str(ranks),
-    ]
+    return [sys.executable, "-m", by_hand.__name__, str(ranks)]
 
 
 def torchrun(folder: Path, ranks: int, _: bool) -> list[str]:
@@ -80,7 +73,7 @@ def deepspeed_launch(_: Path, ranks: int, __: bool) -> list[str]:
 
 
 LAUNCHERS = (
-    Launcher("by hand", "torch", by_hand, takes_parts=True),
+    Launcher("by hand", "torch", own_launch, takes_parts=True),
     Launcher("torchrun", "torch", torchrun),
     Launcher("torchrun, accelerate inside", "accelerate", torchrun, "accelerate"),
     Launcher(
@@ -178,7 +171,7 @@ def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Att
     with tempfile.TemporaryDirectory(prefix="course_launcher_") as path:
         command = launcher.command(Path(path), ranks, gpus)
         command += [options.parts] * launcher.takes_parts
-        command += [JOB, *_arguments(launcher.framework, options)]
+        command += [job.__name__, *_arguments(launcher.framework, options)]
         shown = shlex.join(["python", *command[1:]]).replace(path, "FOLDER")
         tried = Attempt(launcher.name, shown, tolerance=launcher.tolerance)
         if reason := _missing(launcher):
@@ -195,7 +188,7 @@ def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Att
         return replace(tried, problem=f"exit code {code}, last output: {last}")
     return replace(
         tried,
-        launcher=launcher.name + with_yours(options.parts, *launcher.takes_parts * NAMES),
+        launcher=launcher.name + with_yours(options.parts, *launcher.takes_parts * by_hand.NAMES),
         world=result["world"],
         losses=result["losses"],
         seconds_to_start=result["ready_at"] - start,

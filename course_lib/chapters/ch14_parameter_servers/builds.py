@@ -158,8 +158,8 @@ def _alone(case: _Case) -> tuple[list[Any], list[Any]]:
         whole = torch.zeros(_ROWS, case.width)
         for trainer in case.trainers:
             ids = case.ids(trainer, update)
-            its = _gradient(trainer, tables[-1][ids])
-            whole.index_add_(0, ids.flatten(), its.flatten(0, -2))
+            gradient = _gradient(trainer, tables[-1][ids])
+            whole.index_add_(0, ids.flatten(), gradient.flatten(0, -2))
         gradients.append(whole)
         tables.append(tables[-1] - case.rate * whole)
     return tables, gradients
@@ -189,8 +189,8 @@ def _pulled(found: Any, case: _Case, trainer: int, update: int, tables: list[Any
     others = {"the rows in rising order of their numbers": before[ids.unique()]}
     if trainer > case.servers:  # another trainer's gradient may have changed them already
         first, changed = case.ids(case.servers, update), before.clone()
-        its = _gradient(case.servers, before[first])
-        changed.index_add_(0, first.flatten(), its.flatten(0, -2), alpha=-case.rate)
+        gradient = _gradient(case.servers, before[first])
+        changed.index_add_(0, first.flatten(), gradient.flatten(0, -2), alpha=-case.rate)
         others["rows to which another trainer's gradient was already applied"] = changed[ids]
     if case.servers > 1:
         numbers = torch.tensor([case.order.index(rank) for rank in range(case.servers)])
@@ -232,14 +232,14 @@ def _assigned(case: _Case, update: int, table: Any) -> dict[str, Any]:
     by_draw, by_trainer, elsewhere = (torch.zeros_like(table) for _ in range(3))
     for trainer in case.trainers:
         ids = case.ids(trainer, update)
-        its = _gradient(trainer, table[ids]).flatten(0, -2)
+        rows = _gradient(trainer, table[ids]).flatten(0, -2)
         last, summed = torch.zeros_like(table), torch.zeros_like(table)
-        for row, one in zip(ids.flatten().tolist(), its, strict=True):
+        for row, one in zip(ids.flatten().tolist(), rows, strict=True):
             last[row] = one
             summed[row] += one
         by_draw += last
         by_trainer[ids.flatten()] = summed[ids.flatten()]
-        elsewhere.index_add_(0, _reversed(ids).flatten(), its)
+        elsewhere.index_add_(0, _reversed(ids).flatten(), rows)
     return {
         "that of one gradient for each row, where several are to be added": by_draw,
         "that of the last trainer alone, where several have used a row": by_trainer,
@@ -289,8 +289,8 @@ def _expect_late(found: Any, place: Place) -> Rows:
     table, pulled = case.table(), {late: [case.table()], quick: [], third: []}
 
     def push(trainer: int) -> None:
-        its = _gradient(trainer, pulled[trainer][-1][case.ids(trainer)])
-        table.index_add_(0, case.ids(trainer), its, alpha=-case.rate)
+        gradient = _gradient(trainer, pulled[trainer][-1][case.ids(trainer)])
+        table.index_add_(0, case.ids(trainer), gradient, alpha=-case.rate)
 
     for _ in range(2):
         pulled[quick].append(table.clone())
