@@ -292,7 +292,7 @@ def _quiet(seen: Any, at: Place) -> Rows:
         yield Sends(log, _exchange(_FIRST_BYTES), f"behind no_sync() {_SENT_ONCE}")
 
 
-def _told(said: list[tuple[str, str]], at: Place) -> Rows:
+def _refuses(said: list[tuple[str, str]], at: Place) -> Rows:
     """Where the branch is a whole bucket, and where it is a part of the only one."""
     for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
         if not at.rank:
@@ -351,7 +351,7 @@ DDP = build(
                 "",
                 (),
                 lambda parts, *_: [_one_leaves_out(parts, cap) for cap in (_CAP_BYTES, 2**20)],
-                _told,
+                _refuses,
             ),
             compare("", (), _leave_out, _finds_unused),
         ),

@@ -71,7 +71,7 @@ class Here(Case):
 
 
 class Place(NamedTuple):
-    """Where a rank stands: its number in its group, the group's size, the case, what all found."""
+    """The number of a rank in its group, the group's size, the case, and what all ranks found."""
 
     rank: int
     ranks: int
@@ -126,7 +126,7 @@ def compare(
 
 
 def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any]:
-    """On a rank: the work in each case. An error is told with the case in which it came."""
+    """On a rank: the work in each case. An error names the case in which it was raised."""
     from course_lib.checking.builds.on_rank.watched import in_case, own_group
 
     found, group = [], None

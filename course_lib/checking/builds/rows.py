@@ -1,8 +1,8 @@
 """The rows of a build: what must come out of the learner's work, and the words for what does not.
 
 `Must` (a tensor), `Never` (a condition in which the work is refused, and the words) and `Sends`
-(the messages). Rows of all ranks are looked at side by side, so the first one that fails is told,
-on whichever rank.
+(the messages). Rows of all ranks are looked at side by side, so a refusal is that of the
+first one that fails, on whichever rank.
 """
 
 import re
@@ -36,7 +36,7 @@ class Must(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise Wrong, in words that begin with `where`, unless it is so."""
-        what, found, right = _told(where, self.what), self.found, self.right
+        what, found, right = _sentence(where, self.what), self.found, self.right
         if found is None:
             raise Unanswered(f"{what} is None")
         if not isinstance(found, torch.Tensor):
@@ -61,7 +61,7 @@ class Never(NamedTuple):
     def check(self, where: str) -> None:
         """Raise Wrong, in words that begin with `where`, unless it is so."""
         if self.wrong:
-            raise Wrong(_told(where, self.words))
+            raise Wrong(_sentence(where, self.words))
 
 
 class Sends(NamedTuple):
@@ -80,7 +80,7 @@ class Sends(NamedTuple):
 
     def check(self, where: str) -> None:
         """Raise Wrong, in words that begin with `where`, unless it is so."""
-        where = _told(where, self.what) if self.what else where
+        where = _sentence(where, self.what) if self.what else where
         for call in self.log.calls if self.among else ():
             if call.part != self.among:
                 raise Wrong(
@@ -111,7 +111,7 @@ Row: TypeAlias = Must | Never | Sends
 Rows: TypeAlias = Iterable["Row | Iterator[Any] | None"]
 
 
-def _told(where: str, words: str) -> str:
+def _sentence(where: str, words: str) -> str:
     """Words that go on with a comma or a space do so; others stand behind a colon."""
     return where + ("" if not where or words[:1] in (",", " ") else ": ") + words
 

@@ -36,7 +36,7 @@ class Branches(nn.Module):
 
 
 class Sometimes(nn.Module):
-    """A layer of 55 numbers, of which the second half is used only where it is told to."""
+    """A layer of 55 numbers, of which the second half is used only if `both` is true."""
 
     def __init__(self) -> None:
         super().__init__()
