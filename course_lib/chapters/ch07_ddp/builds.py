@@ -180,7 +180,7 @@ def _alone(rank: int, *passes: tuple[int, tuple[str, ...]]) -> _Gradients:
 
 
 def _in_order(ranks: int, *numbers: int) -> list[_Gradients]:
-    """Those of each rank, in its order."""
+    """The gradients of each rank, in its order of branches."""
     return [_alone(r, *((number, _order_of(r)) for number in numbers)) for r in range(ranks)]
 
 

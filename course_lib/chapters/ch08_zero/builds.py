@@ -102,7 +102,7 @@ def _made(rank: int, number: int) -> list[Any]:
 
 
 def _laid(rank: int, number: int, ranks: int) -> Any:
-    """They as one padded vector, zeros where there is no gradient."""
+    """These gradients as one padded vector, zeros where there is none."""
     pieces = zip(_made(rank, number), _SHAPES, strict=True)
     return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 

@@ -174,12 +174,12 @@ def _copied(found: Any) -> Any:
 
 
 def _gradients_of(rank: int, number: int) -> list[Any]:
-    """Those of a rank, in bf16."""
+    """The gradients of a rank, in bf16."""
     return [one.bfloat16() for one in _models.several_random(10 * number + rank, _SHAPES.values())]
 
 
 def _laid(rank: int, number: int, ranks: int) -> Any:
-    """They as one padded vector in fp32."""
+    """These gradients as one padded vector in fp32."""
     flat = [gradient.float().flatten() for gradient in _gradients_of(rank, number)]
     return _padded(torch.cat(flat), ranks)
 
@@ -273,7 +273,7 @@ def _rows_of(rank: int, ranks: int, piece: int = 0, pieces: int = 1) -> slice:
 
 
 def _gradients(rows: slice, model: Any = None) -> dict[str, Any]:
-    """Those of one process, for these samples."""
+    """The gradients of one process, for these samples."""
     model = model or _model()
     model.zero_grad()
     _loss(model, rows).backward()
@@ -515,7 +515,7 @@ FSDP = build(
             "a unit",
             _methods("FSDPUnit", "__init__", "views", "start_gather", "gather", "free"),
             lambda parts, _, group: list(_life(parts, group)),
-            lambda rows, _: rows,  # told on the rank
+            lambda rows, _: rows,  # made on the rank
             (Case(), *_THREE),
         ),
         in_turn(

@@ -138,7 +138,7 @@ def _all_arrives() -> Iterator[None]:
 
 
 class _Watched:
-    """Stands before `compute`: writes down the passes, and refuses what would end in a hang."""
+    """Is called for `compute`: writes down the passes, and refuses what would end in a hang."""
 
     def __init__(self, compute: Any, plan: Schedule, rank: int) -> None:
         self.compute, self.order = compute, plan.orders[rank]

@@ -201,10 +201,10 @@ def _tried(layer: Any, x: Any, upstream: Any) -> dict[str, Any]:
     return found | gradients
 
 
-def _cut_as_told(found: dict[str, Any], place: Place) -> Rows:
+def _expect_cut(found: dict[str, Any], place: Place) -> Rows:
     case: _Layer = place.case
-    told = {1: "", 2: " of two parts", 3: " of q, k and v"}[case.parts]
-    where = f", {case.outputs} outputs{told}: "
+    parts = {1: "", 2: " of two parts", 3: " of q, k and v"}[case.parts]
+    where = f", {case.outputs} outputs{parts}: "
     for what, whole in _tried(*case.given()).items():
         tensor: Any = found.get(what)
         dim = _DIMENSIONS[case.kind].get(what)
@@ -307,14 +307,14 @@ TENSOR = build(
             "the cut by columns",
             ("ColumnParallelLinear.__init__", "ColumnParallelLinear.forward"),
             _cut_layer,
-            _cut_as_told,
+            _expect_cut,
             [_Layer("column", blocks) for blocks in (1, 3, 2)],
         ),
         compare(
             "the cut by rows",
             ("RowParallelLinear.__init__", "RowParallelLinear.forward"),
             _cut_layer,
-            _cut_as_told,
+            _expect_cut,
             [_Layer("row")],
         ),
         compare("attention and MLP", (), _cut_block, _whole_layer, [Case(ranks=3, in_group=True)]),

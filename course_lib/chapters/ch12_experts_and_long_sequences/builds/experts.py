@@ -161,12 +161,8 @@ def _expect_exchanged(found: Any, place: Place) -> Rows:
         missing = "the gradient of the rows is None: it has not come back"
         yield Never(gradient is None, missing)
         yield Must("the gradient of the rows", gradient, 3 * rows)
-    yield Sends(
-        wire,
-        {"all-to-all": (1, rows.nbytes)},
-        "one all-to-all of its rows",
-        among=ranks,
-    )
+    sent = {"all-to-all": (1, rows.nbytes)}
+    yield Sends(wire, sent, "one all-to-all of its rows", among=ranks)
 
 
 # Counts, and the way there
@@ -212,15 +208,12 @@ def _sent_out(parts: SimpleNamespace, case: _Batch, group: Any) -> Any:
 def _expect_sent_out(found: Any, place: Place) -> Rows:
     (counts, log, rows, many), rank, tokens = found, place.rank, place.case.of(place.ranks)
     what, right = "the table of counts", tokens.counts()
-    yield Must(
-        what, counts, right, {"its own counts, for every rank": right[rank].expand_as(right)}
-    )
+    own = {"its own counts, for every rank": right[rank].expand_as(right)}
+    yield Must(what, counts, right, own)
     whole = f"{what} is of {counts.dtype}, and sizes are whole numbers"
     yield Never(counts.is_floating_point(), whole)
-    sent, why = (
-        {"all-gather": (1, 8 * right.numel())},
-        "a rank tells all others its own counts, once",
-    )
+    sent = {"all-gather": (1, 8 * right.numel())}
+    why = "a rank tells all others its own counts, once"
     yield Sends(log, sent, why, at_most=True, among=place.ranks)
     others = {f"what rank {n} is to get": _arriving(tokens, n) for n in tokens.every if n != rank}
     others["cut from rows that are not sorted by expert"] = _arriving(tokens, rank, False)
