@@ -21,9 +21,9 @@ from course_lib.checking.builds.rows import (
     expect,
     others_parts,
     unchanged,
-)  # fmt: skip
+)
 
-# What the builds of some chapters take from here.
+# The builds of other chapters take the rows and torch from here.
 __all__ = ["TOLERANCE", "Case", "Here", "Must", "Never", "Place", "Row", "Rows", "Sends", "Sent",
            "compare", "compare_here", "dist", "expect", "in_turn", "later", "nn", "others_parts",
            "torch", "unchanged"]  # fmt: skip
