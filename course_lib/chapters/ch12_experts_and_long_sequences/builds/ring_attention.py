@@ -55,8 +55,8 @@ def _blocks(parts: SimpleNamespace) -> Rows:
         ("scores of some 1,000", 1000, True),
         ("scores of some 1,000, earlier keys", 1000, False),
     ):
-        its = slice(7, None) if same else slice(4)
-        block = size * q[:, :, 7:], k[:, :, its], v[:, :, its]
+        keys = slice(7, None) if same else slice(4)
+        block = size * q[:, :, 7:], k[:, :, keys], v[:, :, keys]
         out, lse = _pair(parts.block_forward(*block, same), "block_forward")
         every = torch.ones(5, block[1].shape[2], dtype=torch.bool)
         seen = every.tril() if same else every
