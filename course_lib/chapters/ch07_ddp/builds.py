@@ -9,22 +9,10 @@ from typing import Any, TypeAlias
 
 from course_lib import mine
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Row,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    in_turn,
-    later,
-    nn,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare, in_turn
+from course_lib.checking.builds.lazily import dist, later, nn, torch
 from course_lib.checking.builds.raced import four_layers, trained
+from course_lib.checking.builds.rows import Must, Never, Row, Rows, Sends
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
@@ -89,8 +77,8 @@ def _bucketed(parts: SimpleNamespace, *_: Any) -> Any:
 
 def _laid_in(rank: int, number: int) -> list[Any]:
     """The gradients of a rank in one round."""
-    generator = torch.Generator().manual_seed(10 * number + rank)
-    return [torch.randn(shape, generator=generator) for shape in _SHAPES]
+    found: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
+    return found
 
 
 def _wrapped(parts: SimpleNamespace, first_bytes: int = _CAP_BYTES, **options: Any) -> Any:
@@ -158,10 +146,9 @@ def _one_leaves_out(parts: SimpleNamespace, cap: int) -> tuple[str, str]:
     ddp = parts.DDP(model, cap, cap, all_reduce=lambda _: nothing)
     try:
         ddp(_models.rows(0, 0), _BOTH[:1] if rank else _BOTH).backward()
-    except RuntimeError as error:  # or a kind of it
-        return "RuntimeError", str(error)
     except Exception as error:
-        return type(error).__name__, str(error)
+        kind = RuntimeError if isinstance(error, RuntimeError) else type(error)
+        return kind.__name__, str(error)
     return "", ""
 
 
@@ -193,7 +180,7 @@ def _alone(rank: int, *passes: tuple[int, tuple[str, ...]]) -> _Gradients:
 
 
 def _in_order(ranks: int, *numbers: int) -> list[_Gradients]:
-    """Those of each rank, in its order."""
+    """The gradients of each rank, in its order of branches."""
     return [_alone(r, *((number, _order_of(r)) for number in numbers)) for r in range(ranks)]
 
 
@@ -305,7 +292,7 @@ def _quiet(seen: Any, at: Place) -> Rows:
         yield Sends(log, _exchange(_FIRST_BYTES), f"behind no_sync() {_SENT_ONCE}")
 
 
-def _told(said: list[tuple[str, str]], at: Place) -> Rows:
+def _refuses(said: list[tuple[str, str]], at: Place) -> Rows:
     """Where the branch is a whole bucket, and where it is a part of the only one."""
     for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
         if not at.rank:
@@ -364,7 +351,7 @@ DDP = build(
                 "",
                 (),
                 lambda parts, *_: [_one_leaves_out(parts, cap) for cap in (_CAP_BYTES, 2**20)],
-                _told,
+                _refuses,
             ),
             compare("", (), _leave_out, _finds_unused),
         ),

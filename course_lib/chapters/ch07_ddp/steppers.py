@@ -11,7 +11,7 @@ from course_lib.panels.story import Story
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
-from course_lib.theory.stories import copies as told
+from course_lib.theory.stories.copies import bucket_steps
 from course_lib.trace import Event
 
 _UNIT = 10_000_000  # bytes: what all sizes here are multiples of
@@ -44,7 +44,7 @@ class _Buckets(Story):
         self.line = ddp_timeline(
             _CHAIN, ranks, _LINK, cap_bytes=cap, first_bytes=cap, overlap=overlap
         )
-        self.trace = told.bucket_steps(self.line)
+        self.trace = bucket_steps(self.line)
         # At one time a gradient is ready before a bucket arrives, and the next one leaves last.
         backward = [event for event in self.trace if event.what == "backward"]
         self.sent = [event for event in self.trace if event.what != "backward"]
@@ -58,7 +58,7 @@ class _Buckets(Story):
         return self.changes[step - 1][0] if step else 0.0
 
     def past(self, step: int, what: str) -> list[Event]:
-        return [event for _, _, its, event in self.changes[:step] if its == what]
+        return [event for _, _, change, event in self.changes[:step] if change == what]
 
     def word(self, gradient: Event, step: int) -> dict[int, str]:
         """Not there, of this rank alone, or the mean."""

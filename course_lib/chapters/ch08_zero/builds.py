@@ -5,21 +5,10 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    later,
-    nn,
-    others_parts,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare
+from course_lib.checking.builds.lazily import dist, later, nn, torch
 from course_lib.checking.builds.raced import four_layers, trained
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends, others_parts
 from course_lib.checking.races import Race
 from course_lib.theory.stories.copies import zero_steps
 from course_lib.trace import Event, Trace
@@ -96,8 +85,8 @@ def _publish(unit: Any, rank: int) -> list[Any]:
 
 
 def _numbers(rank: int, number: int) -> list[Any]:
-    generator = torch.Generator().manual_seed(10 * number + rank)
-    return [torch.randn(shape, generator=generator) for shape in _SHAPES]
+    found: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
+    return found
 
 
 def _made(rank: int, number: int) -> list[Any]:
@@ -113,7 +102,7 @@ def _made(rank: int, number: int) -> list[Any]:
 
 
 def _laid(rank: int, number: int, ranks: int) -> Any:
-    """They as one padded vector, zeros where there is no gradient."""
+    """These gradients as one padded vector, zeros where there is none."""
     pieces = zip(_made(rank, number), _SHAPES, strict=True)
     return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 

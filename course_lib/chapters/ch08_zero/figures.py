@@ -96,9 +96,9 @@ def who_stores_what(
     )
     whole = _wholes(result.bills[0])
     grid, high = {}, {}  # a block is as high as its kind has bytes
-    for kind, its in _grid(result, bill).items():
+    for kind, columns in _grid(result, bill).items():
         row = kind + "\n(on the host)" * bool(kind == "optimizer" and bill.host_bytes)
-        grid[row], high[row] = its, _HIGH * whole[kind] / sum(whole.values())
+        grid[row], high[row] = columns, _HIGH * whole[kind] / sum(whole.values())
     return page(
         title,
         Cells(grid, high=high, note=note, looks={"on the host": (style.STATES, "x")}),

@@ -12,7 +12,7 @@ from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.stories import copies as told
+from course_lib.theory.stories.copies import zero_steps
 from course_lib.trace import FREE, Held, Holdings
 
 _LAYERS, _LAYER_PARAMETERS = 3, 600_000_000  # a multiple of every number of ranks
@@ -64,7 +64,7 @@ class _Zero(Story):
     """A column for each rank; states take six times the height of weights, as of bytes."""
 
     def __init__(self, stage: int, ranks: int) -> None:
-        self.ranks, self.trace = ranks, told.zero_steps(_LAYER_PARAMETERS, _LAYERS, ranks, stage)
+        self.ranks, self.trace = ranks, zero_steps(_LAYER_PARAMETERS, _LAYERS, ranks, stage)
         # The second half of an all-reduce belongs to its step.
         self.times = tuple(time for time in self.trace.times if time % 1 == 0)
         some, rest = "all weights and its part of the optimizer", "the rest is thrown away"
@@ -108,18 +108,18 @@ class _Zero(Story):
         for kind, points in _HIGH.items():
             if grid:
                 grid[" " * len(grid)] = {}  # a gap
-            for its in range(_LAYERS):
-                name = f"{'optimizer' if kind == 'states' else kind} {its + 1}"
-                frame = _FRAMES.get((what, kind), "") if its == layer else ""
+            for row_layer in range(_LAYERS):
+                name = f"{'optimizer' if kind == 'states' else kind} {row_layer + 1}"
+                frame = _FRAMES.get((what, kind), "") if row_layer == layer else ""
                 high[name] = points
                 grid[name] = {
-                    name: self.cell(held[rank], rank, (kind, its))._replace(frame=frame)
+                    name: self.cell(held[rank], rank, (kind, row_layer))._replace(frame=frame)
                     for rank, name in enumerate(ranks)
                 }
         total = Cell(format_bytes(self.total(step), digits=1), slots=0, bold=True)
         grid["a rank holds"] = dict.fromkeys(ranks, total)
         bold = [f"{kind} {layer + 1}" for kind in ("weights", "gradients")]
-        moving = [row for row, its in grid.items() if its and its[ranks[0]].frame == "messages"]
+        moving = [row for row, line in grid.items() if line and line[ranks[0]].frame == "messages"]
         sums = dict.fromkeys(("weights", "gathered", "gradients", "states"), 0)
         for (kind, _, _), part in held[0].items():
             sums[kind] += part.bytes
@@ -153,12 +153,12 @@ class _Zero(Story):
         kind, layer = of
         filled = {part: kind for part in own}
         if kind == "gradients":
-            whose = {p: "own" if its.of == (rank,) else "summed" for p, its in own.items()}
+            whose = {p: "own" if one.of == (rank,) else "summed" for p, one in own.items()}
             filled = {p: f"{word} {kind}" for p, word in whose.items()}
         if kind == "weights":
             gathered = {part for whole, at, part in held if (whole, at) == ("gathered", layer)}
             filled = dict.fromkeys(gathered, "gathered") | filled
-        dots = [part for part, its in own.items() if its.label and kind == "weights"]
+        dots = [part for part, one in own.items() if one.label and kind == "weights"]
         return Cell("", filled, self.ranks, dots=dots)
 
     def rows(self, step: int) -> Rows:

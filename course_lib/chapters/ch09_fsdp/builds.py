@@ -10,29 +10,17 @@ from typing import Any
 from unittest.mock import patch
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    TOLERANCE,
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    in_turn,
-    later,
-    nn,
-    others_parts,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare, in_turn
+from course_lib.checking.builds.lazily import dist, later, nn, torch
 from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.builds.rows import TOLERANCE, Must, Never, Rows, Sends, others_parts
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.memory.unit_life import COMPUTES, WEIGHTS, UnitCosts, fsdp_calls, unit_life
 from course_lib.trace import Trace
 
+_models = later("course_lib.checking.builds.on_rank.small_models")
 _traffic = later("course_lib.checking.builds.on_rank.watched")
 _gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
 _fsdp = later("torch.distributed.fsdp")
@@ -106,7 +94,7 @@ def _life(parts: SimpleNamespace, group: Any) -> Rows:
         unit.gather()
     yield _takes(unit, "after gather", 4 * size)
     why = "a unit that is here already is not gathered again"
-    yield Sends(traffic.log, _gathered(ranks, 4 * size), why)
+    yield Sends(traffic.log, {"all-gather": (1, 4 * size)}, why, among=ranks)
     yield Never(waits, "start_gather waits for its all-gather: it must return at once")
     running = ranks > 1 and left
     yield Never(running, "gather returns while the all-gather still runs: nobody waits for it")
@@ -143,7 +131,8 @@ def _life(parts: SimpleNamespace, group: Any) -> Rows:
     with _traffic.followed_traffic() as traffic:
         half.gather()
     yield from _views(_copied(half.views(half.whole)), flat.bfloat16(), "views in bf16")
-    yield Sends(traffic.log, _gathered(ranks, 2 * size), "it is gathered in bf16")
+    right = {"all-gather": (1, 2 * size)}
+    yield Sends(traffic.log, right, "it is gathered in bf16", among=ranks)
 
 
 def _of_size(unit: Any, size: int) -> Never:
@@ -162,10 +151,6 @@ def _views(found: Any, flat: Any, what: str) -> Rows:
     yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
     for name, piece in _cut(flat).items() if good else ():
         yield Must(f"{what}: {name}", found[name], piece)
-
-
-def _gathered(ranks: int, size_bytes: int) -> dict[str, tuple[int, int]]:
-    return {"all-gather": (1, size_bytes)} if ranks > 1 else {}
 
 
 def _all_agree(good: bool) -> bool:
@@ -189,13 +174,12 @@ def _copied(found: Any) -> Any:
 
 
 def _gradients_of(rank: int, number: int) -> list[Any]:
-    """Those of a rank, in bf16."""
-    generator = torch.Generator().manual_seed(10 * number + rank)
-    return [torch.randn(shape, generator=generator).bfloat16() for shape in _SHAPES.values()]
+    """The gradients of a rank, in bf16."""
+    return [one.bfloat16() for one in _models.several_random(10 * number + rank, _SHAPES.values())]
 
 
 def _laid(rank: int, number: int, ranks: int) -> Any:
-    """They as one padded vector in fp32."""
+    """These gradients as one padded vector in fp32."""
     flat = [gradient.float().flatten() for gradient in _gradients_of(rank, number)]
     return _padded(torch.cat(flat), ranks)
 
@@ -250,8 +234,8 @@ def _reductions(kind: Any, group: Any) -> Rows:
     yield Never(ranks > 1 and waits, "start_reduction waits for its sum: it must return at once")
     yield from reduced
     yield Never(view, "`shard.grad` is a view that keeps a whole gradient in memory")
-    calls = {"reduce-scatter": (1, right[0].nbytes)} if ranks > 1 else {}
-    yield Sends(traffic.log, calls, "a reduction in fp32")
+    calls = {"reduce-scatter": (1, right[0].nbytes)}
+    yield Sends(traffic.log, calls, "a reduction in fp32", among=ranks)
 
 
 def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Rows:
@@ -289,7 +273,7 @@ def _rows_of(rank: int, ranks: int, piece: int = 0, pieces: int = 1) -> slice:
 
 
 def _gradients(rows: slice, model: Any = None) -> dict[str, Any]:
-    """Those of one process, for these samples."""
+    """The gradients of one process, for these samples."""
     model = model or _model()
     model.zero_grad()
     _loss(model, rows).backward()
@@ -501,9 +485,9 @@ def _accumulated(found: _Found, at: Place) -> Rows:
     yield _sent(found, at.ranks, why, reshard=False)
 
 
-def _sent(found: _Found, ranks: int, why: str, what: str = "", **how: Any) -> Sends | None:
-    """In the last pass; one rank alone sends nothing."""
-    return Sends(found["logs"][-1], _step_of(ranks, **how), why, what=what) if ranks > 1 else None
+def _sent(found: _Found, ranks: int, why: str, what: str = "", **how: Any) -> Sends:
+    """In the last pass."""
+    return Sends(found["logs"][-1], _step_of(ranks, **how), why, among=ranks, what=what)
 
 
 def _methods(kind: str, *names: str) -> tuple[str, ...]:
@@ -531,7 +515,7 @@ FSDP = build(
             "a unit",
             _methods("FSDPUnit", "__init__", "views", "start_gather", "gather", "free"),
             lambda parts, _, group: list(_life(parts, group)),
-            lambda rows, _: rows,  # told on the rank
+            lambda rows, _: rows,  # made on the rank
             (Case(), *_THREE),
         ),
         in_turn(

@@ -50,7 +50,7 @@ def two_buffers(moments: Sequence[Any], title: str = "") -> Drawing:
 
 
 _ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same
-_POINTS = 80  # of a measured line: more cannot be told apart
+_POINTS = 80  # of a measured line: more look the same
 _STATES = "states of the shard"
 
 
@@ -72,8 +72,8 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
     turn = next(place[event.at] for event in passes if event.what == "backward")
     kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
     levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
-        kind: [(place[number], level(its, number)) for number in shown]
-        for kind, its in ((kind, result.levels((kind,))) for kind in kinds)
+        kind: [(place[number], level(sizes, number)) for number in shown]
+        for kind, sizes in ((kind, result.levels((kind,))) for kind in kinds)
     }
     gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
     marks = {"forward": 0.0, "backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
@@ -109,11 +109,11 @@ def _end(result: GatherTimeline, what: str, unit: int) -> float:
     """The last change of a unit's pass: what it frees, and gives to be reduced."""
     begun = next(e.at for e in result.trace if (e.what, e.part) == (what, unit))
     turn = next(e.at for e in result.trace if e.what == "backward")
-    its = (unit, (WEIGHTS, unit), (GRADIENTS, unit))
+    parts = (unit, (WEIGHTS, unit), (GRADIENTS, unit))
     return max(
         event.at
         for event in result.trace
-        if event.part in its and event.at >= begun and (what == "backward" or event.at < turn)
+        if event.part in parts and event.at >= begun and (what == "backward" or event.at < turn)
     )
 
 

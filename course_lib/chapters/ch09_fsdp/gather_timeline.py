@@ -125,7 +125,7 @@ def _kind(event: Event) -> str:
 def _changes(
     local: LocalParameters, recipe: Recipe, layers: int, calls: tuple[tuple[str, int], ...]
 ) -> Iterator[tuple[Event, ...]]:
-    """Those of `unit_life` in bytes; of a tied table both gradients are there, and their sum."""
+    """The changes of `unit_life` in bytes; a tied table has both gradients, and their sum."""
     wide = recipe.compute_bytes
     ends, layer = local.ends_dense, local.layer_dense
     root = UnitCosts(0, 0, 0, 0, wide * ends, wide * ends, wide * local.head_dense)

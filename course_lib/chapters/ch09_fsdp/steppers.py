@@ -70,7 +70,7 @@ class _Units(Story):
             for kind in (WEIGHTS, GRADIENTS)
         }
         curve = Levels(
-            {kind: its.levels(0) for kind, its in levels.items()},
+            {kind: events.levels(0) for kind, events in levels.items()},
             over=over, name="beside shards", now=now,
         )  # fmt: skip
         names = {unit: str(unit) if unit else "root" for unit in self.units}

@@ -9,7 +9,7 @@ from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.theory.stories import messages as told
+from course_lib.theory.stories import messages
 from course_lib.trace import TAKE
 
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
@@ -27,8 +27,8 @@ _OF = {
 }
 _UNFINISHED = {"YB": "unfinished activations", "dX part": "unfinished gradients"}
 _BETWEEN = {
-    told.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
-    told.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
+    messages.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
+    messages.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
 }
 # By what is made: what happens, and what else if the tokens are cut.
 _MADE: dict[str, str | tuple[str, str]] = {
@@ -60,10 +60,10 @@ _MADE: dict[str, str | tuple[str, str]] = {
 _UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
 
 
-def cut_pair(ranks: int = 2, kind: str = told.MLP, sequence_parallel: bool = False) -> Stepper:
+def cut_pair(ranks: int = 2, kind: str = messages.MLP, sequence_parallel: bool = False) -> Stepper:
     """X, A, B and Z on 2 or 4 ranks. Raises ValueError for other starting values."""
     controls = {
-        "kind": choice("pair", kind, {"MLP": told.MLP, "attention": told.ATTENTION}),
+        "kind": choice("pair", kind, {"MLP": messages.MLP, "attention": messages.ATTENTION}),
         "ranks": listed("ranks", ranks, {"2": 2, "4": 4}),
         "sequence_parallel": flag("sequence parallel", sequence_parallel),
     }
@@ -75,7 +75,7 @@ class _CutPair(Story):
 
     def __init__(self, kind: str, ranks: int, sequence_parallel: bool) -> None:
         self.kind, self.ranks, self.by_tokens = kind, ranks, sequence_parallel
-        self.trace = told.pair_steps(
+        self.trace = messages.pair_steps(
             kind, _HIDDEN, _TOKENS, ranks, sequence_parallel=sequence_parallel
         )
         self.made = [event.part for event in self.trace if event.who == 0 and event.what == TAKE]
@@ -113,7 +113,7 @@ class _CutPair(Story):
     def head(self, place: str, backward: bool) -> str:
         """The name of a place, and of the gradient in it."""
         if place == "Y":
-            return "GELU" if self.kind == told.MLP else "heads"
+            return "GELU" if self.kind == messages.MLP else "heads"
         if not backward or place in ("A", "B", "f", "g"):
             return place
         return f"∂({place})" if "·" in place else f"∂{place}"
@@ -121,15 +121,15 @@ class _CutPair(Story):
     def cell(self, place: str, rank: int, step: int) -> Cell:
         """The outline of the whole tensor, and the rank's part of it once it is made."""
         names = [tensor.name for tensor in self.made[: step + 1]]
-        inner, middle = (_UNIT * width for width in told.PAIR_WIDTHS[self.kind])
+        inner, middle = (_UNIT * width for width in messages.PAIR_WIDTHS[self.kind])
         columns = {"A": inner, "X·A": inner, "Y": middle}.get(place, _UNIT)
         rows = {"A": _UNIT, "B": middle}.get(place, 2 * _UNIT)
-        slots, its = rows * columns, [one for one in names if _OF.get(one, one) == place]
+        slots, here = rows * columns, [one for one in names if _OF.get(one, one) == place]
         if place in ("f", "g"):
             active = {"f": ("f(X)", "dX"), "g": ("Z", "g(dZ)")}[place]
             sends = names[-1] in active and any(event.sends for event in self.now(step))
             return Cell("", dict.fromkeys(range(slots if sends else 0), "messages"), slots, columns)
-        parts = 3 if self.kind == told.ATTENTION and place in ("A", "X·A") else 1
+        parts = 3 if self.kind == messages.ATTENTION and place in ("A", "X·A") else 1
         own_columns = [
             c for c in range(columns) if c * parts * self.ranks // columns % self.ranks == rank
         ]
@@ -141,14 +141,14 @@ class _CutPair(Story):
             for r in (own_rows if by_rows else range(rows))
             for c in (own_columns if by_columns else range(columns))
         ]
-        frame = "now" if its and its[-1] == names[-1] else ""
+        frame = "now" if here and here[-1] == names[-1] else ""
         if place in ("A", "B"):
             has = {"A": "dX part", "B": "dY"}[place] in names
             halves = dict.fromkeys(filled[len(filled) // 2 :] if has else [], "gradients")
             return Cell("", dict.fromkeys(filled, "weights") | halves, slots, columns)
-        word = "gradients" if its and its[-1].startswith(("d", "g(d")) else "activations"
-        word = _UNFINISHED.get(its[-1], word) if its else word
-        return Cell("", dict.fromkeys(filled if its else (), word), slots, columns, frame=frame)
+        word = "gradients" if here and here[-1].startswith(("d", "g(d")) else "activations"
+        word = _UNFINISHED.get(here[-1], word) if here else word
+        return Cell("", dict.fromkeys(filled if here else (), word), slots, columns, frame=frame)
 
     def rows(self, step: int) -> Rows:
         made = self.made[step]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from course_lib.chapters.ch11_pipelines.builds import pipeline
+from course_lib.chapters.ch11_pipelines import builds
 from course_lib.checking import (
     Wrong,
     exercise,
@@ -266,4 +266,4 @@ def _hang(answer: Any) -> None:
         raise Wrong(f"held {result.in_flight(1):g} micro-batches on stage 1, expected {_ROOM}")
 
 
-BUILDS = (pipeline.PIPELINE,)
+BUILDS = (builds.PIPELINE,)

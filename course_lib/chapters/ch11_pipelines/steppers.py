@@ -53,7 +53,7 @@ class _Schedule(Story):
         self.visits = self.line.schedule.visits
         self.levels = [self.trace.levels(stage) for stage in self.stages]
         tasks = self.trace.lanes("stage {0.who}".format)
-        shortest = min(event.until - event.at for its in tasks.values() for event in its)
+        shortest = min(event.until - event.at for row in tasks.values() for event in row)
         numbered = shortest >= _NARROW * self.end
         self.passes = {
             row: [_shade(event, numbered) for event in tasks[row]]
@@ -96,7 +96,7 @@ class _Schedule(Story):
             )
             count, most = self.counts(stage, now)
             grid[row(stage)] = {
-                **{name: Cell(_letters(stage, its), slots=0) for name, its in wires.items()},
+                **{name: Cell(_letters(stage, sent), slots=0) for name, sent in wires.items()},
                 _RUNS: self._runs(stage, now),
                 "": _NOTHING,
                 _HOLDS: slots,
@@ -105,8 +105,8 @@ class _Schedule(Story):
             }
         arrows = [
             ((row(e.who), name), (row(e.to), name))
-            for name, its in wires.items()
-            for e in its
+            for name, sent in wires.items()
+            for e in sent
             if not _far(e)
         ]
         batches = counted(self.micro_batches, "micro-batch")
@@ -115,15 +115,15 @@ class _Schedule(Story):
         return page(title, lanes, cells, key=())
 
     def _runs(self, stage: int, now: float) -> Cell:
-        its = [_shade(e) for e in self.trace.running(now) if e.who == stage]
-        if not its:
+        passes = [_shade(e) for e in self.trace.running(now) if e.who == stage]
+        if not passes:
             return Cell("waits" if now < self.end else "done", {0: "idle"}, wide=2)
-        filled = {place: event.what for place, event in enumerate(its)}
-        names = [event.what.removeprefix("later ") for event in its]
-        if len(its) == 1:
-            return Cell(f"{names[0]} {its[0].label}", filled, wide=2)
-        letters = [f"{name[0].upper()} {e.label}" for name, e in zip(names, its, strict=True)]
-        return Cell("", filled, len(its), texts=dict(enumerate(letters)), wide=2)
+        filled = {place: event.what for place, event in enumerate(passes)}
+        names = [event.what.removeprefix("later ") for event in passes]
+        if len(passes) == 1:
+            return Cell(f"{names[0]} {passes[0].label}", filled, wide=2)
+        letters = [f"{name[0].upper()} {e.label}" for name, e in zip(names, passes, strict=True)]
+        return Cell("", filled, len(passes), texts=dict(enumerate(letters)), wide=2)
 
     def rows(self, step: int) -> Rows:
         now = self.times[step]
@@ -157,9 +157,9 @@ class _Schedule(Story):
 
 def _letters(stage: int, sent: list[Event]) -> str:
     """What a stage sends; an arrow goes to a neighbour, words say who else gets it."""
-    its = [event for event in sent if event.who == stage]
-    far = {f"to {event.to}" for event in its if _far(event)}
-    return " ".join([", ".join(event.label for event in its), *far])
+    own = [event for event in sent if event.who == stage]
+    far = {f"to {event.to}" for event in own if _far(event)}
+    return " ".join([", ".join(event.label for event in own), *far])
 
 
 def _far(event: Event) -> bool:

@@ -10,7 +10,7 @@ from course_lib.panels.controls import choice, listed, powers_of_two, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
-from course_lib.theory.stories import messages as told
+from course_lib.theory.stories import messages
 from course_lib.trace import COPY, Event, Trace
 
 _MANY, _EXPERTS, _TOP_K = 64, 8, 2
@@ -43,17 +43,17 @@ class _ExpertExchange(Story):
     """Above: choices, from ranks (rows) to experts (columns). Below: experts' queues."""
 
     def __init__(self, ranks: int, skew: float, capacity_factor: float) -> None:
-        self.table = told.skewed_exchange(
+        self.table = messages.skewed_exchange(
             _MANY, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
         )
-        self.ranks, self.trace = ranks, told.expert_steps(self.table)
+        self.ranks, self.trace = ranks, messages.expert_steps(self.table)
         self.computing, own = 2 + ranks, self.table.experts_of_a_rank
         there, back = ([(way, turn) for turn in range(ranks)] for way in ("dispatch", "combine"))
         # What happens in each step, and the turn of an all-to-all.
         self.stages = [("chosen", 0), ("accepted", 0), *there, ("compute", 0), *back, ("summed", 0)]
         self.owner = [expert // own for expert in range(_EXPERTS)]
         self.starts = {
-            event.part: event.at for event in self.trace if event.what in (COPY, told.STAY)
+            event.part: event.at for event in self.trace if event.what in (COPY, messages.STAY)
         }  # of rows and results, by what they are: when they set out
 
     def picture(self, step: int) -> Drawing:
@@ -76,11 +76,11 @@ class _ExpertExchange(Story):
         }
         high = {row: 70.0, last: 12.0}
         got = ", ".join(map(str, self.table.received))
-        told_ = f"their experts get {got} rows, {self.table.dropped} choices are dropped"
+        queued = f"their experts get {got} rows, {self.table.dropped} choices are dropped"
         return page(
             self.title(step),
             Cells(grid, note=note, high=18, said=said),
-            Cells(queues, high=high, heads=False, below=True, said=told_),
+            Cells(queues, high=high, heads=False, below=True, said=queued),
             key=("activations", "messages", "work", "expected", "dropped"),
         )
 
@@ -199,7 +199,7 @@ class _RingAttention(Story):
 
     def __init__(self, ranks: int, zigzag: bool) -> None:
         self.ranks, self.zigzag = ranks, zigzag
-        self.trace = told.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
+        self.trace = messages.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
         self.work = [event for event in self.trace if event.what == "work"]
         self.owner = {event.part[0]: event.who for event in self.work}  # of a chunk
         self.side = _EACH * ranks // len(self.owner)  # tokens
@@ -251,8 +251,8 @@ class _RingAttention(Story):
         word = "messages" if moment and moment % 2 == 0 else "done"
         row = {
             f"rank {rank}": Cell(f"of {owner}", {0: word})
-            for rank, its in self.trace.held(moment).items()
-            for _, owner in its
+            for rank, held in self.trace.held(moment).items()
+            for _, owner in held
         }
         name = "has keys and values"
         hops = [
@@ -278,7 +278,7 @@ class _RingAttention(Story):
         return Lanes(rows, over=over, high=14, told=lambda n: f"{n * self.block:,.0f} scores")
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
-        each = [sum(its) for its in zip(*map(self.works, range(self.ranks)), strict=True)]
+        each = [sum(blocks) for blocks in zip(*map(self.works, range(self.ranks)), strict=True)]
         lasting = sum(self.lasting)
         busy = sum(each) / self.ranks / lasting
         return (

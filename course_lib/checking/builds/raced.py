@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.checking.builds.compare import later, nn, torch
+from course_lib.checking.builds.lazily import later, nn, torch
 
 
 def both_passes(model: Any, *inputs: Any) -> None:

@@ -44,6 +44,11 @@ def test_without_zero_one_gpu_is_as_good_as_many():
     assert fewest_ranks(10, 0, 159, MIXED) is None
 
 
+def test_room_for_one_parameter_is_enough_where_all_is_cut():
+    assert fewest_ranks(10, 3, 16, MIXED) == 10
+    assert fewest_ranks(10, 3, 15, MIXED) is None
+
+
 @every("ranks", [1, 3, 8, 64])
 @every("stage", STAGES)
 @every("room", [0, 15, 100, 12_345])

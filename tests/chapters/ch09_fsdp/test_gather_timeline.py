@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import accumulate
 
-import pytest
 import torch
 from every import every
 from probes import DENSE, Probe
@@ -61,7 +60,7 @@ def test_peaks_are_those_of_the_formula(name, recipe, reshard, prefetch):
     assert found.peak_gradients_bytes == zero_2["gathered_gradients_bytes"]
 
 
-class Told(FSDP):
+class Marking(FSDP):
     """FSDP that marks in a log of the memory when gradients are whole, and when they leave."""
 
     log, marks = [], []
@@ -76,17 +75,29 @@ class Told(FSDP):
         self.marks.append(len(self.log))
 
 
+# While layers go backward the head's gradients are there, and not the embedding's: those come last.
+RUN = [
+    TransformerShape(4, 32, 4, 128, vocab, 16, tied_embeddings=tied)
+    for vocab in (128, 2048)
+    for tied in (True, False)
+]
+
+
+def gradients_of_runs():
+    launch.init()
+    return [gradients_of_a_run(shape) for shape in RUN]
+
+
 def gradients_of_a_run(shape):
     """Bytes of whole gradients at the marks of a backward pass, and the most of them.
 
     No other tensor of this pass is as large as a parameter or as a unit: six tokens, even units.
     """
-    launch.init()
     model = GPT(shape.layers, shape.hidden, shape.heads, shape.vocab, shape.context)
     if not shape.tied_embeddings:
         model.head.weight = nn.Parameter(model.head.weight.detach().clone())
     sizes = {parameter.nbytes for parameter in model.parameters()}
-    fsdp = Told(model, model.blocks)
+    fsdp = Marking(model, model.blocks)
     sizes |= {unit.whole.nbytes for unit in fsdp.units}
     loss = model(torch.arange(6)[None]).sum()
     whole = [unit.whole for unit in fsdp.units]  # the weights, which are followed first
@@ -101,28 +112,19 @@ def gradients_of_a_run(shape):
     return [alive[mark] for mark in fsdp.marks], max(alive)
 
 
-@pytest.mark.parametrize("vocab", [128, 2048])
-@pytest.mark.parametrize("tied", [True, False])
-def test_whole_gradients_are_those_of_a_run_on_two_ranks(tied, vocab):
-    """While layers go backward the head's are there, and not the embedding's: those come last."""
-    shape = TransformerShape(4, 32, 4, 128, vocab, 16, tied_embeddings=tied)
-    marks, most = launch.run(gradients_of_a_run, shape, ranks=2)[0]
-    found = gather_timeline(shape, RECIPES["fp32-16"], 2)
-    assert most == found.peak_gradients_bytes
-    table, norm = 4 * vocab * 32, 4 * 2 * 32
-
-    def held(what, part):
-        """Bytes of whole gradients when that has happened."""
-        when = next(e.at for e in found.trace if (e.what, e.part) == (what, part))
-        return [size for at, size in found.levels((GRADIENTS,)) if at <= when][-1]
-
-    assert marks[0] == 0 and marks[1] == held("backward", 0) == table + norm
-    layers = [table + norm]
-    for layer in (4, 3, 2, 1):
-        layers += [held("backward", layer), held("reduce-scatter", layer)]
-        layers.append(held("free", (GRADIENTS, layer)))
-    layers.pop()
-    assert marks[1:-2] == layers
+def test_whole_gradients_are_those_of_a_run_on_two_ranks():
+    for shape, (marks, most) in zip(RUN, launch.run(gradients_of_runs, ranks=2)[0], strict=True):
+        found = gather_timeline(shape, RECIPES["fp32-16"], 2)
+        assert most == found.peak_gradients_bytes, shape
+        levels, head = found.levels((GRADIENTS,)), 4 * (shape.vocab + 2) * shape.hidden
+        moments = [("backward", 0)]
+        for layer in (4, 3, 2, 1):
+            passed = ("backward", layer), ("reduce-scatter", layer), ("free", (GRADIENTS, layer))
+            moments += passed
+        first = {(event.what, event.part): event.at for event in reversed(found.trace)}
+        held = [[size for at, size in levels if at <= first[one]][-1] for one in moments]
+        assert marks[0] == 0 and held[0] == head, shape
+        assert marks[1:-2] == held[:-1], shape
 
 
 def test_yafsdp_holds_the_same_all_the_time():

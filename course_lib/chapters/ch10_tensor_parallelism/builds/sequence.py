@@ -12,21 +12,13 @@ from course_lib.chapters.ch10_tensor_parallelism.builds.tensor import (
     given_block,
 )
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    later,
-    torch,
-    unchanged,
-)
+from course_lib.checking.builds.compare import Place, compare
+from course_lib.checking.builds.lazily import dist, later, torch
 from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends, others_parts, unchanged
 from course_lib.checking.races import Race
 
+_models = later("course_lib.checking.builds.on_rank.small_models")
 _passes = later("course_lib.checking.builds.on_rank.watched")
 _wire = later("course_lib.measure.wire")
 _tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
@@ -36,7 +28,7 @@ _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
 def _whole(rank: int) -> Any:
     """What a rank has of all tokens."""
-    return torch.randn(*_SHAPE, generator=torch.Generator().manual_seed(rank))
+    return _models.random(rank, *_SHAPE)
 
 
 def _share(whole: Any, rank: int, ranks: int) -> Any:
@@ -61,7 +53,7 @@ def _expect_passes(found: Any, place: Place) -> Rows:
     yield _scattered(scatters[0], place, f"{case.name}, {scatters[1]}: the share")
     yield from unchanged(kept, case.name)
     size = case.of(_whole(0)).nbytes
-    calls = {"all-gather": (1, size), "reduce-scatter": (1, size)} if ranks > 1 else {}
+    calls = dict.fromkeys(("all-gather", "reduce-scatter"), (1, size))
     why = f"{case.name} needs one call in each pass, of all tokens"
     forward.calls.extend(backward.calls)
     yield Sends(forward, calls, why, among=ranks)
@@ -82,8 +74,7 @@ def _scattered(found: Any, place: Place, what: str) -> Must:
     wholes = [case.of(_whole(each)) for each in place.line]
     total, own = sum(wholes), wholes[rank]
     others = {"this rank's own part, to which nothing was added": _share(own, rank, ranks)}
-    for other in set(range(ranks)) - {rank}:
-        others[f"the sum for the tokens of rank {other}"] = _share(total, other, ranks)
+    others |= others_parts(total.chunk(ranks, 1), rank, "the sum for the tokens")
     along_batch = total.flatten().chunk(ranks)[rank].view(_BATCH, -1, _HIDDEN)
     others["a part of the batch, not of the sequence"] = along_batch
     mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}

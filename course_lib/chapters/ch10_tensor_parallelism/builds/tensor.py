@@ -8,25 +8,15 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    later,
-    nn,
-    torch,
-    unchanged,
-)
+from course_lib.checking.builds.compare import Case, Place, compare
+from course_lib.checking.builds.lazily import dist, later, nn, torch
 from course_lib.checking.builds.raced import both_passes, device_mesh
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends, others_parts, unchanged
 from course_lib.checking.races import Race
 from course_lib.theory.network.collectives import activation_bytes
 
 _watched = later("course_lib.checking.builds.on_rank.watched")
+_models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
 
@@ -39,10 +29,6 @@ def pair_of(parts: SimpleNamespace) -> Any:
     """The learner's four, as the course's own layers take them."""
     layers = parts.ColumnParallelLinear, parts.RowParallelLinear
     return _tensor.Pair(parts.Copy, parts.Sum, *layers)
-
-
-def _random(*shape: int, seed: int = 0) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # Step 1
@@ -71,7 +57,7 @@ def ends(*names: str) -> list[End]:
 
 def _given(case: End, rank: int) -> Any:
     """Argument and gradient on a rank: f's argument is the same on all, and g's gradient."""
-    both = [case.of(_random(3, 5, seed=seed)) for seed in (0, 1 + rank)]
+    both = [case.of(_models.random(seed, 3, 5)) for seed in (0, 1 + rank)]
     return both if case.name == "f" else both[::-1]
 
 
@@ -110,7 +96,7 @@ def _expect_end(found: Any, place: Place) -> Rows:
     yield Must(f"the gradient that {case.name} returns", gradient, **back, **close)
     why = "each of f and g sums in one of its passes, by one all-reduce"
     for which, log, sums in (("forward", forward, not f), ("backward", backward, f)):
-        right = {"all-reduce": (1, own.nbytes)} if sums and ranks > 1 else {}
+        right = {"all-reduce": (1, own.nbytes)} if sums else {}
         yield Sends(log, right, why, among=ranks, what=f", {case.name}, {which}")
     yield from unchanged(kept, case.name)
 
@@ -133,8 +119,8 @@ class _Layer(Case):
     def given(self) -> Any:
         """The whole layer, its input, and the gradient of its result."""
         torch.manual_seed(0)
-        x, upstream = _random(4, _INPUTS), _random(4, self.outputs, seed=1)
-        return nn.Linear(_INPUTS, self.outputs), x, upstream
+        whole = nn.Linear(_INPUTS, self.outputs)
+        return whole, _models.random(0, 4, _INPUTS), _models.random(1, 4, self.outputs)
 
     def share(self, whole: Any, dim: int, rank: int) -> Any:
         return torch.cat([one.chunk(_CUT, dim)[rank] for one in whole.chunk(self.parts, dim)], dim)
@@ -151,10 +137,9 @@ class _Layer(Case):
         """What a rank might have by mistake."""
         weight, x, upstream = self.own(rank)
         if dim is not None:
-            every = {f"the share of rank {n}": self.share(whole, dim, n) for n in range(_CUT)}
-            del every[f"the share of rank {rank}"]
+            shares = [self.share(whole, dim, n) for n in range(_CUT)]
             piece = {"the share of all parts cut in one piece": whole.chunk(_CUT, dim)[rank]}
-            return every | piece if self.parts > 1 else every
+            return others_parts(shares, rank, "the share") | (piece if self.parts > 1 else {})
         if (self.kind, what) == ("row", "the result"):
             bias = self.given()[0].bias.detach()
             return {
@@ -216,10 +201,10 @@ def _tried(layer: Any, x: Any, upstream: Any) -> dict[str, Any]:
     return found | gradients
 
 
-def _cut_as_told(found: dict[str, Any], place: Place) -> Rows:
+def _expect_cut(found: dict[str, Any], place: Place) -> Rows:
     case: _Layer = place.case
-    told = {1: "", 2: " of two parts", 3: " of q, k and v"}[case.parts]
-    where = f", {case.outputs} outputs{told}: "
+    parts = {1: "", 2: " of two parts", 3: " of q, k and v"}[case.parts]
+    where = f", {case.outputs} outputs{parts}: "
     for what, whole in _tried(*case.given()).items():
         tensor: Any = found.get(what)
         dim = _DIMENSIONS[case.kind].get(what)
@@ -247,7 +232,7 @@ def given_block() -> Any:
     """A transformer's layer, its input and the gradient of its result."""
     torch.manual_seed(0)
     block, shape = _gpt.Block(_HIDDEN, _HEADS), (_BATCH, _TOKENS, _HIDDEN)
-    return block, _random(*shape).requires_grad_(), _random(*shape, seed=1)
+    return block, _models.random(0, *shape).requires_grad_(), _models.random(1, *shape)
 
 
 def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
@@ -322,14 +307,14 @@ TENSOR = build(
             "the cut by columns",
             ("ColumnParallelLinear.__init__", "ColumnParallelLinear.forward"),
             _cut_layer,
-            _cut_as_told,
+            _expect_cut,
             [_Layer("column", blocks) for blocks in (1, 3, 2)],
         ),
         compare(
             "the cut by rows",
             ("RowParallelLinear.__init__", "RowParallelLinear.forward"),
             _cut_layer,
-            _cut_as_told,
+            _expect_cut,
             [_Layer("row")],
         ),
         compare("attention and MLP", (), _cut_block, _whole_layer, [Case(ranks=3, in_group=True)]),

@@ -3,28 +3,17 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    later,
-    nn,
-    torch,
-    unchanged,
-)
+from course_lib.checking.builds.compare import Case, Place, compare
+from course_lib.checking.builds.lazily import dist, later, nn, torch
 from course_lib.checking.builds.raced import both_passes, device_mesh
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends, unchanged
 from course_lib.checking.races import Race
 
+_watched = later("course_lib.checking.builds.on_rank.watched")
 _tensor, _wire = later("course_lib.scratch.tensor"), later("course_lib.measure.wire")
 
 _NAME = "vocab_parallel_cross_entropy"
@@ -73,30 +62,29 @@ def _pieces(whole: "torch.Tensor", ranks: int, filler: float) -> "tuple[torch.Te
     return nn.functional.pad(whole, (0, missing), value=filler).chunk(ranks, -1)
 
 
-def _run(parts: SimpleNamespace, case: _Cut, group: Any, backward: bool = False) -> Any:
+def _run(parts: SimpleNamespace, case: _Cut, group: Any) -> Any:
     region = _tensor.SequenceParallel(group) if group else _tensor.TensorParallel()
     logits, labels = case.given()
     own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
-    given = own.clone(), labels.clone()
+    same = _watched.kept({"the logits": own, "the labels": labels})
     own.requires_grad_()
     with _wire.log_wire() as log:
         losses = getattr(parts, _NAME)(own, labels, region)
-        if backward and getattr(losses, "requires_grad", False):
+        if case.backward and getattr(losses, "requires_grad", False):
             (losses * _weights()).sum().backward()
     losses = losses.detach() if isinstance(losses, torch.Tensor) else losses
-    same = map(torch.equal, (own, labels), given)
-    return losses, own.grad, log, dict(zip(("the logits", "the labels"), same, strict=True))
+    return losses, own.grad, log, same()
 
 
-def _rows(found: Any, at: Place, backward: bool = False) -> Rows:
+def _rows(found: Any, at: Place) -> Rows:
     losses, gradient, log, kept = found
     right, whole = at.case.one_process()
-    if backward:
-        most = {"all-reduce": (3, 3 * right.nbytes)} if at.ranks > 1 else {}
+    if at.case.backward:
+        most = {"all-reduce": (3, 3 * right.nbytes)}
         why = "at most a maximum and two sums, each of one number a token, and none on the way back"
         yield Sends(log, most, why, at_most=True, among=at.ranks)
     yield Must("the loss of each token", losses, right, _mistakes(at.case, at.ranks, at.rank))
-    if backward:
+    if at.case.backward:
         lost = "nothing leads back to the scores: does autograd know each sum?"
         yield Never(gradient is None, lost)
         own = _pieces(whole, at.ranks, 0.0)[at.rank]
@@ -136,15 +124,13 @@ def _mistakes(case: _Cut, ranks: int, rank: int) -> "dict[str, torch.Tensor]":
     }
 
 
-def _step(title: str, *cases: _Cut, backward: bool = False) -> Any:
-    """With both passes, and the messages of both, or one."""
-    run, rows = partial(_run, backward=backward), partial(_rows, backward=backward)
-    return compare(title, (_NAME,), run, rows, cases)
-
-
 # Scores that overflow, padding on one rank, and a rank that has nothing else.
 _HARD = (_Cut(7, 200.0, ranks=3), _Cut(4, 200.0, ranks=3))
-_BOTH = _Cut(7, ranks=3), _HARD[1], *(_Cut(vocab, ranks=3, in_group=True) for vocab in (7, 2))
+_BOTH = (
+    _Cut(7, ranks=3, backward=True),
+    _Cut(4, 200.0, ranks=3, backward=True),
+    *(_Cut(vocab, ranks=3, in_group=True, backward=True) for vocab in (7, 2)),
+)
 
 
 def _vocabulary(parts: SimpleNamespace) -> Callable[[], object]:
@@ -168,9 +154,9 @@ def _loss_parallel() -> Callable[[], object]:
 VOCABULARY = build(
     "vocabulary",
     steps=(
-        _step("the losses", _Cut(6)),
-        _step("large scores and padding", *_HARD),
-        _step("the gradients", *_BOTH, backward=True),
+        compare("the losses", (_NAME,), _run, _rows, (_Cut(6),)),
+        compare("large scores and padding", (_NAME,), _run, _rows, _HARD),
+        compare("the gradients", (_NAME,), _run, _rows, _BOTH),
     ),
     race=Race(
         "the loss of 256 tokens, 4096 words a rank, both passes", _vocabulary, _loss_parallel

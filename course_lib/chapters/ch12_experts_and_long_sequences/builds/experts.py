@@ -6,24 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    in_turn,
-    later,
-    torch,
-    unchanged,
-)
+from course_lib.checking.builds.compare import Case, Place, compare, in_turn
+from course_lib.checking.builds.lazily import dist, later, torch
 from course_lib.checking.builds.raced import both_passes
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends, unchanged
 from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
 
+_watched = later("course_lib.checking.builds.on_rank.watched")
 _wire, _experts = later("course_lib.measure.wire"), later("course_lib.scratch.experts")
 
 _HIDDEN = 3
@@ -118,15 +108,10 @@ _ALONE = _Tokens((((1, 0), (0, 1), (1, 0)),), top_k=2)  # in a group of one rank
 
 
 @dataclass(frozen=True)
-class _Way(Case):
-    """There, or there and back with gradients."""
+class _Exchange(Case):
+    """What is exchanged, among all ranks and in a smaller group: there, or there and back."""
 
-    backward: bool = False
     ranks: int = field(default=3, kw_only=True)
-
-
-class _Exchange(_Way):
-    """What is exchanged, among all ranks and in a smaller group."""
 
     @property
     def dtype(self) -> str:
@@ -145,7 +130,7 @@ class _Exchange(_Way):
 
 
 def _exchanges(backward: bool = False) -> list[_Exchange]:
-    return [_Exchange(backward), _Exchange(backward, in_group=True)]
+    return [_Exchange(in_group=in_group, backward=backward) for in_group in (False, True)]
 
 
 def _exchanged(parts: SimpleNamespace, case: _Exchange, group: Any) -> Iterator[Any]:
@@ -176,22 +161,19 @@ def _expect_exchanged(found: Any, place: Place) -> Rows:
         missing = "the gradient of the rows is None: it has not come back"
         yield Never(gradient is None, missing)
         yield Must("the gradient of the rows", gradient, 3 * rows)
-    yield Sends(
-        wire,
-        {"all-to-all": (1, rows.nbytes)} if ranks > 1 else {},
-        "one all-to-all of its rows",
-        among=ranks,
-    )
+    sent = {"all-to-all": (1, rows.nbytes)}
+    yield Sends(wire, sent, "one all-to-all of its rows", among=ranks)
 
 
 # Counts, and the way there
 
 
 @dataclass(frozen=True)
-class _Batch(_Way):
-    """Tokens on three ranks, or on those of the smaller groups."""
+class _Batch(Case):
+    """Tokens on three ranks, or on those of the smaller groups: there, or there and back."""
 
     tokens: _Tokens | None = None
+    ranks: int = field(default=3, kw_only=True)
 
     def of(self, ranks: int) -> _Tokens:
         return self.tokens or {2: _TWO, 1: _ALONE}[ranks]
@@ -202,7 +184,8 @@ class _Batch(_Way):
 
 def _batches(*tokens: _Tokens, backward: bool = False) -> list[_Batch]:
     """These, and those of the smaller groups."""
-    return [*(_Batch(backward, each) for each in tokens), _Batch(backward, in_group=True)]
+    every = [_Batch(each, backward=backward) for each in tokens]
+    return [*every, _Batch(in_group=True, backward=backward)]
 
 
 def _begun(parts: SimpleNamespace, case: _Batch, group: Any) -> tuple[Any, _Tokens, int]:
@@ -225,15 +208,12 @@ def _sent_out(parts: SimpleNamespace, case: _Batch, group: Any) -> Any:
 def _expect_sent_out(found: Any, place: Place) -> Rows:
     (counts, log, rows, many), rank, tokens = found, place.rank, place.case.of(place.ranks)
     what, right = "the table of counts", tokens.counts()
-    yield Must(
-        what, counts, right, {"its own counts, for every rank": right[rank].expand_as(right)}
-    )
+    own = {"its own counts, for every rank": right[rank].expand_as(right)}
+    yield Must(what, counts, right, own)
     whole = f"{what} is of {counts.dtype}, and sizes are whole numbers"
     yield Never(counts.is_floating_point(), whole)
-    sent, why = (
-        {"all-gather": (1, 8 * right.numel())},
-        "a rank tells all others its own counts, once",
-    )
+    sent = {"all-gather": (1, 8 * right.numel())}
+    why = "a rank tells all others its own counts, once"
     yield Sends(log, sent, why, at_most=True, among=place.ranks)
     others = {f"what rank {n} is to get": _arriving(tokens, n) for n in tokens.every if n != rank}
     others["cut from rows that are not sorted by expert"] = _arriving(tokens, rank, False)
@@ -264,18 +244,18 @@ def _there_and_back(parts: SimpleNamespace, case: _Batch, group: Any) -> Iterato
     kept, chosen, own = batch.kept(), batch.of(rank), slice(batch.each * rank, None)
     tokens, weights = batch.tokens(rank), batch.weights(rank)
     scales = batch.scales()[own][: batch.each].clone()
-    named = {"tokens": tokens, "chosen": chosen, "kept": kept, "weights": weights}
-    before = {name: tensor.clone() for name, tensor in named.items()}
+    given = {"tokens": tokens, "chosen": chosen, "kept": kept, "weights": weights}
+    as_given = _watched.kept(given)
+    counts = kept[:, own][:, : batch.each].flatten().clone()
     leaves = tokens, weights, scales
     for leaf in leaves:
         leaf.requires_grad_(case.backward)
     with _wire.log_wire() as wire:
         rows = ours.dispatch(tokens, chosen, kept)
-        counts = before["kept"][:, own][:, : batch.each].flatten()
         results = rows * scales.repeat(batch.ranks).repeat_interleave(counts)[:, None]
-        named["results"], before["results"] = results, results.detach().clone()
+        results_as_given = _watched.kept({"results": results})
         out = ours.combine(results, weights)
-    same = {name: bool((tensor == before[name]).all()) for name, tensor in named.items()}
+    same = as_given() | results_as_given()
     yield
     with _wire.log_wire() as back:
         if case.backward:
@@ -329,7 +309,7 @@ def _expect_back(found: Any, place: Place) -> Rows:
         yield from _expect_gradients(gradients, batch, rank)
     passes, row_bytes = 1 + case.backward, batch.tokens(rank).element_size() * _HIDDEN
     size = routed_bytes(batch.kept().tolist(), rank, row_bytes, passes)
-    sent = {"all-to-all": (2 * passes, size)} if batch.ranks > 1 else {}
+    sent = {"all-to-all": (2 * passes, size)}
     why = "rows go there and back once" + ", and so do their gradients" * case.backward
     yield Sends(wire, sent, why, among=batch.ranks)
     yield from unchanged(kept, "Dispatcher")

@@ -9,27 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    compare_here,
-    dist,
-    later,
-    nn,
-    torch,
-    unchanged,
-)
+from course_lib.checking.builds.compare import Case, Place, compare, compare_here
+from course_lib.checking.builds.lazily import dist, later, nn, torch
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends, unchanged
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
 from course_lib.theory.stories.messages import ring_attention_steps
 from course_lib.trace import Trace
 
+_models = later("course_lib.checking.builds.on_rank.small_models")
 _hops, _wire = later("course_lib.checking.builds.on_rank.watched"), later("course_lib.measure.wire")
 _scratch_wire = later("course_lib.scratch.wire")
 
@@ -39,8 +28,7 @@ _TOKEN_BYTES = 4 * 2 * _BATCH * _HEADS * _WIDTH  # its key and its value
 
 def _whole() -> Any:
     """Queries, keys and values of a sequence: (3, batch, heads, tokens, width)."""
-    numbers = torch.Generator().manual_seed(0)
-    return torch.randn(3, _BATCH, _HEADS, _SEQUENCE, _WIDTH, generator=numbers)
+    return _models.random(0, 3, _BATCH, _HEADS, _SEQUENCE, _WIDTH)
 
 
 def _attention(q: Any, k: Any, v: Any, seen: Any, scale: float | None = None) -> Any:
@@ -67,8 +55,8 @@ def _blocks(parts: SimpleNamespace) -> Rows:
         ("scores of some 1,000", 1000, True),
         ("scores of some 1,000, earlier keys", 1000, False),
     ):
-        its = slice(7, None) if same else slice(4)
-        block = size * q[:, :, 7:], k[:, :, its], v[:, :, its]
+        keys = slice(7, None) if same else slice(4)
+        block = size * q[:, :, 7:], k[:, :, keys], v[:, :, keys]
         out, lse = _pair(parts.block_forward(*block, same), "block_forward")
         every = torch.ones(5, block[1].shape[2], dtype=torch.bool)
         seen = every.tril() if same else every
@@ -158,11 +146,10 @@ def _round_the_ring(parts: SimpleNamespace, case: _Ring, group: Any) -> Any:
     ring = _hops.WatchedRing(group or dist.group.WORLD, case.zigzag)
     q, k, v = (x[:, :, ring.places(_SEQUENCE)].contiguous() for x in _whole())
     q, kv = q.transpose(1, 2).contiguous().transpose(1, 2), torch.stack([k, v])
-    before = q.clone(), kv.clone()
+    same = _hops.kept({"q": q, "kv": kv})
     with _wire.log_wire() as wire, ring.watch():
         found = parts.ring_forward(q, kv, ring)
-    kept = {"q": bool((q == before[0]).all()), "kv": bool((kv == before[1]).all())}
-    return found, kept, ring.idle, ring.late, wire
+    return found, same(), ring.idle, ring.late, wire
 
 
 def _expect_ring(found: Any, place: Place) -> Rows:

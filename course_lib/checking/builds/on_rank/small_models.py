@@ -1,5 +1,7 @@
 """Small models on which builds are checked: sizes that do not divide, weights used twice."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ class Branches(nn.Module):
 
 
 class Sometimes(nn.Module):
-    """A layer of 55 numbers, of which the second half is used only where it is told to."""
+    """A layer of 55 numbers, of which the second half is used only if `both` is true."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,5 +79,15 @@ def gradients(model: nn.Module) -> dict[str, Tensor | None]:
 
 def rows(rank: int, number: int) -> Tensor:
     """The inputs of a rank in one backward pass; ranks have different numbers of rows."""
-    generator = torch.Generator().manual_seed(100 * number + rank)
-    return torch.randn(2 + rank, WIDTH, generator=generator)
+    return random(100 * number + rank, 2 + rank, WIDTH)
+
+
+def random(seed: int, *shape: int) -> Tensor:
+    """Random numbers that every rank can make."""
+    return several_random(seed, (shape,))[0]
+
+
+def several_random(seed: int, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """A tensor of each shape."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]

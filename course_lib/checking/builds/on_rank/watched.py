@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +163,13 @@ class WatchedRing(SequenceRing):
         return passing
 
 
-# --- An autograd function, forward and backward -------------------------------------------------
+# --- What the learner's work gets, and an autograd function, forward and backward ---------------
+
+
+def kept(given: Mapping[str, Tensor]) -> Callable[[], dict[str, bool]]:
+    """A function that says later, for `unchanged`, which of these tensors are what they are now."""
+    before = {name: tensor.detach().clone() for name, tensor in given.items()}
+    return lambda: {name: torch.equal(tensor, before[name]) for name, tensor in given.items()}
 
 
 def both_passes(
@@ -174,7 +180,7 @@ def both_passes(
     Yields result, gradient of `x`, what was sent in each pass, and what of its arguments is as it
     was, for `unchanged`.
     """
-    before = x.clone(), upstream.clone()
+    same = kept({"its argument": x, "the gradient that it is given": upstream})
     x.requires_grad_()
     with log_wire() as forward:
         result = function.apply(x, group)
@@ -184,9 +190,7 @@ def both_passes(
         if result.shape == upstream.shape:
             result.backward(upstream)
     meet(f"has done {whose} backward pass")
-    same = map(torch.equal, (x, upstream), before)
-    kept = dict(zip(("its argument", "the gradient that it is given"), same, strict=True))
-    yield result.detach(), x.grad, forward, backward, kept
+    yield result.detach(), x.grad, forward, backward, same()
 
 
 # --- The tensors that an object keeps alive -----------------------------------------------------

@@ -8,19 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 from course_lib.checking.build import build
-from course_lib.checking.builds.compare import (
-    Case,
-    Must,
-    Never,
-    Place,
-    Rows,
-    Sends,
-    compare,
-    dist,
-    later,
-    nn,
-    torch,
-)
+from course_lib.checking.builds.compare import Case, Place, compare
+from course_lib.checking.builds.lazily import dist, later, nn, torch
+from course_lib.checking.builds.rows import Must, Never, Rows, Sends
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -148,7 +138,7 @@ def _all_arrives() -> Iterator[None]:
 
 
 class _Watched:
-    """Stands before `compute`: writes down the passes, and refuses what would end in a hang."""
+    """Is called for `compute`: writes down the passes, and refuses what would end in a hang."""
 
     def __init__(self, compute: Any, plan: Schedule, rank: int) -> None:
         self.compute, self.order = compute, plan.orders[rank]

@@ -1,1 +1,0 @@
-"""What this chapter lets you build."""
