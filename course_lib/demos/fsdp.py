@@ -18,17 +18,14 @@ from torch.distributed.tensor import DTensor
 
 from course_lib import launch, mine
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Comparison
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
-from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
+from course_lib.demos.shared.prediction import calls, fsdp, without_memory
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.sharding import fsdp, without_memory
 from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import gradients_of
 from course_lib.measure.peak import tensor_bytes
-from course_lib.scratch.deferred_init import defer
 from course_lib.scratch.flat_parameter import clip_shards
-from course_lib.scratch.fsdp import Hooked
+from course_lib.scratch.fsdp import Hooked, defer
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.yafsdp import YaFSDP
 from course_lib.trace import Trace
@@ -94,7 +91,7 @@ Kind = Callable[[Options, launch.Rank], Sharded]  # one of the classes below
 
 
 class MiniFSDP(Sharded):
-    """scratch/fsdp/mini.py; the learner's, where `parts` is "mine" and it is built."""
+    """scratch.fsdp; the learner's, where `parts` is "mine" and it is built."""
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         self.name = f"mini-FSDP{with_yours(options.parts, 'FSDPUnit', 'FSDP')}"
@@ -116,7 +113,7 @@ class MiniFSDP(Sharded):
 
 
 class Ya(Sharded):
-    """scratch/fsdp/yafsdp.py."""
+    """scratch.yafsdp."""
 
     name = "YaFSDP"
 

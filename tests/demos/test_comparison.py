@@ -7,12 +7,11 @@ import torch.distributed as dist
 from together import explained
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss
 from course_lib.trace import Trace
 
 TRAINING = Training(model="1x16x2", steps=4, batch=4, sequence=8)

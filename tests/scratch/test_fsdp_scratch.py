@@ -5,11 +5,9 @@ import torch
 from torch import nn
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss, own_rows
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss, own_rows
 from course_lib.measure.gradients import relative_difference
-from course_lib.scratch.deferred_init import defer
-from course_lib.scratch.fsdp import FSDP
+from course_lib.scratch.fsdp import FSDP, defer
 from course_lib.scratch.gpt import Block
 from course_lib.scratch.yafsdp import YaFSDP
 

@@ -17,12 +17,10 @@ from course_lib.scratch.tensor import (
     SequenceParallel,
     TensorParallel,
     cut_block,
+    cut_gpt,
     gather_and_multiply,
     multiply_and_scatter,
     sum_copied_gradients,
-)
-from course_lib.scratch.vocabulary import (
-    cut_gpt,
     vocab_parallel_cross_entropy,
     whole_gradients,
 )

@@ -8,8 +8,8 @@ from course_lib import launch
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.tensor import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD, axes
-from course_lib.scratch.vocabulary import whole_gradients
 from course_lib.theory.pipelines.schedules import schedule
 from tests.chapters.ch11_pipelines.wrong_pipeline import Closures
 

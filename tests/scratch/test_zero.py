@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from course_lib import launch
-from course_lib.demos.shared.batch import loss_share, mean_loss, own_rows
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, loss_share, mean_loss, own_rows
 from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.flat_parameter import FlatParameter
@@ -17,6 +16,7 @@ from course_lib.scratch.gpt import ledger
 from course_lib.scratch.zero import (
     Unit,
     Zero,
+    Zero3,
     clip,
     decay,
     flatten,
@@ -25,7 +25,6 @@ from course_lib.scratch.zero import (
     units_of,
     views,
 )
-from course_lib.scratch.zero3 import Zero3
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory.states import LocalParameters, model_states, sharding_buffers

@@ -17,11 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss, own_rows
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import device_name
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss, own_rows
 from course_lib.measure.times import Timeline, record, timeline
 from course_lib.scratch.ddp import DDP
 from course_lib.theory.inputs.units import MIB
