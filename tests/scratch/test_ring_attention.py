@@ -5,6 +5,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
+from together import sentence
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import launch
@@ -73,27 +74,23 @@ def blocks_held():
     return [1 + sum(block() is not None for block in came) for _ in ring.visits(torch.zeros(1))]
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(2, 2), (4, 3)])
-def test_a_rank_holds_its_own_block_the_visitor_and_the_next(ranks, most):
-    assert {max(held) for held in launch.run(blocks_held, ranks=ranks)} == {most}
-
-
-def ring_in_pairs():
-    """Two rings side by side: each has its own neighbours."""
+def other_rings():
+    """Blocks that are held at most; the visitors of two rings side by side; two refusals."""
+    most = max(blocks_held())
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     rank = launch.init().rank
-    ring = SequenceRing(groups[rank // 2])
-    return [int(tensor) for _, tensor in ring.visits(torch.tensor([rank]))]
+    pair = SequenceRing(groups[rank // 2])
+    visitors = [int(tensor) for _, tensor in pair.visits(torch.tensor([rank]))]
+    uneven = [sentence(run_ring, 25, zigzag) for zigzag in (False, True)]
+    return most, visitors, uneven
 
 
-def test_a_ring_stays_in_its_group():
-    assert launch.run(ring_in_pairs, ranks=4) == [[0, 1], [1, 0], [2, 3], [3, 2]]
-
-
-@pytest.mark.parametrize(("zigzag", "chunks"), [(False, 2), (True, 4)])
-def test_an_uneven_sequence_is_explained(zigzag, chunks):
-    with pytest.raises(launch.RankFailed, match=f"sequence 25 is not divisible into {chunks}"):
-        launch.run(run_ring, 25, zigzag, ranks=2)
+def test_a_ring_holds_three_blocks_stays_in_its_group_and_refuses_uneven_slices():
+    most, visitors, uneven = zip(*launch.run(other_rings, ranks=4), strict=True)
+    assert set(most) == {3}  # a rank's own block, the visitor, and the next one
+    assert visitors == ([0, 1], [1, 0], [2, 3], [3, 2])
+    for said, chunks in zip(uneven[0], (4, 8), strict=True):
+        assert f"sequence 25 is not divisible into {chunks}" in said
 
 
 def test_large_scores_do_not_overflow():
