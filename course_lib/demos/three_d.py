@@ -17,7 +17,7 @@ from course_lib.demos import collectives
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
-from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.ranks import joined
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Batch, Training
@@ -147,11 +147,8 @@ class Mixed(Trainee):
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The whole gradients, from the tp ranks of all stages."""
-        own: dict[str, Tensor] = {}
-        for part in self.ours.parts:
-            own |= {name: g.cpu() for name, g in whole_gradients(part, self.ours.region).items()}
-        every = from_all_ranks(own)
-        return {name: gradient for one in every for name, gradient in one.items()}
+        parts = (whole_gradients(part, self.ours.region) for part in self.ours.parts)
+        return joined({name: g.cpu() for part in parts for name, g in part.items()})
 
 
 def own_parts(parts: str) -> dict[str, Any]:

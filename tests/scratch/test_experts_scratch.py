@@ -4,9 +4,7 @@ from math import ceil
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from course_lib import launch
 from course_lib.scratch.experts import BiasedRouter, MoE, balance_loss
 
 HIDDEN, EXPERTS = 8, 4
@@ -72,34 +70,3 @@ def test_a_nudge_by_hand():
     router.nudge(torch.tensor([5, 1, 2, 0]), 0.5)
     router.nudge(torch.tensor([5, 1, 2, 0]), 0.25)
     assert router.bias.tolist() == [-0.75, 0.75, 0.0, 0.75]  # 2 is the mean
-
-
-def spread_and_compare(factor, top_k, sizes):
-    """This rank's part of the tokens through spread experts: output and gradients by name."""
-    rank = launch.init()
-    moe = build(top_k, factor)
-    moe.spread(dist.group.WORLD)
-    x = tokens(sum(sizes)).split(sizes)[rank.rank].requires_grad_()
-    out = moe(x[None])[0]
-    share = len(x) / sum(sizes)
-    (out.square().sum() + share * moe.balance).backward()
-    dist.all_reduce(moe.router.scores.weight.grad)
-    gradients = {name: p.grad for name, p in moe.named_parameters()}
-    return out.detach(), x.grad, gradients, moe.kept
-
-
-@pytest.mark.parametrize(("factor", "top_k", "sizes"), [(1.0, 1, [3, 12]), (0.7, 2, [9, 2, 7, 1])])
-def test_spread_over_ranks_it_is_the_same(factor, top_k, sizes):
-    results = launch.run(spread_and_compare, factor, top_k, sizes, ranks=len(sizes))
-    alone, x = build(top_k, factor), tokens(sum(sizes)).requires_grad_()
-    out = alone(x[None])[0]
-    (out.square().sum() + alone.balance).backward()
-    assert torch.allclose(torch.cat([one[0] for one in results]), out, atol=1e-6)
-    assert torch.allclose(torch.cat([one[1] for one in results]), x.grad, atol=1e-5)
-    gradients = {name: g for one in results for name, g in one[2].items()}
-    expected = {name: p.grad for name, p in alone.named_parameters()}
-    assert gradients.keys() == expected.keys()
-    for name, gradient in expected.items():
-        assert torch.allclose(gradients[name], gradient, atol=1e-5), name
-    assert all(torch.equal(one[3], results[0][3]) for one in results)  # all know all counts
-    assert torch.equal(results[0][3].sum(0), alone.kept.sum(0))

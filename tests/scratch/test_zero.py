@@ -1,7 +1,6 @@
 """ZeRO by hand, on real ranks: the paper's bytes, clipping, decay, what is whole and left out."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import pytest
@@ -21,11 +20,9 @@ from course_lib.scratch.zero import (
     Zero3,
     clip,
     decay,
-    flatten,
     global_norm,
     own_norm,
     units_of,
-    views,
 )
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES
@@ -72,15 +69,6 @@ def test_units_hold_every_parameter_once():
     model = TRAINING.build()
     assert [module for module, _ in units_of(model, model.blocks)] == [*model.blocks, model]
     assert sum(unit_sizes()) == sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.parametrize("ranks", [1, 3, 5])
-def test_a_vector_is_padded_and_read_back(ranks):
-    tensors = [torch.arange(6.0).view(2, 3), torch.ones(1), torch.full((3,), 2.0)]
-    flat = flatten(tensors, ranks)
-    assert len(flat) == ranks * math.ceil(10 / ranks)
-    assert not flat[10:].any()
-    assert all(torch.equal(tensor, view) for tensor, view in views(flat, tensors))
 
 
 def same_vectors():

@@ -15,6 +15,7 @@ from course_lib.demos.shared.result import render
 from course_lib.demos.shared.training import Run, Training
 from course_lib.validation import choice, flag, number, whole
 
+R = TypeVar("R", bound=Run)
 WHOSE = ("course", "mine")
 
 
@@ -34,9 +35,6 @@ def where_to_look(traceback: str, record: str | None, parts: str) -> str:
     if parts == "mine":
         return "your parts took part: does it run with `--parts course`?"
     return "see `course doctor`"
-
-
-R = TypeVar("R", bound=Run)
 
 
 def option(default: Any, about: str, *, among: Collection[str] = (), **limits: float) -> Any:

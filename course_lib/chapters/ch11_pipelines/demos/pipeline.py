@@ -28,7 +28,7 @@ from course_lib import launch, mine
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import predicted_stored, told, traffic
-from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.ranks import from_all_ranks, joined
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Batch, Training, gradients_of
@@ -69,8 +69,7 @@ class Staged(Trainee):
     def gradients(self) -> Mapping[str, Tensor]:
         """The gradients of all stages, by their names in GPT; the head's is the embedding's."""
         parts = (gradients_of(part) for part in self.parts)
-        own = {name: gradient.cpu() for part in parts for name, gradient in part.items()}
-        return {name: grad for stage in from_all_ranks(own) for name, grad in stage.items()}
+        return joined({name: gradient.cpu() for part in parts for name, gradient in part.items()})
 
 
 class Scratch(Staged):

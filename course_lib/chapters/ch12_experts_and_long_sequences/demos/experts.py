@@ -22,7 +22,7 @@ from course_lib.chapters.ch12_experts_and_long_sequences import functional
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
-from course_lib.demos.shared.ranks import from_all_ranks, world
+from course_lib.demos.shared.ranks import joined, world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import (
@@ -134,8 +134,7 @@ class ByHand(Trainee):
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of all ranks: each has some of the experts."""
-        mine = {name: gradient.cpu() for name, gradient in gradients_of(self.model).items()}
-        return {name: gradient for one in from_all_ranks(mine) for name, gradient in one.items()}
+        return joined({name: gradient.cpu() for name, gradient in gradients_of(self.model).items()})
 
     def sums(self) -> list[int]:
         """Bytes of each all-reduce of gradients."""
