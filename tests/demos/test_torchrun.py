@@ -19,7 +19,7 @@ def torchrun(ranks, *program):
     command += [f"--nproc-per-node={ranks}", *program]
     with tempfile.TemporaryDirectory() as folder:  # torchrun leaves an empty one behind
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=200, check=True,
+            command, capture_output=True, text=True, timeout=280, check=True,
             env={**os.environ, "TMPDIR": folder},
         )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -33,14 +33,16 @@ def test_every_demo_is_run():
     assert set(every_demo.CASES) | every_demo.ELSEWHERE == set(demos.DEMOS)
 
 
-def test_under_torchrun_every_demo_is_as_predicted():
+@pytest.mark.parametrize("half", (0, 1))
+def test_under_torchrun_every_demo_is_as_predicted(half):
     """Each ends only if its ranks are equal to one process and sent what was predicted."""
-    found = torchrun(2, every_demo.__file__)
-    assert set(found) == set(every_demo.CASES)
+    names = list(every_demo.CASES)[half::2]  # half of them, for a busy machine's sake
+    found = torchrun(2, every_demo.__file__, *names)
+    assert list(found) == names
     ranks = {name: result["ranks"] for name, result in found.items() if "ranks" in result}
-    assert len(ranks) > 10 and set(ranks.values()) == {2}, ranks
-    told = {name for name, result in found.items() if result["facts"]}
-    assert set(found) - told == WITHOUT_FACTS
+    assert len(ranks) > 5 and set(ranks.values()) == {2}, ranks
+    without = {name for name, result in found.items() if not result["facts"]}
+    assert without == WITHOUT_FACTS & set(names)
     assert all(result["said"] for result in found.values())
 
 
