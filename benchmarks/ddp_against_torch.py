@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss, own_rows
-from course_lib.demos.shared.training import MODELS, Training
+from course_lib.demos.shared.training import MODELS, Training, mean_loss, own_rows
 from course_lib.scratch.ddp import DDP
 
 LIBRARY = "DistributedDataParallel"

@@ -13,12 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import Batch
 from course_lib.demos.tp import megatron
-from course_lib.demos.tp.program import Options
-from course_lib.demos.tp.versions import Megatron, Scratch, Torch
+from course_lib.demos.tp.program import Megatron, Options, Scratch, Torch
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.tensor import SequenceParallel, TensorParallel
 

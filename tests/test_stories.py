@@ -16,8 +16,7 @@ from torch import nn
 from course_lib import launch, mine
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.chapters.ch15_launchers_and_recovery.recovery import JobCosts, failing_job
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss
 from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.collectives import Peers, all_to_all, ring_all_reduce
@@ -28,8 +27,7 @@ from course_lib.scratch.gpt import GPT, Block
 from course_lib.scratch.pipeline import Pipeline
 from course_lib.scratch.pipeline_stage import cut, wires
 from course_lib.scratch.tensor import SequenceParallel, TensorParallel, cut_block
-from course_lib.scratch.zero import Zero
-from course_lib.scratch.zero3 import Zero3
+from course_lib.scratch.zero import Zero, Zero3
 from course_lib.theory.inputs import MODELS, Job, Link, Recipe
 from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.step_timeline import step_timeline

@@ -59,12 +59,12 @@ def parse(
     """The Options of demo `name` from command-line arguments.
 
     Raises ValueError for an unknown demo. A bad argument ends the program with a sentence and exit
-    code 2. `launching`: see `shared.command.parse`.
+    code 2. `launching`: see `shared.options.parse`.
     """
-    from course_lib.demos.shared import command
+    from course_lib.demos.shared import options
 
     module = load(name)
-    return command.parse(name, module.Options, argv, module.__doc__, launching)
+    return options.parse(name, module.Options, argv, module.__doc__, launching)
 
 
 def run(

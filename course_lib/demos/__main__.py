@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     except ValueError as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)
-    from course_lib.demos.shared.command import run_as_program  # with torch
+    from course_lib.demos.shared.options import run_as_program  # with torch
 
     run_as_program(demos.load(name).main, options)
 

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch, mine
-from course_lib.demos.shared.options import DemoOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import DemoOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.measure.times import collective_seconds

@@ -20,15 +20,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import launch, mine
 from course_lib.demos.collectives import HALVES
-from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE as TOLERANCE
 from course_lib.demos.shared.comparison import tensor_gap
-from course_lib.demos.shared.options import MicroBatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import MicroBatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import Windows
-from course_lib.demos.shared.training import OneProcess, gradients_of, one_process
+from course_lib.demos.shared.training import Batch, OneProcess, both, gradients_of, one_process
 from course_lib.measure.wire import BucketLog, log_buckets
 from course_lib.scratch.collectives import Peers
 from course_lib.scratch.ddp import AllReduce, RingSum

@@ -18,18 +18,15 @@ from torch.distributed.tensor import DTensor
 
 from course_lib import launch, mine
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Comparison
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
-from course_lib.demos.shared.prediction import calls
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
+from course_lib.demos.shared.prediction import calls, fsdp, without_memory
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.sharding import fsdp, without_memory
 from course_lib.demos.shared.trainee import OnOwnRows
 from course_lib.demos.shared.training import gradients_of
 from course_lib.measure.peak import tensor_bytes
-from course_lib.scratch.deferred_init import defer
 from course_lib.scratch.flat_parameter import clip_shards
-from course_lib.scratch.fsdp import Hooked
-from course_lib.scratch.gpt import GPT
+from course_lib.scratch.fsdp import Hooked, defer
+from course_lib.scratch.gpt import GPT, ledger
 from course_lib.scratch.yafsdp import YaFSDP
 from course_lib.trace import Trace
 
@@ -77,24 +74,25 @@ class Sharded(OnOwnRows):
 
     def stored(self) -> dict[str, int]:
         """Bytes of this rank's shards, their gradients and their states."""
-        states = [
-            value
-            for state in self.optimizer.state.values()
-            for name, value in state.items()
-            if name != "step"
-        ]
-        return {
-            "weights": tensor_bytes(self.shards),
-            "gradients": tensor_bytes(p.grad for p in self.shards if p.grad is not None),
-            "optimizer": tensor_bytes(states),
-        }
+        found = ledger(nn.ParameterList(self.shards), self.optimizer)
+        return {name: found[name] for name in ("weights", "gradients", "optimizer")}
 
 
 Kind = Callable[[Options, launch.Rank], Sharded]  # one of the classes below
 
 
-class MiniFSDP(Sharded):
-    """scratch/fsdp/mini.py; the learner's, where `parts` is "mine" and it is built."""
+class Scratch(Sharded):
+    """What both of our own share: `fsdp` joins what it has cut."""
+
+    fsdp: Hooked | YaFSDP
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The shards of all ranks, joined."""
+        return self.fsdp.gathered(gradients=True)
+
+
+class MiniFSDP(Scratch):
+    """scratch.fsdp; the learner's, where `parts` is "mine" and it is built."""
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         self.name = f"mini-FSDP{with_yours(options.parts, 'FSDPUnit', 'FSDP')}"
@@ -110,37 +108,29 @@ class MiniFSDP(Sharded):
         )
         super().__init__(options, model, self.fsdp.shards)
 
-    def gradients(self) -> Mapping[str, Tensor]:
-        """The shards of all ranks, joined."""
-        return self.fsdp.gathered(gradients=True)
 
-
-class Ya(Sharded):
-    """scratch/fsdp/yafsdp.py."""
+class Ya(Scratch):
+    """scratch.yafsdp."""
 
     name = "YaFSDP"
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         model, weights = first_model(options, rank)
-        self.yafsdp = YaFSDP(
+        self.fsdp: YaFSDP = YaFSDP(
             model,
             [model.embedding, model.positions, *model.blocks, model.norm, model.head],
             device=rank.device,
             dtype=DTYPES[options.precision],
             weights=weights,
         )
-        super().__init__(options, model, self.yafsdp.shards)
-
-    def gradients(self) -> Mapping[str, Tensor]:
-        """The shards of all ranks, joined."""
-        return self.yafsdp.gathered(gradients=True)
+        super().__init__(options, model, self.fsdp.shards)
 
     def stored(self) -> dict[str, int]:
         """Bytes of the shards, and of the buffers."""
-        gradients = self.yafsdp.gradients.pair
-        wide = [] if self.yafsdp.wide is None else [self.yafsdp.wide]
+        gradients = self.fsdp.gradients.pair
+        wide = [] if self.fsdp.wide is None else [self.fsdp.wide]
         return super().stored() | {
-            "weight buffers": tensor_bytes(self.yafsdp.weights.pair),
+            "weight buffers": tensor_bytes(self.fsdp.weights.pair),
             "gradient buffers": tensor_bytes([*gradients, *wide]),
         }
 

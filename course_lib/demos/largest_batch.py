@@ -17,13 +17,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.demos.shared.prediction import FP32
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Batch, Training, mean_loss
 from course_lib.measure.peak import fits_on_gpu, largest_batch, peak_bytes
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.job import Job

@@ -13,9 +13,9 @@ from torch import Tensor
 from course_lib import launch
 from course_lib.demos import fsdp
 from course_lib.demos.largest_batch import RECIPE
-from course_lib.demos.shared.batch import loss_share, own_rows
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.training import loss_share, own_rows
 from course_lib.demos.zero import ScratchZero
 from course_lib.measure.memory_over_time import MemoryOverTime, record_step
 from course_lib.scratch.zero import Unit

@@ -14,19 +14,17 @@ from torch import Tensor, nn
 
 from course_lib import launch, mine
 from course_lib.demos import collectives
-from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.comparison import Comparison
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
-from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.ranks import joined
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training
-from course_lib.demos.tp.versions import PAIR, own_pair
+from course_lib.demos.shared.training import Batch, Training
+from course_lib.demos.tp.program import PAIR, own_pair
 from course_lib.scratch.collectives import Peers
+from course_lib.scratch.tensor import whole_gradients
 from course_lib.scratch.three_d import Coordinates, Mesh, ThreeD, axes
-from course_lib.scratch.vocabulary import whole_gradients
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.schedules import schedule
 from course_lib.trace import SEND, Trace
@@ -149,11 +147,8 @@ class Mixed(Trainee):
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The whole gradients, from the tp ranks of all stages."""
-        own: dict[str, Tensor] = {}
-        for part in self.ours.parts:
-            own |= {name: g.cpu() for name, g in whole_gradients(part, self.ours.region).items()}
-        every = from_all_ranks(own)
-        return {name: gradient for one in every for name, gradient in one.items()}
+        parts = (whole_gradients(part, self.ours.region) for part in self.ours.parts)
+        return joined({name: g.cpu() for part in parts for name, g in part.items()})
 
 
 def own_parts(parts: str) -> dict[str, Any]:

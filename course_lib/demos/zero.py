@@ -15,20 +15,16 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
-from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.comparison import Comparison, Version
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
-from course_lib.demos.shared.prediction import FP32, Stored, calls, ddp_calls
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
+from course_lib.demos.shared.prediction import FP32, Sharding, Stored, calls, ddp_calls
 from course_lib.demos.shared.result import Fact, Result
-from course_lib.demos.shared.sharding import Sharding
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Batch, Training, loss_share, own_rows
 from course_lib.measure.peak import tensor_bytes
 from course_lib.scratch import wire
 from course_lib.scratch.gpt import ledger
-from course_lib.scratch.zero import Host, Zero, views
-from course_lib.scratch.zero3 import Zero3
+from course_lib.scratch.zero import Host, Zero, Zero3, views
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network.collectives import sent_bytes, zero_volume
 from course_lib.trace import Total, Trace

@@ -72,7 +72,13 @@ PARTS = (
     _part("fsdp", "9.11", "scratch.fsdp", "FSDPUnit FSDP", given="Gather Hooked remove"),
     _part("tensor", "10.11", "scratch.tensor", "Copy Sum ColumnParallelLinear RowParallelLinear"),
     _part("sequence", "10.12", "scratch.tensor", "Gather SumScatter"),
-    _part("vocabulary", "10.13", "scratch.vocabulary", "vocab_parallel_cross_entropy"),
+    _part(
+        "vocabulary",
+        "10.13",
+        "scratch.tensor",
+        "vocab_parallel_cross_entropy",
+        given="TensorParallel",
+    ),
     _part("pipeline", "11.11", "scratch.pipeline", "Pipeline"),
     _part("experts", "12.10", "scratch.experts", "AllToAll Dispatcher", given="by_expert"),
     _part(

@@ -6,7 +6,6 @@ import course_lib.scratch.collectives
 import course_lib.scratch.context
 import course_lib.scratch.data_parallel
 import course_lib.scratch.ddp
-import course_lib.scratch.deferred_init
 import course_lib.scratch.experts
 import course_lib.scratch.flat_parameter
 import course_lib.scratch.fsdp
@@ -20,9 +19,6 @@ import course_lib.scratch.precision
 import course_lib.scratch.recovery
 import course_lib.scratch.tensor
 import course_lib.scratch.three_d
-import course_lib.scratch.toy
-import course_lib.scratch.vocabulary
 import course_lib.scratch.wire
 import course_lib.scratch.yafsdp
 import course_lib.scratch.zero
-import course_lib.scratch.zero3

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from course_lib.scratch import wire
+from course_lib.scratch.gpt import mlp
 
 # The router of a mixture of experts: which token goes to which expert.
 
@@ -72,11 +73,9 @@ def by_expert(chosen: Tensor, kept: Tensor) -> Tensor:
     order = chosen.flatten().argsort(stable=True)
     expert = chosen.flatten()[order]
     counts = torch.bincount(expert, minlength=len(kept))
-    place = torch.arange(len(order), device=order.device)
-    place = (
-        place - (counts.cumsum(0) - counts)[expert]
-    )  # in its expert's queue
-    return order[place < kept[expert]]
+    first = counts.cumsum(0) - counts  # place of each expert's first choice
+    place = torch.arange(len(order), device=order.device) - first[expert]
+    return order[place < kept[expert]]  # place: in its expert's queue
 
 
 def balance_loss(load: Tensor, probabilities: Tensor) -> Tensor:
@@ -275,12 +274,3 @@ class MoE(nn.Module):
         for number, expert in enumerate(self.experts.values()):
             results[owner == number] = expert(rows[owner == number])
         return results
-
-
-def mlp(hidden: int) -> nn.Sequential:
-    """One expert: the MLP of scratch.gpt."""
-    return nn.Sequential(
-        nn.Linear(hidden, 4 * hidden),
-        nn.GELU(),
-        nn.Linear(4 * hidden, hidden),
-    )

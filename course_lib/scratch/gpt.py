@@ -44,15 +44,20 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(hidden)
         self.attention = Attention(hidden, heads)
         self.norm2 = nn.LayerNorm(hidden)
-        self.mlp = nn.Sequential(
-            nn.Linear(hidden, 4 * hidden),
-            nn.GELU(),
-            nn.Linear(4 * hidden, hidden),
-        )
+        self.mlp = mlp(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
+
+
+def mlp(hidden: int) -> nn.Sequential:
+    """Widens each token's numbers four times, and narrows them again."""
+    return nn.Sequential(
+        nn.Linear(hidden, 4 * hidden),
+        nn.GELU(),
+        nn.Linear(4 * hidden, hidden),
+    )
 
 
 class GPT(nn.Module):

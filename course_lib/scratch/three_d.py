@@ -18,8 +18,9 @@ from course_lib.scratch import wire
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline import Pipeline
 from course_lib.scratch.pipeline_stage import Order, cut, wires
-from course_lib.scratch.tensor import Pair, TensorParallel
-from course_lib.scratch.vocabulary import (
+from course_lib.scratch.tensor import (
+    Pair,
+    TensorParallel,
     cut_gpt,
     vocab_parallel_cross_entropy,
 )

@@ -1,6 +1,8 @@
-"""ZeRO: model states cut over the data-parallel ranks, stages 1 and 2."""
+"""ZeRO: model states cut over the data-parallel ranks, stages 1 to 3."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -291,3 +293,77 @@ def decay(zero: Zero, rate: float) -> None:
     """
     for unit in zero.units.values():
         unit.master.mul_(1 - rate * marks(unit).to(unit.master.device))
+
+
+# Stage 3: weights are whole only while their layer computes.
+#
+# Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3. The shortest form:
+# nothing is fetched ahead, and the computation waits for each gather.
+
+
+class ShardedUnit(Unit):
+    """A unit of which this rank keeps only its own part of the weights.
+
+    The whole vector stays one tensor, of which the parameters, and what
+    autograd saves, are views: only the memory behind it comes and goes.
+    """
+
+    def part(self) -> Tensor:
+        return super().part().clone()
+
+    def gather(self, *_: Any) -> None:
+        """Fill the whole vector from all ranks, unless it is full."""
+        storage = self.whole.untyped_storage()
+        if storage.nbytes() == 0:
+            storage.resize_(self.whole.nbytes)
+            wire.start_all_gather(self.whole, self.own).wait()
+
+    def free(self, *_: Any) -> None:
+        """Give back the memory behind the whole vector."""
+        self.whole.untyped_storage().resize_(0)
+
+    def reduce(self) -> None:
+        """As in `Unit`; once all gradients exist, the weights may go."""
+        super().reduce()
+        self.free()
+
+    def publish(self) -> None:
+        """Nothing is sent: the next forward pass gathers."""
+        self.round()
+        self.free()
+
+
+class Zero3(Zero):
+    """Trains `model` under ZeRO stage 3; the arguments are those of `Zero`.
+
+    What is outside the layers stays whole from forward to backward.
+    """
+
+    unit = ShardedUnit
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[nn.Module],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        place: OptimizerPlace | None = None,
+    ) -> None:
+        super().__init__(model, layers, optimizer, stage=3, place=place)
+        for module, unit in self.units.items():
+            assert isinstance(unit, ShardedUnit)
+            module.register_forward_pre_hook(unit.gather)
+            if module is not model:
+                module.register_forward_hook(unit.free)
+                hook = partial(self.before_backward, unit)
+                module.register_full_backward_pre_hook(hook)
+            unit.free()
+
+    def before_backward(self, unit: ShardedUnit, *_: Any) -> None:
+        """Finish with the layers behind this one, then gather it."""
+        if self.waiting is not None and unit not in self.waiting:
+            raise RuntimeError(
+                "a layer's backward pass begins after its gradients were "
+                "reduced: give the layers in the order of the forward pass"
+            )
+        self.reduce_waiting(until=unit)
+        unit.gather()

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from course_lib import cli, mine
-from course_lib.demos.shared.parts import where_to_look
+from course_lib.demos.shared.options import where_to_look
 
 
 @pytest.fixture(autouse=True)

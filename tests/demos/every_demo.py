@@ -1,6 +1,7 @@
-"""Every demo on two ranks, one after the other: what torchrun starts."""
+"""The demos that are named, on two ranks, one after the other: what torchrun starts."""
 
 import json
+import sys
 
 from course_lib import demos, launch
 from course_lib.demos.shared.result import render
@@ -38,20 +39,15 @@ CASES = {
 ELSEWHERE = {"hybrid", "elastic", "launchers", "one_update", "pairwise", "toy"}
 
 
-def results() -> dict[str, dict]:
-    """The result of each demo as JSON would have it."""
+def _program(names: list[str]) -> None:
     found = {}
-    for name, options in CASES.items():
+    for name in names:
         demo = demos.load(name)
-        found[name] = json.loads(render(demo.main(demo.Options(**options)), as_json=True))
-    return found
-
-
-def _program(_: None) -> None:
-    found = results()
+        result = demo.main(demo.Options(**CASES[name]))
+        found[name] = json.loads(render(result, as_json=True))
     if launch.init().rank == 0:
         print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    launch.program(_program, None)
+    launch.program(_program, sys.argv[1:])

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from course_lib import launch, recorded
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss
 from course_lib.measure.gradients import relative_difference
 from course_lib.scratch.precision import AdamW8bit, dynamic_levels
 

@@ -3,7 +3,6 @@
 import pytest
 from together import runs
 
-from course_lib import demos
 from course_lib.demos import collectives as demo
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
@@ -14,12 +13,7 @@ QUICK = {"times": False, "smallest": 64, "largest": 1024}
 OF_TWO = {
     "exact": {},
     "timed": {"operations": "ring-all-reduce,all-gather", "times": True, "repeats": 2},
-    "one size": {
-        "operations": "ring-all-reduce",
-        "times": True,
-        "smallest": 1024,
-        "repeats": 1,
-    },
+    "one size": {"operations": "ring-all-reduce", "times": True, "smallest": 1024, "repeats": 1},
 }
 
 
@@ -28,13 +22,19 @@ def two():
     return runs("collectives", OF_TWO, **QUICK)
 
 
-def test_every_operation_is_equal_and_counted_as_predicted(two):
-    results = {2: two["exact"]}
-    for ranks in (3, 4):
-        results[ranks] = runs("collectives", {"exact": {}}, ranks, **QUICK)["exact"]
-    for ranks, result in results.items():
+@pytest.fixture(scope="module")
+def four():
+    """Exact, and behind links so slow that a busy machine adds little: 8 Mbit/s and 20 ms."""
+    link = {"link_mbit": 8.0, "link_latency_us": 20_000.0, "times": True}
+    sizes = {"smallest": 2**10, "largest": 2**18, "factor": 256, "repeats": 1}
+    return runs("collectives", {"exact": {}, "slow": link | sizes}, 4, **QUICK)
+
+
+def test_every_operation_is_equal_and_counted_as_predicted(two, four):
+    three = runs("collectives", {"exact": {}}, 3, **QUICK)
+    for ranks, results in ((2, two), (3, three), (4, four)):
+        result = results["exact"]  # `main` verifies every row
         assert [row.operation for row in result.rows[::3]] == list(demo.OPERATIONS)
-        # `main` verifies every row.
         # 2n-1 numbers do not divide by n: unequal bytes, and in all as many as predicted.
         uneven = result.uneven
         assert uneven.size_bytes == 4 * (2 * ranks - 1)
@@ -51,12 +51,9 @@ def test_alone_nothing_is_sent():
     assert "1 ranks" in result.report()
 
 
-@pytest.fixture(scope="module")
-def slow():
-    """Four ranks behind links so slow that a busy machine adds little: 8 Mbit/s and 20 ms."""
-    link = {"link_mbit": 8.0, "link_latency_us": 20_000.0}
-    sizes = {"smallest": 2**10, "largest": 2**18, "factor": 256, "repeats": 1}
-    return demos.run("collectives", ranks=4, stream=False, **link, **sizes)
+@pytest.fixture
+def slow(four):
+    return four["slow"]
 
 
 def test_bus_bandwidth_is_that_of_the_slow_link(slow):
@@ -95,19 +92,15 @@ def test_ring_and_tree_cross_where_the_fit_says(slow):
 
 
 def test_without_slow_links_the_library_is_timed_and_fitted_as_well(two):
-    result = two["timed"]
+    result, one_size = two["timed"], two["one size"]
     assert {row.operation for row in result.rows} == {"ring-all-reduce", "all-gather"}
     assert all(row.seconds > 0 and row.library_seconds > 0 for row in result.rows)
     assert len(result.fits) == 2
     assert result.crossover_bytes is None
     assert "fit of the library's all-reduce" in result.report()
-
-
-def test_times_without_a_line_do_not_end_the_demo(two):
-    result = two["one size"]
-    assert result.fits[0].link is None
-    assert "two different sizes or more" in result.fits[0].report()
-    assert demo.model_seconds(result.rows[0], result.fits, 2) is None
+    assert one_size.fits[0].link is None  # which does not end the demo
+    assert "two different sizes or more" in one_size.fits[0].report()
+    assert demo.model_seconds(one_size.rows[0], one_size.fits, 2) is None
 
 
 def test_sizes_grow_by_the_factor_and_are_whole_for_every_rank():

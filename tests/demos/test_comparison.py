@@ -1,18 +1,18 @@
 """The judge of all versions: refuses what is not equal to one process, or not as predicted."""
 
 import pickle
+import re
 
 import pytest
 import torch.distributed as dist
-from together import explained
+from together import explained, sentence
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss
 from course_lib.trace import Trace
 
 TRAINING = Training(model="1x16x2", steps=4, batch=4, sequence=8)
@@ -51,7 +51,7 @@ def gradient_bytes():
     return 4 * parameters
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_an_equal_version_passes(ranks):
     tensors = len(list(TRAINING.build().parameters()))
     sent = {"all-reduce": (tensors, gradient_bytes())} if ranks > 1 else {}
@@ -70,28 +70,22 @@ def test_an_equal_version_passes(ranks):
     assert f"{gradient_bytes():,} B" in result.report()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mean": False}, "the loss of update 0 differs from one process"),
-        ({"forget": ["norm.bias"]}, "the gradient differs from one process|loss of update"),
-    ],
-)
-def test_an_unequal_version_is_refused(options, message):
-    with pytest.raises(launch.RankFailed, match=message):
-        launch.run(judged, options, ranks=2)
+REFUSED = [  # a version's options, what is predicted that it sends, the sentence
+    ({"mean": False}, None, "the loss of update 0 differs from one process"),
+    ({"forget": ["norm.bias"]}, None, "the gradient differs from one process|loss of update"),
+    ({}, {"all-reduce": (1, 1)}, r"plain: sent: all-reduce is .* predicted"),
+    ({}, {"all-gather": (1, 1)}, "all-gather is None, predicted"),
+]
 
 
-@pytest.mark.parametrize(
-    ("sent", "message"),
-    [
-        ({"all-reduce": (1, 1)}, r"plain: sent: all-reduce is .* predicted"),
-        ({"all-gather": (1, 1)}, "all-gather is None, predicted"),
-    ],
-)
-def test_what_is_not_sent_as_predicted_is_refused(sent, message):
-    with pytest.raises(launch.RankFailed, match=message):
-        launch.run(judged, {}, sent, ranks=2)
+def refusals():
+    return [sentence(judged, options, sent) for options, sent, _ in REFUSED]
+
+
+def test_what_is_unequal_or_not_sent_as_predicted_is_refused():
+    for sentences in launch.run(refusals, ranks=2):
+        for (*case, message), said in zip(REFUSED, sentences, strict=True):
+            assert re.search(message, said), f"{case}: {said}"
 
 
 def test_a_bad_training_is_explained():

@@ -15,7 +15,7 @@ from course_lib.demos import zero
 from course_lib.demos.shared.training import Training
 from course_lib.demos.tp import program as tp
 from course_lib.demos.tp.megatron import missing
-from course_lib.demos.zero import redundancy_optimizer_parts, sent_volume
+from course_lib.demos.zero import sent_volume
 from course_lib.scratch import tensor as tensor_region
 from course_lib.scratch.zero import Unit
 from course_lib.theory.network.collectives import zero_volume
@@ -317,8 +317,3 @@ def test_what_megatron_core_cannot_do_is_said(monkeypatch):
     assert missing(False, 128, 2) is None
     assert "CUDA" in missing(True, 128, 2)
     assert "vocabulary 128, 3 ranks" in missing(False, 128, 3)
-
-
-def test_torchs_zero_gives_whole_tensors_to_the_rank_with_least():
-    assert redundancy_optimizer_parts([5, 4, 3, 3], 2) == [8, 7]
-    assert redundancy_optimizer_parts([9, 1], 4) == [9, 1, 0, 0]

@@ -1,9 +1,11 @@
 """The search for the batch that fits, beside the theory's answer."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
+from together import runs
 
 from course_lib import demos, launch
 from course_lib.demos import largest_batch as demo
@@ -33,35 +35,39 @@ def test_out_of_memory_means_that_it_does_not_fit(monkeypatch):
         fits_on_gpu(lambda: 1 / 0)
 
 
-BATCHES = (8, 15, 44)
+BATCHES, MODELS = (8, 15, 44), ("small", "tiny")
 
 
-def peaks(options):
-    """On a rank: the bytes of some batches."""
-    trained, found = demo.Trained(options, launch.init()), []
-    for batch in BATCHES:
-        rows = trained.rows(batch)
-        found.append(peak_bytes(partial(trained.update, rows), [*trained.states(), *rows]))
+def peaks(technique):
+    """On a rank: by model and batch, the bytes of an update beyond those that are predicted."""
+    found, rank = {}, launch.init()
+    for model in MODELS:
+        options = demo.Options(technique=technique, model=model)
+        trained = demo.Trained(options, rank)
+        for batch in BATCHES:
+            rows = trained.rows(batch)
+            peak = peak_bytes(partial(trained.update, rows), [*trained.states(), *rows])
+            found[model, batch] = peak - demo.predicted_bytes(options, batch, rank.world)
     return found
 
 
-@pytest.mark.parametrize("model", ["small", "tiny"])
 @pytest.mark.parametrize(("technique", "ranks"), [("alone", 1), ("ddp", 2), ("fsdp", 2)])
-def test_every_batch_needs_what_is_predicted(technique, ranks, model):
+def test_every_batch_needs_what_is_predicted(technique, ranks):
     """A sample needs 300 kB or more, so the largest batch is right at nearly every limit."""
-    options = demo.Options(technique=technique, model=model)
-    for batch, peak in zip(BATCHES, launch.run(peaks, options, ranks=ranks)[0], strict=True):
-        assert 0 <= peak - demo.predicted_bytes(options, batch, ranks) < 1000, batch
+    found = launch.run(peaks, technique, ranks=ranks)[0]
+    assert len(found) == len(MODELS) * len(BATCHES)
+    assert all(0 <= more < 1000 for more in found.values()), found
 
 
-@pytest.mark.parametrize(
-    ("model", "limits"), [("small", (20, 27, 30, 40, 45, 60)), ("tiny", (4, 6, 8, 10))]
-)
-def test_the_batch_that_fits_is_the_predicted_one(model, limits):
-    for limit in limits:
-        options = {"model": model, "limit_mb": float(limit)}
-        result = demos.run("largest_batch", ranks=1, stream=False, **options)
-        assert result.found == result.predicted, limit
+def test_the_batch_that_fits_is_the_predicted_one():
+    limits = {"small": (20, 30, 60), "tiny": (4, 10)}
+    cases = {
+        (model, limit): {"model": model, "limit_mb": float(limit)}
+        for model, each in limits.items()
+        for limit in each
+    }
+    for case, result in runs("largest_batch", cases, ranks=1).items():
+        assert result.found == result.predicted, case
         size = {batch: peak for batch, peak, _ in result.tries}
         assert size[result.found] <= result.limit_bytes < size[result.found + 1]
         assert f"predicted {result.predicted}" in result.report()
@@ -69,15 +75,10 @@ def test_the_batch_that_fits_is_the_predicted_one(model, limits):
 
 def test_fsdp_trains_what_ddp_cannot_and_a_larger_batch():
     """As in the benchmark that note 002 quotes."""
-    too_small, roomy = (
-        [
-            demos.run("largest_batch", ranks=2, stream=False, limit_mb=limit, technique=it).found
-            for it in ("ddp", "fsdp")
-        ]
-        for limit in (14.0, 20.0)
-    )
-    assert too_small == [0, 6]
-    assert roomy == [5, 11]
+    pairs = product(("ddp", "fsdp"), (14.0, 20.0))
+    cases = {pair: {"technique": pair[0], "limit_mb": pair[1]} for pair in pairs}
+    found = [result.found for result in runs("largest_batch", cases).values()]
+    assert found == [0, 5, 6, 11]
 
 
 def test_a_wrong_prediction_is_refused():

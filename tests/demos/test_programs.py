@@ -1,6 +1,5 @@
 """Demos are found in their folder, and one entry point makes programs of them."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -46,31 +45,9 @@ def test_every_demo_has_the_same_face():
         assert first == f"{line}." and line, f"{name}: the first line is {first!r}"
         assert demos.parse(name, []) == program.Options(), name
         assert callable(program.main), name
-
-
-def test_all_that_train_have_the_same_options():
-    for name in demos.DEMOS:
-        options = demos.load(name).Options
-        assert issubclass(options, DemoOptions), name
-        assert issubclass(options, TrainingOptions) == (name not in WITHOUT_TRAINING), name
-
-
-def test_no_demo_has_a_tail_of_its_own():
-    """What is started otherwise than by the entry point: what demos or other launchers start."""
-    with_tail = {
-        "/".join(path.parts[path.parts.index("demos") + 1 :])
-        for path in (*FOLDER.rglob("*.py"), *ROOMS.glob("*/demos/**/*.py"))
-        if any(isinstance(node, ast.If) for node in ast.parse(path.read_text()).body)
-    }
-    assert with_tail == {
-        "__main__.py",
-        "elastic/resumable.py",
-        "elastic/worker.py",
-        "launchers/by_hand.py",
-        "launchers/job.py",
-        "launchers/ray_train.py",
-        "toy.py",
-    }
+        assert issubclass(program.Options, DemoOptions), name
+        trains = issubclass(program.Options, TrainingOptions)
+        assert trains == (name not in WITHOUT_TRAINING), name
 
 
 def test_the_list_is_light():

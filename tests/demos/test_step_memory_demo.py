@@ -17,12 +17,4 @@ def test_each_category_is_as_predicted(ranks):
             most = max(theory.sizes[kind])
             assert max(found.sizes[kind]) == pytest.approx(most, rel=0.02), (name, kind)
         assert max(found.sizes["left over"]) < 1000, name
-
-
-def test_what_is_cut_falls_with_the_stage():
-    result = demos.run("step_memory", ranks=2, stream=False, model="2x16x2", sequence=8)
-    most = {name: it.sizes for name, it in result.measured.items()}
-    for kind, first in (("optimizer", "ZeRO 1"), ("gradients", "ZeRO 2"), ("weights", "FSDP")):
-        cut = [max(most[name][kind]) < 0.6 * max(most["stage 0"][kind]) for name in most]
-        assert cut == [place >= list(most).index(first) for place in range(4)], kind
     assert result.report().splitlines()[-1].startswith("FSDP     peak")

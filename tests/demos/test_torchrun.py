@@ -7,8 +7,10 @@ import sys
 import tempfile
 
 import every_demo
+import pytest
 
 from course_lib import demos
+from course_lib.demos import __main__ as entry_point
 
 
 def torchrun(ranks, *program):
@@ -17,7 +19,7 @@ def torchrun(ranks, *program):
     command += [f"--nproc-per-node={ranks}", *program]
     with tempfile.TemporaryDirectory() as folder:  # torchrun leaves an empty one behind
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=200, check=True,
+            command, capture_output=True, text=True, timeout=280, check=True,
             env={**os.environ, "TMPDIR": folder},
         )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
@@ -31,14 +33,16 @@ def test_every_demo_is_run():
     assert set(every_demo.CASES) | every_demo.ELSEWHERE == set(demos.DEMOS)
 
 
-def test_under_torchrun_every_demo_is_as_predicted():
+@pytest.mark.parametrize("half", (0, 1))
+def test_under_torchrun_every_demo_is_as_predicted(half):
     """Each ends only if its ranks are equal to one process and sent what was predicted."""
-    found = torchrun(2, every_demo.__file__)
-    assert set(found) == set(every_demo.CASES)
+    names = list(every_demo.CASES)[half::2]  # half of them, for a busy machine's sake
+    found = torchrun(2, every_demo.__file__, *names)
+    assert list(found) == names
     ranks = {name: result["ranks"] for name, result in found.items() if "ranks" in result}
-    assert len(ranks) > 10 and set(ranks.values()) == {2}, ranks
-    told = {name for name, result in found.items() if result["facts"]}
-    assert set(found) - told == WITHOUT_FACTS
+    assert len(ranks) > 5 and set(ranks.values()) == {2}, ranks
+    without = {name for name, result in found.items() if not result["facts"]}
+    assert without == WITHOUT_FACTS & set(names)
     assert all(result["said"] for result in found.values())
 
 
@@ -50,19 +54,14 @@ def test_the_entry_point_under_torchrun():
     assert version["sent"] and result["facts"]
 
 
-def entry_point(*arguments):
-    command = [sys.executable, "-m", "course_lib.demos", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_the_entry_point_says_what_is_wrong():
-    for arguments, message in (
-        ([], "usage: python -m course_lib.demos DEMO"),
-        (["dpd"], "did you mean 'ddp'?"),
-        (["ddp", "--steps", "1"], "steps must be at least 3"),
+def test_the_entry_point_says_what_is_wrong(capsys):
+    for arguments, code, message in (
+        ([], 2, "usage: python -m course_lib.demos DEMO"),
+        (["--help"], 0, "usage: python -m course_lib.demos DEMO"),
+        (["dpd"], 2, "did you mean 'ddp'?"),
+        (["ddp", "--steps", "1"], 2, "steps must be at least 3"),
     ):
-        done = entry_point(*arguments)
-        assert done.returncode == 2, arguments
-        assert message in done.stdout + done.stderr, arguments
-        assert "Traceback" not in done.stderr
-    assert entry_point("--help").returncode == 0
+        with pytest.raises(SystemExit) as ended:
+            entry_point.main(arguments)
+        assert ended.value.code == code, arguments
+        assert message in "".join(capsys.readouterr()), arguments

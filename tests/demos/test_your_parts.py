@@ -206,5 +206,5 @@ def test_the_learners_part_is_what_runs(case, tmp_path, monkeypatch):
     report = runs(case.demo, {"": yours}, case.ranks, **case.options)[""].report()
     assert all(credit in report for credit in case.credit), report
     shelve(case.files[-1], case.mistake)
-    cases = [(yours, case.refusal), ({}, "accepted")]
-    refused(case.demo, cases, case.ranks, **case.options)
+    both = ((yours, case.refusal), ({}, "accepted"))
+    refused([(case.demo, case.options | whose, said) for whose, said in both], case.ranks)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.measure.gradients import flat_gradient
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.data_parallel import DataParallel, LocalSGD, SyncBatchNorm, scatter, shell
+from course_lib.scratch.data_parallel import DataParallel, LocalSGD, SyncBatchNorm
 from course_lib.scratch.ddp import Spread
 from course_lib.scratch.gpt import GPT
 
@@ -38,31 +38,17 @@ def test_outputs_and_gradients_are_those_of_the_model(kind, devices):
     torch.testing.assert_close(found, outcome(model, model))
 
 
-def test_a_shell_has_no_weights_and_keeps_what_is_shared():
-    empty = shell(gpt())
-    assert {p.device.type for p in empty.parameters()} == {"meta"}
-    assert empty.head.weight is empty.embedding.weight
-
-
 def test_an_updated_model_reaches_every_copy_and_evaluation_needs_no_graph():
     model = gpt()
     parallel = DataParallel(model, ["cpu", "cpu"])
+    (shell,) = parallel._shells  # without memory, and shared where the model shares
+    assert {p.device.type for p in shell.parameters()} == {"meta"}
+    assert shell.head.weight is shell.embedding.weight
     with torch.no_grad():
         model.norm.weight.zero_()
         model.norm.bias.fill_(1.0)
         found = parallel(TOKENS)
         assert torch.equal(found, model(TOKENS)) and not found.requires_grad
-
-
-def test_an_error_in_a_thread_reaches_the_caller():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        DataParallel(nn.Linear(3, 3), ["cpu", "cpu"])(torch.ones(2, 4))
-
-
-def test_scatter_leaves_devices_without_rows_out():
-    cpu = torch.device("cpu")
-    assert [len(piece) for piece in scatter(TOKENS, [cpu] * 3)] == [3, 3, 1]
-    assert [len(piece) for piece in scatter(TOKENS[:2], [cpu] * 3)] == [1, 1]
 
 
 def test_layers_are_shared_out_in_runs_and_not_over_more_devices():

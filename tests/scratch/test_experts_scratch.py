@@ -4,18 +4,8 @@ from math import ceil
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from course_lib import launch
-from course_lib.scratch.experts import (
-    AllToAll,
-    BiasedRouter,
-    MoE,
-    Router,
-    accepted,
-    balance_loss,
-    expert_capacity,
-)
+from course_lib.scratch.experts import BiasedRouter, MoE, balance_loss
 
 HIDDEN, EXPERTS = 8, 4
 
@@ -56,16 +46,6 @@ def test_equal_to_a_loop_over_tokens(top_k, factor):
     assert int(moe.counts.sum()) == 21 * top_k
 
 
-def test_capacity_is_rounded_up():
-    assert expert_capacity(10, 4, 1.0) == 3
-    assert expert_capacity(10, 4, None) == 10
-
-
-def test_first_come_first_served_over_ranks():
-    counts = torch.tensor([[2, 0, 5], [2, 4, 1]])
-    assert accepted(counts, 3).tolist() == [[2, 0, 3], [1, 3, 0]]
-
-
 def test_balance_loss_is_one_when_even_and_n_when_all_go_to_one():
     even = balance_loss(torch.tensor([5, 5]), torch.full((3, 2), 0.5))
     uneven = balance_loss(torch.tensor([10, 0]), torch.tensor([[1.0, 0.0]]))
@@ -90,73 +70,3 @@ def test_a_nudge_by_hand():
     router.nudge(torch.tensor([5, 1, 2, 0]), 0.5)
     router.nudge(torch.tensor([5, 1, 2, 0]), 0.25)
     assert router.bias.tolist() == [-0.75, 0.75, 0.0, 0.75]  # 2 is the mean
-
-
-@pytest.mark.parametrize("kind", [Router, BiasedRouter])
-def test_the_loss_or_the_bias_makes_the_load_even(kind):
-    torch.manual_seed(0)
-    router, x = kind(HIDDEN, EXPERTS, 1), tokens(200) + 1.0  # alike, so most go to one expert
-    optimizer = torch.optim.SGD(router.parameters(), lr=0.1)
-    busiest = []
-    for _ in range(100):
-        chosen, _, probabilities = router(x)
-        load = torch.bincount(chosen.flatten(), minlength=EXPERTS)
-        busiest.append(int(load.max()))
-        if kind is BiasedRouter:
-            router.nudge(load, 0.01)
-            continue
-        balance_loss(load, probabilities).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert busiest[-1] < 0.7 * busiest[0]
-
-
-def spread_and_compare(factor, top_k, sizes):
-    """This rank's part of the tokens through spread experts: output and gradients by name."""
-    rank = launch.init()
-    moe = build(top_k, factor)
-    moe.spread(dist.group.WORLD)
-    x = tokens(sum(sizes)).split(sizes)[rank.rank].requires_grad_()
-    out = moe(x[None])[0]
-    share = len(x) / sum(sizes)
-    (out.square().sum() + share * moe.balance).backward()
-    dist.all_reduce(moe.router.scores.weight.grad)
-    gradients = {name: p.grad for name, p in moe.named_parameters()}
-    return out.detach(), x.grad, gradients, moe.kept
-
-
-@pytest.mark.parametrize(
-    ("factor", "top_k", "sizes"),
-    [(1.0, 1, [3, 12]), (0.7, 2, [9, 2, 7, 1])],
-)
-def test_spread_over_ranks_it_is_the_same(factor, top_k, sizes):
-    results = launch.run(spread_and_compare, factor, top_k, sizes, ranks=len(sizes))
-    alone, x = build(top_k, factor), tokens(sum(sizes)).requires_grad_()
-    out = alone(x[None])[0]
-    (out.square().sum() + alone.balance).backward()
-    assert torch.allclose(torch.cat([one[0] for one in results]), out, atol=1e-6)
-    assert torch.allclose(torch.cat([one[1] for one in results]), x.grad, atol=1e-5)
-    gradients = {name: g for one in results for name, g in one[2].items()}
-    expected = {name: p.grad for name, p in alone.named_parameters()}
-    assert gradients.keys() == expected.keys()
-    for name, gradient in expected.items():
-        assert torch.allclose(gradients[name], gradient, atol=1e-5), name
-    assert all(torch.equal(one[3], results[0][3]) for one in results)  # all know all counts
-    assert torch.equal(results[0][3].sum(0), alone.kept.sum(0))
-
-
-def send_uneven():
-    """Rank r sends r + 1 rows to rank 0 and 2 rows to rank 1, or none."""
-    rank = launch.init().rank
-    sent = [rank + 1, 2 * rank]
-    received = [[1, 2], [0, 2]][rank]
-    rows = (10 * rank + torch.arange(sum(sent)).float())[:, None].requires_grad_()
-    arrived = AllToAll.apply(rows, sent, received, dist.group.WORLD)
-    (arrived * (rank + 1)).sum().backward()
-    return arrived.flatten().tolist(), rows.grad.flatten().tolist()
-
-
-def test_rows_go_there_and_their_gradients_come_back():
-    (at_0, back_0), (at_1, back_1) = launch.run(send_uneven, ranks=2)
-    assert at_0 == [0, 10, 11] and at_1 == [12, 13]
-    assert back_0 == [1] and back_1 == [1, 1, 2, 2]

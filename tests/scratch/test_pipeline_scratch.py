@@ -14,7 +14,7 @@ from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline import Pipeline
-from course_lib.scratch.pipeline_stage import Letter, Mail, Part, cut, wires
+from course_lib.scratch.pipeline_stage import Letter, Mail, cut, wires
 from course_lib.theory.pipelines.bubble import PassTimes, in_flight
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -40,8 +40,8 @@ def gpt(layers):
     return GPT(layers, HIDDEN, 2, VOCAB, SEQUENCE)
 
 
-def samples(count=SAMPLES):
-    text = torch.randint(VOCAB, (count, SEQUENCE + 1), generator=torch.manual_seed(1))
+def samples():
+    text = torch.randint(VOCAB, (SAMPLES, SEQUENCE + 1), generator=torch.manual_seed(1))
     return text[:, :-1], text[:, 1:]
 
 
@@ -146,53 +146,28 @@ def test_any_order_that_can_run_runs():
     for plan in plans:
         simulate(plan, PassTimes())  # raises Deadlock where an order cannot run
     assert len({plan.orders for plan in plans}) == len(plans)
-    for results in launch.run(all_pipelined, plans, ranks=3, timeout_s=30):
+    for results in launch.run(all_pipelined, plans, ranks=3, timeout_s=100):
         assert max(result["gap"] for result in results) < 2e-7
 
 
-class Faulty(Pipeline):
-    """One stage ends in the middle of the pipeline."""
-
-    def __init__(self, *args, way):
-        super().__init__(*args)
-        self.way = way
+class Killed(Pipeline):
+    """One stage is killed in the middle of the pipeline."""
 
     def backward(self, i, chunk, arrived):
         if (dist.get_rank(), i) == (1, 1):
-            if self.way == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ArithmeticError("the gradient of micro-batch 1 is not finite")
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().backward(i, chunk, arrived)
 
 
-def break_down(plan, way):
+def break_down(plan):
     rank, sizes = launch.init(), uneven(plan.stages)
     parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
-    Faulty(parts, plan.orders, wires([range(rank.world)]), way=way).run(micro_batches(4))
+    Killed(parts, plan.orders, wires([range(rank.world)])).run(micro_batches(4))
 
 
-@pytest.mark.parametrize(
-    ("way", "reason"), [("raised", "raised ArithmeticError: the grad"), ("killed", "SIGKILL")]
-)
-def test_a_rank_that_ends_in_mid_pipeline_is_named(way, reason):
-    with pytest.raises(launch.RankFailed) as caught:
-        launch.run(break_down, schedule("1f1b", 4, 4), way, ranks=4, timeout_s=30)
-    assert caught.value.rank == 1
-    assert reason in caught.value.reason
-    if way == "raised":
-        assert "in backward" in caught.value.traceback
-
-
-def test_parts_keep_the_names_of_the_model():
-    model = gpt(3)
-    names = [name for name, _ in model.named_parameters()]
-    parts = [Part(model, 0, 2), Part(model, 2, 3)]
-    first, last = ([name for name, _ in part.named_parameters()] for part in parts)
-    assert sorted({*first, *last}) == sorted([*names, "head.weight"])
-    assert "blocks.2.norm1.weight" in last
-    assert parts[1].head.weight is parts[0].embedding.weight
-    inputs, _ = samples()
-    assert torch.equal(parts[1](parts[0](inputs)), model(inputs))
+def test_a_rank_that_ends_in_mid_pipeline_is_named():
+    with pytest.raises(launch.RankFailed, match="rank 1 was killed by SIGKILL"):
+        launch.run(break_down, schedule("1f1b", 4, 4), ranks=4, timeout_s=60)
 
 
 def _letters_of_two_stages():

@@ -570,14 +570,14 @@ figures.lines(sums, "ones added", "the sum so far", "1 + 1 + 1 + …")
 # ### Stage 3
 
 # %%
-show_source(scratch.zero3.ShardedUnit)
+show_source(scratch.zero.ShardedUnit)
 
 # %% [markdown]
 # `own` is now a copy, and `whole` comes and goes. The tensor object stays, because parameters and autograd point
 # to it; only the memory behind it is released (`resize_(0)`) and asked for again. Hooks call `gather` and `free`:
 
 # %%
-show_source(scratch.zero3.Zero3.__init__)
+show_source(scratch.zero.Zero3.__init__)
 
 # %% [markdown]
 # For each layer: gather before forward, free after it; gather before backward; `reduce` frees after it. The unit
@@ -617,7 +617,7 @@ def build(stage, place=None):
     """The GPT, and what trains it under one stage."""
     gpt = new_gpt()
     if stage == 3:
-        return gpt, scratch.zero3.Zero3(gpt, gpt.blocks, adam, place)
+        return gpt, scratch.zero.Zero3(gpt, gpt.blocks, adam, place)
     return gpt, scratch.zero.Zero(gpt, gpt.blocks, adam, stage, place)
 
 

@@ -34,7 +34,7 @@ from course_lib import (
 )
 from course_lib.chapters.ch09_fsdp import figures
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
-from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import mean_loss
 from course_lib.scratch.fsdp import FSDP
 from course_lib.theory import (
     RECIPES,
@@ -181,8 +181,6 @@ figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
 # while the MLP computes, forward and backward, and `log_wire` writes down the collectives.
 
 # %%
-from course_lib.demos.shared.training import Training
-
 from course_lib.demos.shared.training import Training
 
 training = Training("4x64x4", batch=8, sequence=32)
@@ -603,10 +601,10 @@ figures.stacked_bars(held, title, "{:.1f} GB".format, colours=looks, limit=limit
 # recorded. Later they are replayed tensor by tensor; each rank keeps its part and throws the rest away at once.
 
 # %%
-show_source(scratch.deferred_init.defer)
+show_source(scratch.fsdp.defer)
 
 # %%
-show_source(scratch.deferred_init.Deferred.replay)
+show_source(scratch.fsdp.Deferred.replay)
 
 # %% [markdown]
 # **Predict.** A GPT of 8 layers, hidden size 64, 128 characters, 32 positions. Built as usual it takes
@@ -626,7 +624,7 @@ def build():
 with measure.peak.log_memory() as usual:
     model = build()
 with measure.peak.log_memory() as on_meta:
-    deferred = scratch.deferred_init.defer(build)
+    deferred = scratch.fsdp.defer(build)
 print(f"as usual {usual.peak_bytes:,} B, on meta {on_meta.peak_bytes} B")
 assert on_meta.peak_bytes == 0
 
@@ -1980,8 +1978,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import check, hint, launch, solution
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss
 from course_lib.theory.audits.gpt2_128 import Program
 from course_lib.theory.inputs import RECIPES, Job, Layout, Recipe, models
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline

@@ -632,7 +632,7 @@ assert by_tokens[0] == 36 + norms / 2 + heads
 # **Embedding.** Each rank has the rows of its own words. For another rank's word, a *foreign* one, it gives zeros; one sum (g) completes all rows.
 
 # %%
-show_source(scratch.vocabulary.VocabParallelEmbedding)
+show_source(scratch.tensor.VocabParallelEmbedding)
 
 # %% [markdown]
 # The vocabulary is padded with rows that no word uses, until $t$ divides it. A foreign word looks up row 0 here, and `own` then
@@ -667,7 +667,7 @@ assert torch.isclose(loss, cross_entropy(scores, torch.tensor(1)))
 # The same on real ranks, for all tokens at once. Exercise 10.13 builds it; you may want to do that before you read on.
 
 # %%
-show_source(scratch.vocabulary.vocab_parallel_cross_entropy)
+show_source(scratch.tensor.vocab_parallel_cross_entropy)
 
 # %% [markdown]
 # - `top` needs no gradient: whatever is subtracted everywhere cancels.
@@ -1793,7 +1793,7 @@ def vocab_parallel_cross_entropy(
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.scratch.vocabulary import vocab_parallel_cross_entropy
+from course_lib.scratch.tensor import vocab_parallel_cross_entropy
 
 ### END SOLUTION
 

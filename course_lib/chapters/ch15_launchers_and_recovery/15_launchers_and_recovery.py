@@ -167,7 +167,7 @@ show_source(scratch.launcher.setup, scratch.launcher.cleanup)
 # The example in note 002 is a toy model with two layers on two devices, wrapped in DDP:
 
 # %%
-show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
+show_source(scratch.launcher.ToyMpModel, scratch.launcher.demo_model_parallel)
 
 # %% [markdown]
 # The note chooses the devices by `dev0 = rank * 2`. On one node this is right. On a second node with 8 GPUs, the first rank is rank 4 and asks for
@@ -186,8 +186,8 @@ learned = json.loads(said.splitlines()[-1])
 print(learned["world"], "ranks:", learned["weights"][:3])
 
 # %%
-alone = scratch.toy.toy_model("cpu", "cpu")
-scratch.toy.train(alone, slice(None))
+alone = scratch.launcher.toy_model("cpu", "cpu")
+scratch.launcher.train(alone, slice(None))
 weights = alone.net2.weight.detach().flatten()
 print("one process:", weights[:3].tolist())
 assert (weights - torch.tensor(learned["weights"])).abs().max() < 1e-6

@@ -1499,8 +1499,7 @@ apart = predict("16.apart", "Percent, at most?", yours=None, unit="%")
 
 
 # %%
-from course_lib.demos.shared.batch import mean_loss, rows_of
-from course_lib.demos.shared.training import Training, one_process
+from course_lib.demos.shared.training import Training, mean_loss, one_process, rows_of
 
 
 def in_halves(model, batch):

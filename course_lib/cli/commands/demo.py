@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib import demos, launch
-    from course_lib.demos.shared.parts import where_to_look
+    from course_lib.demos.shared.options import where_to_look
     from course_lib.demos.shared.result import render
 
     options = demos.parse(arguments.name, argv, _add_launching)

@@ -1,15 +1,40 @@
-"""The options of a demo: the fields of a frozen dataclass become command-line arguments."""
+"""The options of a demo, whose parts it runs, and what makes a program of it.
 
+The fields of a frozen dataclass become command-line arguments, its result text or JSON.
+"""
+
+import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from course_lib.demos.shared.parts import WHOSE
+from course_lib import launch, mine
+from course_lib.arguments import Parser
+from course_lib.demos.shared.result import render
 from course_lib.demos.shared.training import Run, Training
 from course_lib.validation import choice, flag, number, whole
 
 R = TypeVar("R", bound=Run)
+WHOSE = ("course", "mine")
+
+
+def with_yours(parts: str, *names: str) -> str:
+    """ ", with your DDP": which of these are the learner's and run; "" where none is."""
+    built = [name for name in names if parts == "mine" and mine.is_mine(name)]
+    return f", with your {', '.join(built)}" if built else ""
+
+
+def where_to_look(traceback: str, record: str | None, parts: str) -> str:
+    """What helps after a failure: the line of the learner's own part, if it came through one."""
+    if found := mine.places(traceback):
+        also = f", or see `course diagnose {record}`" if record else ""
+        return f"your part was at {'; and at '.join(found)}: mend it{also}"
+    if record:
+        return f"see `course diagnose {record}`"
+    if parts == "mine":
+        return "your parts took part: does it run with `--parts course`?"
+    return "see `course doctor`"
 
 
 def option(default: Any, about: str, *, among: Collection[str] = (), **limits: float) -> Any:
@@ -91,3 +116,59 @@ class MicroBatchOptions(TrainingOptions):
     def training(self, ranks: int = 1) -> Training:
         """What is trained: one micro-batch of each rank in one update."""
         return self.fill(Training, batch=self.micro_batch * ranks)
+
+
+Options = TypeVar("Options", bound=DemoOptions)
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
+def parse(
+    demo: str,
+    options: type[Options],
+    argv: Sequence[str],
+    about: str | None,
+    launching: Callable[[Parser], object] | None = None,
+) -> Options:
+    """Build `options` from `argv`: the field `micro_batch: int` becomes `--micro-batch N`.
+
+    A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value ends the program with
+    a sentence and exit code 2. `launching` adds the launcher's options, which have been read
+    already: they stand in the help only.
+    """
+    parser = Parser(
+        prog=f"course demo {demo}",
+        description=about,
+        formatter_class=_Formatter,
+    )
+    if launching:
+        launching(parser)
+    for entry in fields(options):
+        kind: dict[str, Any] = {"type": type(entry.default)}
+        if isinstance(entry.default, bool):
+            kind = {"action": argparse.BooleanOptionalAction}
+        name = f"--{entry.name.replace('_', '-')}"
+        parser.add_argument(name, default=entry.default, help=entry.metadata["help"], **kind)
+    given, others = parser.parse_known_args(argv)
+    if others:
+        parser.refuse(others)
+    try:
+        return options(**{entry.name: getattr(given, entry.name) for entry in fields(options)})
+    except ValueError as problem:
+        parser.exit(2, f"{parser.prog}: {problem}\n")
+
+
+def run_as_program(main: Callable[[Options], Any], options: Options) -> NoReturn:
+    """Run `main(options)` on this rank, alone or under torchrun; rank 0 prints the result."""
+
+    def main_and_print(options: Options) -> None:
+        result = main(options)
+        if launch.init().rank == 0:
+            print(render(result, options.json), flush=True)
+
+    launch.program(main_and_print, options)

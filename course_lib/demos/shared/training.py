@@ -1,4 +1,4 @@
-"""What every version of a technique trains, and how one process trains it: the judge."""
+"""Batches of text, what every version of a technique trains on them, and one process: the judge."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -6,12 +6,51 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from course_lib.demos.shared.batch import Batch, both, mean_loss
+from course_lib import launch
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import divisible, number, whole
+
+Batch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
+
+
+def both(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """The same change made to inputs and labels."""
+    inputs, labels = batch
+    return change(inputs), change(labels)
+
+
+def rows_of(batch: Batch, number: int, parts: int) -> Batch:
+    """The rows of part `number`; where they do not divide, the first parts have one row more.
+
+    Raises ValueError for fewer rows than parts.
+    """
+    if len(batch[0]) < parts:
+        raise ValueError(
+            f"batch {len(batch[0])} leaves some of {parts} ranks without a sample: "
+            f"take at least {parts}"
+        )
+    return both(lambda tensor: tensor.tensor_split(parts)[number], batch)
+
+
+def own_rows(batch: Batch, rank: launch.Rank) -> Batch:
+    """The rows of this rank; ValueError for a batch with fewer rows than ranks."""
+    return rows_of(batch, rank.rank, rank.world)
+
+
+def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy over all tokens of the batch."""
+    inputs, labels = batch
+    return cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
+
+
+def loss_share(model: nn.Module, rows: Batch, batch: Batch) -> Tensor:
+    """What some rows contribute to the mean loss of a batch: the shares of all rows are its sum."""
+    return mean_loss(model, rows) * (len(rows[0]) / len(batch[0]))
+
 
 # Layers x hidden x heads. "tiny" is what tests and notebooks run on a CPU.
 MODELS = {"tiny": "2x64x4", "small": "4x128x8", "medium": "8x512x8", "gpt2": "12x768x12"}

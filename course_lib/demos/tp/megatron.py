@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.scratch.gpt import GPT, Block
-from course_lib.scratch.tensor import TensorParallel
-from course_lib.scratch.vocabulary import cut_gpt
+from course_lib.scratch.tensor import TensorParallel, cut_gpt
 
 
 def missing(sequence_parallel: bool, vocab: int, ranks: int) -> str | None:

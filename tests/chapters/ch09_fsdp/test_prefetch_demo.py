@@ -63,5 +63,6 @@ def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
     assert [waiting_s(part * 0.020) for part in (0.5, 1, 2)] == pytest.approx([0.2, 0.1, 0.1])
     half, bound = (lane(part * max(hidden.forward, hidden.backward), 3e8) for part in (0.5, 1))
     for step in (half, bound):
-        assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.predicted_s
+        # A busy machine wakes layers late: then theory's step with what they took is longer too.
+        assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.replayed_s
     assert half.waited_s > 1.5 * bound.waited_s

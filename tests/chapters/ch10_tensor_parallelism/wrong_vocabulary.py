@@ -1,6 +1,6 @@
 """Losses that the check must refuse: (what was thought, answer, words of the refusal)."""
 
-from course_lib.scratch.vocabulary import vocab_parallel_cross_entropy
+from course_lib.scratch.tensor import vocab_parallel_cross_entropy
 from tests.checking.builds.patches import patched, versions
 
 _BOTH = patched(

@@ -11,8 +11,7 @@ from probes import DENSE, Probe, by_name
 
 from course_lib import launch
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.yafsdp import YaFSDP
 from course_lib.theory.inputs.recipe import Recipe

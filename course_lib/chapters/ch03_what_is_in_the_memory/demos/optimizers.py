@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import launch, mine
-from course_lib.demos.shared.batch import mean_loss
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import FP32
 from course_lib.demos.shared.result import Fact, Result
+from course_lib.demos.shared.training import mean_loss
 from course_lib.measure.gradients import relative_difference
 from course_lib.scratch import precision
 from course_lib.scratch.gpt import ledger

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch, mine
-from course_lib.demos.shared.batch import Batch, both, mean_loss, own_rows
 from course_lib.demos.shared.comparison import Comparison
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import FP32, predicted_stored
-from course_lib.demos.shared.replica import Replica, predicted_exchange
 from course_lib.demos.shared.result import Fact, Result
+from course_lib.demos.shared.trainee import Replica, predicted_exchange
+from course_lib.demos.shared.training import Batch, both, mean_loss, own_rows
 from course_lib.measure.gradients import flat_gradient, relative_difference, saved_bytes
 from course_lib.measure.times import matmul_flops
 from course_lib.scratch.checkpointing import Segment, cut

@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.chapters.ch07_ddp.copies import copied_bytes
-from course_lib.demos.shared.batch import Batch, mean_loss
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import predicted_stored
-from course_lib.demos.shared.replica import Replica, own_devices, predicted_exchange
 from course_lib.demos.shared.result import Result
+from course_lib.demos.shared.trainee import Replica, own_devices, predicted_exchange
+from course_lib.demos.shared.training import Batch, mean_loss
 from course_lib.scratch.data_parallel import DataParallel
 from course_lib.scratch.ddp import DDP, Spread
 from course_lib.theory.network.collectives import sent_bytes

@@ -17,11 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss, own_rows
 from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.ranks import device_name
+from course_lib.demos.shared.ranks import at_least_two, device_name
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, mean_loss, own_rows
 from course_lib.measure.times import Timeline, record, timeline
 from course_lib.scratch.ddp import DDP
 from course_lib.theory.inputs.units import MIB
@@ -65,8 +64,7 @@ def main(options: Options) -> Result:
     rank = launch.init()
     training = options.training()
     sizes = [p.nbytes for p in training.build().parameters()]
-    if rank.world == 1:
-        raise ValueError("ranks is 1, and one rank exchanges nothing: start at least 2")
+    at_least_two(rank)
     lanes = []
     for cap_mb in (sum(sizes) / MIB, options.bucket_cap_mb):
         cap = round(cap_mb * MIB)

@@ -22,6 +22,7 @@ from torch.autograd import Function
 
 from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.ranks import at_least_two
 from course_lib.demos.shared.result import Result
 from course_lib.scratch.flat_parameter import Reduction
 from course_lib.scratch.fsdp import FSDP, FSDPUnit
@@ -87,8 +88,7 @@ class Lanes:
 def main(options: Options) -> Result:
     """Time the messages, then two steps; every rank takes part and returns its own."""
     rank = launch.init()
-    if rank.world == 1:
-        raise ValueError("ranks is 1, and one rank exchanges nothing: start at least 2")
+    at_least_two(rank)
     forward_s = options.forward_ms / 1000
     link = Link(options.message_ms / 1000)
     gather_s, reduce_s = _alone(options, link, rank.device)

@@ -15,9 +15,8 @@ from course_lib.demos import fsdp as versions
 from course_lib.demos.fsdp import FullyShard, Kind, MiniFSDP, Whole, Ya
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import option
-from course_lib.demos.shared.prediction import Stored, calls, stored_states
+from course_lib.demos.shared.prediction import Stored, calls, stored_states, wire_recipe
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.sharding import wire_recipe
 from course_lib.demos.shared.training import Training
 from course_lib.measure.peak import log_memory
 from course_lib.theory.inputs.layout import Layout

@@ -21,7 +21,7 @@ from course_lib.checking.races import Race
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _passes = later("course_lib.checking.builds.on_rank.watched")
 _wire = later("course_lib.measure.wire")
-_tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
+_tensor = later("course_lib.scratch.tensor")
 
 _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
@@ -92,7 +92,7 @@ def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
         y = block(x.requires_grad_())
         y.backward(upstream)
     _tensor.sum_copied_gradients(block, region)
-    return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), log
+    return y.detach(), x.grad, _tensor.whole_gradients(block, region), log
 
 
 def _whole_layer(found: Any, place: Place) -> Rows:

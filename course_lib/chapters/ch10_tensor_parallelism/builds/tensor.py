@@ -18,7 +18,7 @@ from course_lib.theory.network.collectives import activation_bytes
 _watched = later("course_lib.checking.builds.on_rank.watched")
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
-_tensor, _vocabulary = later("course_lib.scratch.tensor"), later("course_lib.scratch.vocabulary")
+_tensor = later("course_lib.scratch.tensor")
 
 _BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
 BLOCK_BYTES = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
@@ -244,7 +244,7 @@ def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
         y = block(x)
     with _wire.log_wire() as backward:
         y.backward(upstream)
-    return y.detach(), x.grad, _vocabulary.whole_gradients(block, region), forward, backward
+    return y.detach(), x.grad, _tensor.whole_gradients(block, region), forward, backward
 
 
 def as_one_process(found: Any, share: Callable[[Any], Any] = lambda whole: whole) -> Rows:

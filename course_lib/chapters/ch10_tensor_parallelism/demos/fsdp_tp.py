@@ -15,22 +15,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import launch
-from course_lib.demos.shared.batch import Batch, rows_of
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import besides, predicted_stored, told, traffic
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Batch, Training, rows_of
 from course_lib.demos.three_d import Mixed
 from course_lib.demos.tp import torch_tp
-from course_lib.demos.tp.versions import Cut
-from course_lib.demos.tp.versions import Torch as TorchTP
+from course_lib.demos.tp.program import Cut
+from course_lib.demos.tp.program import Torch as TorchTP
 from course_lib.scratch.flat_parameter import gathered
 from course_lib.scratch.fsdp import FSDP
-from course_lib.scratch.tensor import TensorParallel
+from course_lib.scratch.tensor import TensorParallel, cut_gpt, vocab_parallel_cross_entropy
 from course_lib.scratch.three_d import Mesh
-from course_lib.scratch.vocabulary import cut_gpt, vocab_parallel_cross_entropy
 from course_lib.theory.inputs.layout import Layout
 from course_lib.trace import Trace
 from course_lib.validation import divisible

@@ -25,14 +25,13 @@ from torch.distributed.pipelining import (
 from torch.nn.functional import cross_entropy
 
 from course_lib import launch, mine
-from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.comparison import Comparison
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.prediction import predicted_stored, told, traffic
-from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.ranks import from_all_ranks, joined
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, gradients_of
+from course_lib.demos.shared.training import Batch, Training, gradients_of
 from course_lib.measure.gradients import count_held
 from course_lib.scratch.pipeline import Pipeline
 from course_lib.scratch.pipeline_stage import Pass, Wires, cut, sum_tied_gradients, wires
@@ -43,7 +42,7 @@ from course_lib.theory.pipelines.simulation import Task, simulate
 from course_lib.validation import divisible
 
 # --- versions -----------------------------------------------------------------------------------
-# The pipeline demo's two versions: `scratch.pipeline.runtime` and torch.distributed.pipelining.
+# The pipeline demo's two versions: `scratch.pipeline` and torch.distributed.pipelining.
 
 
 LIBRARY = {
@@ -70,8 +69,7 @@ class Staged(Trainee):
     def gradients(self) -> Mapping[str, Tensor]:
         """The gradients of all stages, by their names in GPT; the head's is the embedding's."""
         parts = (gradients_of(part) for part in self.parts)
-        own = {name: gradient.cpu() for part in parts for name, gradient in part.items()}
-        return {name: grad for stage in from_all_ranks(own) for name, grad in stage.items()}
+        return joined({name: gradient.cpu() for part in parts for name, gradient in part.items()})
 
 
 class Scratch(Staged):

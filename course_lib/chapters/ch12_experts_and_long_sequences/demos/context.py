@@ -19,15 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch, mine
 from course_lib.chapters.ch12_experts_and_long_sequences import functional
 from course_lib.demos.shared import prediction
-from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import Comparison
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import Sent, calls, ddp_calls
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Batch, Training, both
 from course_lib.scratch.context import RingAttention, SequenceRing, spread_sequence
 from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.layout import Layout

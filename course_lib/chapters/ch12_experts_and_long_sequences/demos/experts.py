@@ -19,15 +19,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch, mine
 from course_lib.chapters.ch12_experts_and_long_sequences import functional
-from course_lib.demos.shared.batch import Batch, mean_loss, own_rows
 from course_lib.demos.shared.comparison import Comparison
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import calls, predicted_stored, told, traffic
-from course_lib.demos.shared.ranks import from_all_ranks, world
+from course_lib.demos.shared.ranks import joined, world
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.trainee import Trainee
-from course_lib.demos.shared.training import Training, gradients_of, one_process
+from course_lib.demos.shared.training import (
+    Batch,
+    Training,
+    gradients_of,
+    mean_loss,
+    one_process,
+    own_rows,
+)
 from course_lib.scratch.experts import Dispatcher, MoE, Router
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import Layout
@@ -129,8 +134,7 @@ class ByHand(Trainee):
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of all ranks: each has some of the experts."""
-        mine = {name: gradient.cpu() for name, gradient in gradients_of(self.model).items()}
-        return {name: gradient for one in from_all_ranks(mine) for name, gradient in one.items()}
+        return joined({name: gradient.cpu() for name, gradient in gradients_of(self.model).items()})
 
     def sums(self) -> list[int]:
         """Bytes of each all-reduce of gradients."""

@@ -34,13 +34,13 @@ from torch.nn.functional import cross_entropy
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange
 from course_lib.chapters.ch14_parameter_servers.tables import TableOptions, TableRun, ngrams
-from course_lib.demos.shared.batch import Batch, rows_of
 from course_lib.demos.shared.comparison import Comparison, Version, tensor_gap
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.prediction import Sent
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.text import VOCAB
+from course_lib.demos.shared.training import Batch, rows_of
 from course_lib.launch.job import STORE_VARIABLE
 from course_lib.launch.two_nodes import LINK
 from course_lib.measure.wire import log_wire

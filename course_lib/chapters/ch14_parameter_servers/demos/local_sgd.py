@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from course_lib import launch
 from course_lib.chapters.ch14_parameter_servers.exchanges import averaged_bytes
-from course_lib.demos.shared.batch import own_rows
 from course_lib.demos.shared.comparison import Comparison, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.demos.shared.trainee import OnOwnRows
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Training, own_rows
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.data_parallel import LocalSGD
 from course_lib.trace import Total, Trace

@@ -27,15 +27,14 @@ from course_lib.chapters.ch14_parameter_servers.tables import (
     TableTraining,
     ngrams,
 )
-from course_lib.demos.shared.batch import Batch, mean_loss, rows_of
 from course_lib.demos.shared.comparison import Comparison
-from course_lib.demos.shared.options import option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import calls
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import OnOwnRows, Trainee
+from course_lib.demos.shared.training import Batch, mean_loss, rows_of
 from course_lib.scratch.parameter_server import Messages
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.trace import SEND, Trace

@@ -31,14 +31,12 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib import launch, mine
 from course_lib.chapters.ch15_launchers_and_recovery.recovery import checkpoint_bytes
-from course_lib.demos.shared.batch import Batch, loss_share, rows_of
 from course_lib.demos.shared.comparison import Comparison, Version, sum_over_ranks
-from course_lib.demos.shared.options import BatchOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import BatchOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.prediction import FP32
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Batch, Training, loss_share, rows_of
 from course_lib.measure.gradients import flat_gradient
 from course_lib.scratch import recovery
 from course_lib.scratch.gpt import GPT

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import mean_loss, own_rows
 from course_lib.demos.shared.comparison import LOSS_TOLERANCE, sum_over_ranks
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.result import Fact, Result, loss_gaps
-from course_lib.demos.shared.training import one_process
+from course_lib.demos.shared.training import mean_loss, one_process, own_rows
 from course_lib.measure.gradients import breaks, log_graphs
 from course_lib.measure.wire import log_wire
 

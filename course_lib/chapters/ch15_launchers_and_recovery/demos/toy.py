@@ -19,13 +19,12 @@ import torch
 from course_lib import launch, mine
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import by_hand, lifeline
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE
-from course_lib.demos.shared.options import DemoOptions, option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import DemoOptions, option, whose_parts, with_yours
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result
 from course_lib.measure.gradients import relative_difference
-from course_lib.scratch import toy
-from course_lib.scratch.toy import demo_model_parallel
+from course_lib.scratch import launcher
+from course_lib.scratch.launcher import demo_model_parallel
 
 JOB = "course_lib.chapters.ch15_launchers_and_recovery.demos.toy"
 
@@ -77,8 +76,8 @@ def judged(ranks: int, one: list[float], starts: list[Start]) -> Result:
 
 
 def _one_process() -> list[float]:
-    model = toy.toy_model("cpu", "cpu")
-    toy.train(model, slice(None))
+    model = launcher.toy_model("cpu", "cpu")
+    launcher.train(model, slice(None))
     return model.net2.weight.flatten().tolist()
 
 

@@ -21,10 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.chapters.ch16_cluster_clinic import comparing
-from course_lib.demos.shared.batch import Batch, own_rows, rows_of
 from course_lib.demos.shared.options import BatchOptions, option, whose_parts
 from course_lib.demos.shared.result import Result
-from course_lib.demos.tp.versions import own_region
+from course_lib.demos.shared.training import Batch, own_rows, rows_of
+from course_lib.demos.tp.program import own_region
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.tensor import (
     ColumnParallelLinear,
@@ -32,9 +32,10 @@ from course_lib.scratch.tensor import (
     RowParallelLinear,
     SequenceParallel,
     TensorParallel,
+    cut_gpt,
     sum_copied_gradients,
+    vocab_parallel_cross_entropy,
 )
-from course_lib.scratch.vocabulary import cut_gpt, vocab_parallel_cross_entropy
 from course_lib.scratch.wire import all_reduce
 from course_lib.validation import fraction
 

@@ -16,14 +16,12 @@ from torch.optim import Optimizer
 
 from course_lib import launch
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import lifeline
-from course_lib.demos.shared.batch import Batch, mean_loss, own_rows
-from course_lib.demos.shared.command import parse, run_as_program
 from course_lib.demos.shared.comparison import sum_over_ranks
 from course_lib.demos.shared.deepspeed_config import deepspeed_config
-from course_lib.demos.shared.options import MicroBatchOptions, option
+from course_lib.demos.shared.options import MicroBatchOptions, option, parse, run_as_program
 from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.result import Result
-from course_lib.demos.shared.training import Training
+from course_lib.demos.shared.training import Batch, Training, mean_loss, own_rows
 from course_lib.demos.tp import megatron
 from course_lib.scratch.tensor import TensorParallel
 from course_lib.validation import choice

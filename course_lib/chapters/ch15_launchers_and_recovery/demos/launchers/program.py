@@ -23,8 +23,7 @@ from typing import Any, cast
 from course_lib import launch
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import by_hand, job, lifeline
 from course_lib.demos.shared.comparison import LOSS_TOLERANCE
-from course_lib.demos.shared.options import option, whose_parts
-from course_lib.demos.shared.parts import with_yours
+from course_lib.demos.shared.options import option, whose_parts, with_yours
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.result import Fact, Result, loss_gaps
 from course_lib.demos.shared.training import one_process

@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from course_lib.chapters.ch15_launchers_and_recovery.demos.launchers import job
-from course_lib.demos.shared.command import parse
-from course_lib.demos.shared.options import option
+from course_lib.demos.shared.options import option, parse
 from course_lib.demos.shared.result import Result, render
 
 
