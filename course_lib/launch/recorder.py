@@ -27,10 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from course_lib.diagnosing.page import Line, Page, Stack, call_of
 from course_lib.launch import flight
 from course_lib.launch.errors import explain
 from course_lib.launch.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
+from course_lib.launch.page import Line, Page, Stack, call_of
 
 _LOOK_S = 0.02
 _LOOKS_A_PAGE = 12

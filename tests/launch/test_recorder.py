@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import demos, diagnosing, launch
-from course_lib.diagnosing.judging import Diagnosis
+from course_lib import demos, launch
+from course_lib.chapters.ch16_cluster_clinic import diagnosing
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.judging import Diagnosis
 from course_lib.launch import recorder
 
 LIMIT_S = 8.0  # on a busy machine ranks take seconds to start

@@ -7,7 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from course_lib import diagnosing, launch, notebook
+from course_lib import launch, notebook
+from course_lib.chapters.ch16_cluster_clinic import diagnosing
 from course_lib.chapters.ch16_cluster_clinic.hunting.disguise import disguised
 from course_lib.checking import cards, hunts
 from course_lib.checking.exercises import Unanswered, Wrong

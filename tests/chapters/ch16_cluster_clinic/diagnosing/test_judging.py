@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from pages import RECORDS, TORCH, call, evidence, line, sleeping, waiting, written
 
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.judging import diagnose
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import read
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import End, Evidence, Record
 from course_lib.demos.faults.kinds import KINDS
-from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.page import Line, Page, Stack
-from course_lib.diagnosing.reading import read
-from course_lib.diagnosing.standing import End, Evidence, Record
+from course_lib.launch.page import Line, Page, Stack
 
 # Of each kind: the cause, the accused of the three ranks, and the text of a line that is named.
 CAUSES = {

@@ -10,8 +10,8 @@ import pickle
 
 import pytest
 
-from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.reading import page_of_dump, read
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.judging import diagnose
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import page_of_dump, read
 
 TORCH = "/opt/conda/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 

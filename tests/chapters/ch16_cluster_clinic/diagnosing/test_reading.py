@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import RECORDS, written
 
-from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.page import Line, own_line
-from course_lib.diagnosing.reading import aborted_outside, crash_of, page_of, read
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.judging import diagnose
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import (
+    aborted_outside,
+    crash_of,
+    page_of,
+    read,
+)
+from course_lib.launch.page import Line, own_line
 
 PAGE = RECORDS["hang"]["rank0.json"]
 

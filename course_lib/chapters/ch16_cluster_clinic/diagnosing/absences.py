@@ -3,10 +3,17 @@
 import re
 from collections.abc import Sequence
 
-from course_lib.diagnosing.finding import Finding, accused, at, found, named, opening, the
-from course_lib.diagnosing.page import Line, most_seen, own_line
-from course_lib.diagnosing.reading import DUMP
-from course_lib.diagnosing.standing import (
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import (
+    Finding,
+    accused,
+    at,
+    found,
+    named,
+    opening,
+    the,
+)
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import DUMP
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
     STILL_S,
     Evidence,
     Record,
@@ -15,6 +22,7 @@ from course_lib.diagnosing.standing import (
     pending,
     waits_for,
 )
+from course_lib.launch.page import Line, most_seen, own_line
 
 _WORKER_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _STOPPED_S = 3.0  # a launcher ends the others sooner after one died

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.diagnosing.finding import the
-from course_lib.diagnosing.page import NO_PAGE, Call, Line, Page, own_line
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import the
+from course_lib.launch.page import NO_PAGE, Call, Line, Page, own_line
 
 # What a rank says whose peer is gone, or did not come: look at the peer first.
 FOLLOWED = re.compile(
