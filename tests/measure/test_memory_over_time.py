@@ -122,9 +122,9 @@ def test_the_peak_is_at_the_loss_and_made_of_what_theory_says():
     found, theory = measured(), predicted()
     place = found.totals.index(found.peak_bytes)
     assert (found.phases[place], found.moments[place]) == ("backward", "_log_softmax_backward_data")
-    for name, size in found.at_peak.items():
+    for name, sizes in found.sizes.items():
         expected = theory.peak.bill.consumers.get(name, 0)
-        assert size == pytest.approx(expected, rel=0.02, abs=1000), name
+        assert sizes[place] == pytest.approx(expected, rel=0.02, abs=1000), name
 
 
 def test_states_come_with_the_first_update_and_stay_with_weights_and_batch():

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from course_lib import cli
-from course_lib.chapters.ch16_cluster_clinic.hunting import Case, case, table
-from course_lib.chapters.ch16_cluster_clinic.hunting.disguise import disguised
+from course_lib.chapters.ch16_cluster_clinic import hunting
+from course_lib.chapters.ch16_cluster_clinic.hunting import Case, disguised, table
 from course_lib.checking import hunts, progress
 from course_lib.demos.faults.kinds import KINDS
 
@@ -99,8 +99,8 @@ def test_ten_seeds_have_all_ten_causes():
 @pytest.fixture
 def hung(monkeypatch):
     """Case 9, a hung rank 1, without a launch."""
-    monkeypatch.setattr(case, "_printed", lambda fault, record=None: "what was printed")
-    return case.hunt(SEEDS["hang"])
+    monkeypatch.setattr(hunting, "_printed", lambda fault, record=None: "what was printed")
+    return hunting.hunt(SEEDS["hang"])
 
 
 def test_an_answer_is_told_which_half_is_wrong(capsys, hung):
@@ -140,12 +140,12 @@ def test_after_four_wrong_answers_it_is_told_and_not_counted(hung, capsys):
 @pytest.fixture
 def at_the_prompt(monkeypatch, capsys):
     """What `course hunt` prints and its exit code, after typing something; starts no ranks."""
-    monkeypatch.setattr(case, "_printed", lambda fault, record=None: "what was printed")
+    monkeypatch.setattr(hunting, "_printed", lambda fault, record=None: "what was printed")
 
     def doctor(self):
         hunts.by_doctor(self._fault.kind, 0.1)
 
-    monkeypatch.setattr(case.Case, "doctor", doctor)
+    monkeypatch.setattr(Case, "doctor", doctor)
 
     def play(*typed, seed=()):
         said = iter(typed)
