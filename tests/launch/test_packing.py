@@ -120,7 +120,9 @@ def test_a_full_disk_is_said_with_its_remedy(tmp_path: Path) -> None:
     ):
         pytest.skip("this system allows no mount in a namespace")
     command = [*inside, mount + 'exec "$@"', "sh", sys.executable, str(tmp_path / "script.py")]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=4 * BUSY_S)
+    said = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=4 * BUSY_S
+    )
     argument, result, small = said.stdout.splitlines()
     remedy = "free some, or set the environment variable TMPDIR to a folder with more"
     assert argument.startswith("argument: OSError") and argument.endswith(remedy)

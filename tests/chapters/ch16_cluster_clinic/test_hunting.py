@@ -15,7 +15,6 @@ from course_lib.demos.faults.kinds import KINDS
 
 SEEDS = {hunts.drawn(seed).kind: seed for seed in range(10)}
 ENDS_AT_THE_LIMIT = ("hang", "collective")
-QUICK = [kind for kind in hunts.CAUSES if kind not in ENDS_AT_THE_LIMIT]
 SAID = {
     "EADDRINUSE": "taken port",
     "file </torch_": "too little shared memory",
@@ -76,14 +75,14 @@ def output_without_torch(output):
     return re.sub(r'  File "/.*\n.*', "", output)
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if kind in ENDS_AT_THE_LIMIT else [])
+        for kind in hunts.CAUSES
+    ],
+)
 def test_a_case_is_found_from_its_output_alone(kind):
-    played(kind)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ENDS_AT_THE_LIMIT)
-def test_a_case_that_hangs_is_found_from_its_output_alone(kind):
     played(kind)
 
 
@@ -119,7 +118,7 @@ def test_an_answer_is_told_which_half_is_wrong(capsys, hung):
     hung.answer(rank=rank, cause="straggler")
     assert "the rank is right, the cause is not\nHint: Nobody moves." in capsys.readouterr().out
     hung.answer(rank=rank, cause="hung rank")
-    assert f"[pass] rank {rank}: hung rank, found in 0 s" in capsys.readouterr().out
+    assert f"[pass] rank {rank}: hung rank, found in " in capsys.readouterr().out
     hung.answer(rank=rank, cause="hung")
     assert "did you mean 'hung rank'?" in capsys.readouterr().out
     assert progress.read()["hunts"]["hang"]["best_s"] < 60
@@ -168,15 +167,11 @@ def test_the_command_asks_until_it_is_found(at_the_prompt):
     assert code == 0 and "the cause is not" in said
     assert "Type both, such as `1 straggler`, with one of" in said and "case.answer" not in said
     (row,) = (line for line in table().splitlines() if line.startswith("hung rank"))
-    assert row.split()[2:] == ["0", "ms", "100", "ms"]  # the doctor's beside it
+    assert re.fullmatch(r"hung rank +\d+ ms +100 ms", row.strip())  # the doctor's beside it
     assert cli.main(["hunt", "-1"]) == 2
-
-
-@pytest.mark.parametrize("typed", ["{} hung rank", "hung rank {}", "rank {}: Hung  rank."])
-def test_an_answer_may_be_typed_in_any_order(at_the_prompt, typed):
-    rank = hunts.drawn(SEEDS["hang"]).rank
-    said, code = at_the_prompt(typed.format(rank), seed=[SEEDS["hang"]])
-    assert code == 0 and "[pass]" in said
+    for typed in (f"hung rank {rank}", f"rank {rank}: Hung  rank."):  # in any order
+        said, code = at_the_prompt(typed, seed=seed)
+        assert code == 0 and "[pass]" in said
 
 
 def test_giving_up_shows_the_solution(at_the_prompt):
