@@ -3,7 +3,9 @@
 Launches of one test run side by side: most of their time they wait.
 """
 
+import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import faults
 import psutil
 import pytest
 import torch
+from faults import broken
 from leftovers import BUSY_S, limit_s, needs_signals
 
 from course_lib import launch
@@ -35,46 +38,61 @@ class Case:
 
 ALL = "every rank must call the same collectives, in the same order"
 CALLED = r"called (broadcast|all_reduce) of \[\d+\] (float|double) while rank [01] called "
+KILL, SEGV = signal.SIGKILL, signal.SIGSEGV
 ENDS_AT_ONCE = {
     "raises": Case(
-        faults.divide,
-        "raised ZeroDivisionError: division by zero$",
+        faults.divide, "raised ZeroDivisionError: division by zero$",
         ("Traceback", "return 1 / (1 - launch.init().rank)"),
     ),
     "raises first, and the others lose it": Case(
-        faults.raise_while_others_wait, "raised KeyError: 'the cause'$", world=4
+        broken(lambda: faults.raises(KeyError("the cause"))), "raised KeyError: 'the cause'$",
+        world=4,
     ),
     "raises while others compute": Case(
-        faults.raise_while_others_compute, "raised ValueError: no$"
+        broken(lambda: faults.raises(ValueError("no")), faults.sleep), "raised ValueError: no$",
     ),
-    "is killed": Case(faults.kill, "was killed by SIGKILL: .*memory", ("last words",)),
-    "crashes": Case(faults.crash, "was killed by SIGSEGV$"),
-    "leaves": Case(faults.leave, "ended with exit code 7 before it returned a result$"),
-    "leaves in peace": Case(faults.leave_in_peace, "ended with exit code 0 before it returned a"),
-    "leaves children behind": Case(faults.leave_children_behind, "ended with exit code 3"),
-    "calls sys.exit": Case(faults.sys_exit, r"called sys.exit\(7\) instead of returning a result$"),
+    "is killed": Case(
+        broken(lambda: faults.die(KILL)), "was killed by SIGKILL: .*memory", ("last words",),
+    ),
+    "crashes": Case(broken(lambda: faults.die(SEGV)), "was killed by SIGSEGV$"),
+    "leaves": Case(
+        broken(lambda: os._exit(7)), "ended with exit code 7 before it returned a result$",
+    ),
+    "leaves in peace": Case(
+        broken(lambda: os._exit(0), int), "ended with exit code 0 before it returned a",
+    ),
+    "leaves children behind": Case(
+        broken(faults.leave_children_behind, int), "ended with exit code 3",
+    ),
+    "calls sys.exit": Case(
+        broken(lambda: sys.exit(7)), r"called sys.exit\(7\) instead of returning a result$",
+    ),
     "waits for one that has returned": Case(
-        faults.one_too_many,
-        "lost its connection to rank 0, which had returned already",
+        faults.one_too_many, "lost its connection to rank 0, which had returned already",
         ("dist.barrier()",),
     ),
     "wants too much memory": Case(
-        faults.huge_tensor, "ran out of memory when it asked for 4,000,000.0 GB in one tensor: take"
+        broken(faults.huge_tensor),
+        "ran out of memory when it asked for 4,000,000.0 GB in one tensor: take",
     ),
-    "has little memory": Case(faults.limited_memory, "ran out of memory: take a smaller model"),
+    "has little memory": Case(
+        broken(faults.limited_memory), "ran out of memory: take a smaller model",
+    ),
     "returns what cannot be sent": Case(
         faults.unsendable,
         "returned a generator that cannot be sent to the parent .*return numbers, tensors or plain",
     ),
     "calls another collective": Case(
-        faults.other_collective, f"{CALLED}.*: {ALL}", ranks=(0, 1), checked=True
+        faults.other_collective, f"{CALLED}.*: {ALL}", ranks=(0, 1), checked=True,
     ),
     "sends another shape": Case(
-        faults.other_shape, f"{CALLED}.*: {ALL}", ranks=(0, 1), checked=True
+        faults.other_tensor(1000), f"{CALLED}.*: {ALL}", ranks=(0, 1), checked=True,
     ),
-    "sends another type": Case(faults.other_type, f"{CALLED}.*: {ALL}", ranks=(0, 1), checked=True),
+    "sends another type": Case(
+        faults.other_tensor(dtype="float64"), f"{CALLED}.*: {ALL}", ranks=(0, 1), checked=True,
+    ),
     "sends another shape, unchecked": Case(
-        faults.other_shape,
+        faults.other_tensor(1000),
         f"received another number of bytes than it expected: {ALL}.*check_collectives=True",
         ranks=(0, 1),
     ),
@@ -84,40 +102,34 @@ ENDS_AT_ONCE = {
         "find_unused_parameters=True",
         ranks=(0, 1),
     ),
-}
+}  # fmt: skip
 ENDS_AT_THE_LIMIT = {
     "hangs": Case(
-        faults.hang,
+        broken(faults.sleep, int),
         "hung: it gave no result within LIMIT s; rank 0 had returned already$",
-        ("rank 1 was here:", "in wait_for_nothing\n    time.sleep(600)"),
+        ("rank 1 was here:", "in sleep\n    time.sleep(600)"),
     ),
     "computes endlessly": Case(
         faults.busy,
         "was still computing: it gave no result within LIMIT s, nor did rank .*Its processor time"
         " grew by .*larger timeout_s",
-        ("in busy",),
-        (0, 1),
+        ("in busy",), (0, 1),
     ),
-    "hangs with the interpreter locked": Case(faults.locked, "hung", ("in locked",)),
+    "hangs with the interpreter locked": Case(broken(faults.locked, int), "hung", ("in locked",)),
     "does not come": Case(
-        faults.absent,
-        "hung: it gave no result",
-        ("dist.all_reduce(torch.ones(4))", "time.sleep(600)"),
-        (0, 1),
+        faults.absent, "hung: it gave no result",
+        ("dist.all_reduce(torch.ones(4))", "time.sleep(600)"), (0, 1),
     ),
     "does not come, checked": Case(
         faults.absent,
         rf"waited \d+ ms in a collective that ranks \[1\] did not call: {ALL}|hung: it gave",
-        ranks=(0,),
-        checked=True,
+        ranks=(0,), checked=True,
     ),
     "is lost as the time is up": Case(
-        faults.lose_the_peer_as_the_time_is_up,
-        "hung",
-        ("raise _Lost", "time.sleep(60)"),
-        (0, 1),
+        broken(faults.lose_the_peer_as_the_time_is_up, faults.sleep), "hung",
+        ("raise _Lost", "time.sleep(600)"), (0, 1),
     ),
-}
+}  # fmt: skip
 CASES = ENDS_AT_ONCE | ENDS_AT_THE_LIMIT
 
 
@@ -154,7 +166,7 @@ def failure(name: str, timeout_s: float) -> launch.RankFailed:
     return caught.value
 
 
-def broken(name: str, failed: launch.RankFailed, timeout_s: float) -> str:
+def mistake(name: str, failed: launch.RankFailed, timeout_s: float) -> str:
     """What is wrong with the words for this case; "" if nothing is."""
     case = CASES[name]
     says = case.says.replace("LIMIT", f"{timeout_s:g}")
@@ -179,7 +191,7 @@ def test_faults_are_named(at_the_limit: bool, monkeypatch: pytest.MonkeyPatch) -
     start_s = time.monotonic()
     with ThreadPoolExecutor(len(names) if at_the_limit else 3) as pool:
         failures = dict(zip(names, pool.map(lambda n: failure(n, timeout_s), names), strict=True))
-    wrong = [broken(name, failed, timeout_s) for name, failed in failures.items()]
+    wrong = [mistake(name, failed, timeout_s) for name, failed in failures.items()]
     assert not any(wrong), "\n\n".join(filter(None, wrong))
     assert at_the_limit or time.monotonic() - start_s < timeout_s  # nobody waited for it
 
