@@ -106,7 +106,7 @@ def finish() -> None:
 
 
 def report_step(step: int, steps: int) -> None:
-    """Tell whoever launched this rank that update `step` of `steps` is done.
+    """Report to the launcher of this rank that update `step` of `steps` is done.
 
     It takes some 20 µs. The line below the cell shows it five times a second.
     """

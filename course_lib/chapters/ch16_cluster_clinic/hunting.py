@@ -51,7 +51,7 @@ class Case:
         self.seed = seed
         self.output = _printed(self._fault)
         self._wrong = 0
-        self.over = False  # found, or told
+        self.over = False  # found, or given away
         self.found = False
         self._start_s = time.monotonic()
 
@@ -71,16 +71,16 @@ class Case:
         self._wrong += "wants" not in sentence
         help_ = ""
         if self._wrong >= _TELL_AFTER:
-            help_ = self._told()
+            help_ = self._solution()
         elif self._wrong >= _HINT_AFTER:
             help_ = f"Hint: {self._look}"
         _say("fail", sentence, help_)
 
     def give_up(self) -> None:
         """Print which rank it is, and why; no time is kept later."""
-        print(self._told())
+        print(self._solution())
 
-    def _told(self) -> str:
+    def _solution(self) -> str:
         self.over = True
         return f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}"
 
@@ -100,7 +100,7 @@ class Case:
     def doctor(self) -> None:
         """Run it again with a record, and print what `course diagnose` says, and how soon.
 
-        This gives the answer away: whoever has not answered yet gets no time later.
+        This gives the answer away: without an answer before, no time is kept later.
         """
         self.over = True
         with tempfile.TemporaryDirectory(prefix="course_hunt_") as folder:

@@ -37,8 +37,8 @@ def _found(parts: SimpleNamespace, records: _Records, what: str) -> Iterator[Row
     right = divergence.first_divergence(records)
     given = parts.first_divergence(copy.deepcopy(records))
     if right is None:
-        told = f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
-        agree = f"{what}: found {told}, where all ranks agree: expected None"
+        shown = f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
+        agree = f"{what}: found {shown}, where all ranks agree: expected None"
         yield Never(given is not None, agree)
         return
     yield Never(given is None, f"{what}: returns None, and the ranks differ")

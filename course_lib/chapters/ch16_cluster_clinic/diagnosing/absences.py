@@ -64,7 +64,7 @@ _RAISED = (
 def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     """A rank that raised, was killed or left by itself: the first that did."""
     dead = [each for each in stand if each.state == "ended"]
-    # gloo aborts who loses a peer: whoever ended in another way is the cause.
+    # gloo aborts a rank that loses a peer: one that ended in another way is the cause.
     dead = [e for e in dead if evidence.records[e.rank].fatal != "Aborted"] or dead
     if not dead:
         return None
@@ -255,7 +255,7 @@ def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]
     ranks = list(calls)
     records = [evidence.records[rank] for rank in ranks]
     # Of who lost a peer, or was told to end, the others were already gone.
-    lost = any(record.told or record.page.state == "failed" for record in records)
+    lost = any(record.signalled or record.page.state == "failed" for record in records)
     if not ranks or not (lost or max(stand[rank].still_s for rank in ranks) >= STILL_S):
         return None
     call = calls[ranks[0]]
