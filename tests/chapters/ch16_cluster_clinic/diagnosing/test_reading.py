@@ -16,7 +16,6 @@ from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import (
     page_of,
     read,
 )
-from course_lib.launch.page import Line, own_line
 
 PAGE = RECORDS["hang"]["rank0.json"]
 
@@ -173,28 +172,3 @@ def test_without_some_of_the_files_no_healthy_rank_is_accused(kind, tmp_path):
                 (folder / name).unlink()
         found = diagnose(read(folder)).finding
         assert set(found.ranks) <= {1}, (found, sorted(map(str, Path(folder).iterdir())))
-
-
-PLACES = {
-    "/home/me/train.py": True,
-    "C:\\Users\\me\\train.py": True,
-    "/tmp/ipykernel_7/123.py": True,
-    "<ipython-input-3-abc>": True,
-    "/usr/lib/python3.11/selectors.py": False,
-    "C:\\me\\venv\\Lib\\site-packages\\torch\\nn\\module.py": False,
-    "/home/me/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py": False,
-    "<string>": False,
-    "<frozen runpy>": False,
-    "/home/me/course/course_lib/launch/rank.py": False,
-    "/home/me/course/course_lib/demos/ddp.py": True,
-    "/home/me/venv/lib/python3.12/site-packages/course_lib/demos/ddp.py": True,  # installed
-}
-
-
-def test_the_innermost_own_line_is_named():
-    assert {file: Line(file, 1, "f").own for file in PLACES} == PLACES
-    files = ["/home/me/main.py", "/home/me/train.py", "/usr/lib/python3.11/selectors.py"]
-    stack = tuple(Line(file, 7, "f") for file in files)
-    assert own_line(stack).place == "train.py:7"
-    assert own_line(stack[2:]) is None
-    assert Line("C:\\Users\\me\\train.py", 7, "f").place == "train.py:7"
