@@ -306,7 +306,9 @@ def test_of_two_orders_the_one_of_the_rounds_before_is_right(rounds):
 def test_who_was_not_told_to_end_was_dead_already(hears, behind_s, words):
     """torchrun ends the other ranks when one has died; nothing else says that it has."""
     page = Page(1, 3, calls=tuple(STEP), hears=hears, stack=(line(40, "risky()"),))
-    first, last = (Record(rank, replace(USUAL, rank=rank), signalled=True) for rank in (0, 2))
+    first, last = (
+        Record(rank, replace(USUAL, rank=rank, hears=True), signalled=True) for rank in (0, 2)
+    )
     found = judged(first, Record(1, page, behind_s=behind_s), last)
     assert words in found.sentence
     assert found.ranks == ((1,) if hears else ())
