@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib import demos, diagnosing, launch
+from course_lib import demos, launch
+from course_lib.chapters.ch16_cluster_clinic import diagnosing
 from course_lib.demos.faults import kinds, program
 
 # What should be said of each kind: the cause, and a piece of the line that should be named (none

@@ -13,9 +13,6 @@ from course_lib import chapters
 # out: it is where techniques are read side by side, and what a learner builds takes their place.
 NOT_IN_ITS_ROOM = {
     "course_lib.demos.fsdp": "chapters 13, 15 and 17 run it by its name",
-    "course_lib.diagnosing.divergence": "`course diagnose` and chapter 16 read the same records",
-    "course_lib.diagnosing.reading": "as above",
-    "course_lib.diagnosing.standing": "as above",
 }
 
 

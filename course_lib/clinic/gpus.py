@@ -288,6 +288,7 @@ def nvlink_signs(links: Sequence[NvLink]) -> list[Sign]:
 
 # From near to far: at most one PCIe switch, several, the CPU, its other bridges, the other CPU.
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_WAY = re.compile(rf"X|NV\d+|{'|'.join(WAYS)}")
 _BY_SWITCH, _BY_CPU = WAYS[:2], WAYS[:4]
 _MEANING = {
     "PIX": "one PCIe switch",
@@ -362,7 +363,7 @@ def topology(text: str) -> Topology:
         if name not in devices or [name, *cells] == heading:
             continue
         row = cells[: len(devices)]
-        if len(row) < len(devices) or not all(_is_way(cell) for cell in row):
+        if len(row) < len(devices) or not all(map(_WAY.fullmatch, row)):
             raise unreadable("nvidia-smi topo -m", line, f"{len(devices)} of X, NV#, PIX … SYS")
         ways.update({(name, other): way for other, way in zip(devices, row, strict=True)})
     if missing := [name for name in devices if (name, name) not in ways]:
@@ -395,10 +396,6 @@ def topology_signs(found: Topology) -> list[Sign]:
         wrong = "there is no NVLink, and some pairs of GPUs talk from one NUMA node to another"
         signs.append(Sign(wrong, "keep tensor parallelism within the GPUs of one NUMA node"))
     return signs
-
-
-def _is_way(cell: str) -> bool:
-    return cell == "X" or cell in WAYS or re.fullmatch(r"NV\d+", cell) is not None
 
 
 @dataclass(frozen=True)

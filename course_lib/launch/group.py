@@ -29,26 +29,6 @@ if TYPE_CHECKING:
     import torch
 
 
-def device_and_backend(configuration: str) -> tuple[torch.device, str]:
-    """Where a group's tensors are, and what sends them, from `dist.get_backend_config()`.
-
-    A GPU where NCCL serves it and this machine has one, else the CPU by gloo. Raises RuntimeError
-    for a group that serves neither.
-    """
-    import torch
-
-    backends = dict(part.split(":", 1) for part in configuration.split(","))
-    if backends.get("cuda") == "nccl" and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device()), "nccl"
-    if backends.get("cpu") == "gloo":
-        return torch.device("cpu"), "gloo"
-    raise RuntimeError(
-        f"the process group that exists sends by {configuration}, and the course's programs need "
-        "gloo, or nccl and a GPU for each rank: make it with one of these, or destroy it before "
-        "launch.init()"
-    )
-
-
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
 _PEERS_S = 5.0
 
@@ -106,7 +86,7 @@ def finish() -> None:
 
 
 def report_step(step: int, steps: int) -> None:
-    """Tell whoever launched this rank that update `step` of `steps` is done.
+    """Report to the launcher of this rank that update `step` of `steps` is done.
 
     It takes some 20 µs. The line below the cell shows it five times a second.
     """
@@ -177,6 +157,26 @@ def _adopt() -> Rank:
     # Where the launcher did not set it, all ranks are taken to be on one machine.
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     return Rank(rank, world, local_rank, device, backend)
+
+
+def device_and_backend(configuration: str) -> tuple[torch.device, str]:
+    """Where a group's tensors are, and what sends them, from `dist.get_backend_config()`.
+
+    A GPU where NCCL serves it and this machine has one, else the CPU by gloo. Raises RuntimeError
+    for a group that serves neither.
+    """
+    import torch
+
+    backends = dict(part.split(":", 1) for part in configuration.split(","))
+    if backends.get("cuda") == "nccl" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device()), "nccl"
+    if backends.get("cpu") == "gloo":
+        return torch.device("cpu"), "gloo"
+    raise RuntimeError(
+        f"the process group that exists sends by {configuration}, and the course's programs need "
+        "gloo, or nccl and a GPU for each rank: make it with one of these, or destroy it before "
+        "launch.init()"
+    )
 
 
 def _join() -> tuple[Rank, Any]:

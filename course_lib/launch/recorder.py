@@ -27,10 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from course_lib.diagnosing.page import Line, Page, Stack, call_of
 from course_lib.launch import flight
 from course_lib.launch.errors import explain
 from course_lib.launch.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
+from course_lib.launch.page import Line, Page, Stack, call_of
 
 _LOOK_S = 0.02
 _LOOKS_A_PAGE = 12
@@ -171,7 +171,7 @@ class _Recorder(threading.Thread):
         self._all: Counter[_Key] = Counter()
         self._called_s, self._step = 0.0, self.step
         self._moved_s = time.time()
-        self._told, self._heard = -1, signal.getsignal(signal.SIGTERM)
+        self._term_descriptor, self._sigterm_handler = -1, signal.getsignal(signal.SIGTERM)
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
         if rank >= 0:
@@ -185,13 +185,13 @@ class _Recorder(threading.Thread):
             self._crash = open(mine.with_suffix(".crash"), "w")  # noqa: SIM115
             faulthandler.enable(self._crash)
             self._term = open(mine.with_suffix(".term"), "w")  # noqa: SIM115
-            self._told = self._term.fileno()
+            self._term_descriptor = self._term.fileno()
             if hasattr(faulthandler, "register"):
                 for number in _ENDING:
                     faulthandler.register(number, self._term, chain=True)
 
-    def _told_to_end(self) -> bool:
-        return self._told >= 0 and os.fstat(self._told).st_size > 0
+    def _was_signalled(self) -> bool:
+        return self._term_descriptor >= 0 and os.fstat(self._term_descriptor).st_size > 0
 
     def _met(self) -> bool:
         """Learn from the process group which rank this is, once there is one: True that once."""
@@ -228,7 +228,7 @@ class _Recorder(threading.Thread):
     ) -> None:
         """Write the last page: nothing that happens later changes it."""
         with self._writing:
-            if not self.written and not self._told_to_end():
+            if not self.written and not self._was_signalled():
                 self._over.set()
                 self.state = state
                 self._write(frame, key=key, **more)
@@ -252,7 +252,7 @@ class _Recorder(threading.Thread):
             self._all[key] += 1
 
     def _write(self, frame: FrameType | None, key: _Key | None = None, **more: str) -> None:
-        if self._rank < 0 or (self.state == "running" and self._told_to_end()):
+        if self._rank < 0 or (self.state == "running" and self._was_signalled()):
             return
         # Asking before the first collective would be too early for torch.
         joining = self.state == "joining"
@@ -277,7 +277,8 @@ class _Recorder(threading.Thread):
             steps=self.step[1],
             message=message,
             peer=peer,
-            hears=self._told >= 0 and signal.getsignal(signal.SIGTERM) == self._heard,
+            hears=self._term_descriptor >= 0
+            and signal.getsignal(signal.SIGTERM) == self._sigterm_handler,
             stack=_lines(key if key is not None else _key(frame)),
             since=_stacks(self._since),
             all=_stacks(self._all),

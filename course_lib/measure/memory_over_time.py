@@ -55,12 +55,6 @@ class MemoryOverTime:
         """The most at any moment."""
         return max(self.totals)
 
-    @property
-    def at_peak(self) -> dict[str, int]:
-        """Bytes by category at the first moment of the peak."""
-        place = self.totals.index(self.peak_bytes)
-        return {name: sizes[place] for name, sizes in self.sizes.items()}
-
 
 @dataclass
 class StepRecord:

@@ -94,7 +94,7 @@ def watching(watch: "Watch", before: Iterable[Tensor] = ()) -> Iterator[None]:
     watch.start(before)
     del before
     try:
-        with watch, _resizes_told(watch):
+        with watch, _resizes_noted(watch):
             yield
     finally:
         watch.ended = True
@@ -105,7 +105,7 @@ def watching(watch: "Watch", before: Iterable[Tensor] = ()) -> Iterator[None]:
 class Watch(TorchDispatchMode):
     """Sees each operator's tensors, and their end through weak references.
 
-    `note` is told of each change: number of the storage, bytes + or -.
+    `note` is called for each change: number of the storage, bytes + or -.
     """
 
     def __init__(self, note: Callable[[int, int], None]) -> None:
@@ -191,7 +191,7 @@ def _storages(tensors: Any) -> list[UntypedStorage]:
 
 
 @contextmanager
-def _resizes_told(watch: Watch) -> Iterator[None]:
+def _resizes_noted(watch: Watch) -> Iterator[None]:
     """Tell `watch` of each `resize_` of a storage, which is no operator."""
     before = UntypedStorage.resize_
 

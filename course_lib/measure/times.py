@@ -98,11 +98,7 @@ def matmul_flop_per_s(
 def memory_bytes_per_s(numbers: int = 2**24, device: str = "cpu") -> float:
     """Bytes read and written per second by c = a + b on large fp32 vectors."""
     a, b, c = (torch.ones(numbers, device=device) for _ in range(3))
-    return 3 * _bytes(c) / seconds(lambda: torch.add(a, b, out=c))
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return 3 * c.nbytes / seconds(lambda: torch.add(a, b, out=c))
 
 
 def _wait() -> None:
@@ -155,8 +151,7 @@ def record(backward: Callable[[], object]) -> dict[str, Any]:
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as trace:
         backward()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _wait()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         trace.export_chrome_trace(str(path))
@@ -218,21 +213,14 @@ def collective_seconds(
 
     The fastest, because other work on the machine can only add to a time.
     """
-    times = [_one(call, device) for _ in range(repeats)]
+    times = []
+    for _ in range(repeats):
+        dist.barrier()
+        _wait()
+        start = time.perf_counter()
+        call()
+        _wait()
+        times.append(time.perf_counter() - start)
     slowest = torch.tensor(times, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return float(slowest.min())
-
-
-def _one(call: Callable[[], object], device: torch.device) -> float:
-    dist.barrier()
-    _finish(device)
-    start = time.perf_counter()
-    call()
-    _finish(device)
-    return time.perf_counter() - start
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

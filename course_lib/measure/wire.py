@@ -9,6 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -16,11 +21,6 @@ from course_lib.trace import SEND, Event, Total, Trace
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
-from torch.distributed import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
-    allreduce_hook,
-)
-from torch.nn.parallel import DistributedDataParallel
 
 Heard = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 

@@ -111,7 +111,12 @@ PARTS = (
         given="columns remove_old complete CheckpointError read_manifest read_shard",
     ),
     _part("ibstat", "16.12", "clinic.ports", "ibstat", given="Port"),
-    _part("divergence", "16.13", "diagnosing.divergence", "first_divergence"),
+    _part(
+        "divergence",
+        "16.13",
+        "chapters.ch16_cluster_clinic.diagnosing.divergence",
+        "first_divergence",
+    ),
     _part(
         "shared_rate",
         "17.11",

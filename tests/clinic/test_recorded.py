@@ -94,11 +94,8 @@ def test_an_unknown_output_is_refused_with_the_nearest():
         recorded.output("ibstat_slo")
 
 
-def test_a_sign_is_three_sentences():
+def test_a_sign_is_three_sentences_and_a_long_line_is_shown_in_part():
     sign = Sign("mlx5_3 is slow", "change the cable", "why")
     assert sign.sentence == "mlx5_3 is slow. Change the cable. The command can't say why."
     assert Sign("no GPU is there", "--gpus all").sentence == "No GPU is there. --gpus all."
-
-
-def test_a_long_line_is_shown_in_part():
     assert len(str(unreadable("x", "y" * 500, "z"))) < 200

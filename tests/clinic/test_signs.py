@@ -84,6 +84,7 @@ CASES = [
         ["GPU 3 has 2 of 6 NVLinks inactive or slow (3, 5)"],
     ),
     (topology, topology_signs, NEAR, 0, []),
+    (topology, topology_signs, NEAR.replace("NV6", "NV18"), 0, []),
     (
         topology, topology_signs, FAR, 5,
         [

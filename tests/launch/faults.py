@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from course_lib import launch
 
@@ -22,77 +24,50 @@ def _is_broken() -> bool:
     return launch.init().rank == 1
 
 
-def nothing() -> int:
-    """No fault: an all-reduce."""
+def broken(fault: Callable[[], object], others: Callable[[], object] = _wait) -> Callable[[], None]:
+    """What each rank does: rank 1 the fault, and then all of them what the others do."""
+
+    def run() -> None:
+        if launch.init().rank == 1:
+            fault()
+        others()
+
+    return run
+
+
+def sleep() -> None:
+    time.sleep(600)
+
+
+def nothing() -> tuple[int, str]:
+    """No fault: an all-reduce, and how much torch.distributed checks."""
     import torch
     import torch.distributed as dist
 
     total = torch.ones(1)
     dist.all_reduce(total)
-    return int(total)
+    return int(total), dist.get_debug_level().name
 
 
 def divide() -> float:
     return 1 / (1 - launch.init().rank)
 
 
-def raise_while_others_wait() -> None:
-    if _is_broken():
-        raise KeyError("the cause")
-    _wait()
+def raises(error: BaseException) -> None:
+    raise error
 
 
-def raise_while_others_compute() -> None:
-    if _is_broken():
-        raise ValueError("no")
-    time.sleep(60)
-
-
-def kill() -> None:
-    if _is_broken():
-        print("last words")
-        os.kill(os.getpid(), signal.SIGKILL)
-    _wait()
-
-
-def crash() -> None:
-    if _is_broken():
-        os.kill(os.getpid(), signal.SIGSEGV)
-    _wait()
-
-
-def leave() -> None:
-    if _is_broken():
-        os._exit(7)
-    _wait()
-
-
-def leave_in_peace() -> None:
-    if _is_broken():
-        os._exit(0)
+def die(number: signal.Signals) -> None:
+    print("last words")
+    os.kill(os.getpid(), number)
 
 
 def leave_children_behind() -> None:
     import multiprocessing
 
-    if _is_broken():
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-        multiprocessing.Process(target=time.sleep, args=(60,)).start()
-        os._exit(3)
-
-
-def sys_exit() -> None:
-    if _is_broken():
-        sys.exit(7)
-    _wait()
-
-
-def hang() -> None:
-    def wait_for_nothing() -> None:
-        time.sleep(600)
-
-    if _is_broken():
-        wait_for_nothing()
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    multiprocessing.Process(target=time.sleep, args=(60,)).start()
+    os._exit(3)
 
 
 def absent() -> None:
@@ -112,8 +87,7 @@ def busy() -> None:
 def locked() -> None:
     import ctypes
 
-    if _is_broken():
-        ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock: no other Python thread runs
+    ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock: no other Python thread runs
 
 
 def one_too_many() -> None:
@@ -125,38 +99,30 @@ def one_too_many() -> None:
 
 
 class _Lost(RuntimeError):
-    delay_s = 1.6  # the limit passes while rank 1 writes its report
-
     def __str__(self) -> str:
-        time.sleep(self.delay_s)
-        self.delay_s = 0
+        other = Path(os.environ["COURSE_STORE"]).with_name("rank0.stack")
+        while not other.stat().st_size:  # until the time of rank 0 is up
+            time.sleep(0.01)
         return "Connection closed by peer"
 
 
 def lose_the_peer_as_the_time_is_up() -> None:
-    time.sleep(4.4)
-    if _is_broken():
-        raise _Lost
-    time.sleep(60)
+    raise _Lost
 
 
 def huge_tensor() -> None:
     import torch
 
-    if _is_broken():
-        torch.empty(10**15)
-    _wait()
+    torch.empty(10**15)
 
 
 def limited_memory() -> None:
     import resource
 
-    if _is_broken():
-        with open("/proc/self/statm") as file:
-            used_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 2**28, resource.RLIM_INFINITY))
-        bytearray(2**30)
-    _wait()
+    with open("/proc/self/statm") as file:
+        used_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 2**28, resource.RLIM_INFINITY))
+    bytearray(2**30)
 
 
 def other_collective() -> None:
@@ -169,18 +135,17 @@ def other_collective() -> None:
         dist.all_reduce(torch.ones(4))
 
 
-def other_shape() -> None:
-    import torch
-    import torch.distributed as dist
+def other_tensor(size: int = 4, dtype: str = "float32") -> Callable[[], None]:
+    """An all-reduce of 4 numbers in fp32, on rank 1 of others."""
 
-    dist.all_reduce(torch.ones(1000 if _is_broken() else 10))
+    def run() -> None:
+        import torch
+        import torch.distributed as dist
 
+        mine = (size, dtype) if _is_broken() else (4, "float32")
+        dist.all_reduce(torch.ones(mine[0], dtype=getattr(torch, mine[1])))
 
-def other_type() -> None:
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.ones(4, dtype=torch.float64 if _is_broken() else torch.float32))
+    return run
 
 
 def unused_parameter() -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from course_lib import launch
+
 MARK = "COURSE_TEST_MARK"
+BUSY_S = 60.0  # for what takes a second on a quiet machine
 # Inherited by the server and by all that it forks, also by what outlives its parent.
 os.environ[MARK] = uuid.uuid4().hex
 
@@ -30,7 +33,7 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
+def gone(processes: list[psutil.Process], within_s: float = BUSY_S) -> bool:
     return not psutil.wait_procs(processes, timeout=within_s)[1]
 
 
@@ -42,7 +45,7 @@ def folders_in(temporary: Path) -> list[Path]:
 
 def no_folders_in(temporary: Path) -> None:
     """Nothing is left, or will be in a moment: a folder is removed behind the last rank."""
-    wait_for(lambda: folders_in(temporary) == [], within_s=5)
+    wait_for(lambda: folders_in(temporary) == [])
 
 
 def our_ranks() -> list[psutil.Process]:
@@ -52,9 +55,16 @@ def our_ranks() -> list[psutil.Process]:
     return [process for process in marked(os.environ[MARK]) if process.pid not in spared]
 
 
-def wait_for(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], within_s: float = BUSY_S) -> None:
     """Return when `condition()` holds; fails if it never does."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
         time.sleep(0.02)
+
+
+def limit_s() -> float:
+    """A time limit that is going to pass: short, and longer where the machine is busy."""
+    start_s = time.monotonic()
+    launch.run(abs, 1, stream=False)
+    return round(2 + 8 * (time.monotonic() - start_s), 1)

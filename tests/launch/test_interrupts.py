@@ -1,10 +1,9 @@
 """Stop at any moment of a launch: the next launch works, and nothing is left."""
 
-import collections
 import gc
 import os
-import random
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -13,64 +12,80 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from leftovers import folders_in, needs_signals, our_ranks
+from leftovers import BUSY_S, folders_in, needs_signals, our_ranks
 
 from course_lib import launch
 from course_lib.launch import runner
 from course_lib.launch.errors import Stop, held
 
 pytestmark = needs_signals
+IN_LAUNCH = str(Path(runner.__file__).parent)
 
 
 @pytest.fixture(autouse=True)
 def interrupts() -> Iterator[None]:
-    """SIGALRM interrupts this process, also where it was started with SIGINT ignored."""
+    """SIGINT interrupts this process, also where it was started with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     gc.disable()  # an interrupt inside a callback of the garbage collector gets lost
     yield
+    sys.setprofile(None)
     signal.setitimer(signal.ITIMER_REAL, 0)
     gc.enable()
     signal.signal(signal.SIGINT, before)
 
 
-def interrupted(draw: random.Random) -> str:
-    """Launch, and interrupt it at some moment: what came of it."""
-    outcome, ranks = "finished", draw.randint(2, 8)
+def press_in(function: str, call: int = 1) -> None:
+    """Ctrl-C as that function of the launcher is called, for the given time."""
+    left = call
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        code = frame.f_code
+        if event == "call" and code.co_name == function and code.co_filename.startswith(IN_LAUNCH):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    sys.setprofile(look)
+
+
+STOPPED = "Stopped; 2 ranks ended"
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "outcome"),
+    [
+        ("check_memory", 1, ""),  # the launch has not begun: an interrupt as any other
+        ("wait_until_warm", 1, STOPPED),
+        ("_folder", 1, STOPPED),
+        ("_pack_call", 1, STOPPED),
+        ("keeper_for", 1, STOPPED),
+        ("_answer", 1, STOPPED),
+        ("_watch", 1, STOPPED),
+        ("update", 1, STOPPED),
+        ("update", 9, STOPPED),  # of the fifth look at two ranks
+        ("end", 1, STOPPED),
+        ("_results", 1, STOPPED),
+        ("_result", 2, STOPPED),
+        ("done", 1, None),  # it was over: the results are there
+    ],
+)
+def test_a_launch_is_interrupted_at_any_moment(
+    function: str, call: int, outcome: str | None
+) -> None:
+    results, said = None, None
+    # Where it is not obeyed at once, the time is up instead.
+    sleep_s = 0 if function in ("end", "_results", "_result", "done") else 600
+    press_in(function, call)
     try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, draw.uniform(0.0005, 0.06 + 0.03 * ranks))
-            launch.run(time.sleep, 0.1, ranks=ranks, stream=False)
-        except launch.Stopped as stopped:
-            outcome = str(stopped) if "before" in str(stopped) else "stopped"
-            time.sleep(0.0)
-        time.sleep(0.4 if outcome == "finished" else 0.0)  # until the interrupt has come
-    except KeyboardInterrupt:
-        outcome = f"outside, {outcome}"
+        results = launch.run(time.sleep, sleep_s, stream=False, timeout_s=BUSY_S)
+    except KeyboardInterrupt as stopped:
+        said = str(stopped)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return outcome
-
-
-def many(count: int, seed: int) -> collections.Counter[str]:
-    """Outcomes of `count` interrupted launches; each is followed by one that has to work."""
-    draw, outcomes = random.Random(seed), collections.Counter[str]()
-    for _ in range(count):
-        outcomes[interrupted(draw)] += 1
-        outcomes["processes left"] += len(our_ranks())
-        outcomes["folders left"] += len(folders_in(Path(tempfile.gettempdir())))
-        try:
-            outcomes["failed afterwards"] += launch.run(abs, -3, ranks=2, stream=False) != [3, 3]
-        except (launch.RankFailed, OSError) as error:
-            outcomes[f"failed afterwards: {error}"] += 1
-    return +outcomes
-
-
-def test_after_twenty_interrupts_everything_works() -> None:
-    outcomes = many(20, seed=3)
-    assert set(outcomes) <= {"stopped", "Stopped before any rank started", "finished",
-                             "outside, finished"}, outcomes  # fmt: skip
-    assert outcomes["stopped"] >= 5, outcomes
+        sys.setprofile(None)
+    assert said == outcome and (results == [None, None]) == (outcome is None)
+    assert our_ranks() == [] == folders_in(Path(tempfile.gettempdir()))
+    assert launch.run(abs, -3, stream=False) == [3, 3]
 
 
 def press_inside_of_a_launch(_: int, frame: FrameType | None) -> None:
@@ -86,7 +101,7 @@ def test_many_interrupts_during_one_launch() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.02, 0.002)  # again and again, also while ranks end
     with pytest.raises(KeyboardInterrupt):  # Stopped, or one press that came as it was raised
         try:
-            launch.run(time.sleep, 60, ranks=4)
+            launch.run(time.sleep, 600, ranks=4, timeout_s=BUSY_S)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     assert our_ranks() == []

@@ -8,7 +8,6 @@ import queue
 import shutil
 import signal
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import psutil
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
-from leftovers import MARK, gone, marked, needs_signals, no_folders_in, wait_for
+from leftovers import BUSY_S, MARK, gone, marked, needs_signals, no_folders_in, wait_for
 
 HANG = """
 from course_lib import launch
@@ -31,9 +30,9 @@ def hang():
     workers = iter(DataLoader(range(100), num_workers=1))
     next(workers)
     print("hanging", flush=True)
-    time.sleep(100)
+    time.sleep(1000)
 
-launch.run(hang, timeout_s=60)
+launch.run(hang, timeout_s=600)
 """
 
 
@@ -46,7 +45,7 @@ class Kernel:
     mark: str
     temporary: Path
 
-    def run(self, cell: str, timeout_s: float = 60.0) -> tuple[str, list[str]]:
+    def run(self, cell: str, timeout_s: float = BUSY_S) -> tuple[str, list[str]]:
         """What a cell printed, and the traceback lines that it showed."""
         return self.finish(self.client.execute(cell), timeout_s)
 
@@ -55,10 +54,10 @@ class Kernel:
         message = self.client.execute(cell)
         printed = ""
         while printed.count(until) < 2:
-            printed += self._stream(message, 60.0) or ""
+            printed += self._stream() or ""
         return message
 
-    def finish(self, message: str, timeout_s: float = 60.0) -> tuple[str, list[str]]:
+    def finish(self, message: str, timeout_s: float = BUSY_S) -> tuple[str, list[str]]:
         printed, trace = "", []
         while True:
             reply = self.client.get_iopub_msg(timeout=timeout_s)
@@ -70,8 +69,8 @@ class Kernel:
             if content.get("execution_state") == "idle":
                 return printed, trace
 
-    def _stream(self, message: str, timeout_s: float) -> str | None:
-        reply = self.client.get_iopub_msg(timeout=timeout_s)
+    def _stream(self) -> str | None:
+        reply = self.client.get_iopub_msg(timeout=BUSY_S)
         assert reply["msg_type"] != "error", reply["content"]
         return reply["content"].get("text")
 
@@ -82,7 +81,7 @@ class Kernel:
         return list(self.temporary.glob("course_launch_*"))
 
     def reconnect(self) -> None:
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=BUSY_S)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +129,9 @@ def test_an_error_in_a_cells_function_shows_its_lines(kernel: Kernel) -> None:
 
 def test_a_hang_in_a_cells_function_shows_its_lines(kernel: Kernel) -> None:
     _, trace = kernel.run(
-        "def stop():\n    import time\n    time.sleep(50)  # here\nlaunch.run(stop, timeout_s=4)"
+        "import time\nstart_s = time.monotonic()\nlaunch.run(abs, 1)\n"
+        "def stop():\n    import time\n    time.sleep(50)  # here\n"
+        "launch.run(stop, timeout_s=1 + 8 * (time.monotonic() - start_s))"
     )
     assert "in stop\n    time.sleep(50)  # here" in "\n".join(trace)
 
@@ -158,7 +159,7 @@ def test_a_kernel_restarted_in_order(kernel: Kernel) -> None:
     before = kernel.processes()
     assert len(before) >= 6
     kernel.manager.restart_kernel(now=False)
-    assert gone(before, within_s=8)
+    assert gone(before)
     assert kernel.folders() == []
     kernel.reconnect()
 
@@ -166,7 +167,8 @@ def test_a_kernel_restarted_in_order(kernel: Kernel) -> None:
 @needs_signals
 def test_an_interrupt_while_the_server_warms_up(kernel: Kernel) -> None:
     message = kernel.client.execute("from course_lib import launch\nlaunch.run(lambda: 1)")
-    time.sleep(1.0)
+    parent = psutil.Process(kernel.manager.provisioner.process.pid)
+    wait_for(lambda: bool(parent.children()))  # the server, which imports torch for seconds
     kernel.manager.interrupt_kernel()
     _, trace = kernel.finish(message)
     assert trace == ["Stopped before any rank started"]
@@ -175,23 +177,12 @@ def test_an_interrupt_while_the_server_warms_up(kernel: Kernel) -> None:
 
 
 @needs_signals
-def test_a_kernel_restarted_by_force(kernel: Kernel) -> None:
-    kernel.start(HANG, until="hanging")
-    before = kernel.processes()
-    assert len(before) >= 6
-    kernel.manager.restart_kernel(now=True)
-    assert gone(before, within_s=3)
-    assert kernel.folders() == []
-    kernel.reconnect()
-
-
-@needs_signals
 def test_a_killed_kernel(kernel: Kernel) -> None:
     kernel.start(HANG, until="hanging")
     before = kernel.processes()
     assert len(before) >= 6
     os.kill(kernel.manager.provisioner.process.pid, signal.SIGKILL)  # this process alone
-    assert gone(before, within_s=3)
+    assert gone(before)
     no_folders_in(kernel.temporary)
     with pytest.raises(queue.Empty):
         while True:

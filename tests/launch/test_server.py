@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from leftovers import needs_signals, our_ranks, wait_for
 
 from course_lib import demos, launch
-from course_lib.launch import server
+from course_lib.launch import runner, server
 from course_lib.launch.errors import Stop
 from course_lib.launch.job import Folder
 from course_lib.launch.server_program import _Keeper
@@ -28,21 +27,23 @@ def pid() -> int:
     return server._server.process.pid
 
 
-def test_the_server_has_a_session_of_its_own() -> None:
-    """Ctrl-C in the terminal reaches whoever launches, which then ends what it started."""
-    assert os.getsid(pid()) == pid() != os.getsid(0)
-
-
 # Each new server imports torch, which takes seconds: a killed one is left for the next test.
 
 
-def test_a_server_that_dies_between_two_questions_is_replaced(
+def test_a_server_killed_during_a_launch_disturbs_no_rank_and_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    killed = pid()
-    monkeypatch.setattr(server, "wait_until_warm", lambda stop: None)
-    monkeypatch.setattr(server._server.process, "poll", lambda: None)  # nobody has noticed yet
-    os.kill(killed, signal.SIGKILL)
+    def outlive() -> int:
+        killed = psutil.Process(os.getppid()).parent()  # the keeper's
+        killed.kill()
+        wait_for(lambda: killed.status() == psutil.STATUS_ZOMBIE)
+        return 7
+
+    pid()
+    # Nobody notices before the next launch asks for a keeper.
+    monkeypatch.setattr(server._server.process, "poll", lambda: None)
+    assert launch.run(outlive, ranks=1) == [7]
+    monkeypatch.setattr(server, "wait_until_warm", lambda *_: None)
     assert launch.run(lambda: 1) == [1, 1]
 
 
@@ -82,36 +83,24 @@ def test_a_stop_while_the_server_imports_is_made_up_for() -> None:
     assert pid() == before
 
 
-def test_a_server_that_dies_while_it_imports_is_replaced() -> None:
-    killed = pid()
-    os.kill(killed, signal.SIGSTOP)
-    threading.Timer(0.3, os.kill, (killed, signal.SIGKILL)).start()
-    server.wait_until_warm(Stop(), modules=["course_lib.demos.ddp.program"])
-    assert launch.run(lambda: 1) == [1, 1]
-
-
-def test_the_server_has_one_thread_with_all_demos_in_it() -> None:
-    """A process with several threads cannot be forked safely."""
+def test_the_server_has_one_thread_with_all_demos_in_it_and_a_session_of_its_own() -> None:
+    """A process with several threads cannot be forked safely. Ctrl-C is for its parent."""
     server_pid = pid()
+    assert os.getsid(server_pid) == server_pid != os.getsid(0)
     modules = [demos.load(name).__name__ for name in demos.DEMOS]
     server.wait_until_warm(Stop(), modules=modules)
     assert psutil.Process(server_pid).num_threads() == 1
 
 
-def test_a_server_killed_during_a_launch_disturbs_no_rank() -> None:
-    def outlive() -> int:
-        os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)  # the keeper's parent
-        time.sleep(0.3)
-        return 7
-
-    assert launch.run(outlive, ranks=1) == [7]
-
-
-def test_a_server_that_cannot_import_torch_says_why(
+def test_a_server_that_dies_as_it_imports_is_replaced_and_one_without_torch_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    killed = pid()
+    os.kill(killed, signal.SIGSTOP)
+    # It dies while it imports for the next launch, and the one that replaces it ends at once.
+    meanwhile = iter([lambda: os.kill(killed, signal.SIGKILL)])
+    server.wait_until_warm(Stop(), lambda: next(meanwhile, int)(), ["course_lib.demos.ddp.program"])
     (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')\n")
-    server._forget()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(OSError, match=r"ended while it imported torch \(.*a broken torch\)"):
         launch.run(lambda: 1)
@@ -132,15 +121,12 @@ def test_a_killed_keeper_takes_its_ranks_with_it() -> None:
 
 def test_a_keeper_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_END_S", 0.5)
+    monkeypatch.setattr(runner, "_LEAVE_S", 0.5)  # nobody says that the rank has ended
 
     def stop_the_keeper() -> None:
         os.kill(os.getppid(), signal.SIGSTOP)
 
-    start_s = time.monotonic()
-    launch_one = threading.Thread(target=lambda: launch.run(stop_the_keeper, ranks=1, timeout_s=2))
-    launch_one.start()
-    launch_one.join(20)
-    assert not launch_one.is_alive() and time.monotonic() - start_s < 15
+    assert launch.run(stop_the_keeper, ranks=1) == [None]
     wait_for(lambda: our_ranks() == [])
 
 

@@ -28,7 +28,6 @@ import torch.distributed as dist
 
 from course_lib import (
     demos,
-    diagnosing,
     expect,
     launch,
     predict,
@@ -39,6 +38,7 @@ from course_lib.chapters.ch16_cluster_clinic import (
     commands,
     comparing,
     containers,
+    diagnosing,
     figures,
     logs,
     pairwise,
@@ -358,7 +358,6 @@ busy_guess = predict("16.busy", "Rank 0 runs, says the meter?", yours=None, unit
 
 
 # %%
-from course_lib.diagnosing import reading
 import time
 
 
@@ -1159,7 +1158,9 @@ print(output("torchfrtrace").shown)
 unmatched = predict("16.differs", "Calls without their partner?", yours=None)
 
 # %%
-from course_lib.diagnosing.divergence import first_divergence
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import (
+    first_divergence,
+)
 from itertools import zip_longest
 
 sizes = {0: [(3, 4), (3, 4), (4, 5), (3, 4), (3, 4)], 1: [(3, 4)] * 4}
@@ -1263,7 +1264,7 @@ assert diagnosis.finding.ranks[0] == 2
 # (A cell has no file name, so its lines stand under a number. In a program of yours it would say `train.py:4`.)
 
 # %%
-stacks = [record.stack for record in reading.read(folder).records]
+stacks = [record.stack for record in diagnosing.reading.read(folder).records]
 shutil.rmtree(folder)
 stack = stacks[0]
 own = max(place for place, line in enumerate(stack) if line.own)
@@ -2454,13 +2455,13 @@ for sign in ports.port_signs(mine.ibstat(output("ibstat_slow").text)):
 # The largest group is right if no other is as large; otherwise nobody is odd: ().
 
 # %% tags=["exercise"]
-from course_lib.diagnosing.divergence import flights
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import flights
 
 records = flights("collective")  # recorded on three ranks, one of which is broken
 records[1][0]
 
 # %% tags=["exercise"]
-from course_lib.diagnosing.divergence import ANY_SIZE
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import ANY_SIZE
 
 ### BEGIN GIVEN
 
@@ -2479,7 +2480,9 @@ def first_divergence(
 
 ### END GIVEN
 ### BEGIN SOLUTION
-from course_lib.diagnosing.divergence import first_divergence
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import (
+    first_divergence,
+)
 
 ### END SOLUTION
 

@@ -30,9 +30,9 @@ def flight_records(calls: Mapping[str, Sequence[str]], title: str = "") -> Drawi
             str(n): Cell(
                 call, {0: "alike" if n < parted else "differs" if n == parted else "after it"}
             )
-            for n, call in enumerate(its, 1)
+            for n, call in enumerate(row, 1)
         }
-        for rank, its in calls.items()
+        for rank, row in calls.items()
     }
     return page(title, Cells(grid, high=24.0))
 
@@ -67,8 +67,8 @@ def meters(
 
 def _bar(value: float | None, most: float) -> Cell:
     filled = dict.fromkeys(range(round(_SLOTS * (value or 0) / most)), "computing")
-    told = "not told" if value is None else format_number(value, 6)
-    return Cell(told, filled, _SLOTS)
+    said = "not told" if value is None else format_number(value, 6)
+    return Cell(said, filled, _SLOTS)
 
 
 # --- node ways ----------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def _node(name: str, node: Node) -> Cells:
             links[device] = Cell(link, {0: _OTHER}) if link else Cell(slots=0)
     between = {}
     if len(cpus) > 1:
-        told = "SYS: the link between CPUs"
-        between[next(iter(devices))] = Cell(told, {0: _OTHER}, wide=len(devices))
+        words = "SYS: the link between CPUs"
+        between[next(iter(devices))] = Cell(words, {0: _OTHER}, wide=len(devices))
     heading = f"{name}: {len(node.near)} of {len(node.gpus)} GPUs reach a port by switches alone"
     rows: dict[str, dict[str, Cell]] = {heading: {}}
     rows |= {"NVLink": links} if any(map(node.nvlink, devices)) else {}
@@ -225,8 +225,8 @@ def pair_rates(tests: Sequence[PairTest], found: SlowPart, title: str = "") -> D
         for a in range(ranks)
     }
     for test in tests:
-        told = format_number(test.bytes_per_s / 1e6, 3 if ranks < 6 else 2)
-        cell = Cell(told, {0: "slow" if found.is_slow(test) else "fast"})
+        rate = format_number(test.bytes_per_s / 1e6, 3 if ranks < 6 else 2)
+        cell = Cell(rate, {0: "slow" if found.is_slow(test) else "fast"})
         first, second = f"rank {test.first}", f"rank {test.second}"
         grid[first][second] = grid[second][first] = cell
     slow = sum(map(found.is_slow, tests))
@@ -262,11 +262,11 @@ def rank_stacks(stacks: Mapping[str, Sequence[Line]], title: str = "") -> Drawin
             text = function if len(function) <= letters else function[: letters - 1] + "…"
             frame = "standing" if height == len(shown) else ""
             grid[str(height)][rank] = Cell(text, {0: _WORDS[kind]}, frame=frame)
-    told = (
+    sentences = (
         f"{name} stands in {lines[-1][0]} of {_WORDS[lines[-1][1]]}, {counted(len(lines), 'line')}"
         for name, lines in stacks.items()
     )
-    return page(title, Cells(grid, high=15.0, between=0.0, said="; ".join(told)))
+    return page(title, Cells(grid, high=15.0, between=0.0, said="; ".join(sentences)))
 
 
 # --- tensor by tensor ---------------------------------------------------------------------------
@@ -296,14 +296,14 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
     for (name, run), colour in zip(runs.items(), (style.BLUE, style.VERMILION), strict=False):
         ratios = [one.measured / one.typical for one in run]
         first = next((n for n, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
-        told = f"{format_number(max(ratios), 2)} times the typical rounding at most"
+        said = f"{format_number(max(ratios), 2)} times the typical rounding at most"
         if first is not None:
-            told = f"number {first + 1} of {len(run)} is off by {format_number(ratios[first], 3)}"
+            said = f"number {first + 1} of {len(run)} is off by {format_number(ratios[first], 3)}"
             marks[f"{name}, the first: {run[first].title}"] = first + 0.5
         places[colour] = [(n + 0.5, max(ratio, _EQUAL)) for n, ratio in enumerate(ratios)]
-        curves[name] = Curve((), colour, told, dots=places[colour][:1])
+        curves[name] = Curve((), colour, said, dots=places[colour][:1])
         most = max(most, *ratios)
-    up = powers([_EQUAL, most], _told, "difference over the typical rounding")
+    up = powers([_EQUAL, most], _times, "difference over the typical rounding")
     across = Axis((), label="tensors, in their order", ends=(0, max(map(len, runs.values()))))
     limits = {
         f"rounding: up to {ROUNDING_UP_TO:g} times": ROUNDING_UP_TO,
@@ -316,5 +316,5 @@ def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> D
     return frame.drawing
 
 
-def _told(ratio: float) -> str:
+def _times(ratio: float) -> str:
     return "equal" if ratio <= _EQUAL else format_number(ratio, 6)

@@ -147,16 +147,16 @@ def timeout_signs(found: Sequence[Timeout]) -> list[Sign]:
     waiting: dict[str, list[int]] = {}
     for one in found:
         waiting.setdefault(one.call, []).append(one.rank)
-    told = "; ".join(f"{_ranks(ranks)} in {call}" for call, ranks in waiting.items())
+    where = "; ".join(f"{_ranks(ranks)} in {call}" for call, ranks in waiting.items())
     if len(waiting) > 1:
         do = "look in the program for a branch that only some ranks take"
         unsaid = "which of them is wrong: compare the flight records"
-        return [Sign(f"ranks wait in different calls: {told}", do, unsaid)]
+        return [Sign(f"ranks wait in different calls: {where}", do, unsaid)]
     if not waiting:
         return []
     do = "look for a rank without such a line; if none is missing, test the network"
     unsaid = "what the missing rank does: ask py-spy, or the flight records"
-    return [Sign(f"all waited for {found[0].limit_s:.0f} s: {told}", do, unsaid)]
+    return [Sign(f"all waited for {found[0].limit_s:.0f} s: {where}", do, unsaid)]
 
 
 def _ranks(ranks: Sequence[int]) -> str:

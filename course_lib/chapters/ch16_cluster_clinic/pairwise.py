@@ -55,17 +55,17 @@ class SlowPart:
     def explain(self) -> str:
         """One sentence, and what to do next."""
         rates = f"{_rate(self.slow_bytes_per_s)} instead of {_rate(self.usual_bytes_per_s)}"
-        told = [_told(group) for group in self.groups]
+        names = [_named(group) for group in self.groups]
         if self.kind == "nothing":
             return f"no pair is slow: all reach about {_rate(self.usual_bytes_per_s)}"
         if self.kind == "ranks":
             reach = "reaches" if len(self.groups[0]) == 1 else "reach"
-            return f"{told[0]} {reach} {rates} with everybody: look at port, cable and node"
+            return f"{names[0]} {reach} {rates} with everybody: look at port, cable and node"
         if self.kind == "link":
-            ends = " and ".join(told)
+            ends = " and ".join(names)
             return f"only between {ends} there is {rates}: look at the way, both ends are well"
         if self.kind == "cut":
-            ends = " and ".join(told)
+            ends = " and ".join(names)
             return f"between {ends} there is {rates}: look at what joins these groups"
         pairs = ", ".join("–".join(map(str, pair)) for pair in self.groups)
         return f"slow pairs without one cause ({pairs}): test all pairs, one after the other"
@@ -162,7 +162,7 @@ def _middle(tests: Sequence[PairTest]) -> float:
     return tests[len(tests) // 2].bytes_per_s
 
 
-def _told(group: tuple[int, ...]) -> str:
+def _named(group: tuple[int, ...]) -> str:
     if len(group) == 1:
         return f"rank {group[0]}"
     return f"ranks {', '.join(map(str, group[:8]))}{' …' if len(group) > 8 else ''}"

@@ -78,15 +78,12 @@ def test_the_first_tensor_that_differs_is_named(tmp_path, factor, dtype, verdict
         assert "output of last" in compared.report().splitlines()[0]
 
 
-def test_not_a_number_is_no_rounding(tmp_path, one):
+def test_not_a_number_is_no_rounding_and_bf16_is_judged_as_bf16(tmp_path, one):
     def broken(model):
         model.first.register_forward_hook(lambda *call: call[2] / 0)
 
     compared = comparing.compare(one, update(tmp_path / "other", broken))
     assert compared.diverging.title == "output of first"
-
-
-def test_what_was_in_bf16_before_is_judged_as_bf16(tmp_path, one):
     compared = comparing.compare(one, update(tmp_path / "bf16", dtype=torch.bfloat16))
     assert {tensor.dtype for tensor in compared.tensors} == {"bf16"}
     assert compared.verdict == "rounding"  # the loss, too, which is fp32 in both

@@ -39,7 +39,9 @@ def test_shared_and_locked_memory():
     assert "lock 64 kbytes" in memory_signs(None, 64)[0].wrong
 
 
-def test_the_notes_line_is_for_another_vendor():
+def test_what_a_docker_line_lacks_or_has_for_another_vendor():
+    needed = [flag.flag for flag in FLAGS if flag.nvidia.startswith("yes")]
+    assert docker_signs(f"docker run {' '.join(needed)} image") == []
     assert docker_signs("docker run --gpus all --ipc=host image") == []
     assert wrong(docker_signs("docker run --gpus all image")) == ["/dev/shm will have 64 MB"]
     assert wrong(docker_signs(NOTES)) == [
@@ -105,17 +107,6 @@ def test_what_makes_no_sense_is_refused(call, words):
         call()
 
 
-def test_every_row_says_what_to_read_and_what_it_cant_say():
-    for command in COMMANDS:
-        assert command.question.endswith("?") and command.read and command.unsaid
-        assert command.source.startswith("https://")
-
-
-def test_the_flags_that_nvidia_needs_leave_nothing_to_remark():
-    needed = [flag.flag for flag in FLAGS if flag.nvidia.startswith("yes")]
-    assert docker_signs(f"docker run {' '.join(needed)} image") == []
-
-
 EVERYTHING = [one.nvidia for one in COMMANDS]
 
 
@@ -129,13 +120,13 @@ def test_every_row_has_as_many_cells_as_the_heading(table):
     assert len(repr(table).splitlines()) == len(table.rows)
 
 
-def test_code_links_and_what_html_would_swallow():
+def test_rows_say_all_and_code_links_and_what_html_would_swallow_are_shown():
+    for command in COMMANDS:
+        assert command.question.endswith("?") and command.read and command.unsaid
+        assert command.source.startswith("https://")
     table = commands.how_to_read("dmesg", "nvlink")
     page = table._repr_html_()
     assert "<code>dmesg -T | grep -i xid</code>" in page and "&lt;inactive&gt;" in page
     assert '<a href="https://docs.nvidia.com/' in page
-
-
-def test_a_word_chooses_its_commands():
     assert len(commands.flags().rows) == len(FLAGS)
     assert [row[0] for row in commands.by_vendor("ibstatus").rows] == ["With how many lanes?"]

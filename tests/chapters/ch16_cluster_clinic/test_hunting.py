@@ -8,14 +8,13 @@ import re
 import pytest
 
 from course_lib import cli
-from course_lib.chapters.ch16_cluster_clinic.hunting import Case, case, table
-from course_lib.chapters.ch16_cluster_clinic.hunting.disguise import disguised
+from course_lib.chapters.ch16_cluster_clinic import hunting
+from course_lib.chapters.ch16_cluster_clinic.hunting import Case, disguised, table
 from course_lib.checking import hunts, progress
 from course_lib.demos.faults.kinds import KINDS
 
 SEEDS = {hunts.drawn(seed).kind: seed for seed in range(10)}
 ENDS_AT_THE_LIMIT = ("hang", "collective")
-QUICK = [kind for kind in hunts.CAUSES if kind not in ENDS_AT_THE_LIMIT]
 SAID = {
     "EADDRINUSE": "taken port",
     "file </torch_": "too little shared memory",
@@ -76,14 +75,14 @@ def output_without_torch(output):
     return re.sub(r'  File "/.*\n.*', "", output)
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if kind in ENDS_AT_THE_LIMIT else [])
+        for kind in hunts.CAUSES
+    ],
+)
 def test_a_case_is_found_from_its_output_alone(kind):
-    played(kind)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ENDS_AT_THE_LIMIT)
-def test_a_case_that_hangs_is_found_from_its_output_alone(kind):
     played(kind)
 
 
@@ -99,8 +98,8 @@ def test_ten_seeds_have_all_ten_causes():
 @pytest.fixture
 def hung(monkeypatch):
     """Case 9, a hung rank 1, without a launch."""
-    monkeypatch.setattr(case, "_printed", lambda fault, record=None: "what was printed")
-    return case.hunt(SEEDS["hang"])
+    monkeypatch.setattr(hunting, "_printed", lambda fault, record=None: "what was printed")
+    return hunting.hunt(SEEDS["hang"])
 
 
 def test_an_answer_is_told_which_half_is_wrong(capsys, hung):
@@ -119,7 +118,7 @@ def test_an_answer_is_told_which_half_is_wrong(capsys, hung):
     hung.answer(rank=rank, cause="straggler")
     assert "the rank is right, the cause is not\nHint: Nobody moves." in capsys.readouterr().out
     hung.answer(rank=rank, cause="hung rank")
-    assert f"[pass] rank {rank}: hung rank, found in 0 s" in capsys.readouterr().out
+    assert f"[pass] rank {rank}: hung rank, found in " in capsys.readouterr().out
     hung.answer(rank=rank, cause="hung")
     assert "did you mean 'hung rank'?" in capsys.readouterr().out
     assert progress.read()["hunts"]["hang"]["best_s"] < 60
@@ -140,12 +139,12 @@ def test_after_four_wrong_answers_it_is_told_and_not_counted(hung, capsys):
 @pytest.fixture
 def at_the_prompt(monkeypatch, capsys):
     """What `course hunt` prints and its exit code, after typing something; starts no ranks."""
-    monkeypatch.setattr(case, "_printed", lambda fault, record=None: "what was printed")
+    monkeypatch.setattr(hunting, "_printed", lambda fault, record=None: "what was printed")
 
     def doctor(self):
         hunts.by_doctor(self._fault.kind, 0.1)
 
-    monkeypatch.setattr(case.Case, "doctor", doctor)
+    monkeypatch.setattr(Case, "doctor", doctor)
 
     def play(*typed, seed=()):
         said = iter(typed)
@@ -168,15 +167,11 @@ def test_the_command_asks_until_it_is_found(at_the_prompt):
     assert code == 0 and "the cause is not" in said
     assert "Type both, such as `1 straggler`, with one of" in said and "case.answer" not in said
     (row,) = (line for line in table().splitlines() if line.startswith("hung rank"))
-    assert row.split()[2:] == ["0", "ms", "100", "ms"]  # the doctor's beside it
+    assert re.fullmatch(r"hung rank +\d+ ms +100 ms", row.strip())  # the doctor's beside it
     assert cli.main(["hunt", "-1"]) == 2
-
-
-@pytest.mark.parametrize("typed", ["{} hung rank", "hung rank {}", "rank {}: Hung  rank."])
-def test_an_answer_may_be_typed_in_any_order(at_the_prompt, typed):
-    rank = hunts.drawn(SEEDS["hang"]).rank
-    said, code = at_the_prompt(typed.format(rank), seed=[SEEDS["hang"]])
-    assert code == 0 and "[pass]" in said
+    for typed in (f"hung rank {rank}", f"rank {rank}: Hung  rank."):  # in any order
+        said, code = at_the_prompt(typed, seed=seed)
+        assert code == 0 and "[pass]" in said
 
 
 def test_giving_up_shows_the_solution(at_the_prompt):

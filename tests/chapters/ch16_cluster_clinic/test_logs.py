@@ -37,10 +37,20 @@ def test_a_port_must_fit_where_both_name_one():
     assert chosen("=mlx5_0", both) == both and chosen("mlx5_0:2", ["mlx5_0"]) == ["mlx5_0"]
 
 
-@pytest.mark.parametrize("setting", ["=", "^=", "a,"])
-def test_a_mark_without_a_name_is_refused(setting):
-    with pytest.raises(ValueError, match="without a name"):
-        chosen(setting, TWELVE)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *((lambda mark=mark: chosen(mark, TWELVE), "without a name") for mark in ("=", "^=", "a,")),
+        (lambda: nccl_log("hello"), "a line with 'NCCL INFO' is expected"),
+        (
+            lambda: timeouts("[Rank 3] NCCL watchdog thread started!"),
+            "Watchdog caught collective operation timeout",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 def read(name):
@@ -51,13 +61,9 @@ def words(name):
     return " | ".join(sign.sentence for sign in nccl_signs(read(name)))
 
 
-def test_infiniband_in_use_is_no_sign():
+def test_the_network_in_use():
     log = read("ib")
-    assert log.network == "IB"
-    assert nccl_signs(log) == []
-
-
-def test_sockets_and_a_wrong_interface():
+    assert log.network == "IB" and nccl_signs(log) == []
     log = read("socket")
     assert (log.network, log.no_ib_device) == ("Socket", True)
     assert log.interfaces == ("ens5f0np0", "ens3f0np0", "ens8f1np1", "bond0", "virbr0")
@@ -92,11 +98,6 @@ def test_a_warning_has_a_remedy(name, remedy):
     assert remedy in words(name)
 
 
-def test_a_text_without_nccl_is_refused():
-    with pytest.raises(ValueError, match="a line with 'NCCL INFO' is expected"):
-        nccl_log("hello")
-
-
 def timeout_words(found):
     return " | ".join(sign.sentence for sign in timeout_signs(found))
 
@@ -115,18 +116,10 @@ def test_two_ranks_in_different_calls():
     assert timeouts(text + text) == timeouts(text) and timeout_signs([]) == []
 
 
-def test_all_in_one_call():
-    told = timeout_words(timeouts(output("watchdog_same").text))
-    assert told.startswith("All waited for 600 s: ranks 0, 1 and 2 in call 808, ALLREDUCE of 9,80")
-    assert "a rank without such a line" in told
-
-
-def test_one_size_or_one_number_makes_another_call():
+def test_all_in_one_call_unless_a_size_or_a_number_differs():
+    said = timeout_words(timeouts(output("watchdog_same").text))
+    assert said.startswith("All waited for 600 s: ranks 0, 1 and 2 in call 808, ALLREDUCE of 9,80")
+    assert "a rank without such a line" in said
     one = Timeout(0, 5, "ALLREDUCE", 100, 600.0)
     for other in (Timeout(1, 5, "ALLREDUCE", 101, 600.0), Timeout(1, 6, "ALLREDUCE", 100, 600.0)):
         assert "different calls" in timeout_words([one, other])
-
-
-def test_a_text_without_a_timeout_is_refused():
-    with pytest.raises(ValueError, match="Watchdog caught collective operation timeout"):
-        timeouts("[Rank 3] NCCL watchdog thread started!")

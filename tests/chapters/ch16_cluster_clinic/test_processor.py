@@ -16,14 +16,17 @@ def run(seconds):
         pass
 
 
+def shown(work):
+    with watched() as meter:
+        work(0.3)
+    return meter.percent
+
+
 @linux
 def test_who_runs_or_sleeps_all_the_time():
-    with watched() as meter:
-        run(0.3)
-    assert meter.percent > 80
-    with watched() as meter:
-        time.sleep(0.3)
-    assert meter.percent < 20
+    assert shown(run) > 80
+    # A thread that wakes up on a busy machine waits for a processor: that only adds to its share.
+    assert min(shown(time.sleep) for _ in range(3)) < 20
 
 
 def test_without_the_file_of_linux_it_is_the_time_on_a_processor():
@@ -34,13 +37,10 @@ def test_without_the_file_of_linux_it_is_the_time_on_a_processor():
     assert 1 < meter.percent <= 130  # other threads of this process count as well
 
 
-def test_a_byte_costs_something_and_twice_as_many_about_twice_as_much():
+def test_a_byte_costs_something_and_few_or_many_about_the_same():
     sizes = (2**24, 2**27)
     small, large = (min(processor_s_per_byte(size) for _ in range(2)) for size in sizes)
     assert 1e-11 < large < 1e-7  # 0.01 to 100 s for each GB
     assert 0.05 < small / large < 20
-
-
-def test_too_few_bytes_are_refused():
     with pytest.raises(ValueError, match="size_bytes"):
         processor_s_per_byte(1000)

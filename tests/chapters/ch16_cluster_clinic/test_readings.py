@@ -31,20 +31,14 @@ def test_what_was_cut_is_joined(dimension, parts):
     assert (f"{parts} parts" in found.words) == (parts > 1)
 
 
-def test_padding_is_left_out():
+def test_padding_the_worst_rank_and_pieces_that_fit_nothing():
     whole = WHOLE[:, :11]
     padded = torch.cat([whole, torch.full((6, 1), float("-inf"))], 1)
     assert torch.equal(best("output", padded.chunk(2, 1), whole=whole).whole, whole)
-
-
-def test_of_whole_tensors_the_worst_rank_speaks():
     assert relative(best("output", [WHOLE, 2 * WHOLE]).whole, WHOLE) == 1
     assert best("output", [WHOLE]).words == "whole"
-
-
-def test_pieces_of_another_shape_cannot_be_read():
-    assert best("output", [WHOLE[:, :5], WHOLE[:, :5]]) is None
-    assert best("output", [WHOLE[0], WHOLE[0]]) is None
+    for piece in (WHOLE[:, :5], WHOLE[0]):
+        assert best("output", [piece, piece]) is None
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient of the output"])

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from course_lib.diagnosing.divergence import ANY_SIZE
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import ANY_SIZE
 from tests.checking.builds.patches import versions
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from course_lib.chapters.ch16_cluster_clinic.diagnosing import divergence
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import flights
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.alike import expect_kind
 from course_lib.checking.builds.compare import Never, Row, compare_here, dist, expect, torch
 from course_lib.checking.builds.ranks import on_ranks
 from course_lib.checking.helpers import described
-from course_lib.diagnosing import divergence
-from course_lib.diagnosing.divergence import flights
 
 _Records = dict[int, list[dict[str, Any]]]
 
@@ -37,8 +37,8 @@ def _found(parts: SimpleNamespace, records: _Records, what: str) -> Iterator[Row
     right = divergence.first_divergence(records)
     given = parts.first_divergence(copy.deepcopy(records))
     if right is None:
-        told = f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
-        agree = f"{what}: found {told}, where all ranks agree: expected None"
+        shown = f"collective {given[0]}" if isinstance(given, tuple) and given else described(given)
+        agree = f"{what}: found {shown}, where all ranks agree: expected None"
         yield Never(given is not None, agree)
         return
     yield Never(given is None, f"{what}: returns None, and the ranks differ")

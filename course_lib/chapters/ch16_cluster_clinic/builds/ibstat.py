@@ -31,13 +31,13 @@ _PORT = """        Port {number}:
 """
 
 
-def _block(device: str, *told: tuple[str, str, str, str]) -> str:
+def _block(device: str, *states: tuple[str, str, str, str]) -> str:
     """One device, with (state, physical state, rate, link layer) of each port."""
-    its = [
+    shown = [
         _PORT.format(number=number, state=state, physical=physical, rate=rate, layer=layer)
-        for number, (state, physical, rate, layer) in enumerate(told, start=1)
+        for number, (state, physical, rate, layer) in enumerate(states, start=1)
     ]
-    return _BLOCK.format(device=device, count=len(told)) + "".join(its)
+    return _BLOCK.format(device=device, count=len(states)) + "".join(shown)
 
 
 def _port(state: str, physical: str, rate: str) -> tuple[str, str, str, str]:

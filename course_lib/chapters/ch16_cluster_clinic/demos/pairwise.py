@@ -84,8 +84,8 @@ def _matrix(tests: Sequence[PairTest], ranks: int) -> Iterator[str]:
     yield "MB/s, one way" + "".join(f"{rank:>9}" for rank in range(ranks))
     for first in range(ranks - 1):
         cells = (rates.get((first, second)) for second in range(ranks))
-        told = "".join(f"{cell:>9.1f}" if cell else f"{'':>9}" for cell in cells)
-        yield f"{first:>13}{told}".rstrip()
+        shown = "".join(f"{cell:>9.1f}" if cell else f"{'':>9}" for cell in cells)
+        yield f"{first:>13}{shown}".rstrip()
 
 
 def _one_way_s(data: Tensor, rank: int, partner: int, options: Options) -> float:

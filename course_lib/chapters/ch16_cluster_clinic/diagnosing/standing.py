@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.diagnosing.finding import the
-from course_lib.diagnosing.page import NO_PAGE, Call, Line, Page, own_line
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import the
+from course_lib.launch.page import NO_PAGE, Call, Line, Page, own_line
 
 # What a rank says whose peer is gone, or did not come: look at the peer first.
 FOLLOWED = re.compile(
@@ -35,8 +35,8 @@ class Record:
     """One rank: its page, its end as the launcher saw it, its last words; any may be missing.
 
     crash: where its main thread was when the process was aborted, the innermost line last, `fatal`
-    why, and `outside` whether a thread without Python did it, as gloo's; told: whether its launcher
-    told it to end; behind_s: by how much its page is older than the newest one.
+    why, and `outside` whether a thread without Python did it, as gloo's; signalled: whether its
+    launcher sent it a signal to end; behind_s: by how much its page is older than the newest one.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Record:
     crash: tuple[Line, ...] = ()
     fatal: str = ""
     outside: bool = False
-    told: bool = False
+    signalled: bool = False
     behind_s: float = 0.0
 
     @property
@@ -106,7 +106,7 @@ class Standing:
 
 def standings(evidence: Evidence) -> tuple[Standing, ...]:
     """Of every rank, in their order."""
-    asked = any(record.told for record in evidence.records)
+    asked = any(record.signalled for record in evidence.records)
     lost_s = [r.page.at_s for r in evidence.records if _LOST.search(r.page.error)]
     # By then somebody was gone: it lost a peer, or a launcher began to end the others.
     gone_s = math.inf if asked else max(lost_s, default=-math.inf)
@@ -165,7 +165,7 @@ def _vanished(record: Record, gone_s: float) -> bool:
     """Whether it is gone without a word: nobody told it to end, and its page is older than that."""
     page = record.page
     runs = page.state in ("running", "joining")
-    known = record.told or record.end or record.crash
+    known = record.signalled or record.end or record.crash
     return runs and page.hears and page.at_s < gone_s and not known
 
 

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 
-from course_lib.diagnosing.page import NO_PAGE, Line, Page, call_of
-from course_lib.diagnosing.standing import End, Evidence, Record
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import End, Evidence, Record
+from course_lib.launch.page import NO_PAGE, Line, Page, call_of
 
 DUMP = "dump"  # what a page of a dump has in the place of its launch
 _MESSAGE = re.compile(r"(?P<way>send|recv) (?P<me>\d+)(?:->|<-)(?P<peer>\d+)")

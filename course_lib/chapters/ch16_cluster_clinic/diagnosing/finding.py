@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from course_lib.diagnosing.page import Call, Line
+from course_lib.launch.page import Call, Line
 
 HOW_TO_RECORD = (
     "Record a launch: `course demo NAME --record FOLDER`, or a program of your own with the line"

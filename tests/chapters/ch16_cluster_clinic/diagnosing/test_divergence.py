@@ -3,9 +3,9 @@
 import pytest
 from pages import written
 
-from course_lib.diagnosing.divergence import first_divergence, flights
-from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.reading import read
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.divergence import first_divergence, flights
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.judging import diagnose
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import read
 
 # In all of these, rank 1 of three was broken from the second of its updates on.
 FOUND = {

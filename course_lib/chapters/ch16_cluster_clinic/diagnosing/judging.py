@@ -4,11 +4,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from course_lib.diagnosing.absences import absent, circle, ended, never_came
-from course_lib.diagnosing.disagreements import disagreement, other_group, sizes_said
-from course_lib.diagnosing.finding import HOW_TO_RECORD, Finding, accused, at, found, named, the
-from course_lib.diagnosing.page import NO_PAGE, Page, most_seen
-from course_lib.diagnosing.standing import STILL_S, Evidence, Standing, standings
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.absences import (
+    absent,
+    circle,
+    ended,
+    never_came,
+)
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.disagreements import (
+    disagreement,
+    other_group,
+    sizes_said,
+)
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import (
+    HOW_TO_RECORD,
+    Finding,
+    accused,
+    at,
+    found,
+    named,
+    the,
+)
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
+    STILL_S,
+    Evidence,
+    Standing,
+    standings,
+)
+from course_lib.launch.page import NO_PAGE, Page, most_seen
 
 _LEAST_CALLS = 6
 _LAST_SHARE = 0.8  # of the collectives that it is late for, it is the last in so many

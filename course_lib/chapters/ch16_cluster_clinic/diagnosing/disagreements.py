@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from course_lib.diagnosing.finding import Finding, at, found, named, opening, size, the
-from course_lib.diagnosing.page import Call, Line
-from course_lib.diagnosing.standing import (
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import (
+    Finding,
+    at,
+    found,
+    named,
+    opening,
+    size,
+    the,
+)
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
     Evidence,
     Standing,
     crashed_call,
@@ -16,6 +23,7 @@ from course_lib.diagnosing.standing import (
     members,
     waits_for,
 )
+from course_lib.launch.page import Call, Line
 
 _SIZES = re.compile(r"data size doesn't match expected size|another number of bytes")
 # All ranks send the same number of elements; in a gather or a scatter the root has more, and what

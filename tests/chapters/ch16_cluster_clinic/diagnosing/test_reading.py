@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import RECORDS, written
 
-from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.page import Line, own_line
-from course_lib.diagnosing.reading import aborted_outside, crash_of, page_of, read
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.judging import diagnose
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import (
+    aborted_outside,
+    crash_of,
+    page_of,
+    read,
+)
 
 PAGE = RECORDS["hang"]["rank0.json"]
 
@@ -100,11 +104,17 @@ def test_one_name_may_be_of_several_groups(operations, cause, tmp_path):
     assert (found.cause, found.ranks) == (cause, ())
 
 
-def test_the_main_thread_of_a_crash_is_the_last():
+def test_what_is_read_of_a_crash():
+    """The main thread is the last."""
     dump = RECORDS["shape"]["rank0.crash" if "rank0.crash" in RECORDS["shape"] else "rank2.crash"]
     stack = crash_of(dump)
     assert (stack[-1].function, stack[-3].function) == ("all_reduce", "summed")
     assert crash_of("") == crash_of("Fatal Python error: Aborted") == ()
+    # Whether a thread without Python aborted.
+    dump = 'Fatal Python error: Aborted\n\n{} 0x01 (most recent call first):\n  File "a.py", line 1'
+    assert aborted_outside(dump.format("Thread"))
+    assert not aborted_outside(dump.format("Current thread"))
+    assert not aborted_outside("")
 
 
 JUNK = st.recursive(
@@ -162,39 +172,3 @@ def test_without_some_of_the_files_no_healthy_rank_is_accused(kind, tmp_path):
                 (folder / name).unlink()
         found = diagnose(read(folder)).finding
         assert set(found.ranks) <= {1}, (found, sorted(map(str, Path(folder).iterdir())))
-
-
-def test_whether_a_thread_without_python_aborted():
-    dump = 'Fatal Python error: Aborted\n\n{} 0x01 (most recent call first):\n  File "a.py", line 1'
-    assert aborted_outside(dump.format("Thread"))
-    assert not aborted_outside(dump.format("Current thread"))
-    assert not aborted_outside("")
-
-
-PLACES = {
-    "/home/me/train.py": True,
-    "C:\\Users\\me\\train.py": True,
-    "/tmp/ipykernel_7/123.py": True,
-    "<ipython-input-3-abc>": True,
-    "/usr/lib/python3.11/selectors.py": False,
-    "C:\\me\\venv\\Lib\\site-packages\\torch\\nn\\module.py": False,
-    "/home/me/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py": False,
-    "<string>": False,
-    "<frozen runpy>": False,
-    "/home/me/course/course_lib/launch/rank.py": False,
-    "/home/me/course/course_lib/demos/ddp.py": True,
-    "/home/me/venv/lib/python3.12/site-packages/course_lib/demos/ddp.py": True,  # installed
-}
-
-
-@pytest.mark.parametrize("file", PLACES)
-def test_whose_line_it_is(file):
-    assert Line(file, 1, "f").own is PLACES[file]
-
-
-def test_the_innermost_own_line_is_named():
-    files = ["/home/me/main.py", "/home/me/train.py", "/usr/lib/python3.11/selectors.py"]
-    stack = tuple(Line(file, 7, "f") for file in files)
-    assert own_line(stack).place == "train.py:7"
-    assert own_line(stack[2:]) is None
-    assert Line("C:\\Users\\me\\train.py", 7, "f").place == "train.py:7"

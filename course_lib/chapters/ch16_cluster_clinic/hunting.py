@@ -1,4 +1,12 @@
-"""One case of the hunt: what the ranks print, the clock, and the answer."""
+"""The hunt: one of three real ranks is broken; find which, and how, from what they print.
+
+    case = hunt(3)                                     # starts the ranks, and then the clock
+    case.answer(rank=1, cause="straggler")
+    case.doctor()                                      # what `course diagnose` says, and how soon
+
+A case is a fault of the demo `faults` in a program that says what it does (`demos.faults.watched`);
+the frames and lines that would tell the fault are shown as those of an invented train.py.
+"""
 
 import contextlib
 import io
@@ -7,10 +15,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from course_lib import diagnosing, launch, notebook
-from course_lib.chapters.ch16_cluster_clinic.hunting.disguise import disguised
+from course_lib import launch, notebook
+from course_lib.chapters.ch16_cluster_clinic import diagnosing
 from course_lib.checking import cards, hunts
 from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.hunts import next_case, table
+
+__all__ = ["Case", "hunt", "next_case", "table"]
 
 LIMIT_S = 6.0  # a busy machine needs two seconds until its ranks are ready
 _HINT_AFTER, _TELL_AFTER = 2, 4  # wrong answers
@@ -40,7 +51,7 @@ class Case:
         self.seed = seed
         self.output = _printed(self._fault)
         self._wrong = 0
-        self.over = False  # found, or told
+        self.over = False  # found, or given away
         self.found = False
         self._start_s = time.monotonic()
 
@@ -60,16 +71,16 @@ class Case:
         self._wrong += "wants" not in sentence
         help_ = ""
         if self._wrong >= _TELL_AFTER:
-            help_ = self._told()
+            help_ = self._solution()
         elif self._wrong >= _HINT_AFTER:
             help_ = f"Hint: {self._look}"
         _say("fail", sentence, help_)
 
     def give_up(self) -> None:
         """Print which rank it is, and why; no time is kept later."""
-        print(self._told())
+        print(self._solution())
 
-    def _told(self) -> str:
+    def _solution(self) -> str:
         self.over = True
         return f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}"
 
@@ -89,7 +100,7 @@ class Case:
     def doctor(self) -> None:
         """Run it again with a record, and print what `course diagnose` says, and how soon.
 
-        This gives the answer away: whoever has not answered yet gets no time later.
+        This gives the answer away: without an answer before, no time is kept later.
         """
         self.over = True
         with tempfile.TemporaryDirectory(prefix="course_hunt_") as folder:
@@ -157,3 +168,34 @@ def _in_order(lines: list[str]) -> list[str]:
     matches = [match for line in lines if (match := _UPDATE.match(line))]
     updates = sorted(matches, key=lambda match: (int(match["step"]), int(match["rank"])))
     return [match.string for match in updates] + [line for line in lines if not _UPDATE.match(line)]
+
+
+_FRAME = re.compile(r'^(?P<indent>\s*)File "[^"]*[/\\]course_lib[/\\]demos[/\\]faults[/\\][^"]+"')
+_OTHER_FRAME = re.compile(r'^\s*File "')
+_MARKS = re.compile(r"^\s*[~^]+\s*$")
+
+
+def disguised(text: str) -> str:
+    """The text without names that would tell the fault: frames of the demo are those of train.py.
+
+    Of their source only lines that call torch.distributed stay: they are what a reader compares.
+    """
+    lines: list[str] = []
+    ours = False  # whether the last frame was the demo's own
+    for line in text.splitlines():
+        if match := _FRAME.match(line):
+            if not ours:
+                lines.append(f'{match["indent"]}File "train.py", in update')
+            ours = True
+        elif ours and (_MARKS.match(line) or _is_source(line)):
+            if "dist." in line:
+                lines.append(line)
+        else:
+            ours = False
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _is_source(line: str) -> bool:
+    """Whether this is the source below a frame, which is further in than the frame."""
+    return line.startswith("    ") and not _OTHER_FRAME.match(line)

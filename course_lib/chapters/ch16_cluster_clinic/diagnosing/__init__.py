@@ -10,18 +10,11 @@ A rank is accused only if the record shows it: it ended by itself, it stands in 
 others wait for it, or most of the others agree against it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from course_lib.diagnosing.judging import Diagnosis
+from course_lib.chapters.ch16_cluster_clinic.diagnosing import judging, reading
 
 
-def diagnose(folder: Path | str) -> Diagnosis:
+def diagnose(folder: Path | str) -> judging.Diagnosis:
     """What the records in the folder say. Raises OSError where the folder cannot be read."""
-    # Every rank loads this package for the form of its page, and no rank needs the doctor.
-    from course_lib.diagnosing import judging, reading
-
     return judging.diagnose(reading.read(Path(folder)))

@@ -22,8 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """One sentence, and a line for each rank; 1 when something is wrong, or not known."""
-    from course_lib import diagnosing
-    from course_lib.diagnosing.finding import HOW_TO_RECORD
+    from course_lib.chapters.ch16_cluster_clinic import diagnosing
+    from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import HOW_TO_RECORD
 
     try:
         diagnosis = diagnosing.diagnose(arguments.folder)

@@ -3,10 +3,17 @@
 import re
 from collections.abc import Sequence
 
-from course_lib.diagnosing.finding import Finding, accused, at, found, named, opening, the
-from course_lib.diagnosing.page import Line, most_seen, own_line
-from course_lib.diagnosing.reading import DUMP
-from course_lib.diagnosing.standing import (
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.finding import (
+    Finding,
+    accused,
+    at,
+    found,
+    named,
+    opening,
+    the,
+)
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.reading import DUMP
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import (
     STILL_S,
     Evidence,
     Record,
@@ -15,6 +22,7 @@ from course_lib.diagnosing.standing import (
     pending,
     waits_for,
 )
+from course_lib.launch.page import Line, most_seen, own_line
 
 _WORKER_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _STOPPED_S = 3.0  # a launcher ends the others sooner after one died
@@ -56,7 +64,7 @@ _RAISED = (
 def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     """A rank that raised, was killed or left by itself: the first that did."""
     dead = [each for each in stand if each.state == "ended"]
-    # gloo aborts who loses a peer: whoever ended in another way is the cause.
+    # gloo aborts a rank that loses a peer: one that ended in another way is the cause.
     dead = [e for e in dead if evidence.records[e.rank].fatal != "Aborted"] or dead
     if not dead:
         return None
@@ -247,7 +255,7 @@ def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]
     ranks = list(calls)
     records = [evidence.records[rank] for rank in ranks]
     # Of who lost a peer, or was told to end, the others were already gone.
-    lost = any(record.told or record.page.state == "failed" for record in records)
+    lost = any(record.signalled or record.page.state == "failed" for record in records)
     if not ranks or not (lost or max(stand[rank].still_s for rank in ranks) >= STILL_S):
         return None
     call = calls[ranks[0]]

@@ -8,8 +8,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from course_lib.diagnosing.page import NO_PAGE, Call, Line, Page
-from course_lib.diagnosing.standing import Evidence, Record
+from course_lib.chapters.ch16_cluster_clinic.diagnosing.standing import Evidence, Record
+from course_lib.launch.page import NO_PAGE, Call, Line, Page
 
 RECORDS = json.loads((Path(__file__).parent / "records.json").read_text(encoding="utf-8"))
 TORCH = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
