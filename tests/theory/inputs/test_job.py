@@ -85,11 +85,6 @@ def test_compiling_fuses_norms_and_activations():
     assert [(it.fused_norms, it.fused_swiglu) for it in recipes] == [(False, False), (True, True)]
 
 
-def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
-    assert FRAMEWORKS["megatron-deepspeed"].buffers_bytes == 5 * 10**8 * 2
-    assert Framework().buffers_bytes == 0
-
-
 REFUSED = [
     *rows(
         lambda changes: Job(DENSE, **changes),
