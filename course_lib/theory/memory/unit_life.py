@@ -19,8 +19,6 @@ REDUCED = GRADIENTS, "reduced"  # the copy that is being reduced, one at a time;
 COMPUTES = ("forward", "backward")
 _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
-
-
 _Seconds = Annotated[float, partial(number, least=0, most=1e6)]
 
 
@@ -182,10 +180,8 @@ def changes(
 
 # --- YaFSDP's two pairs of buffers, layer by layer ---
 
-_MOST_LAYERS = 200
 
-
-def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_LAYERS)]) -> Trace:
+def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_UNITS)]) -> Trace:
     """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
 
     A turn is a pass. Layer n uses buffer n mod 2: the part ("whole weights", 0) or ("gradients",

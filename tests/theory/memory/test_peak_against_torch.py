@@ -71,8 +71,8 @@ SIX, NARROW = (6, 128, 4, 64, 128), (6, 64, 4, 16, 32)
         ((4, 128, 4, 1000, 64), 8, True, 0, "loss"),
         ((2, 256, 4, 4096, 64), 4, True, 0, "loss"),
         (SIX, 16, False, 0, "backward begins"),
-        *((SIX, 16, True, some, "backward begins") for some in (1, 3, 5, 6)),
-        *((NARROW, 64, True, some, "backward begins") for some in (1, 3, 5, 6)),
+        *((SIX, 16, True, some, "backward begins") for some in (1, 5)),
+        *((NARROW, 64, True, some, "backward begins") for some in (3, 6)),
     ],
 )
 def test_moments_are_those_of_a_step(sizes, samples, foreach, recomputed, moment):
