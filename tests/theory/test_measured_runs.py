@@ -6,7 +6,6 @@ what it does not say is its framework's.
 
 import json
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from measured_runs import (
     fitted_ratio,
     job,
     left_out,
-    memory_range,
     predicted_bytes,
     predicted_step,
     runs,
@@ -64,15 +62,6 @@ def test_the_memory_of_a_source_is_predicted_from_the_others():
     errors = left_out(MEMORY).values()
     assert within(errors, 0.1) >= 0.8 * len(errors)
     assert abs(statistics.median(errors)) < 0.05
-
-
-def test_an_unknown_framework_gets_a_range():
-    run = next(run for run in MEMORY if run.id == "mem.torchtitan.8b.cp1")
-    unknown = replace(run, source="somebody's own loop")
-    smallest, largest = memory_range(unknown)
-    assert smallest < predicted_bytes(unknown) <= largest
-    assert smallest <= predicted_bytes(run) <= largest
-    assert len(set(memory_range(run))) == 1
 
 
 # --- steps ---
