@@ -148,15 +148,15 @@ def changes(
     `copy_bytes`: of a unit's gradients in the precision in which they are reduced.
     """
     ends: dict[tuple[str, int], float] = {}  # of the latest message of each kind and unit
-    copies = copy_bytes or [its.gradients_bytes for its in units]
+    copies = copy_bytes or [costs.gradients_bytes for costs in units]
     now = link_free = 0.0
     for what, unit in calls:
-        its, label = units[unit], str(unit)
+        costs, label = units[unit], str(unit)
         weights, gradients = (WEIGHTS, unit), (GRADIENTS, unit)
         if what in _MESSAGES:
             gathers = what == "gather"
-            start, size = max(now, link_free), its.weights_bytes if gathers else copies[unit]
-            link_free = start + (its.gather_s if gathers else its.reduce_s)
+            start, size = max(now, link_free), costs.weights_bytes if gathers else copies[unit]
+            link_free = start + (costs.gather_s if gathers else costs.reduce_s)
             ends[what, unit] = link_free
             yield (
                 Event(now, 0, TAKE, weights if gathers else REDUCED, bytes=size, label=label),
@@ -171,9 +171,9 @@ def changes(
         elif what == "free":
             yield (Event(now, 0, FREE, weights, label=label),)
         else:
-            start, now = now, now + (its.forward_s if what == "forward" else its.backward_s)
+            start, now = now, now + (costs.forward_s if what == "forward" else costs.backward_s)
             event = Event(start, 0, what, unit, end=now, label=label)
-            size = its.gradients_bytes if unit else its.waiting_bytes
+            size = costs.gradients_bytes if unit else costs.waiting_bytes
             taken = Event(start, 0, TAKE, gradients, bytes=size)
             yield (taken, event) if what == "backward" else (event,)
 

@@ -71,7 +71,7 @@ def test_torchtitan_keeps_weights_gathered_under_pipelines_only():
     pipeline = replace(TWO_STAGES, dp=2, zero_stage=3)
     layouts = [
         as_framework_does(Job(DENSE, layout=one), "torchtitan").layout
-        for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=1))
+        for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=2))
     ]
     assert [layout.reshard for layout in layouts] == [True, False, True]
     assert [layout.reduces for layout in layouts] == ["micro-batch", "update", "update"]

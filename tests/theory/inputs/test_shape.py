@@ -47,10 +47,13 @@ def test_biases_and_norms_of_attention_by_hand():
         assert replace(base, **change).parameters().total == without + more, change
 
 
-def test_the_gate_of_shared_experts_is_one_more_output_of_the_router():
+def test_experts_and_the_gate_of_shared_ones_which_is_one_more_output_of_the_router():
     gated = replace(DEEPSEEK, shared_gate=True)
     mixtures = DEEPSEEK.layers - DEEPSEEK.dense_layers
     assert gated.parameters().router == DEEPSEEK.parameters().router + mixtures * DEEPSEEK.hidden
+    count, expert = DEEPSEEK.parameters(), 3 * 16 * 12
+    assert count.experts == mixtures * 6 * expert
+    assert count.active == count.total - mixtures * (6 - 2) * expert
     flop = [training_flops(shape, 1, 1).router_flop for shape in (DEEPSEEK, gated)]
     assert flop[1] - flop[0] == 6 * mixtures * DEEPSEEK.hidden
 

@@ -70,6 +70,13 @@ def test_tensor_ranks_copy_the_biases_of_latent_attention_s_way_down():
     assert half == copied + (whole - copied) // 2
 
 
+def test_tensor_ranks_copy_norms_and_routers_of_a_layer_with_experts():
+    small = TransformerShape(1, 64, 4, 128, 100, 32, norm="rmsnorm", biases=False)
+    local = local_parameters(replace(small, experts=4, top_k=1), Layout(tp=2))
+    assert local.layer_dense == 2 * 64 + 4 * 64 + 4 * 64 * 64 // 2
+    assert local.layer_experts == 4 * 2 * 64 * 128 // 2
+
+
 def test_zbv_has_one_table_where_both_ends_are_one_stage():
     """Four stages of six layers, each twice three; stage 0 has embedding and head as well."""
     shape = MODELS["gpt2-124m"]
