@@ -160,13 +160,9 @@ def _each(keys: _Rule, rule: _Rule, name: str, values: Any) -> None:
     if any(keys):
         for key in values:
             _apply(keys, f"{name} key", key)
-    kinds, check = rule
-    if kinds or check:
+    if any(rule):
         for entry, value in values.items() if isinstance(values, Mapping) else enumerate(values):
-            if kinds and not isinstance(value, kinds):
-                raise _wrong(f"{name}[{entry!r}]", value, kinds)
-            if check:
-                check(f"{name}[{entry!r}]", value)
+            _apply(rule, f"{name}[{entry!r}]", value)
 
 
 def _is_record(annotation: Any) -> bool:

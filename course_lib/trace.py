@@ -171,7 +171,9 @@ class Trace(tuple[Event, ...]):
         """What changes holdings, by the time at which it is over."""
         changing = [event for event in self if event.what in (TAKE, FREE, ADD, COPY)]
         in_order = sorted(changing, key=lambda event: event.until)
-        return tuple((time, tuple(its)) for time, its in groupby(in_order, lambda e: e.until))
+        return tuple(
+            (time, tuple(together)) for time, together in groupby(in_order, lambda e: e.until)
+        )
 
 
 def _apply(held: dict[Who, dict[Hashable, Held]], events: Iterable[Event]) -> None:

@@ -73,11 +73,11 @@ def runs(file: Path = FILE) -> list[Run]:
     ]
 
 
-def job(run: Run, framework: str | None = None) -> Job:
-    """What was run, with the habits of its framework, or of another one."""
-    name, does = framework or run.framework, as_said(run)
-    if name is not None:
-        does = as_framework_does(does, name, compiled=run.compiled)
+def job(run: Run) -> Job:
+    """What was run, with the habits of its framework."""
+    does = as_said(run)
+    if run.framework is not None:
+        does = as_framework_does(does, run.framework, compiled=run.compiled)
     if "loss in chunks" in run.source:
         does = replace(does, recipe=replace(does.recipe, loss="chunked"))
     return does
@@ -155,26 +155,10 @@ def cluster(inputs: dict[str, Any]) -> Cluster:
 
 
 def predicted_bytes(run: Run, ratio: float = RESERVED_OVER_ALLOCATED) -> float:
-    """What the run's meter should show; for an unknown framework the median of all known."""
-    answers = sorted(_answers(run, ratio))
-    return answers[len(answers) // 2]
-
-
-def memory_range(run: Run) -> tuple[float, float]:
-    """Smallest and largest answer: one framework has one, an unknown one those of all."""
-    answers = _answers(run, RESERVED_OVER_ALLOCATED)
-    return min(answers), max(answers)
-
-
-def _answers(run: Run, ratio: float) -> list[float]:
-    names = [run.framework] if run.framework else list(FRAMEWORKS)
-    return [_metered(run, name, ratio) for name in names]
-
-
-def _metered(run: Run, name: str, ratio: float) -> float:
-    its = job(run, name)
+    """What the run's meter should show."""
+    its = job(run)
     _, bill = worst_stage(its)
-    buffers = FRAMEWORKS[name].buffers_bytes
+    buffers = FRAMEWORKS[run.framework].buffers_bytes if run.framework else 0
     return metered_bytes(
         bill, run.meter, its.layout, buffers_bytes=buffers, reserved_over_allocated=ratio
     )

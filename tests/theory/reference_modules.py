@@ -1,5 +1,7 @@
 """Transformers in torch, written out plainly: what the formulas of `theory` are compared with."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -127,40 +129,12 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
-def llama(
-    layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, vocab: int
+def decoder(
+    layers: int,
+    hidden: int,
+    vocab: int,
+    attention: Callable[[], nn.Module],
+    mlp: Callable[[int], nn.Module],
 ) -> Decoder:
-    return Decoder(vocab, hidden, [
-        Layer(hidden, GroupedAttention(hidden, heads, kv_heads, head_dim), SwiGLU(hidden, ffn))
-        for _ in range(layers)
-    ])  # fmt: skip
-
-
-def mixtral(
-    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, experts: int,
-    top_k: int,
-) -> Decoder:  # fmt: skip
-    return Decoder(vocab, hidden, [
-        Layer(
-            hidden,
-            GroupedAttention(hidden, heads, kv_heads, hidden // heads),
-            Mixture(hidden, ffn, experts, top_k, shared=0),
-        )
-        for _ in range(layers)
-    ])  # fmt: skip
-
-
-def deepseek(
-    layers: int, dense: int, hidden: int, heads: int, ffn: int, expert_ffn: int, vocab: int,
-    experts: int, top_k: int, shared: int, latent: tuple[int | None, int, int, int, int],
-) -> Decoder:  # fmt: skip
-    return Decoder(vocab, hidden, [
-        Layer(
-            hidden,
-            LatentAttention(hidden, heads, *latent),
-            SwiGLU(hidden, ffn)
-            if layer < dense
-            else Mixture(hidden, expert_ffn, experts, top_k, shared),
-        )
-        for layer in range(layers)
-    ])  # fmt: skip
+    """A decoder whose layers have these parts; the MLP may depend on the layer's number."""
+    return Decoder(vocab, hidden, [Layer(hidden, attention(), mlp(n)) for n in range(layers)])

@@ -1,7 +1,8 @@
 """Every parameter of every public function changes some result, and none lets nonsense through.
 
 The modules of the theory are found by looking, and so are their test files. The calls are in PROBES
-and RECORDS there, as probes.py explains, or follow from names and types, by examples.py.
+and RECORDS there, as probes.py explains, or follow from names and types, by examples.py; what is
+refused is in REFUSED there, see refused.py.
 """
 
 import dataclasses
@@ -13,8 +14,13 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+from every import every
 from examples import completed, derived
+from hypothesis import given
+from hypothesis import strategies as st
 from probes import Probe
+from refused import accepted, rows
 
 from course_lib import chapters, theory, validation
 
@@ -36,38 +42,33 @@ class Module:
         return ".".join(parts).removesuffix(".__init__")
 
     def public(self):
-        """Functions, records and methods that take something, each with its parameters."""
         return dict(public_callables(import_module(self.name)))
 
     def table(self, name):
-        """PROBES or RECORDS of the test file; nothing where there is no such file or table."""
+        """PROBES, RECORDS or REFUSED of the test file; nothing where there is none."""
         if not self.test_file.exists():
             return {}
         return getattr(import_module(self.test_file.stem), name, {})
 
+    @cache  # noqa: B019  (a module lives as long as the tests)
     def probes(self):
         """The probes of the test file, and those that follow from names and types."""
-        return written_and_derived(self)
-
-
-@cache
-def written_and_derived(module):
-    probes = {name: completed(probe) for name, probe in module.table("PROBES").items()}
-    records = module.table("RECORDS")
-    for name in module.public():
-        if name in probes or name in records:
-            continue
-        owner, _, own_name = name.rpartition(".")
-        of = import_module(module.name)
-        if owner in records:
-            of = records[owner][0]
-        elif owner in probes:
-            of = probes[owner].call(**probes[owner].base)
-        elif owner:
-            continue
-        if probe := derived(getattr(of, own_name)):
-            probes[name] = probe
-    return probes
+        probes = {name: completed(probe) for name, probe in self.table("PROBES").items()}
+        records = self.table("RECORDS")
+        for name in self.public():
+            if name in probes or name in records:
+                continue
+            owner, _, own_name = name.rpartition(".")
+            of = import_module(self.name)
+            if owner in records:
+                of = records[owner][0]
+            elif owner in probes:
+                of = probes[owner].call(**probes[owner].base)
+            elif owner:
+                continue
+            if probe := derived(getattr(of, own_name)):
+                probes[name] = probe
+        return probes
 
 
 @cache
@@ -98,26 +99,19 @@ def arithmetic_of_chapters():
 
 
 def public_callables(module):
+    """Functions and records of a module, and methods that take something, with parameters."""
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
             continue
-        if inspect.isfunction(value) or is_record(value):
+        is_class = inspect.isclass(value)
+        is_record = is_class and (dataclasses.is_dataclass(value) or issubclass(value, tuple))
+        if is_record or inspect.isfunction(value):
             yield name, list(inspect.signature(value).parameters)
-        if inspect.isclass(value):
-            yield from public_methods(name, value)
-
-
-def is_record(value):
-    """A dataclass or a named tuple."""
-    return inspect.isclass(value) and (dataclasses.is_dataclass(value) or issubclass(value, tuple))
-
-
-def public_methods(name, value):
-    for method_name, method in vars(value).items():
-        if inspect.isfunction(method) and not method_name.startswith("_"):
-            _, *parameters = inspect.signature(method).parameters
-            if parameters:
-                yield f"{name}.{method_name}", parameters
+        for method_name, method in vars(value).items() if is_class else ():
+            if inspect.isfunction(method) and not method_name.startswith("_"):
+                _, *parameters = inspect.signature(method).parameters
+                if parameters:
+                    yield f"{name}.{method_name}", parameters
 
 
 def missing(module, public, probes, records):
@@ -175,6 +169,12 @@ def test_every_field_of_a_result_takes_different_values():
         if len({str(getattr(result, field)) for result in results}) == 1
     ]
     assert not fixed, f"the same in all RECORDS: {fixed}"
+
+
+def test_what_is_refused_is_refused_in_its_own_words():
+    tables = {module.test_file.name: module.table("REFUSED") for module in modules()}
+    wrong = [f"{name}: {said}" for name, table in tables.items() for said in accepted(table)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_bad_number_is_refused_in_one_sentence_or_harms_nothing():
@@ -237,21 +237,46 @@ def test_a_number_that_slips_through_is_found():
     assert len(found) == 4 and "size nan gives nan" in found and "size -1 gives -1" in found
 
 
-def test_what_is_missing_is_said_in_one_sentence_with_the_file_to_write_it_into():
-    module = Module(
-        THEORY / "network" / "traffic.py", TESTS / "theory" / "network" / "test_traffic.py"
-    )
+def test_what_is_missing_is_said_with_the_file_to_write_it_into():
+    test_file = TESTS / "theory" / "network" / "test_traffic.py"
+    module = Module(THEORY / "network" / "traffic.py", test_file)
     probe = Probe(size_of, {"size": 1}, {"size": 2})
     assert missing(module, {"size_of": ["size"]}, {"size_of": probe}, {}) == []
-    (sentence,) = missing(module, {"size_of": ["size"]}, {}, {})
-    assert sentence == (
-        "size_of of course_lib/theory/network/traffic.py has no probe: write one into PROBES of "
-        "tests/theory/network/test_traffic.py, or its results into RECORDS"
-    )
-    (sentence,) = missing(module, {"size_of": ["size", "unit"]}, {"size_of": probe}, {})
-    assert "differ in parameter 'unit'" in sentence
-    (sentence,) = missing(module, {}, {"size_of": probe}, {})
-    assert "has a probe of size_of, which" in sentence
+    for public, probes, words in (
+        (["size"], {}, "PROBES of tests/theory/network/test_traffic.py, or its results into"),
+        (["size", "unit"], {"size_of": probe}, "differ in parameter 'unit'"),
+        (None, {"size_of": probe}, "has a probe of size_of, which"),
+    ):
+        (sentence,) = missing(module, {"size_of": public} if public else {}, probes, {})
+        assert words in sentence
+
+
+def test_what_is_accepted_or_refused_in_other_words_is_found():
+    found = accepted([*rows(int, [("x", "invalid literal"), ("1", "y"), ("z", "y")]), (dict, "w")])
+    assert [each.partition(":")[0] for each in found] == ["row 1, 'y'", "row 2, 'y'", "row 3, 'w'"]
+    assert len(accepted(rows(int, ["1", "x"], "invalid literal"))) == 1
+
+
+def test_all_cases_run_and_the_message_names_those_that_fail():
+    seen = []
+
+    @every(("a", "b"), [(1, 2), (3, 4)])
+    def both(a, b):
+        seen.append((a, b))
+        assert a != 3, "three"
+
+    with pytest.raises(AssertionError, match="1 of 2 cases failed") as failure:
+        both()
+    assert seen == [(1, 2), (3, 4)]
+    assert "{'a': 3, 'b': 4}: AssertionError: three" in str(failure.value)
+    with pytest.raises(AssertionError, match="cannot fail"):
+        every("a", [])
+
+
+@every("least", [1, 5])
+@given(number=st.integers(5, 9))
+def test_examples_are_drawn_for_each_case(least, number):
+    assert number >= least
 
 
 def test_all_rooms_are_found():

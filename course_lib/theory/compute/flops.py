@@ -44,8 +44,8 @@ class FlopBreakdown:
             raise ValueError(
                 f"tokens {self.tokens} and {other.tokens} differ: add parts of one model only"
             )
-        its = other.leaves()
-        return self._with({name: flop + its[name] for name, flop in self.leaves().items()})
+        others = other.leaves()
+        return self._with({name: flop + others[name] for name, flop in self.leaves().items()})
 
     def times(self, layers: CountOrZero) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""

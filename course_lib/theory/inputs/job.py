@@ -170,9 +170,9 @@ _COMPILED = {"fused_norms": True, "fused_swiglu": True}
 def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
     """The job with the choices of framework `name`, under torch.compile if `compiled`."""
     choice("framework", name, FRAMEWORKS)
-    its = FRAMEWORKS[name]
-    recipe = {**its.recipe, **(_COMPILED if compiled else _NOTHING)}
-    layout = {**its.layout, **(its.pipelined if job.layout.pp > 1 else _NOTHING)}
+    habits = FRAMEWORKS[name]
+    recipe = {**habits.recipe, **(_COMPILED if compiled else _NOTHING)}
+    layout = {**habits.layout, **(habits.pipelined if job.layout.pp > 1 else _NOTHING)}
     if job.layout.zero_stage < 3:
         layout.pop("reshard", None)
     return replace(job, recipe=replace(job.recipe, **recipe), layout=replace(job.layout, **layout))

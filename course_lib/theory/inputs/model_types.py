@@ -237,7 +237,6 @@ _SIZES: dict[str, _Rule] = {
     "context": _Key("max_position_embeddings"),
     "learned_positions": False,
 }
-_ATTENTION_BIAS = _Key("attention_bias", default=False)
 _HEAD_DIM = _Key("head_dim", None)
 
 
@@ -255,7 +254,7 @@ _LLAMA = _SIZES | {
     "mlp": "swiglu",
     "norm": "rmsnorm",
     "biases": _Key("mlp_bias", default=False),
-    "attention_biases": _biased(_ATTENTION_BIAS),
+    "attention_biases": _biased(_Key("attention_bias", default=False)),
     "tied_embeddings": _tied(default=False),
 }
 _PLAIN = _LLAMA | {"biases": False, "attention_biases": "none"}

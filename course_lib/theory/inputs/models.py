@@ -169,14 +169,14 @@ _BY_PREFIX: Mapping[str, Constants] = {  # the first that fits
     "deepseek-v3": _DEEPSEEK_V3,
 }
 CONSTANTS: Mapping[str, Constants] = {
-    name: next(its for prefix, its in _BY_PREFIX.items() if name.startswith(prefix))
+    name: next(found for prefix, found in _BY_PREFIX.items() if name.startswith(prefix))
     for name in MODELS
 }
 
 
 def of_shape(shape: TransformerShape) -> Constants:
     """Those of the preset with these sizes; nothing where there is none."""
-    return next((CONSTANTS[name] for name, its in MODELS.items() if its == shape), {})
+    return next((CONSTANTS[name] for name, preset in MODELS.items() if preset == shape), {})
 
 
 def of_configuration(values: Mapping[str, Any]) -> Constants:

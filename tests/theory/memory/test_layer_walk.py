@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import torch
 from every import every
 from probes import FULL, STANDARD, Probe
@@ -183,13 +182,13 @@ def _backward(walk, attention):
     return [(name, held_bytes(walk, at, attention)) for name, at in found]
 
 
-def test_other_layers_are_refused():
-    with pytest.raises(ValueError, match="shape must be a layer of two fused norms"):
-        layer_walk(Job(MODELS["llama2-7b"], sequence=128))
-    with pytest.raises(ValueError, match="recompute 'operators' is not walked: take none"):
-        layer_walk(Job(GPT3, Recipe(recompute="operators"), sequence=128))
-
-
+REFUSED = [
+    (lambda: layer_walk(Job(MODELS["llama2-7b"])), "shape must be a layer of two fused norms"),
+    (
+        lambda: layer_walk(Job(GPT3, Recipe(recompute="operators"))),
+        "recompute 'operators' is not walked: take none",
+    ),
+]
 WALKS = [
     layer_walk(Job(GPT3, STANDARD, sequence=2048)),
     layer_walk(Job(GPT3, FULL, Layout(micro_batch=2), sequence=1024)),

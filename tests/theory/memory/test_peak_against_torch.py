@@ -60,42 +60,31 @@ def peaks(
     return {"backward": backward, "update": log.since(before).peak_bytes}
 
 
+SIX, NARROW = (6, 128, 4, 64, 128), (6, 64, 4, 16, 32)
+
+
 @every(
-    ("sizes", "samples", "foreach", "moment"),
+    ("sizes", "samples", "foreach", "recomputed", "moment"),
     [
-        ((6, 128, 4, 64, 128), 16, True, "backward begins"),
-        ((3, 64, 4, 16, 32), 64, True, "backward begins"),
-        ((4, 128, 4, 1000, 64), 8, True, "loss"),
-        ((2, 256, 4, 4096, 64), 4, True, "loss"),
-        ((6, 128, 4, 64, 128), 16, False, "backward begins"),
+        (SIX, 16, True, 0, "backward begins"),
+        ((3, 64, 4, 16, 32), 64, True, 0, "backward begins"),
+        ((2, 256, 4, 4096, 64), 4, True, 0, "loss"),
+        (SIX, 16, False, 0, "backward begins"),
+        (SIX, 16, True, 5, "backward begins"),
+        *((NARROW, 64, True, some, "backward begins") for some in (3, 6)),
     ],
 )
-def test_moments_are_those_of_a_step(sizes, samples, foreach, moment):
+def test_moments_are_those_of_a_step(sizes, samples, foreach, recomputed, moment):
     layers, hidden, heads, vocab, context = sizes
     shape = TransformerShape(layers, hidden, heads, 4 * hidden, vocab, context)
-    recipe = Recipe(**vars(FP32) | {"update": FOREACH[foreach]})
+    some = {"recompute": "full", "recompute_layers": recomputed} if recomputed else {}
+    recipe = replace(FP32, update=FOREACH[foreach], **some)
     moments = memory_moments(Job(shape, recipe, Layout(micro_batch=samples)), overhead_bytes=0)
     predicted = {name: bill.total_bytes for name, bill in moments.items()}
-    measured = peaks(shape, samples, foreach)
+    measured = peaks(shape, samples, foreach, recomputed)
     first = {name: predicted[name] for name in ("loss", "backward begins", "backward ends")}
     assert max(first, key=first.__getitem__) == moment
-    assert max(first.values()) == pytest.approx(measured["backward"], rel=0.012)
+    assert max(first.values()) == pytest.approx(measured["backward"], rel=0.015 if some else 0.012)
     # AdamW that is neither fused nor foreach has temporaries of one parameter at a time.
     temporary = 0 if foreach else 3 * 4 * 4 * hidden * hidden
     assert predicted["update"] == pytest.approx(measured["update"], rel=0.015, abs=temporary)
-
-
-@every("recomputed", [1, 3, 5, 6])
-@every(("sizes", "samples"), [((6, 128, 4, 64, 128), 16), ((6, 64, 4, 16, 32), 64)])
-def test_some_layers_recomputed_need_what_a_step_needs(sizes, samples, recomputed):
-    layers, hidden, heads, vocab, context = sizes
-    shape = TransformerShape(layers, hidden, heads, 4 * hidden, vocab, context)
-    some = {"recompute": "full", "recompute_layers": recomputed}
-    recipe = Recipe(**vars(FP32) | {"update": "foreach"} | some)
-    moments = memory_moments(Job(shape, recipe, Layout(micro_batch=samples)), overhead_bytes=0)
-    predicted = [moments[name].total_bytes for name in ("loss", "backward begins", "backward ends")]
-    measured = peaks(shape, samples, True, recomputed)["backward"]
-    assert max(predicted) == pytest.approx(measured, rel=0.015)
-    plain = replace(recipe, recompute="none", recompute_layers=None)
-    without = memory_moments(Job(shape, plain, Layout(micro_batch=samples)), overhead_bytes=0)
-    assert max(predicted) < without["backward begins"].total_bytes

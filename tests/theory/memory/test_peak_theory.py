@@ -1,12 +1,11 @@
 """Memory of one GPU by leaf; tests/scratch and tests/measure compare with real tensors."""
 
-import dataclasses
+from dataclasses import replace
 
 import probes
 import pytest
 from every import every
 from probes import JOB, Probe, by_name
-from refused import rows
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -14,13 +13,11 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import GIB, format_bytes
 from course_lib.theory.memory import activations
-from course_lib.theory.memory.activations import head_activation_bytes
 from course_lib.theory.memory.peak import (
     COMMUNICATOR_BYTES,
     OVERHEAD_BYTES,
     communicators,
     explain_memory,
-    fewest_gpus,
     gpu_memory,
     gradients_come_late,
     largest_layer_bytes,
@@ -40,7 +37,7 @@ def test_gradients_that_come_late_are_not_there_with_the_most_activations():
     shape = MODELS["llama2-7b"]
     moments = memory_moments(Job(shape, LATE, sequence=4096), overhead_bytes=0)
     always = memory_moments(
-        Job(shape, dataclasses.replace(LATE, gradient_life="always"), sequence=4096),
+        Job(shape, replace(LATE, gradient_life="always"), sequence=4096),
         overhead_bytes=0,
     )
     gradients = 2 * shape.parameters().total
@@ -70,19 +67,12 @@ SPREAD = Layout(dp=8, tp=8, pp=4, zero_stage=1, sequence_parallel=True, accumula
 def test_one_gpu_alone_is_the_trivial_layout(name, micro_batch):
     shape, recipe = MODELS[name], Recipe(attention="standard", dropout=True)
     alone = training_memory(shape, recipe, micro_batch, 1024)
-    assert alone == gpu_memory(Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024))
+    job = Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024)
     states = model_states(shape.parameters().total, recipe)
     assert alone.model_states_bytes == states.model_states_bytes
-    layers = [
-        activations.layer_activation_bytes(
-            Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024), layer
-        )
-        for layer in range(shape.layers)
-    ]
+    layers = [activations.layer_activation_bytes(job, layer) for layer in range(shape.layers)]
     assert alone.activations_bytes == sum(layers)
-    assert alone.head_bytes == head_activation_bytes(
-        Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024)
-    )
+    assert alone.head_bytes == activations.head_activation_bytes(job)
     assert alone.inputs_bytes == 2 * 8 * micro_batch * 1024
     assert alone.temporary_bytes == 2 * micro_batch * 1024 * shape.vocab
 
@@ -107,9 +97,7 @@ def test_first_and_last_stage_have_what_is_theirs():
 
 def test_the_last_stage_keeps_the_loss_of_every_micro_batch_in_flight():
     one, all_of_them = (
-        gpu_memory(
-            Job(SEVENTY, Recipe(), dataclasses.replace(SPREAD, schedule=schedule), sequence=8192), 3
-        )
+        gpu_memory(Job(SEVENTY, Recipe(), replace(SPREAD, schedule=schedule), sequence=8192), 3)
         for schedule in ("1f1b", "gpipe")
     )
     assert all_of_them.head_bytes == 16 * one.head_bytes
@@ -120,15 +108,7 @@ def test_the_head_is_on_the_last_chunk_of_an_interleaved_pipeline():
     layout = Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=2)
     bills = at_the_loss(layout)
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
-    logits = 2 * 8192 * SEVENTY.vocab
-    assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
-
-
-def test_the_last_stage_can_be_the_worst():
-    # A small model with a large vocabulary: the logits weigh more than what waits on stage 0.
-    layout = Layout(pp=4, micro_batch=8, accumulation=8)
-    assert worst_stage(Job(MODELS["gpt2-124m"], Recipe(recompute="full"), layout))[0] == 3
-    assert worst_stage(Job(SEVENTY, Recipe(), SPREAD, sequence=8192))[0] == 0
+    assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, 2 * 8192 * SEVENTY.vocab]
 
 
 def test_full_recomputation_needs_one_layer_for_a_moment():
@@ -180,16 +160,7 @@ def test_expert_ranks_keep_their_experts_alone():
     assert alone.activations_bytes == spread.activations_bytes
 
 
-def test_fewest_gpus_is_a_rounded_up_share():
-    assert [fewest_gpus(size, 80) for size in (0, 1, 80, 81)] == [1, 1, 1, 2]
-    with pytest.raises(ValueError, match="gpu_bytes must be above 0"):
-        fewest_gpus(1, 0)
-
-
-SENT = dataclasses.replace(probes.SPREAD, keep_outputs=True)
-HALF_DENSE = dataclasses.replace(
-    JOB, shape=dataclasses.replace(JOB.shape, dense_layers=4), recipe=Recipe()
-)
+HALF_DENSE = replace(JOB, shape=replace(JOB.shape, dense_layers=4), recipe=Recipe())
 
 
 # --- meter ---
@@ -223,78 +194,86 @@ def test_each_meter_shows_more_than_the_one_before():
 # --- report ---
 
 
-LAYOUT = Layout(dp=8, tp=4, pp=2, ep=8, zero_stage=1, accumulation=4)
-
-
-def test_every_part_is_in_the_derivation():
-    shape = MODELS["mixtral-8x7b"]
-    text = explain_memory(Job(shape, Recipe(), LAYOUT, sequence=4096), unit="GiB")
-    bill = gpu_memory(Job(shape, Recipe(), LAYOUT, sequence=4096))
-    assert (
-        "adamw: weights 2 (bf16) + gradients 2 (bf16) + fp32 master copy 4 + states 8 = 16" in text
-    )
-    assert "stage 0 of pp 2, 1/4 by tp" in text
-    assert "1/8 of the experts by ep" in text
-    assert "ZeRO-1 cuts optimizer over dp·cp = 8, of experts over dp·cp/ep = 1" in text
-    assert "1f1b, recompute none: 2 micro-batches × 16 layers with experts ×" in text
-    for size in (bill.parameters_bytes, bill.activations_bytes, bill.total_bytes):
-        assert format_bytes(size, "GiB") in text
-
-
-def test_every_assumption_is_named_with_the_moment_of_the_peak():
-    plain = explain_memory(Job(MODELS["gpt2-124m"]))
-    assert "assumed: loss in-place, gradients stay, update fused; the peak is at the" in plain
-    recipe = Recipe(loss="eager", gradient_life="backward", update="foreach")
-    layout = Layout(
-        dp=2,
-        tp=2,
-        zero_stage=3,
-        accumulation=2,
-        sequence_parallel=True,
-        reshard=False,
-        reduce="update",
-        keep_gathered=True,
-        keep_outputs=True,
-    )
-    told = explain_memory(Job(MODELS["gpt2-124m"], recipe, layout))
-    assert (
-        "assumed: loss eager, gradients live from the backward pass to the update, update foreach, "
-        "weights stay gathered, whole gradients add up, gathered inputs are kept, sent outputs are "
-        "kept; the peak is at the moment 'loss'"
-    ) in told
-
-
-def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_are_named():
-    layout = Layout(
-        dp=2,
-        pp=2,
-        zero_stage=2,
-        accumulation=4,
-        schedule="interleaved",
-        virtual_stages=2,
-        reduce="group",
-    )
-    recipe = Recipe(recompute="full", recompute_layers=2)
-    told = explain_memory(Job(MODELS["gpt2-124m"], recipe, layout))
-    assert "whole gradients of one chunk add up" in told
-    # 12 layers in 4 chunks of 3: two of each are recomputed.
-    assert told.count("recompute full: ") == told.count("recompute none: ") == 2
-    # Of 5 passes in flight 4 are of the first chunk at the worst moment: it has the token numbers.
-    assert "recompute full: 4 micro-batches × 2 layers" in told
-
-
-REFUSED = [
-    *rows(
-        lambda arguments: training_memory(MODELS["gpt2-124m"], Recipe(), **arguments),
-        [({"micro_batch": 1, "sequence": 2048}, "longer than the 1024 positions")],
-    )
+MIXTURE = Job(
+    MIXTRAL, Recipe(), Layout(dp=8, tp=4, pp=2, ep=8, zero_stage=1, accumulation=4), sequence=4096
+)
+TORCH = Layout(
+    dp=2,
+    tp=2,
+    zero_stage=3,
+    accumulation=2,
+    sequence_parallel=True,
+    reshard=False,
+    reduce="update",
+    keep_gathered=True,
+    keep_outputs=True,
+)
+GROUPS = Layout(
+    dp=2,
+    pp=2,
+    zero_stage=2,
+    accumulation=4,
+    schedule="interleaved",
+    virtual_stages=2,
+    reduce="group",
+)
+PARTS = [
+    getattr(gpu_memory(MIXTURE), f"{it}_bytes") for it in ("parameters", "activations", "total")
 ]
+
+
+@every(
+    ("job", "lines"),
+    [
+        (
+            MIXTURE,
+            [
+                "adamw: weights 2 (bf16) + gradients 2 (bf16) + fp32 master copy 4 + states 8 = 16",
+                "stage 0 of pp 2, 1/4 by tp",
+                "1/8 of the experts by ep",
+                "ZeRO-1 cuts optimizer over dp·cp = 8, of experts over dp·cp/ep = 1",
+                "1f1b, recompute none: 2 micro-batches × 16 layers with experts ×",
+                *(format_bytes(size, "GiB") for size in PARTS),
+            ],
+        ),
+        (
+            Job(MODELS["gpt2-124m"]),
+            ["assumed: loss in-place, gradients stay, update fused; the peak is at the"],
+        ),
+        (
+            Job(MODELS["gpt2-124m"], LATE, TORCH),
+            [
+                "assumed: loss eager, gradients live from the backward pass to the update, update "
+                "foreach, weights stay gathered, whole gradients add up, gathered inputs are kept, "
+                "sent outputs are kept; the peak is at the moment 'loss'"
+            ],
+        ),
+        (
+            Job(MODELS["gpt2-124m"], Recipe(recompute="full", recompute_layers=2), GROUPS),
+            [
+                "whole gradients of one chunk add up",
+                # 12 layers in 4 chunks of 3: two of each are recomputed. Of 5 passes in flight 4
+                # are of the first chunk at the worst moment: it has the token numbers.
+                "recompute full: 4 micro-batches × 2 layers",
+                "recompute none: 4 micro-batches × 1 layers",
+                "recompute none: 1 micro-batches × 1 layers",
+            ],
+        ),
+    ],
+)
+def test_the_derivation_has_every_part_and_every_assumption(job, lines):
+    text = explain_memory(job, unit="GiB")
+    assert all(line in text for line in lines), text
+
+
+SMALL = MODELS["gpt2-124m"]
+REFUSED = [(lambda: training_memory(SMALL, Recipe(), 1, 2048), "longer than the 1024 positions")]
 PROBES = by_name(
     Probe(largest_layer_bytes, {"job": HALF_DENSE, "chunks": (0,)}, silent=("cluster",)),
     Probe(layer_temporary_bytes, {"job": HALF_DENSE, "chunks": (0,)}, silent=("cluster",)),
     Probe(
         gradients_come_late,
-        {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
+        {"job": replace(JOB, recipe=LATE, layout=Layout(dp=4))},
         {},
         silent=("shape", "micro_batch", "cluster", "sequence"),
     ),
