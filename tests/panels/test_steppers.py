@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import checks
 import pytest
 from all_rooms import steppers
-from approved import expect_approved
+from approved import expect_approved, without_ids
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
@@ -141,29 +141,6 @@ def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) 
     expect_approved(f"stepper {build.__name__}", *everything)
 
 
-def without_ids(svg: str) -> str:
-    return re.sub(r"\b[df]\d+-", "", svg)
-
-
-def test_the_first_step_of_a_job_shows_its_pieces_and_the_failure():
-    stepper = steppers.failing_job(every=4, fails_after=11)
-    assert "a node will die" in stepper.page
-    dashed = dashed_boxes(stepper.page)
-    assert dashed == 11 + 3 + 12  # pieces, and the waits between; saves are in their colour
-    stepper.step.value = stepper.count - 1
-    assert "a node dies" in stepper.page and dashed_boxes(stepper.page) == 0
-
-
-def test_the_first_step_of_a_server_shows_how_long_each_trainer_takes():
-    stepper = steppers.served(slow_ms=60)
-    assert all(f", {ms} ms<" in stepper.page for ms in (30, 36, 60))
-    key = 1  # explains the outlines
-    pulls = sum(event.what == "pull" for event in stepper.result[0])
-    assert dashed_boxes(stepper.page) == pulls + key
-    stepper.step.value = stepper.count - 1
-    assert dashed_boxes(stepper.page) == 3 + key  # what each of the three has begun
-
-
 def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
     stepper = steppers.expert_exchange(ranks=4)
     told = []
@@ -174,14 +151,6 @@ def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
     there, back = sizes["rows", 0, 1], sizes["results", 0, 3]
     assert told[3] == f"Dispatch: rank 0 sends {there} rows to rank 1, the others likewise."
     assert told[8] == f"Combine: rank 3 gives rank 0 its {back} results back."
-
-
-def dashed_boxes(svg: str) -> int:
-    return sum(path.count("z") for path in dashed_paths(svg))
-
-
-def dashed_paths(svg: str) -> list[str]:
-    return re.findall(r'<path d="([^"]*)"[^>]*stroke-dasharray', svg)
 
 
 def test_the_group_of_the_rank_is_filled() -> None:
