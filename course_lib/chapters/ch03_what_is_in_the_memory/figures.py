@@ -73,14 +73,14 @@ _LEAKS = 3  # of more the largest are written
 _PLACE = 45  # letters that fit behind the numbers
 
 
-def snapshot(path: str | Path, name: str = "") -> Drawing:
+def snapshot(path: str | Path) -> Drawing:
     """What torch.cuda.memory._dump_snapshot(path) wrote: bytes over time, and leaks.
 
     The file is read without running anything in it. Raises ValueError for a file that is no
     snapshot, and FileNotFoundError.
     """
     found = read_snapshot(Path(path).read_bytes())
-    panel = Panel(name or Path(path).name, found)
+    panel = Panel(Path(path).name, found)
     leaks = found.leaks[:_LEAKS]
     lines = [
         f"{format_bytes(it.size_bytes)} in {it.blocks} blocks never freed: {_short(it.where)}"

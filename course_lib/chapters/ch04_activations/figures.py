@@ -20,21 +20,17 @@ from course_lib.trace import Event
 _OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router", "unused")
 
 
-def activation_terms(
-    terms: ActivationTerms, layers: int, title: str = "", unit: str = "GB"
-) -> Drawing:
+def activation_terms(terms: ActivationTerms, layers: int, title: str = "") -> Drawing:
     """One bar for each term of a layer, and the sum over `layers` layers below them."""
     leaves = terms.leaves().items()
     sizes = {name: size for name, size in leaves if size or name not in _OF_SOME_MODELS}
     whole = terms.total_bytes
     told = {
-        name: f"{format_bytes(size, unit)} ({size / max(whole, 1):.0%})" if size else "not kept"
+        name: f"{format_bytes(size)} ({size / max(whole, 1):.0%})" if size else "not kept"
         for name, size in sizes.items()
     }
-    note = (
-        f"One layer, one micro-batch: {format_bytes(whole, unit)}; × {layers} layers = "
-        f"{format_bytes(layers * whole, unit)}"
-    )
+    all_layers = f"× {layers} layers = {format_bytes(layers * whole)}"
+    note = f"One layer, one micro-batch: {format_bytes(whole)}; {all_layers}"
     return bars(sizes, told, title, style.ACTIVATIONS, note=note)
 
 

@@ -1,8 +1,7 @@
 """Panels of chapter 4, beside those of the library."""
 
 from course_lib.chapters.ch04_activations import figures
-from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.offers import DENSE
+from course_lib.panels.controls import DENSE, choice, flag, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number
@@ -40,8 +39,4 @@ def activations(
         ),
     )
     title = f"{model}, {micro_batch} × {sequence:,} tokens, bf16"
-    return View(
-        terms,
-        rows,
-        lambda: figures.activation_terms(terms, shape.layers, title),
-    )
+    return View(terms, rows, lambda: figures.activation_terms(terms, shape.layers, title))

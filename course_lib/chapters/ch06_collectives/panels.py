@@ -2,8 +2,7 @@
 
 from course_lib.chapters.ch06_collectives import figures
 from course_lib.figures.paper.drawing import counted
-from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.offers import by_name, ethernet
+from course_lib.panels.controls import by_name, choice, ethernet, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 from course_lib.theory.inputs.units import KIB, format_number, format_seconds

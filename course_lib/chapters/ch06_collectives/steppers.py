@@ -8,8 +8,7 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.all_reduce import ring_or_tree

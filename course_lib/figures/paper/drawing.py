@@ -315,12 +315,10 @@ def _words(marks: Sequence[Any]) -> str:
 _HEAD, _SPREAD = 5.0, 0.45  # length in points, half of the angle in radians
 
 
-def arrow(
-    drawing: Drawing, start: Point, end: Point, colour: str = style.INK, width: float = 1
-) -> None:
+def arrow(drawing: Drawing, start: Point, end: Point, width: float = 1) -> None:
     """Draw a straight line with a head at `end`."""
     for points in arrow_lines(start, end):
-        drawing.line(points, colour, width)
+        drawing.line(points, width=width)
 
 
 def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
