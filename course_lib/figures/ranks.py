@@ -23,9 +23,7 @@ from course_lib.theory.network.zero import shard
 from course_lib.theory.pipelines.simulation import Task
 from course_lib.trace import Event
 
-# --- ranks --------------------------------------------------------------------------------------
-# Where ranks stand, and with whom they share what.
-
+# --- Where ranks stand, and with whom they share what ---------------------------------------------
 
 _AXES = ("tp", "dp", "pp")
 
@@ -78,7 +76,7 @@ def _differ(one: Mapping[str, int], other: Mapping[str, int]) -> set[str]:
     return {axis for axis in _AXES if one[axis] != other[axis]}
 
 
-# --- who sends ----------------------------------------------------------------------------------
+# --- who sends ------------------------------------------------------------------------------------
 # Ways of doing one thing on several ranks: who sends to whom, and how much the busiest sends.
 
 
@@ -148,9 +146,7 @@ def _told(way: Way, unit: str) -> str:
     return f"{who} sends {way.most:.4g} {unit}"
 
 
-# --- who asks whom ------------------------------------------------------------------------------
-# Processes with different work, and what goes from one to another, call after call.
-
+# --- Processes with different work, and what goes from one to another, call after call ------------
 
 _TOP, _HEAD, _ROW, _SIZE = 24.0, 32.0, 22.0, 9.0
 Call = tuple[str, str, str]  # from, to, what goes
@@ -190,8 +186,7 @@ def who_asks_whom(processes: Mapping[str, str], calls: Sequence[Call], title: st
     return drawing
 
 
-# --- shares -------------------------------------------------------------------------------------
-# How tensors are shared among ranks, and what the ranks send for it.
+# --- How tensors are shared among ranks, and what the ranks send for it ---------------------------
 
 
 class _Cut(Cells):
@@ -234,7 +229,7 @@ def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
     return page(title, vector)
 
 
-# --- zero ---------------------------------------------------------------------------------------
+# --- zero -----------------------------------------------------------------------------------------
 # ZeRO: which rank stores which part, what each stage leaves on one GPU, and what a run did.
 
 
@@ -252,8 +247,7 @@ def stored_by_version(
     return stacked_bars(stored, title, format_bytes, totals)
 
 
-# --- lanes --------------------------------------------------------------------------------------
-# Two lanes of a rank of FSDP, computing and messages: where a step's time goes.
+# --- Two lanes of a rank of FSDP, computing and messages: where a step's time goes ----------------
 
 
 def two_lanes(charts: Mapping[str, Sequence[Event]]) -> Drawing:
@@ -270,9 +264,7 @@ def two_lanes(charts: Mapping[str, Sequence[Event]]) -> Drawing:
     return lanes(rows)
 
 
-# --- passes ------------------------------------------------------------------------------------
-# What each pipeline stage does and when: one row a stage, one box a pass.
-
+# --- What each pipeline stage does and when: one row a stage, one box a pass ----------------------
 
 _ROWS_HEIGHT, _ROW_LEAST, _NUMBER_PT = 190, 5, 7.5  # height of all charts' rows together; of one
 # The kinds of pass of theory.pipelines.schedules.

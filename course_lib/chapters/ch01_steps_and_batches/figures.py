@@ -17,9 +17,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network import mesh
 from course_lib.theory.step.batching import Batching
 
-# --- batch ladder -------------------------------------------------------------------------------
-# From an epoch down to a sample, one rung after the other: what each is made of.
-
+# --- From an epoch down to a sample, one rung after the other: what each is made of ---------------
 
 _LEFT, _RIGHT, _TOP, _BAR, _ROW = 130.0, WIDTH_PT - 112.0, 30.0, 22.0, 46.0
 _SIZE = 9
@@ -91,9 +89,7 @@ def _sentence(rungs: list[_Rung]) -> str:
     return "; ".join(parts).capitalize() + f"; one update rests on {rungs[1].samples:,} samples."
 
 
-# --- samples ------------------------------------------------------------------------------------
-# Which samples each rank saw.
-
+# --- Which samples each rank saw ------------------------------------------------------------------
 
 _COLUMNS, _ROWS = 16, 8
 
@@ -146,8 +142,7 @@ def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
     return Cells(grid, heads=False, gap=3, said=said)
 
 
-# --- same samples -------------------------------------------------------------------------------
-# Which GPUs work on the same part of the batch.
+# --- Which GPUs work on the same part of the batch ------------------------------------------------
 
 
 def same_samples(plans: Mapping[str, Batching]) -> Drawing:

@@ -11,9 +11,7 @@ from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost
 
-# --- accumulation -------------------------------------------------------------------------------
-# The panel of chapter 2: gradient accumulation and no_sync.
-
+# --- The panel of chapter 2: gradient accumulation and no_sync ------------------------------------
 
 _MODEL = "gpt2-124m"
 _SHAPE = MODELS[_MODEL]
@@ -73,8 +71,7 @@ def _layer_bytes(samples: int) -> int:
     return layer_activation_bytes(job)
 
 
-# --- critical batch -----------------------------------------------------------------------------
-# The panel of chapter 2: what a batch size costs in steps and in samples.
+# --- The panel of chapter 2: what a batch size costs in steps and in samples ----------------------
 
 
 @panel

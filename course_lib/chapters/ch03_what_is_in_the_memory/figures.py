@@ -14,9 +14,7 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key, key_height
 from course_lib.theory.inputs.units import format_bytes, power_of_ten
 from course_lib.theory.memory.states import MemoryBreakdown
 
-# --- number ranges ------------------------------------------------------------------------------
-# How far the numbers of each format reach, on one scale of powers of ten.
-
+# --- How far the numbers of each format reach, on one scale of powers of ten ----------------------
 
 _LEFT, _RIGHT, _TOP, _ROW, _BAR, _MARK = 92.0, WIDTH_PT - 24, 24.0, 24.0, 15.0, 14.0
 _KEY = {"all digits": style.BLUE, "fewer digits (subnormal)": style.YELLOW}
@@ -65,9 +63,7 @@ def _sentence(formats: Mapping[str, Range], title: str, named: Mapping[str, floa
     return f"{title}. Powers of ten, rounded. {'; '.join([*rows, *marks])}."
 
 
-# --- snapshot -----------------------------------------------------------------------------------
-# A memory snapshot of torch, sorted into the course's seven consumers.
-
+# --- A memory snapshot of torch, sorted into the course's seven consumers -------------------------
 
 _LEAKS = 3  # of more the largest are written
 _PLACE = 45  # letters that fit behind the numbers
@@ -100,9 +96,7 @@ def _short(place: str) -> str:
     return place if len(place) <= _PLACE else place[: _PLACE - 1] + "…"
 
 
-# --- consumers ----------------------------------------------------------------------------------
-# What is in the memory of a GPU, consumer by consumer, and whether it fits.
-
+# --- What is in the memory of a GPU, consumer by consumer, and whether it fits --------------------
 
 _UNIT_WORDS = {"GB": "1 GB = 10⁹ bytes", "GiB": "1 GiB = 2³⁰ bytes"}
 

@@ -12,9 +12,7 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import ActivationTerms
 from course_lib.trace import Event
 
-# --- activations --------------------------------------------------------------------------------
-# What one layer keeps for the backward pass, term by term.
-
+# --- What one layer keeps for the backward pass, term by term -------------------------------------
 
 # Terms that only some models have: without them there is nothing to say about "not kept".
 _OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router", "unused")
@@ -34,8 +32,7 @@ def activation_terms(terms: ActivationTerms, layers: int, title: str = "") -> Dr
     return bars(sizes, told, title, style.ACTIVATIONS, note=note)
 
 
-# --- recomputed ---------------------------------------------------------------------------------
-# Which layers are computed again before the backward pass of each layer.
+# --- Which layers are computed again before the backward pass of each layer -----------------------
 
 
 def recomputed_layers(runs: Mapping[str, Sequence[range]]) -> Drawing:

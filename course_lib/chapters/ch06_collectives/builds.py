@@ -165,7 +165,6 @@ RING = build(
 
 # --- 6.12: tree ---------------------------------------------------------------------------------
 
-
 # What one rank does in a round: whom it sends to and whom it receives from, or None.
 _Round = tuple[int | None, int | None]
 

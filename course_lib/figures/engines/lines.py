@@ -11,9 +11,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, width_pt
 from course_lib.theory.inputs.units import power_of_ten
 
-# --- axis ---------------------------------------------------------------------------------------
-# A scale: where values lie between its two ends, and which of them are written.
-
+# --- A scale: where values lie between its two ends, and which of them are written ----------------
 
 _DIGIT_PT = 6.5  # of a digit at 10 points
 _TICKS = 6
@@ -92,9 +90,7 @@ def fitting(make: Callable[..., Axis], values: Sequence[float], told: Tell, widt
     return replace(axis, ticks=[axis.ticks[0], axis.ticks[-1]])
 
 
-# --- lines --------------------------------------------------------------------------------------
-# Curves over one another: one engine for all figures with two axes.
-
+# --- Curves over one another: one engine for all figures with two axes ----------------------------
 
 _LEFT, _HEAD, _MARK, _HIGH, _FOOT, _LINE = 62.0, 44.0, 14.0, 172.0, 38.0, 17.0
 _NAMES = 128.0  # room for names at the ends of curves

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from course_lib.figures.paper import style
 from course_lib.figures.paper.style import Look
 
-# --- picture ------------------------------------------------------------------------------------
-# The size of every figure, and how places in it are given.
-
+# --- The size of every figure, and how places in it are given -------------------------------------
 
 WIDTH_PT = 520
 
@@ -20,8 +18,7 @@ Point = tuple[float, float]  # x, y
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
-# --- text ---------------------------------------------------------------------------------------
-# Small helpers for layout and wording that several figures share.
+# --- Small helpers for layout and wording that several figures share ------------------------------
 
 
 def elide(count: int, most: int) -> list[int | None]:
@@ -56,9 +53,7 @@ def joined(boxes: Iterable[Box]) -> Iterator[Box]:
         yield last
 
 
-# --- svg ----------------------------------------------------------------------------------------
-# The opening tag of a figure's SVG, and its colours as those of the page around it.
-
+# --- The opening tag of a figure's SVG, and its colours as those of the page around it ------------
 
 _FONTS = "&#39;DejaVu Sans&#39;, Verdana, sans-serif"
 
@@ -104,9 +99,7 @@ def _opening(width: float, height: float, label: str, in_page: bool = True) -> s
     )
 
 
-# --- drawing ------------------------------------------------------------------------------------
-# A figure that writes its own SVG: boxes, lines, areas, dots and words.
-
+# --- A figure that writes its own SVG: boxes, lines, areas, dots and words ------------------------
 
 # Lines of each hatch inside a square of 6 points.
 _HATCHES = {
@@ -308,9 +301,7 @@ def _words(marks: Sequence[Any]) -> str:
     )
 
 
-# --- arrow --------------------------------------------------------------------------------------
-# An arrow, for figures in which something goes somewhere.
-
+# --- An arrow, for figures in which something goes somewhere --------------------------------------
 
 _HEAD, _SPREAD = 5.0, 0.45  # length in points, half of the angle in radians
 
@@ -331,7 +322,7 @@ def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
     return [[start, end], [sides[0], end, sides[1]]]
 
 
-# --- key ----------------------------------------------------------------------------------------
+# --- key ------------------------------------------------------------------------------------------
 # A key: small boxes with their names, line after line, for parts that have no room for a name.
 
 
