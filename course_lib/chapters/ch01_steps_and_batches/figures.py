@@ -7,12 +7,7 @@ from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.cells import Cell, Cells, cells
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import (
-    WIDTH_PT,
-    Drawing,
-    counted,
-    elide,
-)
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, counted, elide
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network import mesh
 from course_lib.theory.step.batching import Batching

@@ -155,11 +155,7 @@ RING = build(
         _ring("parts of unequal length", *_UNEVEN),
         _ring("the all-gather", *_even(3), *_UNEVEN, gathers=True),
     ),
-    race=Race(
-        "reduce-scatter and all-gather of 16 MB",
-        _raced_ring,
-        _scratch_ring,
-    ),
+    race=Race("reduce-scatter and all-gather of 16 MB", _raced_ring, _scratch_ring),
 )
 
 

@@ -102,12 +102,7 @@ def _opening(width: float, height: float, label: str, in_page: bool = True) -> s
 # --- A figure that writes its own SVG: boxes, lines, areas, dots and words ------------------------
 
 # Lines of each hatch inside a square of 6 points.
-_HATCHES = {
-    "/": "M0 6L6 0",
-    "\\": "M0 0L6 6",
-    "-": "M0 3H6",
-    "x": "M0 6L6 0M0 0L6 6",
-}
+_HATCHES = {"/": "M0 6L6 0", "\\": "M0 0L6 6", "-": "M0 3H6", "x": "M0 6L6 0M0 0L6 6"}
 _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
 
 _numbers = itertools.count()
