@@ -50,7 +50,11 @@ def rank_mesh(
     calls and bytes of rank 0 by "axis operation", as a demo's version has them.
     """
     groups = {
-        axis: [rank for rank, one in enumerate(places) if _differ(one, places[0]) <= {axis}]
+        axis: [
+            rank
+            for rank, one in enumerate(places)
+            if all(one[other] == places[0][other] for other in _AXES if other != axis)
+        ]
         for axis in _AXES
     }
     grid: dict[str, dict[str, Cell]] = {}
@@ -70,10 +74,6 @@ def _rank(rank: int, me: int, groups: Mapping[str, Sequence[int]]) -> Cell:
         return Cell(str(rank), frame="now", bold=True)
     axis = next((axis for axis, its in groups.items() if rank in its), "")
     return Cell(str(rank), {0: f"{axis} group of rank {me}" if axis else "others"})
-
-
-def _differ(one: Mapping[str, int], other: Mapping[str, int]) -> set[str]:
-    return {axis for axis in _AXES if one[axis] != other[axis]}
 
 
 # --- who sends ------------------------------------------------------------------------------------

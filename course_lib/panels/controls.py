@@ -47,11 +47,6 @@ class Control:
             validation.flag(self.label, value)
         return replace(self, index=place(self.label, value, self.options))
 
-    @property
-    def text(self) -> str:
-        """The chosen value as it is shown, with its unit."""
-        return f"{self.options[self.index][0]} {self.unit}".rstrip()
-
     def spec(self) -> dict[str, Any]:
         """What the browser needs to draw it."""
         spec = {"kind": self.kind, "label": self.label, "unit": self.unit}

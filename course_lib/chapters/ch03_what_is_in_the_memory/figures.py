@@ -77,10 +77,10 @@ def snapshot(path: str | Path) -> Drawing:
     """
     found = read_snapshot(Path(path).read_bytes())
     panel = Panel(Path(path).name, found)
-    leaks = found.leaks[:_LEAKS]
     lines = [
-        f"{format_bytes(it.size_bytes)} in {it.blocks} blocks never freed: {_short(it.where)}"
-        for it in leaks
+        f"{format_bytes(leak.size_bytes)} in {leak.blocks} blocks never freed: "
+        + (leak.where if len(leak.where) <= _PLACE else leak.where[: _PLACE - 1] + "…")
+        for leak in found.leaks[:_LEAKS]
     ]
     sentence = "; ".join([panel.sentence(), *lines])
     drawing = Drawing(PANEL_PT + 16 * len(lines), f"{sentence}.")
@@ -90,10 +90,6 @@ def snapshot(path: str | Path) -> Drawing:
         drawing.boxes([(LEFT, y, 9, 9)], style.WARNING)
         drawing.write(LEFT + 13, y + 8, line, size=9)
     return drawing
-
-
-def _short(place: str) -> str:
-    return place if len(place) <= _PLACE else place[: _PLACE - 1] + "…"
 
 
 # --- What is in the memory of a GPU, consumer by consumer, and whether it fits --------------------

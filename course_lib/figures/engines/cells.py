@@ -116,7 +116,11 @@ class Cells:
         width = {name: pitch - self.gap for name in self.columns}
         gaps = self.gap
         if self.square:
-            width = {name: self.square * self._most(name) for name in self.columns}
+            width = {
+                name: self.square
+                * max(row[name].sizes[1] for row in self.grid.values() if name in row)
+                for name in self.columns
+            }
             gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
         self.apart = gaps  # columns
         x, at = {}, self.left + (0.0 if self.square else gaps / 2)
@@ -125,10 +129,6 @@ class Cells:
             x[name] = at
             at += width[name] + gaps
         return x, width
-
-    def _most(self, column: str) -> int:
-        its = [row[column].sizes[1] for row in self.grid.values() if column in row]
-        return max(its)
 
     @property
     def height_pt(self) -> float:
