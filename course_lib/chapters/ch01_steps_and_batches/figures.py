@@ -33,7 +33,12 @@ class _Rung(NamedTuple):
 def batch_ladder(batching: Batching) -> Drawing:
     """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
     rungs = _rungs(batching)
-    drawing = Drawing(_TOP + _ROW * len(rungs), _sentence(rungs))
+    parts = [
+        f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
+        for rung in rungs
+    ]
+    parts.append(f"one update rests on {batching.global_batch:,} samples.")
+    drawing = Drawing(_TOP + _ROW * len(rungs), "; ".join(parts).capitalize())
     drawing.title(f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}")
     for place, rung in enumerate(rungs):
         y = _TOP + _ROW * place
@@ -74,14 +79,6 @@ def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
     drawing.write(_RIGHT + 8, y + 10, counted(rung.pieces, rung.piece), size=_SIZE)
     if rung.pieces > 1:
         drawing.write(_RIGHT + 8, y + 21, rung.how, size=_SIZE, colour=style.GREY)
-
-
-def _sentence(rungs: list[_Rung]) -> str:
-    parts = [
-        f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
-        for rung in rungs
-    ]
-    return "; ".join(parts).capitalize() + f"; one update rests on {rungs[1].samples:,} samples."
 
 
 # --- Which samples each rank saw ------------------------------------------------------------------

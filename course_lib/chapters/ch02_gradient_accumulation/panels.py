@@ -46,20 +46,12 @@ def accumulation(
     result = Accumulated(
         batching, syncs[no_sync], _layer_bytes(micro_batch), _layer_bytes(rank_samples)
     )
+    sizes = f"micro-batch {micro_batch} × accumulation {accumulation} × dp {dp}"
+    used, kept = "with" if no_sync else "without", format_bytes(result.layer_bytes)
     rows = (
-        (
-            "global batch",
-            f"micro-batch {micro_batch} × accumulation {accumulation} × dp {dp}"
-            f" = {batching.global_batch:,} samples",
-        ),
-        (
-            "all-reduces per update",
-            f"{result.all_reduces} {'with' if no_sync else 'without'} no_sync",
-        ),
-        (
-            f"activations of one layer of {_MODEL}",
-            f"{format_bytes(result.layer_bytes)}, whatever the accumulation",
-        ),
+        ("global batch", f"{sizes} = {batching.global_batch:,} samples"),
+        ("all-reduces per update", f"{result.all_reduces} {used} no_sync"),
+        (f"activations of one layer of {_MODEL}", f"{kept}, whatever the accumulation"),
         ("the same without accumulation", format_bytes(result.at_once_layer_bytes)),
     )
     return View(result, rows, lambda: figures.window(batching, syncs, no_sync))
@@ -84,14 +76,9 @@ def critical_batch(
     Raises ValueError for starting values outside the sliders.
     """
     cost = batch_cost(batch, critical)
+    steps, samples = format_number(cost.steps, 4), format_number(cost.samples, 4)
     rows = (
-        (
-            "steps, times the fewest",
-            f"1 + critical batch {critical} / batch {batch} = {format_number(cost.steps, 4)}",
-        ),
-        (
-            "samples, times the fewest",
-            f"1 + batch {batch} / critical batch {critical} = {format_number(cost.samples, 4)}",
-        ),
+        ("steps, times the fewest", f"1 + critical batch {critical} / batch {batch} = {steps}"),
+        ("samples, times the fewest", f"1 + batch {batch} / critical batch {critical} = {samples}"),
     )
     return View(cost, rows, lambda: figures.batch_cost(cost, critical, batch))

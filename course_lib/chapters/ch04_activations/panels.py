@@ -28,15 +28,10 @@ def activations(
     layout = Layout(tp=tp, sequence_parallel=sequence_parallel, micro_batch=micro_batch)
     terms = activation_terms(Job(shape, recipe, layout, sequence=sequence))
     per_sbh = terms.total_bytes / (micro_batch * sequence * shape.hidden)
+    one, all_layers = (format_bytes(count * terms.total_bytes) for count in (1, shape.layers))
     rows = (
-        (
-            "one layer",
-            f"{format_bytes(terms.total_bytes)} = {format_number(per_sbh, 4)} bytes × s·b·h",
-        ),
-        (
-            f"{shape.layers} layers",
-            f"{format_bytes(shape.layers * terms.total_bytes)} for one micro-batch on one GPU",
-        ),
+        ("one layer", f"{one} = {format_number(per_sbh, 4)} bytes × s·b·h"),
+        (f"{shape.layers} layers", f"{all_layers} for one micro-batch on one GPU"),
     )
     title = f"{model}, {micro_batch} × {sequence:,} tokens, bf16"
     return View(terms, rows, lambda: figures.activation_terms(terms, shape.layers, title))

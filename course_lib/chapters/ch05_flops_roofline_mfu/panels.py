@@ -21,13 +21,11 @@ def roofline(
     Raises ValueError for starting values that are not offered.
     """
     result = model_roofline(MODELS[model], ACCELERATORS[gpu], tokens)
+    least = f"{format_number(1000 * result.seconds)} ms"
     rows = (
         ("model", f"{model}, {result.accelerator.number_format}"),
         ("ridge of the chip", f"{result.accelerator.ridge_flop_per_byte:.1f} FLOP/byte"),
         ("forward pass", f"{format_flop(result.flop)} for {counted(tokens, 'token')}"),
-        (
-            "at least",
-            f"{format_number(1000 * result.seconds)} ms: {result.peak_fraction:.1%} of the peak",
-        ),
+        ("at least", f"{least}: {result.peak_fraction:.1%} of the peak"),
     )
     return View(result, rows, lambda: figures.on_roofline(result, f"{model} on {gpu}"))

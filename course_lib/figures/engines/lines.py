@@ -195,11 +195,6 @@ class Frame:
             ends = [[(x, self.top), (x, self.bottom - 0.5)] for x in edges]
             self.drawing.lines(ends, style.WHITE, wide)
 
-    def level(self, value: float) -> None:
-        """A dashed line across."""
-        y = self.y(value)
-        self.drawing.line([(self.left, y), (self.right, y)], dashed=True)
-
     def marks(self, marks: Mapping[str, float], through: str = "") -> None:
         """Upright lines with their names above the frame; one of them is drawn through."""
         # The name of the rightmost is the lowest, so that no line crosses the name of another.
@@ -309,8 +304,9 @@ def lines(
     frame.marks(marks)
     names = []
     for name, value in levels.items():
-        frame.level(value)
-        names.append((frame.y(value), name, style.INK))
+        y = frame.y(value)
+        drawing.line([(frame.left, y), (frame.right, y)], dashed=True)
+        names.append((y, name, style.INK))
     for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         frame.curve(Curve(points, colour))
         x, y = frame.x(points[-1][0]), frame.y(points[-1][1])

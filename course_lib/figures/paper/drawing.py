@@ -75,11 +75,6 @@ _THEME = ";".join(
 )
 
 
-def _in_page(text: str) -> str:
-    """SVG with the page's ink, greys and ground in place of our own."""
-    return _PAGE_COLOUR.sub(lambda colour: _NAMES[colour[0].lower()], text)
-
-
 def _opening(width: float, height: float, label: str, in_page: bool = True) -> str:
     """The `<svg>` tag of a picture of this size in points, with `label` for screen readers.
 
@@ -236,7 +231,9 @@ class Drawing:
         )
         opening = _opening(WIDTH_PT, self.height_pt, self.sentence, themed)
         body = f"<defs>{ids.patterns()}</defs>{drawn}"
-        return f"{opening}{_in_page(body) if themed else body}</svg>"
+        if themed:  # the page's ink, greys and ground in place of our own
+            body = _PAGE_COLOUR.sub(lambda colour: _NAMES[colour[0].lower()], body)
+        return f"{opening}{body}</svg>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """What a notebook stores: SVG in the page, SVG as a picture, and words."""
