@@ -162,6 +162,10 @@ def test_samples_are_shared_as_the_mesh_stands() -> None:
     assert svg.count(">0</text>") - 1 == len(first) == 32  # 1 is a column's head
 
 
+def test_the_last_ranks_of_a_cut_unit_are_filled_up_with_zeros() -> None:
+    assert "2 of padding, cut into 5 parts of 1" in figures.cut_unit({"norm": 3}, 5).sentence
+
+
 def test_capacity_and_total_share_one_scale() -> None:
     """A total equal to the capacity ends where the capacity's line stands."""
     full = rooms.consumers(SMALL, "GB", SMALL.total_bytes)
