@@ -137,7 +137,10 @@ RESULTS = {  # of a panel, and by the theory
         lambda: panels.memory("gpt2-1.5b", "megatron-18", micro_batch=2, sequence=512),
         lambda: training_memory(GPT2, RECIPES["megatron-18"], 2, 512),
     ),
-    "pipeline": (lambda: panels.pipeline("1f1b", stages=4, micro_batches=8), lambda: timeline("1f1b", 4, 8)),
+    "pipeline": (
+        lambda: panels.pipeline("1f1b", stages=4, micro_batches=8),
+        lambda: timeline("1f1b", 4, 8),
+    ),
     "buckets": (
         lambda: panels.buckets("gpt2-1.5b", "H100-SXM", PCIE4.name, 64, 512, 100, overlap=False),
         lambda: ddp_timeline(

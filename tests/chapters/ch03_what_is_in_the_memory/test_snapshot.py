@@ -48,6 +48,7 @@ EVENTS = (
     BlockEvent("alloc", 1, 3 * 2**20, ()),
     BlockEvent("free", 0, 1000, (MINE,)),
     BlockEvent("alloc", 2, 512, (MINE,)),
+    BlockEvent("alloc", 3, 500, ()),  # fills what is left of the gap
 )
 
 
@@ -61,15 +62,15 @@ def test_blocks_lie_in_the_first_gap_that_is_large_enough():
     (segment,), (trace,) = content["segments"], content["device_traces"]
     assert [(it["address"] - segment["address"], it["state"]) for it in segment["blocks"]] == [
         (0, "active_allocated"),
-        (512, "inactive"),
+        (512, "active_allocated"),
         (1024, "active_allocated"),
         (1024 + 3 * 2**20, "inactive"),
     ]
     assert segment["total_size"] == 4 * 2**20
-    assert segment["allocated_size"] == 512 + 3 * 2**20
+    assert segment["allocated_size"] == 1024 + 3 * 2**20
     # The trace says what was asked for, and by whom.
     assert [it["action"] for it in trace] == [
-        *("segment_alloc", "alloc", "alloc", "free_requested", "free_completed", "alloc")
+        *("segment_alloc", "alloc", "alloc", "free_requested", "free_completed", "alloc", "alloc")
     ]
     assert (trace[1]["size"], trace[1]["frames"]) == (1000, [MINE._asdict()])
 
