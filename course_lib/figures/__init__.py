@@ -6,9 +6,7 @@
 | `engines` | what draws: cells (who holds what), lanes (who did what when), bars, lines |
 | `batches` | samples, micro-batches, batches and epochs |
 | `memory` | what is in the memory of one GPU, and when |
-| `passes` | the stages of a pipeline: what each does, and when |
-| `shares` | copies of one model, whole (DDP) or in parts (ZeRO, FSDP) |
-| `ranks` | where ranks stand, with whom they share what, and who sends to whom |
+| `ranks` | where ranks stand, what each keeps, whom it sends to, and when a stage computes |
 | `plans` | the fastest layouts of a plan |
 | `learner` | what a learner predicted, guessed and built |
 
@@ -25,7 +23,14 @@ from course_lib.figures.engines.lines import lines, loss
 from course_lib.figures.learner import built, guesses, number_line
 from course_lib.figures.memory import consumer_bars, memory_over_time
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.passes import timeline
 from course_lib.figures.plans import ranked_layouts
-from course_lib.figures.ranks import rank_groups, rank_mesh, who_asks_whom, who_sends
-from course_lib.figures.shares import cut_unit, stored_by_version, two_lanes
+from course_lib.figures.ranks import (
+    cut_unit,
+    rank_groups,
+    rank_mesh,
+    stored_by_version,
+    timeline,
+    two_lanes,
+    who_asks_whom,
+    who_sends,
+)

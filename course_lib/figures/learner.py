@@ -11,9 +11,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Box, Drawing, key
 from course_lib.theory.inputs.units import format_number
 
-# --- number line --------------------------------------------------------------------------------
-# Where a prediction, the theory and a measurement lie on one line.
-
+# --- Where a prediction, the theory and a measurement lie on one line -----------------------------
 
 COLOURS = {"you": style.YOU, "theory": style.THEORY, "measured": style.MEASURED}
 _NAMES, _RIGHT, _ROW, _MARK = 76.0, 515.0, 20.0, 9.0
@@ -50,7 +48,7 @@ def number_line(values: Mapping[str, float], words: Tell) -> Drawing:
     return drawing
 
 
-# --- built --------------------------------------------------------------------------------------
+# --- built ----------------------------------------------------------------------------------------
 # What a learner has built: each part, whose it is, its lines and its speed beside the course's.
 
 
@@ -73,9 +71,7 @@ def built(parts: Sequence[Mapping[str, Any]]) -> Drawing:
     return grouped_bars(rows, title, "{:,} lines".format, looks, words=words)
 
 
-# --- intuition ----------------------------------------------------------------------------------
-# Where guesses lay beside what came: a row for each topic, a square for each guess.
-
+# --- Where guesses lay beside what came: a row for each topic, a square for each guess ------------
 
 _LEFT, _WIDTH, _TOP, _SQUARE = 74.0, 300.0, 62.0, 7.0
 _LEAST_ROW, _MOST_STACKED = 34.0, 64.0

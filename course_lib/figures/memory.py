@@ -11,9 +11,7 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
 from course_lib.theory.memory.states import MemoryBreakdown
 
-# --- memory -------------------------------------------------------------------------------------
-# What is in the memory of a GPU, consumer by consumer, and whether it fits.
-
+# --- What is in the memory of a GPU, consumer by consumer, and whether it fits --------------------
 
 CONSUMER_LOOKS: Mapping[str, style.Look] = {
     "weights": (style.WEIGHTS, None),
@@ -38,9 +36,7 @@ def consumer_bars(
     return stacked_bars(rows, title, "{:.1f} GB".format, colours=CONSUMER_LOOKS, limit=limit)
 
 
-# --- memory over time ---------------------------------------------------------------------------
-# What is in the memory at each moment of a step, stacked by what it is for.
-
+# --- What is in the memory at each moment of a step, stacked by what it is for --------------------
 
 LEFT, _RIGHT, _HEIGHT = 44.0, WIDTH_PT - 8.0, 150.0
 PANEL_PT = _HEIGHT + 72

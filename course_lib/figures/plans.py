@@ -102,18 +102,12 @@ def layout_words(plan: Plan, option: PlannedLayout) -> str:
 
 
 def _seconds(one: Judged) -> str:
-    """The times of a layout: "28.1 s", "28.1–41.0 s"."""
-    return _from_to([_three_digits(seconds) for seconds in one.steps_s]) + " s"
-
-
-def _three_digits(seconds: float) -> str:
-    """ "28.0", "1,258": zeros stay, since two times are compared."""
-    return f"{seconds:#.3g}".rstrip(".") if seconds < 999.5 else format_number(seconds)
-
-
-def _from_to(numbers: Sequence[str]) -> str:
-    """Equal ones once."""
-    return "–".join(dict.fromkeys(numbers))
+    """The times of a layout, equal ones once: "28.0 s", "28.1–1,258 s"."""
+    told = [  # zeros stay, since two times are compared
+        f"{seconds:#.3g}".rstrip(".") if seconds < 999.5 else format_number(seconds)
+        for seconds in one.steps_s
+    ]
+    return "–".join(dict.fromkeys(told)) + " s"
 
 
 def _told(plan: Plan, one: Judged) -> str:
@@ -121,7 +115,7 @@ def _told(plan: Plan, one: Judged) -> str:
     if len(one.steps_s) == 1:
         return _seconds(one)
     rates = [f"{100 * plan.mfu(seconds):.0f}" for seconds in one.steps_s]
-    return f"{_seconds(one)}, MFU {_from_to(rates)} %"
+    return f"{_seconds(one)}, MFU {'–'.join(dict.fromkeys(rates))} %"
 
 
 def _time(one: Judged, step: StepTime, slowest: float) -> Cell:

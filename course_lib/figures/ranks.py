@@ -1,9 +1,12 @@
-"""Where ranks stand, with whom they share what, and who sends to whom."""
+"""Ranks: where they stand, what each keeps, whom it sends to, and when a stage computes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from course_lib.figures.engines.cells import Cell, cells
+from course_lib.figures.engines.bars import stacked_bars
+from course_lib.figures.engines.cells import Cell, Cells, cells
+from course_lib.figures.engines.lanes import Lanes, lanes
+from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import (
     WIDTH_PT,
@@ -13,11 +16,14 @@ from course_lib.figures.paper.drawing import (
     counted,
     width_pt,
 )
+from course_lib.theory.inputs.units import format_bytes, format_duration, format_number
+from course_lib.theory.memory.unit_life import COMPUTES
 from course_lib.theory.network.all_reduce import Way
+from course_lib.theory.network.zero import shard
+from course_lib.theory.pipelines.simulation import Task
+from course_lib.trace import Event
 
-# --- ranks --------------------------------------------------------------------------------------
-# Where ranks stand, and with whom they share what.
-
+# --- Where ranks stand, and with whom they share what ---------------------------------------------
 
 _AXES = ("tp", "dp", "pp")
 
@@ -44,7 +50,11 @@ def rank_mesh(
     calls and bytes of rank 0 by "axis operation", as a demo's version has them.
     """
     groups = {
-        axis: [rank for rank, one in enumerate(places) if _differ(one, places[0]) <= {axis}]
+        axis: [
+            rank
+            for rank, one in enumerate(places)
+            if all(one[other] == places[0][other] for other in _AXES if other != axis)
+        ]
         for axis in _AXES
     }
     grid: dict[str, dict[str, Cell]] = {}
@@ -66,11 +76,7 @@ def _rank(rank: int, me: int, groups: Mapping[str, Sequence[int]]) -> Cell:
     return Cell(str(rank), {0: f"{axis} group of rank {me}" if axis else "others"})
 
 
-def _differ(one: Mapping[str, int], other: Mapping[str, int]) -> set[str]:
-    return {axis for axis in _AXES if one[axis] != other[axis]}
-
-
-# --- who sends ----------------------------------------------------------------------------------
+# --- who sends ------------------------------------------------------------------------------------
 # Ways of doing one thing on several ranks: who sends to whom, and how much the busiest sends.
 
 
@@ -140,9 +146,7 @@ def _told(way: Way, unit: str) -> str:
     return f"{who} sends {way.most:.4g} {unit}"
 
 
-# --- who asks whom ------------------------------------------------------------------------------
-# Processes with different work, and what goes from one to another, call after call.
-
+# --- Processes with different work, and what goes from one to another, call after call ------------
 
 _TOP, _HEAD, _ROW, _SIZE = 24.0, 32.0, 22.0, 9.0
 Call = tuple[str, str, str]  # from, to, what goes
@@ -180,3 +184,133 @@ def who_asks_whom(processes: Mapping[str, str], calls: Sequence[Call], title: st
     drawing.lines(lines, style.MESSAGES, 1.8)
     drawing.write_all(words, _SIZE, "center")
     return drawing
+
+
+# --- How tensors are shared among ranks, and what the ranks send for it ---------------------------
+
+
+class _Cut(Cells):
+    """A first row across all columns, with a thick mark where each of the later ones begins."""
+
+    def draw(self, drawing: Drawing, top: float) -> None:
+        super().draw(drawing, top)
+        first, last = self.columns[0], self.columns[-1]
+        left, right = self.x[first], self.x[last] + self.width[last]
+        low = top + self.height_pt - 2 * self._row_height("kept")
+        ends = low - 4, low + self.high["the vector"] + 4
+        parts = len(self.columns)
+        cuts = [left + (right - left) * part / parts for part in range(1, parts)]
+        drawing.lines([[(x, y) for y in ends] for x in cuts], style.INK, 2.5)
+
+
+def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
+    """`tensors` (name: numbers) behind one another, filled up with zeros and cut into equal parts.
+
+    Above: the vector. Below: what each rank keeps.
+    """
+    names = [name for name, count in tensors.items() for _ in range(count)]
+    parts = [shard(len(names), ranks, rank) for rank in range(ranks)]
+    names += ["padding"] * sum(part.zeros for part in parts)
+    looks = style.looks([*tensors])
+
+    def kept(start: int, stop: int, wide: int = 1) -> Cell:
+        filled = dict(enumerate(names[start:stop]))
+        zeros = {slot: "0" for slot, name in filled.items() if name == "padding"}
+        return Cell("", filled, stop - start, texts=zeros, wide=wide)
+
+    size = len(names) // ranks
+    own = {f"rank {rank}": kept(rank * size, (rank + 1) * size) for rank in range(ranks)}
+    grid = {"the vector": {"rank 0": kept(0, len(names), ranks)}, "kept": own}
+    title = f"A unit of {sum(tensors.values())} numbers, cut over {counted(ranks, 'rank')}"
+    each = ", ".join(f"{count} of {name}" for name, count in tensors.items())
+    zeros = names.count("padding")
+    said = f"{each}) and {zeros} of padding, cut into {counted(ranks, 'part')} of {size}"
+    vector = _Cut(grid, lined=True, gap=8, between=10, looks=looks, said=f"One vector ({said}")
+    return page(title, vector)
+
+
+# --- zero -----------------------------------------------------------------------------------------
+# ZeRO: which rank stores which part, what each stage leaves on one GPU, and what a run did.
+
+
+def stored_by_version(
+    stored: Mapping[str, Mapping[str, int]], sent_bytes: Mapping[str, float], title: str = ""
+) -> Drawing:
+    """A bar for each version of a run, by kind, and the bytes that a rank sent in one update.
+
+    `stored[version]` are bytes by kind of `weights`, `gradients` and `optimizer`.
+    """
+    totals = {
+        name: f"{format_bytes(sum(kinds.values()))} stored, {format_bytes(sent_bytes[name])} sent"
+        for name, kinds in stored.items()
+    }
+    return stacked_bars(stored, title, format_bytes, totals)
+
+
+# --- Two lanes of a rank of FSDP, computing and messages: where a step's time goes ----------------
+
+
+def two_lanes(charts: Mapping[str, Sequence[Event]]) -> Drawing:
+    """Charts below one another on one scale: {"predicted": tasks, "measured": tasks}.
+
+    The number in a bar is its unit; 0 is the root.
+    """
+    rows: dict[str, dict[str, list[Event]]] = {}
+    for name, tasks in charts.items():
+        rows[name] = {"computing": [], "messages": []}
+        for task in tasks:
+            if task.until > task.at:
+                rows[name]["computing" if task.what in COMPUTES else "messages"].append(task)
+    return lanes(rows)
+
+
+# --- What each pipeline stage does and when: one row a stage, one box a pass ----------------------
+
+_ROWS_HEIGHT, _ROW_LEAST, _NUMBER_PT = 190, 5, 7.5  # height of all charts' rows together; of one
+# The kinds of pass of theory.pipelines.schedules.
+_WORDS = {"F": "forward", "B": "backward", "I": "input's gradient", "W": "weights' gradient"}
+
+
+def timeline(charts: Mapping[str, Sequence[Task]], seconds: bool = True) -> Drawing:
+    """One chart under another on the same scale: {"predicted": tasks, "measured": tasks}.
+
+    Time starts at 0, in seconds, or in any unit. The number in a box is its micro-batch, where
+    there is room.
+    """
+    longest = max(task.end for tasks in charts.values() for task in tasks)
+    room = _ROWS_HEIGHT / len(charts)
+    blocks = [_chart(name, tasks, longest, room, seconds) for name, tasks in charts.items()]
+    found = {word for block in blocks for word in block.words}
+    notes = ["numbers: micro-batches"] * any(block.numbered for block in blocks)
+    notes += ["lighter: a later chunk"] * any(word.startswith("later ") for word in found)
+    shown = [word for word in _WORDS.values() if {word, f"later {word}"} & found]
+    return page("", *blocks, key=shown, notes=["; ".join(notes)])
+
+
+def _chart(name: str, tasks: Sequence[Task], longest: float, room: float, seconds: bool) -> Lanes:
+    stages = 1 + max(task.stage for task in tasks)
+    rows: dict[str, list[Event]] = {f"stage {stage}": [] for stage in range(stages)}
+    for task in tasks:
+        rows[f"stage {task.stage}"] += _events(task)
+    end = max(task.end for task in tasks)
+    numbers = {event.label for its in rows.values() for event in its}
+    told = format_duration if seconds else lambda time: format_number(time, 4)
+    sizes = f"{counted(stages, 'stage')}, {counted(len(numbers), 'micro-batch')}"
+    return Lanes(
+        rows,
+        name=name,
+        over=(0.0, longest),
+        high=max(_ROW_LEAST, room / stages),
+        label_pt=_NUMBER_PT,
+        told=told,
+        ground=True,
+        sentence=f"{name}: {sizes}, from 0 to {told(end)}",
+    )
+
+
+def _events(task: Task) -> Iterator[Event]:
+    """One, or the two halves of an "F&B"; later chunks are lighter."""
+    other = task.backward
+    for half, kind in ((task, "F"), (other, other.kind)) if other else ((task, task.kind),):
+        word = ("later " if half.chunk else "") + _WORDS[kind]
+        yield Event(task.start, task.stage, word, end=task.end, label=str(half.micro_batch))

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from course_lib import validation
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import GB
 
 Options = Sequence[tuple[str, Any]]  # text, value
 
@@ -43,11 +46,6 @@ class Control:
         if self.kind == "flag":
             validation.flag(self.label, value)
         return replace(self, index=place(self.label, value, self.options))
-
-    @property
-    def text(self) -> str:
-        """The chosen value as it is shown, with its unit."""
-        return f"{self.options[self.index][0]} {self.unit}".rstrip()
 
     def spec(self) -> dict[str, Any]:
         """What the browser needs to draw it."""
@@ -115,9 +113,9 @@ def flag(name: str, value: bool) -> Any:
     return Control("flag", name, [("no", False), ("yes", True)], int(value))
 
 
-def steps(count: int = 1) -> Control:
-    """A slider over the steps of a story, from 0, with buttons to walk and to play."""
-    return Control("steps", "step", Numbers(0, count - 1), 0)
+def steps() -> Control:
+    """A slider over the steps of a story, of which there is one until the story is known."""
+    return Control("steps", "step", Numbers(0, 0), 0)
 
 
 def place(name: str, value: object, options: Options) -> int:
@@ -130,3 +128,27 @@ def place(name: str, value: object, options: Options) -> int:
         return offered.index(value)
     listed = ", ".join(map(str, offered))
     raise ValueError(f"{name} {value!r} is not one of {listed}: choose one of them")
+
+
+# --- what several panels offer: models, links, sizes of GPU memory --------------------------------
+
+DENSE = [name for name, shape in MODELS.items() if not shape.experts]
+
+# As the data sheets print them, read as 10^9 bytes, the smaller of the two readings. PyTorch
+# reports about 6 % more on an A100 or H100 (theory.inputs.hardware): left for what is no tensor.
+GPU_MEMORY_BYTES = {
+    "RTX 4090 24 GB": 24 * GB,  # NVIDIA Ada architecture whitepaper, appendix A
+    "A100 40 GB": 40 * GB,  # NVIDIA A100 data sheet
+    "A100, H100 80 GB": 80 * GB,  # NVIDIA A100 and H100 data sheets
+    "H200 141 GB": 141 * GB,  # NVIDIA H200 data sheet
+}
+
+
+def ethernet(gbit: int, latency_s: float = 50e-6) -> Link:
+    """An Ethernet of so many Gb/s; its latency is assumed, for comparison."""
+    return Link(f"Ethernet {gbit} Gb/s", gbit * 1e9 / 8, latency_s)
+
+
+def by_name(*links: Link) -> dict[str, Link]:
+    """Links as a control lists them."""
+    return {link.name: link for link in links}

@@ -5,6 +5,7 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -60,7 +61,7 @@ class Panel(anywidget.AnyWidget):
         self._view = view(**self._values())
         self._sheet = self._view.draw()
         self._possible = self._places()
-        self._page = ""
+        self.page = ""  # figure and table as HTML: those of now, or the last that were possible
         self.problem: str | None = None
         super().__init__(controls=self._specs(), values=self._places())
         self._show()
@@ -92,11 +93,6 @@ class Panel(anywidget.AnyWidget):
         lines = [f"{name}: {value}" for name, value in self._view.rows]
         return "\n".join(filter(None, [self._view.caption, self.sentence, *lines]))
 
-    @property
-    def page(self) -> str:
-        """The figure and the table as HTML: what is drawn now, or the last that was possible."""
-        return self._page
-
     def _values(self) -> dict[str, Any]:
         return {name: control.value for name, control in self._controls.items()}
 
@@ -125,9 +121,9 @@ class Panel(anywidget.AnyWidget):
         self.values = self._places()
 
     def _show(self) -> None:
-        self._page = self._sheet.to_svg() + _table(self._view.rows)
+        self.page = self._sheet.to_svg() + _table(self._view.rows)
         self.shown = {
-            "page": self._page,
+            "page": self.page,
             "caption": self._view.caption,
             "sentence": self.sentence,
             "problem": "",
@@ -152,33 +148,23 @@ class Panel(anywidget.AnyWidget):
         """Up to two ways out: another control's nearest value that fits, and the way back."""
         now, found = self._places(), []
         moved = {name for name, index in now.items() if self._possible[name] != index}
-        if another := self._nearest_that_fits(now, moved):
-            found.append(another)
+        if nearest := self._nearest_that_fits(moved):
+            name, index = nearest
+            found.append((f"Set {self._told(name, index, ' to')}", {**now, name: index}))
         back = ", ".join(self._told(name, self._possible[name]) for name in sorted(moved))
         return [*found, (f"Back to {back}", dict(self._possible))]
 
-    def _nearest_that_fits(
-        self, now: dict[str, int], moved: set[str]
-    ) -> tuple[str, dict[str, int]] | None:
+    def _nearest_that_fits(self, moved: set[str]) -> tuple[str, int] | None:
         end = time.monotonic() + _SEARCH_S
         for name, control in self._controls.items():
-            if name in moved:
-                continue
             near = sorted(range(len(control.options)), key=lambda i: abs(i - control.index))
-            for index in near[1:50]:
+            for index in near[1:50] if name not in moved else ():
                 if time.monotonic() > end:
                     return None
-                if self._fits({**now, name: index}):
-                    return f"Set {self._told(name, index, ' to')}", {**now, name: index}
+                with suppress(ValueError):
+                    self._make_view(**{**self._values(), name: control.options[index][1]})
+                    return name, index
         return None
-
-    def _fits(self, places: dict[str, int]) -> bool:
-        values = {name: self._controls[name].options[index][1] for name, index in places.items()}
-        try:
-            self._make_view(**values)
-        except ValueError:
-            return False
-        return True
 
     def _told(self, name: str, index: int, to: str = "") -> str:
         control = self._controls[name]
@@ -194,8 +180,8 @@ class Panel(anywidget.AnyWidget):
 def panel(view: Callable[P, View]) -> Callable[P, Panel]:
     """The function that builds a panel, of the one that makes its View from the values.
 
-    The default of each parameter is its control, and the panel shows them in that order. Whoever
-    calls the built function gives values, by default those that the controls start with.
+    The default of each parameter is its control, and the panel shows them in that order. The built
+    function is called with values, by default those that the controls start with.
     """
     signature = inspect.signature(view)
     controls = {name: each.default for name, each in signature.parameters.items()}

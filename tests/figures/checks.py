@@ -107,6 +107,18 @@ class Drawn:
         """The filled boxes among them: colour and place."""
         return [(one.shapes.fill, one.extent) for one in self.filled if one.shapes.kind == "box"]
 
+    @cached_property
+    def grounds(self) -> list[tuple[str, bool]]:
+        """For each label the colour below its middle, and whether it is hatched."""
+        return [
+            self._ground((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) for _, box in self.extents
+        ]
+
+    def _ground(self, x: float, y: float) -> tuple[str, bool]:
+        below = (one.shapes for one in reversed(self.filled) if one.contains(x, y))
+        top = next(below, None)
+        return (top.fill, bool(top.hatch)) if top else (style.WHITE, False)
+
     def _outline(self, shapes: Shapes, place: tuple[float, ...]) -> Outline:
         high, corners = self.picture.height_pt, place
         if shapes.kind == "box":
@@ -185,20 +197,19 @@ def scientific(drawn: Drawn) -> Iterator[str]:
 
 def unreadable(drawn: Drawn) -> Iterator[str]:
     """Words with too little contrast, on the page or on a box, in the light or the dark theme."""
-    for label, (text, box) in zip(drawn.labels, drawn.extents, strict=True):
-        colour, (ground, _) = label.colour, _ground(drawn, box)
+    for label, (ground, _) in zip(drawn.labels, drawn.grounds, strict=True):
         for theme, colours in (("light", LIGHT), ("dark", DARK)):
-            ratio = contrast(colours.get(colour, colour), colours.get(ground, ground))
-            if ratio < LEAST_CONTRAST:
-                yield f"{text!r}, {colour} on {ground}: {ratio:.2f} to 1 in the {theme} theme"
+            shown = [colours.get(colour, colour) for colour in (label.colour, ground)]
+            if (ratio := contrast(*shown)) < LEAST_CONTRAST:
+                words = f"{label.text!r}, {label.colour} on {ground}"
+                yield f"{words}: {ratio:.2f} to 1 in the {theme} theme"
 
 
 def hatched(drawn: Drawn) -> Iterator[str]:
     """Thin words on a hatch."""
-    for label, (text, box) in zip(drawn.labels, drawn.extents, strict=True):
-        fill, lines = _ground(drawn, box)
+    for label, (fill, lines) in zip(drawn.labels, drawn.grounds, strict=True):
         if lines and not label.bold:
-            yield f"{text!r} stands thin on hatched {fill}"
+            yield f"{label.text!r} stands thin on hatched {fill}"
 
 
 def running_over(drawn: Drawn) -> Iterator[str]:
@@ -206,9 +217,8 @@ def running_over(drawn: Drawn) -> Iterator[str]:
     for text, box in drawn.extents:
         words = Bbox(box.x0 + 1, box.y0 + 3, box.x1 - 1, box.y1 - 3)
         for fill, filled in drawn.boxes:
-            inside = filled.x0 <= words.x0 and words.x1 <= filled.x1
-            inside = inside and filled.y0 <= words.y0 and words.y1 <= filled.y1
-            if words.overlaps(filled) and not inside:
+            corners = ((words.x0, words.y0), (words.x1, words.y1))
+            if words.overlaps(filled) and not all(filled.contains(*one) for one in corners):
                 yield f"{text!r} runs over the edge of a box in {fill}"
 
 
@@ -230,6 +240,7 @@ def beside(drawn: Drawn, words: Bbox) -> list[str]:
     return [fill for distance, fill in sorted(apart)[:1] if 0 <= distance < 30]
 
 
+@cache
 def contrast(one: str, other: str) -> float:
     """WCAG's ratio of contrast, 1 to 21."""
     low, high = sorted((_luminance(one), _luminance(other)))
@@ -239,10 +250,3 @@ def contrast(one: str, other: str) -> float:
 def _luminance(colour: str) -> float:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _ground(drawn: Drawn, words: Bbox) -> tuple[str, bool]:
-    """The colour below the middle of the words, and whether it is hatched."""
-    x, y = (words.x0 + words.x1) / 2, (words.y0 + words.y1) / 2
-    below = [one.shapes for one in drawn.filled if one.contains(x, y)]
-    return (below[-1].fill, bool(below[-1].hatch)) if below else (style.WHITE, False)

@@ -3,79 +3,26 @@
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
-from course_lib import figures, outline
-from course_lib.chapters.ch00_start_here.figures import block_step, course_map
-from course_lib.chapters.ch01_steps_and_batches.figures import (
-    batch_ladder,
-    same_samples,
-    samples_by_rank,
-)
-from course_lib.chapters.ch02_gradient_accumulation.figures import batch_cost as batch_cost_figure
-from course_lib.chapters.ch02_gradient_accumulation.figures import window
-from course_lib.chapters.ch03_what_is_in_the_memory.figures import (
-    consumers,
-    number_ranges,
-    snapshot,
-)
+from all_rooms import functions
+
+from course_lib import chapters, figures, outline
 from course_lib.chapters.ch03_what_is_in_the_memory.snapshot import snapshot_pickle
-from course_lib.chapters.ch04_activations.figures import activation_terms as activation_terms_figure
-from course_lib.chapters.ch04_activations.figures import recomputed_layers
 from course_lib.chapters.ch04_activations.segments import runs_again
-from course_lib.chapters.ch05_flops_roofline_mfu.figures import matrix_products, on_roofline
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import linear_products, model_roofline
 from course_lib.chapters.ch06_collectives.blocks import OPERATIONS, exchange
-from course_lib.chapters.ch06_collectives.figures import collective_grid, collective_times
-from course_lib.chapters.ch07_ddp.figures import bucket_timeline
-from course_lib.chapters.ch08_zero.figures import clipped, halves, who_stores_what
-from course_lib.chapters.ch09_fsdp.figures import (
-    cut_rows,
-    gather_memory,
-    measured_memory,
-    shard_groups,
-    two_buffers,
-)
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
-from course_lib.chapters.ch10_tensor_parallelism.figures import heads_by_gpu, tp_reach
-from course_lib.chapters.ch11_pipelines.figures import layer_paths
-from course_lib.chapters.ch12_experts_and_long_sequences.figures import expert_bars, routing
-from course_lib.chapters.ch13_3d_planning.figures import memory_of_passes, rank_block
 from course_lib.chapters.ch13_3d_planning.replay import memory_timeline
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, ServedTraining
-from course_lib.chapters.ch14_parameter_servers.figures import (
-    late_gradients,
-    served_updates,
-    used_rows,
-)
-from course_lib.chapters.ch15_launchers_and_recovery.figures import (
-    requeue_timeline,
-    tried_batches,
-    wasted_time,
-)
 from course_lib.chapters.ch15_launchers_and_recovery.recovery import Saving
-from course_lib.chapters.ch16_cluster_clinic.figures import (
-    flight_records,
-    meters,
-    node_ways,
-    pair_rates,
-    rank_stacks,
-    slow_ring,
-    tensor_by_tensor,
-)
 from course_lib.chapters.ch16_cluster_clinic.pairwise import PairTest, name_slow, rounds
 from course_lib.chapters.ch16_cluster_clinic.slowest import OneSlowLink
 from course_lib.chapters.ch17_capstone import claimed
 from course_lib.chapters.ch17_capstone.claimed import RunAudit, plan_2048
 from course_lib.chapters.ch17_capstone.costs import sharded_backward
-from course_lib.chapters.ch17_capstone.figures import (
-    audited,
-    families,
-    paid_time,
-    shared_rates,
-    token_costs,
-)
 from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.checking.gaps import in_words
 from course_lib.clinic.gpus import topology
@@ -104,6 +51,10 @@ from course_lib.theory.planner import plan
 from course_lib.theory.step.assumptions import CAUTIOUS
 from course_lib.theory.step.batching import Batching, batch_cost
 
+# The figures of all chapters, by name.
+rooms = SimpleNamespace(
+    **functions([import_module(name) for name in chapters.files("figures.py")], Drawing)
+)
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 
 
@@ -150,7 +101,7 @@ def leaking() -> Drawing:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a snapshot with a name.pickle"
         path.write_bytes(snapshot_pickle(events))
-        return snapshot(path)
+        return rooms.snapshot(path)
 
 
 MANY = range(1200)
@@ -291,37 +242,39 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "one rank": lambda: figures.one_batch(Batching(1000, 5, 2)),
     "repeated": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4)),
     "dropped": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4, drop_last=True)),
-    "map": lambda: course_map(outline.CHAPTERS, outline.steps(), PARTS),
-    "samples": lambda: samples_by_rank([[[0, 2, 4, 0], [1, 3, 5, 1]]] * 3),
-    "window": lambda: window(Batching(10**6, 4, 64, 2), {False: 64, True: 1}, True),
-    "cost": lambda: batch_cost_figure(batch_cost(64, 1024), 1024, 64),
-    "roofline": lambda: on_roofline(model_roofline(MODELS["gpt2-124m"], accelerator("RTX4090"), 1)),
-    "roofline, in the middle": lambda: on_roofline(
+    "map": lambda: rooms.course_map(outline.CHAPTERS, outline.steps(), PARTS),
+    "samples": lambda: rooms.samples_by_rank([[[0, 2, 4, 0], [1, 3, 5, 1]]] * 3),
+    "window": lambda: rooms.window(Batching(10**6, 4, 64, 2), {False: 64, True: 1}, True),
+    "cost": lambda: rooms.batch_cost(batch_cost(64, 1024), 1024, 64),
+    "roofline": lambda: rooms.on_roofline(
+        model_roofline(MODELS["gpt2-124m"], accelerator("RTX4090"), 1)
+    ),
+    "roofline, in the middle": lambda: rooms.on_roofline(
         model_roofline(MODELS["llama2-7b"], accelerator("H100-SXM"), 64)
     ),
-    "roofline, far right": lambda: on_roofline(
+    "roofline, far right": lambda: rooms.on_roofline(
         model_roofline(MODELS["gpt3-175b"], accelerator("MI300X"), 65536), TITLE
     ),
-    "shared rates": lambda: shared_rates({"give way": GIVEN_WAY, "one": ONE_TASK}),
-    "token costs": lambda: token_costs(
+    "shared rates": lambda: rooms.shared_rates({"give way": GIVEN_WAY, "one": ONE_TASK}),
+    "token costs": lambda: rooms.token_costs(
         {"H100-SXM": {"training": 0.6, "generating": 2}, "A100-SXM-80GB": {"training": 1234.5}}
     ),
     "guesses": lambda: figures.guesses(
         {"memory": [1.0, 0.1, 0.5, 0.5, 3.0], "time": [0.0001, 7e9], "counts": [1.0] * 40}
     ),
-    "tries": lambda: tried_batches([1, 2, 4, 3], 3),
-    "audited": lambda: audited(plan_2048(), TITLE),
-    "products": lambda: matrix_products(linear_products(2, 3, 4)),
-    "number ranges": lambda: number_ranges(
+    "tries": lambda: rooms.tried_batches([1, 2, 4, 3], 3),
+    "audited": lambda: rooms.audited(plan_2048(), TITLE),
+    "products": lambda: rooms.matrix_products(linear_products(2, 3, 4)),
+    "number ranges": lambda: rooms.number_ranges(
         {"bf16": (9.2e-41, 1.2e-38, 3.4e38), "fp16": (6e-8, 6.1e-5, 65504.0)},
         "Where a gradient lies",
         {"a gradient": 1.5e-5, "a sum": 2e30},
     ),
-    "number ranges, one": lambda: number_ranges({"whole": (1.0, 1.0, 2.0)}, "One format"),
-    "paid time": lambda: paid_time(PAID),
-    "ladder": lambda: batch_ladder(Batching(1000, 5, 2, 2, 4)),
-    "memory": lambda: consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
-    "activations": lambda: activation_terms_figure(
+    "number ranges, one": lambda: rooms.number_ranges({"whole": (1.0, 1.0, 2.0)}, "One format"),
+    "paid time": lambda: rooms.paid_time(PAID),
+    "ladder": lambda: rooms.batch_ladder(Batching(1000, 5, 2, 2, 4)),
+    "memory": lambda: rooms.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
+    "activations": lambda: rooms.activation_terms(
         activation_terms(Job(MODELS["gpt3-175b"], Recipe(attention="standard"))), 96, TITLE
     ),
     "memory over time": lambda: figures.memory_over_time(
@@ -330,15 +283,15 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "memory over time, many steps": lambda: figures.memory_over_time({"leaking": LEAKING}),
     "consumer bars": lambda: figures.consumer_bars({"a": BREAKDOWN, "b": SMALL}, TITLE, 8e10),
     "snapshot, leaks": lambda: leaking(),
-    "recomputed": lambda: recomputed_layers(
+    "recomputed": lambda: rooms.recomputed_layers(
         {"one input in all": runs_again(16, 16), "one for each layer": runs_again(16, 1)}
     ),
-    "cut rows": lambda: cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
+    "cut rows": lambda: rooms.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
     "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),
-    "buffers": lambda: two_buffers(BUFFERED, TITLE),
-    "clipped": lambda: clipped((3, 4), 1, (0.6, 0.8), (1, 1)),
-    "halves": lambda: halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
-    "zero": lambda: who_stores_what(
+    "buffers": lambda: rooms.two_buffers(BUFFERED, TITLE),
+    "clipped": lambda: rooms.clipped((3, 4), 1, (0.6, 0.8), (1, 1)),
+    "halves": lambda: rooms.halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
+    "zero": lambda: rooms.who_stores_what(
         zero_stages(7_500_000_000, 64, RECIPES["mixed-16"]), 2, 80 * 10**9, "7.5B on 64 GPUs"
     ),
     "zero, a run": lambda: figures.stored_by_version(
@@ -346,86 +299,88 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
         {"ZeroRedundancyOptimizer, stage 1": 882_688},
         TITLE,
     ),
-    "zero, offloaded": lambda: who_stores_what(
+    "zero, offloaded": lambda: rooms.who_stores_what(
         zero_stages(10**12, 1024, Recipe(offload="optimizer")), 3, 24 * 10**9, TITLE
     ),
-    "passes": lambda: memory_of_passes(
+    "passes": lambda: rooms.memory_of_passes(
         memory_timeline(Job(MODELS["llama2-70b"], layout=Layout(pp=4, accumulation=8))), 8e10, TITLE
     ),
-    "gathering": lambda: gather_memory(
+    "gathering": lambda: rooms.gather_memory(
         gather_timeline(MODELS["llama3-405b"], Recipe(), 4096), TITLE
     ),
-    "measured memory": lambda: measured_memory(
+    "measured memory": lambda: rooms.measured_memory(
         {name: [n * (200 - n) for n in range(200)] for name in ("mini-FSDP", "YaFSDP", "DDP", "a")}
     ),
-    "rank block": lambda: rank_block(
+    "rank block": lambda: rooms.rank_block(
         [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(2) for c in range(2)]
     ),
     "mesh": lambda: figures.rank_mesh(MESH, {"tp all-reduce": [26, 106_496]}),
-    "tp reach": lambda: tp_reach(
+    "tp reach": lambda: rooms.tp_reach(
         CutLayer(8192, 8, 989.4e12, accelerator("H100-SXM").inside), TITLE
     ),
-    "tp reach, none": lambda: tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
-    "families": lambda: families(),
-    "experts": lambda: expert_bars(
+    "tp reach, none": lambda: rooms.tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
+    "families": lambda: rooms.families(),
+    "experts": lambda: rooms.expert_bars(
         expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
-    "block step": lambda: block_step(Layout(tp=8, dp=4, pp=4), "groups", "A block", ("1", "")),
-    "layer paths": lambda: layer_paths(
+    "block step": lambda: rooms.block_step(
+        Layout(tp=8, dp=4, pp=4), "groups", "A block", ("1", "")
+    ),
+    "layer paths": lambda: rooms.layer_paths(
         {"interleaved": [n % 4 for n in range(8)], "a V": [min(n, 7 - n) for n in range(8)]}
     ),
     "two lanes": lambda: figures.two_lanes({"predicted": LIFE.tasks, "measured": LIFE.tasks[:9]}),
-    "heads, one": lambda: heads_by_gpu({"one GPU": [(range(64), range(8))]}),
-    "shard groups": lambda: shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
+    "heads, one": lambda: rooms.heads_by_gpu({"one GPU": [(range(64), range(8))]}),
+    "shard groups": lambda: rooms.shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
     "rank groups": lambda: figures.rank_groups({"tp": [12, 13], "dp": [9, 13]}, 32, 8),
-    "routing": lambda: routing((0.5, 0.2, 0.25, 0.05), (0.67, 0, 0.33, 0)),
-    "same samples": lambda: same_samples({"data parallel": Batching(9, 1), "split": SPLIT}),
-    "used rows": lambda: used_rows([4, 1, 4], [[0, 0]] * 4 + [[2, 2], [0, 0]], TITLE),
+    "routing": lambda: rooms.routing((0.5, 0.2, 0.25, 0.05), (0.67, 0, 0.33, 0)),
+    "same samples": lambda: rooms.same_samples({"data parallel": Batching(9, 1), "split": SPLIT}),
+    "used rows": lambda: rooms.used_rows([4, 1, 4], [[0, 0]] * 4 + [[2, 2], [0, 0]], TITLE),
     "who asks whom": lambda: figures.who_asks_whom(
         {"master": "control", "a": "dense", "b": "dense", "server": "rows"},
         [("master", "a", "train"), ("server", "a", "2 B"), ("a", "b", "all-reduce")],
         TITLE,
     ),
-    "requeue": lambda: requeue_timeline(dict(zip(MOMENTS, range(0, 80, 10), strict=True))),
-    "collective times": lambda: collective_times(
+    "requeue": lambda: rooms.requeue_timeline(dict(zip(MOMENTS, range(0, 80, 10), strict=True))),
+    "collective times": lambda: rooms.collective_times(
         ring_or_tree("all-reduce", 2**32, 1024, PCIE4, tree="double-tree")
     ),
-    "collective times, measured": lambda: collective_times(
+    "collective times, measured": lambda: rooms.collective_times(
         ring_or_tree("all-reduce", 2**15, 4, Link("slow", 1e7, 5e-3)),
         smallest=2**10,
         largest=2**20,
         measured={"ring": [(2**10, 0.03), (2**19, 0.1)], "tree": [(2**10, 0.02)]},
     ),
     "who sends": lambda: figures.who_sends(all_reduce_ways(8), "× S"),
-    "slow ring": lambda: slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
-    "slow ring, nothing slow": lambda: slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
-    "meters": lambda: meters(
+    "slow ring": lambda: rooms.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
+    "slow ring, nothing slow": lambda: rooms.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
+    "meters": lambda: rooms.meters(
         {f"GPU {n}": {"busy, %": 100 - n, "power, W": None} for n in range(16)},
         {"busy, %": 100, "power, W": 1400},
         TITLE,
     ),
-    "late": lambda: late_gradients([[0, 1, 1, 2, 1], [0, 1, 1, 1, 1], [7, 8]]),
-    "late, many": lambda: late_gradients([list(range(t, t + 90)) for t in range(8)]),
-    "served": lambda: served_updates(SERVED, 10**9),
-    "wasted time": lambda: wasted_time(Saving(3600, 60, 11_135, 600), TITLE),
-    "wasted time, measured": lambda: wasted_time(
+    "late": lambda: rooms.late_gradients([[0, 1, 1, 2, 1], [0, 1, 1, 1, 1], [7, 8]]),
+    "late, many": lambda: rooms.late_gradients([list(range(t, t + 90)) for t in range(8)]),
+    "served": lambda: rooms.served_updates(SERVED, 10**9),
+    "wasted time": lambda: rooms.wasted_time(Saving(3600, 60, 11_135, 600), TITLE),
+    "wasted time, measured": lambda: rooms.wasted_time(
         Saving(1156, 60, 11_135, 600), measured={"simulated, 54 days each": [(1156, 0.17)]}
     ),
-    "blocks": lambda: collective_grid([exchange(one, 3) for one in OPERATIONS[:7]]),
-    "node ways": lambda: node_ways({"near": NEAR, "far": FAR}),
-    "rank stacks": lambda: rank_stacks(
+    "blocks": lambda: rooms.collective_grid([exchange(one, 3) for one in OPERATIONS[:7]]),
+    "node ways": lambda: rooms.node_ways({"near": NEAR, "far": FAR}),
+    "rank stacks": lambda: rooms.rank_stacks(
         {
             "rank 0": [("train", "yours"), ("unshard", "torch"), ("gather", "communication")],
             "rank 1": [("train", "yours"), ("load_batch", "yours")],
         },
         "A hang",
     ),
-    "tensor by tensor": lambda: tensor_by_tensor({"right": RIGHT, "broken": BROKEN}, "TP 2"),
-    "pair rates": lambda: pair_rates(PAIRS, name_slow(PAIRS), "Pairs"),
-    "flight records": lambda: flight_records(
+    "tensor by tensor": lambda: rooms.tensor_by_tensor({"right": RIGHT, "broken": BROKEN}, "TP 2"),
+    "pair rates": lambda: rooms.pair_rates(PAIRS, name_slow(PAIRS), "Pairs"),
+    "flight records": lambda: rooms.flight_records(
         {"rank 0": ["3 × 4", "4 × 5", "3 × 4"], "rank 1": ["3 × 4", "3 × 4"]}, "Calls"
     ),
-    "buckets, nothing hidden": lambda: bucket_timeline(
+    "buckets, nothing hidden": lambda: rooms.bucket_timeline(
         {"GPT": ddp_timeline(GRADIENTS, 1024, HDR, cap_bytes=2**20)}
     ),
     "plan under two assumptions": lambda: judged(

@@ -1,23 +1,38 @@
 """A panel of a chapter stands alone: its cell runs by itself, and no later cell depends on it."""
 
 import ast
+from collections.abc import Iterator
 
 import pytest
 
 from course_lib.chapters import files
 
 CHAPTERS = list(files("[0-9][0-9]_*.py").values())
+# The chapter says so: this panel is about the link that the learner has just measured.
+MEASURED = {"06_collectives": {"here"}}
+
+
+def code_cells(source: str) -> Iterator[list[ast.stmt]]:
+    """The statements of each code cell of a chapter, without magics and commands of the shell."""
+    for cell in source.split("# %%"):
+        head, _, text = cell.partition("\n")
+        if head != " [markdown]":
+            lines = [line for line in text.splitlines() if not line.startswith(("%", "!"))]
+            yield ast.parse("\n".join(lines)).body
 
 
 def kept(source: str) -> list[str]:
     """Names of panels and steppers that a cell of a chapter shows and later cells can read."""
-    cells = [cell.partition("\n")[2] for cell in source.split("# %%")]
-    return [name for cell in cells for name in _kept_by(cell)]
-
-
-def _body(cell: str) -> list[ast.stmt]:
-    lines = [line for line in cell.splitlines() if not line.startswith(("%", "!"))]
-    return ast.parse("\n".join(lines)).body
+    found = []
+    for body in code_cells(source):
+        made = {
+            ast.unparse(line.targets[0])
+            for line in body
+            if isinstance(line, ast.Assign)
+            and ast.unparse(line.value).startswith(("panels.", "steppers."))
+        }
+        found += made & {ast.unparse(line) for line in body[-1:]}
+    return found
 
 
 def wanted(source: str) -> set[str]:
@@ -27,8 +42,7 @@ def wanted(source: str) -> set[str]:
     brings them back.
     """
     missing = set()
-    for cell in source.split("# %%"):
-        body = [] if cell.startswith(" [markdown]") else _body(cell.partition("\n")[2])
+    for body in code_cells(source):
         if body and ast.unparse(body[-1]).startswith(("panels.", "steppers.", "quiz(")):
             nodes = [node for line in body for node in ast.walk(line)]
             used = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -36,42 +50,15 @@ def wanted(source: str) -> set[str]:
     return missing
 
 
-def _kept_by(cell: str) -> list[str]:
-    body = _body(cell)
-    if not (body and isinstance(body[-1], ast.Expr) and isinstance(body[-1].value, ast.Name)):
-        return []
-    shown = body[-1].value.id
-    made = [
-        ast.unparse(line.value.func).partition(".")[0]
-        for line in body
-        if isinstance(line, ast.Assign)
-        and ast.unparse(line.targets[0]) == shown
-        and isinstance(line.value, ast.Call)
-    ]
-    return [shown] if {"panels", "steppers"} & set(made) else []
-
-
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem[:2])
-def test_no_cell_can_read_a_panel_that_the_learner_has_moved(chapter):
-    assert kept(chapter.read_text(encoding="utf-8")) == []
-
-
-def test_a_kept_panel_is_noticed():
-    cell = "# %%\npanel = panels.zero(\n    ranks=8,\n)\npanel\n"
-    assert kept(cell) == ["panel"]
-    assert kept("# %%\npanels.zero(ranks=8)\n# %%\nzero = panels.zero().result\n") == []
-
-
-# The chapter says so: this panel is about the link that the learner has just measured.
-MEASURED = {"06_collectives": {"here"}}
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem[:2])
-def test_a_saved_panel_comes_back_by_running_its_cell(chapter):
+def test_a_panel_comes_back_by_running_its_cell_and_no_later_cell_reads_it(chapter):
     source = chapter.read_text(encoding="utf-8")
     assert wanted(source) == MEASURED.get(chapter.stem, set())
+    assert kept(source) == [], "the learner may have moved it"
 
 
-def test_a_panel_that_needs_another_cell_is_noticed():
+def test_a_kept_panel_and_one_that_needs_another_cell_are_noticed():
+    assert kept("# %%\npanel = panels.zero(\n    ranks=8,\n)\npanel\n") == ["panel"]
+    assert kept("# %%\npanels.zero(ranks=8)\n# %%\nzero = panels.zero().result\n") == []
     assert wanted("# %%\npanels.zero(ranks=here)\n") == {"panels", "here"}
     assert wanted("# %%\nfrom course_lib import panels\n\npanels.zero(ranks=8)\n") == set()

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 import checks
 import pytest
 from all_rooms import steppers
-from approved import expect_approved
+from approved import expect_approved, without_ids
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.controls import whole
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -54,20 +53,12 @@ def toy_stepper(count: int = 5) -> Stepper:
     return Stepper({"count": whole("count", count, 2, 9)}, Toy)
 
 
-def test_a_story_is_walked_through():
+def test_a_story_is_walked_through_and_a_shorter_one_shows_its_last_step():
     stepper = toy_stepper()
-    captions = []
     for step in range(stepper.count):
         stepper.step.value = step
-        assert stepper.result == (5, step)
-        captions.append(stepper.shown["caption"])
-    assert captions == [f"Box {step} is drawn." for step in range(5)]
+        assert stepper.result == (5, step) and stepper.shown["caption"] == f"Box {step} is drawn."
     assert "Box 4 is drawn." in stepper.text
-
-
-def test_a_shorter_story_shows_its_last_step():
-    stepper = toy_stepper()
-    stepper.step.value = 4
     stepper.values = {"count": 0, "step": 4}  # two steps, chosen by hand
     assert stepper.count == 2 and stepper.result == (2, 1)
     assert stepper.controls[-1]["most"] == 1 and stepper.values["step"] == 1
@@ -141,29 +132,6 @@ def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) 
     expect_approved(f"stepper {build.__name__}", *everything)
 
 
-def without_ids(svg: str) -> str:
-    return re.sub(r"\b[df]\d+-", "", svg)
-
-
-def test_the_first_step_of_a_job_shows_its_pieces_and_the_failure():
-    stepper = steppers.failing_job(every=4, fails_after=11)
-    assert "a node will die" in stepper.page
-    dashed = dashed_boxes(stepper.page)
-    assert dashed == 11 + 3 + 12  # pieces, and the waits between; saves are in their colour
-    stepper.step.value = stepper.count - 1
-    assert "a node dies" in stepper.page and dashed_boxes(stepper.page) == 0
-
-
-def test_the_first_step_of_a_server_shows_how_long_each_trainer_takes():
-    stepper = steppers.served(slow_ms=60)
-    assert all(f", {ms} ms<" in stepper.page for ms in (30, 36, 60))
-    key = 1  # explains the outlines
-    pulls = sum(event.what == "pull" for event in stepper.result[0])
-    assert dashed_boxes(stepper.page) == pulls + key
-    stepper.step.value = stepper.count - 1
-    assert dashed_boxes(stepper.page) == 3 + key  # what each of the three has begun
-
-
 def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
     stepper = steppers.expert_exchange(ranks=4)
     told = []
@@ -174,14 +142,6 @@ def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
     there, back = sizes["rows", 0, 1], sizes["results", 0, 3]
     assert told[3] == f"Dispatch: rank 0 sends {there} rows to rank 1, the others likewise."
     assert told[8] == f"Combine: rank 3 gives rank 0 its {back} results back."
-
-
-def dashed_boxes(svg: str) -> int:
-    return sum(path.count("z") for path in dashed_paths(svg))
-
-
-def dashed_paths(svg: str) -> list[str]:
-    return re.findall(r'<path d="([^"]*)"[^>]*stroke-dasharray', svg)
 
 
 def test_the_group_of_the_rank_is_filled() -> None:
@@ -215,29 +175,19 @@ def test_as_many_boxes_as_are_held_and_as_many_arrows_as_messages() -> None:
 # --- chapter 0: Llama 3 405B on 16,384 GPUs -------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def told() -> dict[str, tuple[str, str]]:
-    """What is lit in each step, with its number and its caption."""
-    stepper, steps = steppers.block(), {}
+def test_the_block_shows_what_follows_by_hand_from_the_paper() -> None:
+    """arXiv:2407.21783, tables 3 and 4 and section 3.3.2, whose first stage has 7 layers."""
+    stepper, told = steppers.block(), {}
     for step in range(stepper.count):
         stepper.step.value = step
         lit, (number, _) = stepper.result
-        steps[lit] = number, stepper.shown["caption"]
-    return steps
-
-
-def test_the_block_shows_the_bytes_of_the_whole_step(told: dict[str, tuple[str, str]]) -> None:
-    """Those of `step_traffic` as the planner asks for it, in buckets of the usual size."""
-    traffic = step_traffic(LLAMA3_405B)
-    for axis, sent in traffic.bytes_by_axis.items():
-        assert told[axis][0] == format_bytes(sent, digits=0)
-    assert told["groups"][0] == format_bytes(traffic.total_bytes, digits=0)
-
-
-def test_the_block_shows_what_follows_by_hand_from_the_paper(
-    told: dict[str, tuple[str, str]],
-) -> None:
-    """arXiv:2407.21783, tables 3 and 4 and section 3.3.2, whose first stage has 7 layers."""
+        told[lit] = number, stepper.shown["caption"]
+    # Table 4: 16,384 GPUs, tp 8, pp 16, dp 128, and 16M tokens in a batch.
+    assert "So 8 GPUs of one computer" in told["tp"][1]
+    assert told["pp"][1].startswith("16 groups hold the 126 layers")
+    assert "8 × 16 = 128 GPUs" in told["copy"][1] and "128 copies" in told["dp"][1]
+    assert "All 16,384 GPUs" in told["all"][1]
+    assert told["all"][0] == f"{2**24 / 1e6:.1f} million"
     h, kv, ffn, vocab, micro_batches = 16_384, 1024, 53_248, 128_256, 16
     tensor = 2 * 8192 * h  # one sequence in bf16
     # Two blocks in a layer, each two collectives forward and three backward; the embedding has two.
@@ -252,12 +202,8 @@ def test_the_block_shows_what_follows_by_hand_from_the_paper(
         shown, unit = told[lit][0].split()
         assert unit == "GB" and float(shown) == pytest.approx(size_bytes / 1e9, abs=0.5)
     assert told["copy"][0] == f"{all_weights / 128 / 1e9:.1f} billion"  # of a GPU on the average
-
-
-def test_the_block_has_the_groups_of_the_papers_table(told: dict[str, tuple[str, str]]) -> None:
-    """Table 4: 16,384 GPUs, tp 8, pp 16, dp 128, and 16M tokens in a batch."""
-    assert "So 8 GPUs of one computer" in told["tp"][1]
-    assert told["pp"][1].startswith("16 groups hold the 126 layers")
-    assert "8 × 16 = 128 GPUs" in told["copy"][1] and "128 copies" in told["dp"][1]
-    assert "All 16,384 GPUs" in told["all"][1]
-    assert told["all"][0] == f"{2**24 / 1e6:.1f} million"
+    # And it is what the planner counts, in buckets of the usual size.
+    traffic = step_traffic(LLAMA3_405B)
+    for axis, sent in traffic.bytes_by_axis.items():
+        assert told[axis][0] == format_bytes(sent, digits=0)
+    assert told["groups"][0] == format_bytes(traffic.total_bytes, digits=0)

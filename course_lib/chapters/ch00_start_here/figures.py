@@ -89,9 +89,7 @@ def _box(drawing: Drawing, number: int, name: str, builds: int) -> None:
     drawing.boxes(squares, style.BLUE)
 
 
-# --- block --------------------------------------------------------------------------------------
-# A block of GPUs, dp wide, pp high and tp deep, in which the groups of one GPU light up.
-
+# --- A block of GPUs, dp wide, pp high and tp deep, in which the groups of one GPU light up -------
 
 # Where the front's top left corner stands, how large the front is, and how the depth runs.
 _BLOCK_LEFT, _BLOCK_TOP, _WIDE, _HIGH = 61.0, 94.0, 345.0, 160.0

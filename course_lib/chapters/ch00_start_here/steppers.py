@@ -2,8 +2,7 @@
 
 from course_lib.chapters.ch00_start_here import figures
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.states import local_parameters

@@ -7,19 +7,12 @@ from course_lib.figures import *  # noqa: F403
 from course_lib.figures.engines.cells import Cell, Cells, cells
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.drawing import (
-    WIDTH_PT,
-    Drawing,
-    counted,
-    elide,
-)
+from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, counted, elide
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network import mesh
 from course_lib.theory.step.batching import Batching
 
-# --- batch ladder -------------------------------------------------------------------------------
-# From an epoch down to a sample, one rung after the other: what each is made of.
-
+# --- From an epoch down to a sample, one rung after the other: what each is made of ---------------
 
 _LEFT, _RIGHT, _TOP, _BAR, _ROW = 130.0, WIDTH_PT - 112.0, 30.0, 22.0, 46.0
 _SIZE = 9
@@ -40,7 +33,12 @@ class _Rung(NamedTuple):
 def batch_ladder(batching: Batching) -> Drawing:
     """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
     rungs = _rungs(batching)
-    drawing = Drawing(_TOP + _ROW * len(rungs), _sentence(rungs))
+    parts = [
+        f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
+        for rung in rungs
+    ]
+    parts.append(f"one update rests on {batching.global_batch:,} samples.")
+    drawing = Drawing(_TOP + _ROW * len(rungs), "; ".join(parts).capitalize())
     drawing.title(f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}")
     for place, rung in enumerate(rungs):
         y = _TOP + _ROW * place
@@ -83,17 +81,7 @@ def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
         drawing.write(_RIGHT + 8, y + 21, rung.how, size=_SIZE, colour=style.GREY)
 
 
-def _sentence(rungs: list[_Rung]) -> str:
-    parts = [
-        f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
-        for rung in rungs
-    ]
-    return "; ".join(parts).capitalize() + f"; one update rests on {rungs[1].samples:,} samples."
-
-
-# --- samples ------------------------------------------------------------------------------------
-# Which samples each rank saw.
-
+# --- Which samples each rank saw ------------------------------------------------------------------
 
 _COLUMNS, _ROWS = 16, 8
 
@@ -146,8 +134,7 @@ def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
     return Cells(grid, heads=False, gap=3, said=said)
 
 
-# --- same samples -------------------------------------------------------------------------------
-# Which GPUs work on the same part of the batch.
+# --- Which GPUs work on the same part of the batch ------------------------------------------------
 
 
 def same_samples(plans: Mapping[str, Batching]) -> Drawing:

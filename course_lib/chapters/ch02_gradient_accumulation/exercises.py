@@ -21,12 +21,7 @@ from course_lib.checking import (
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.network.bucket_timeline import gradient_syncs
-from course_lib.theory.step.batching import (
-    Batching,
-    batch_cost,
-    noise_scale,
-    scaled_learning_rate,
-)
+from course_lib.theory.step.batching import Batching, batch_cost, noise_scale, scaled_learning_rate
 
 GPT2 = 124_439_808
 

@@ -11,9 +11,7 @@ from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.network.bucket_timeline import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost
 
-# --- accumulation -------------------------------------------------------------------------------
-# The panel of chapter 2: gradient accumulation and no_sync.
-
+# --- The panel of chapter 2: gradient accumulation and no_sync ------------------------------------
 
 _MODEL = "gpt2-124m"
 _SHAPE = MODELS[_MODEL]
@@ -48,20 +46,12 @@ def accumulation(
     result = Accumulated(
         batching, syncs[no_sync], _layer_bytes(micro_batch), _layer_bytes(rank_samples)
     )
+    sizes = f"micro-batch {micro_batch} × accumulation {accumulation} × dp {dp}"
+    used, kept = "with" if no_sync else "without", format_bytes(result.layer_bytes)
     rows = (
-        (
-            "global batch",
-            f"micro-batch {micro_batch} × accumulation {accumulation} × dp {dp}"
-            f" = {batching.global_batch:,} samples",
-        ),
-        (
-            "all-reduces per update",
-            f"{result.all_reduces} {'with' if no_sync else 'without'} no_sync",
-        ),
-        (
-            f"activations of one layer of {_MODEL}",
-            f"{format_bytes(result.layer_bytes)}, whatever the accumulation",
-        ),
+        ("global batch", f"{sizes} = {batching.global_batch:,} samples"),
+        ("all-reduces per update", f"{result.all_reduces} {used} no_sync"),
+        (f"activations of one layer of {_MODEL}", f"{kept}, whatever the accumulation"),
         ("the same without accumulation", format_bytes(result.at_once_layer_bytes)),
     )
     return View(result, rows, lambda: figures.window(batching, syncs, no_sync))
@@ -73,8 +63,7 @@ def _layer_bytes(samples: int) -> int:
     return layer_activation_bytes(job)
 
 
-# --- critical batch -----------------------------------------------------------------------------
-# The panel of chapter 2: what a batch size costs in steps and in samples.
+# --- The panel of chapter 2: what a batch size costs in steps and in samples ----------------------
 
 
 @panel
@@ -87,14 +76,9 @@ def critical_batch(
     Raises ValueError for starting values outside the sliders.
     """
     cost = batch_cost(batch, critical)
+    steps, samples = format_number(cost.steps, 4), format_number(cost.samples, 4)
     rows = (
-        (
-            "steps, times the fewest",
-            f"1 + critical batch {critical} / batch {batch} = {format_number(cost.steps, 4)}",
-        ),
-        (
-            "samples, times the fewest",
-            f"1 + batch {batch} / critical batch {critical} = {format_number(cost.samples, 4)}",
-        ),
+        ("steps, times the fewest", f"1 + critical batch {critical} / batch {batch} = {steps}"),
+        ("samples, times the fewest", f"1 + batch {batch} / critical batch {critical} = {samples}"),
     )
     return View(cost, rows, lambda: figures.batch_cost(cost, critical, batch))

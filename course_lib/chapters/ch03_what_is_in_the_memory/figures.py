@@ -14,9 +14,7 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key, key_height
 from course_lib.theory.inputs.units import format_bytes, power_of_ten
 from course_lib.theory.memory.states import MemoryBreakdown
 
-# --- number ranges ------------------------------------------------------------------------------
-# How far the numbers of each format reach, on one scale of powers of ten.
-
+# --- How far the numbers of each format reach, on one scale of powers of ten ----------------------
 
 _LEFT, _RIGHT, _TOP, _ROW, _BAR, _MARK = 92.0, WIDTH_PT - 24, 24.0, 24.0, 15.0, 14.0
 _KEY = {"all digits": style.BLUE, "fewer digits (subnormal)": style.YELLOW}
@@ -65,26 +63,24 @@ def _sentence(formats: Mapping[str, Range], title: str, named: Mapping[str, floa
     return f"{title}. Powers of ten, rounded. {'; '.join([*rows, *marks])}."
 
 
-# --- snapshot -----------------------------------------------------------------------------------
-# A memory snapshot of torch, sorted into the course's seven consumers.
-
+# --- A memory snapshot of torch, sorted into the course's seven consumers -------------------------
 
 _LEAKS = 3  # of more the largest are written
 _PLACE = 45  # letters that fit behind the numbers
 
 
-def snapshot(path: str | Path, name: str = "") -> Drawing:
+def snapshot(path: str | Path) -> Drawing:
     """What torch.cuda.memory._dump_snapshot(path) wrote: bytes over time, and leaks.
 
     The file is read without running anything in it. Raises ValueError for a file that is no
     snapshot, and FileNotFoundError.
     """
     found = read_snapshot(Path(path).read_bytes())
-    panel = Panel(name or Path(path).name, found)
-    leaks = found.leaks[:_LEAKS]
+    panel = Panel(Path(path).name, found)
     lines = [
-        f"{format_bytes(it.size_bytes)} in {it.blocks} blocks never freed: {_short(it.where)}"
-        for it in leaks
+        f"{format_bytes(leak.size_bytes)} in {leak.blocks} blocks never freed: "
+        + (leak.where if len(leak.where) <= _PLACE else leak.where[: _PLACE - 1] + "…")
+        for leak in found.leaks[:_LEAKS]
     ]
     sentence = "; ".join([panel.sentence(), *lines])
     drawing = Drawing(PANEL_PT + 16 * len(lines), f"{sentence}.")
@@ -96,13 +92,7 @@ def snapshot(path: str | Path, name: str = "") -> Drawing:
     return drawing
 
 
-def _short(place: str) -> str:
-    return place if len(place) <= _PLACE else place[: _PLACE - 1] + "…"
-
-
-# --- consumers ----------------------------------------------------------------------------------
-# What is in the memory of a GPU, consumer by consumer, and whether it fits.
-
+# --- What is in the memory of a GPU, consumer by consumer, and whether it fits --------------------
 
 _UNIT_WORDS = {"GB": "1 GB = 10⁹ bytes", "GiB": "1 GiB = 2³⁰ bytes"}
 

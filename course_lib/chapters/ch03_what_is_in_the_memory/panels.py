@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from course_lib.chapters.ch03_what_is_in_the_memory import figures
-from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.offers import GPU_MEMORY_BYTES
+from course_lib.panels.controls import GPU_MEMORY_BYTES, choice, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES

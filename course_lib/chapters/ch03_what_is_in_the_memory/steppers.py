@@ -10,8 +10,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs import Job, Layout, Recipe, TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.step_timeline import step_timeline

@@ -12,34 +12,27 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import ActivationTerms
 from course_lib.trace import Event
 
-# --- activations --------------------------------------------------------------------------------
-# What one layer keeps for the backward pass, term by term.
-
+# --- What one layer keeps for the backward pass, term by term -------------------------------------
 
 # Terms that only some models have: without them there is nothing to say about "not kept".
 _OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router", "unused")
 
 
-def activation_terms(
-    terms: ActivationTerms, layers: int, title: str = "", unit: str = "GB"
-) -> Drawing:
+def activation_terms(terms: ActivationTerms, layers: int, title: str = "") -> Drawing:
     """One bar for each term of a layer, and the sum over `layers` layers below them."""
     leaves = terms.leaves().items()
     sizes = {name: size for name, size in leaves if size or name not in _OF_SOME_MODELS}
     whole = terms.total_bytes
     told = {
-        name: f"{format_bytes(size, unit)} ({size / max(whole, 1):.0%})" if size else "not kept"
+        name: f"{format_bytes(size)} ({size / max(whole, 1):.0%})" if size else "not kept"
         for name, size in sizes.items()
     }
-    note = (
-        f"One layer, one micro-batch: {format_bytes(whole, unit)}; × {layers} layers = "
-        f"{format_bytes(layers * whole, unit)}"
-    )
+    all_layers = f"× {layers} layers = {format_bytes(layers * whole)}"
+    note = f"One layer, one micro-batch: {format_bytes(whole)}; {all_layers}"
     return bars(sizes, told, title, style.ACTIVATIONS, note=note)
 
 
-# --- recomputed ---------------------------------------------------------------------------------
-# Which layers are computed again before the backward pass of each layer.
+# --- Which layers are computed again before the backward pass of each layer -----------------------
 
 
 def recomputed_layers(runs: Mapping[str, Sequence[range]]) -> Drawing:

@@ -1,8 +1,7 @@
 """Panels of chapter 4, beside those of the library."""
 
 from course_lib.chapters.ch04_activations import figures
-from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.offers import DENSE
+from course_lib.panels.controls import DENSE, choice, flag, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs import MODELS, Job, Layout, Recipe
 from course_lib.theory.inputs.units import format_bytes, format_number
@@ -29,19 +28,10 @@ def activations(
     layout = Layout(tp=tp, sequence_parallel=sequence_parallel, micro_batch=micro_batch)
     terms = activation_terms(Job(shape, recipe, layout, sequence=sequence))
     per_sbh = terms.total_bytes / (micro_batch * sequence * shape.hidden)
+    one, all_layers = (format_bytes(count * terms.total_bytes) for count in (1, shape.layers))
     rows = (
-        (
-            "one layer",
-            f"{format_bytes(terms.total_bytes)} = {format_number(per_sbh, 4)} bytes × s·b·h",
-        ),
-        (
-            f"{shape.layers} layers",
-            f"{format_bytes(shape.layers * terms.total_bytes)} for one micro-batch on one GPU",
-        ),
+        ("one layer", f"{one} = {format_number(per_sbh, 4)} bytes × s·b·h"),
+        (f"{shape.layers} layers", f"{all_layers} for one micro-batch on one GPU"),
     )
     title = f"{model}, {micro_batch} × {sequence:,} tokens, bf16"
-    return View(
-        terms,
-        rows,
-        lambda: figures.activation_terms(terms, shape.layers, title),
-    )
+    return View(terms, rows, lambda: figures.activation_terms(terms, shape.layers, title))

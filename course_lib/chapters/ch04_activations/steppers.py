@@ -8,12 +8,11 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.controls import choice
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs import MODELS, Job, Recipe
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.layer_walk import OPERATIONS, SavedTensor, layer_walk
-from course_lib.trace import FREE, TAKE, Event
+from course_lib.trace import FREE, TAKE
 
 _RECOMPUTE = {"nothing": "none", "attention": "selective", "the whole layer": "full"}
 _GOING = {"forward": "forward", "again": "computed again", "backward": "backward"}
@@ -88,22 +87,21 @@ class _Layer(Story):
         over, now = (0.0, float(self.count)), step + 1.0
         turn = float(sum(event.what == "forward" for event in self.steps) + 1)
         marks = {"the other layers run here": turn}
-        strip = Lanes({"": self._passes()}, over=over, now=now, foot=False, marks=marks)
+        stretches = [list(its) for _, its in groupby(self.steps, lambda one: one.what)]
+        passes = [
+            its[0]._replace(end=its[-1].at + 1, label=_GOING[its[0].what]) for its in stretches
+        ]
+        strip = Lanes({"": passes}, over=over, now=now, foot=False, marks=marks)
         levels = {"activations": self.trace.levels(0)}
         curve = Levels(levels, over=over, name="held", now=now)
         title = f"{_GOING[doing.what]}: {doing.part}" if doing else "before the layer"
         now, kept = self.walk.held_bytes(step), self.walk.kept_bytes
-        note = f"Now {format_bytes(now)}, most {format_bytes(self.walk.peak_bytes)}, "
-        note += (
-            f"between the passes {format_bytes(kept)}. One layer of GPT-3, 2048 tokens, 16 bits."
+        note = (
+            f"Now {format_bytes(now)}, most {format_bytes(self.walk.peak_bytes)}, between the "
+            f"passes {format_bytes(kept)}. One layer of GPT-3, 2048 tokens, 16 bits."
         )
         said = f"Step {step} of {self.count - 1}, {title}"
         return page(title, table, curve, strip, key=(), notes=[note], sentence=said)
-
-    def _passes(self) -> list[Event]:
-        """Stretches of operations in one direction."""
-        stretches = [list(its) for _, its in groupby(self.steps, lambda one: one.what)]
-        return [its[0]._replace(end=its[-1].at + 1, label=_GOING[its[0].what]) for its in stretches]
 
     def rows(self, step: int) -> Rows:
         return (

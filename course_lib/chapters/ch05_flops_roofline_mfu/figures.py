@@ -12,9 +12,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, counted
 from course_lib.theory.inputs.units import format_flop, format_number
 
-# --- products -----------------------------------------------------------------------------------
-# Matrix products, drawn number by number: what one number of the result is made of.
-
+# --- Matrix products, drawn number by number: what one number of the result is made of ------------
 
 _KINDS = {"X": "activations", "Y": "activations", "W": "weights", "∇": "gradients"}
 
@@ -44,9 +42,7 @@ def _matrix(name: str, rows: int, columns: int, step: int) -> Cell:
     return Cell("", dict.fromkeys(places, _KINDS[name[0]]), rows * columns, columns)
 
 
-# --- roofline -----------------------------------------------------------------------------------
-# The roofline of a chip, with the operations of a model on it.
-
+# --- The roofline of a chip, with the operations of a model on it ---------------------------------
 
 _LEAST, _MOST = 0.1, 1e4  # FLOP per byte
 _NUMBER = 15.0  # from one dot's number to the next

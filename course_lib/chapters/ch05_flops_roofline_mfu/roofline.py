@@ -122,27 +122,23 @@ def model_roofline(shape: TransformerShape, accelerator: Accelerator, tokens: in
         "MLP": [m for m in layer if m.place == "mlp"] * shape.layers,
         "head": [Matrix("head", shape.hidden, shape.vocab, bias=False)],
     }
-    products = [
-        _operation(name, *_all_products(matrices, tokens, element_bytes), accelerator)
-        for name, matrices in parts.items()
-    ]
+    costs: dict[str, tuple[float, float]] = {}  # FLOP and bytes
+    for name, matrices in parts.items():
+        products = [
+            (
+                tokens * one.forward_flop,
+                matmul_intensity(tokens, one.inputs, one.outputs, element_bytes),
+            )
+            for one in matrices
+        ]
+        costs[name] = (
+            sum(flop for flop, _ in products),
+            sum(flop / intensity for flop, intensity in products),
+        )
     numbers = 2 * shape.layers * tokens * shape.hidden  # two additions in each layer
-    additions = _operation("additions", numbers, 3 * element_bytes * numbers, accelerator)
-    return Roofline(accelerator, tokens, (*products, additions))
-
-
-def _all_products(matrices: list[Matrix], tokens: int, element_bytes: int) -> tuple[float, float]:
-    """FLOP and bytes of several products of `tokens` rows."""
-    flop = sum(tokens * matrix.forward_flop for matrix in matrices)
-    moved = sum(
-        tokens
-        * matrix.forward_flop
-        / matmul_intensity(tokens, matrix.inputs, matrix.outputs, element_bytes)
-        for matrix in matrices
+    costs["additions"] = numbers, 3 * element_bytes * numbers
+    operations = (
+        Operation(name, flop, moved, accelerator.attainable_flop_per_s(flop / moved))
+        for name, (flop, moved) in costs.items()
     )
-    return flop, moved
-
-
-def _operation(name: str, flop: float, moved_bytes: float, accelerator: Accelerator) -> Operation:
-    rate = accelerator.attainable_flop_per_s(flop / moved_bytes)
-    return Operation(name, flop, moved_bytes, rate)
+    return Roofline(accelerator, tokens, tuple(operations))

@@ -155,16 +155,11 @@ RING = build(
         _ring("parts of unequal length", *_UNEVEN),
         _ring("the all-gather", *_even(3), *_UNEVEN, gathers=True),
     ),
-    race=Race(
-        "reduce-scatter and all-gather of 16 MB",
-        _raced_ring,
-        _scratch_ring,
-    ),
+    race=Race("reduce-scatter and all-gather of 16 MB", _raced_ring, _scratch_ring),
 )
 
 
 # --- 6.12: tree ---------------------------------------------------------------------------------
-
 
 # What one rank does in a round: whom it sends to and whom it receives from, or None.
 _Round = tuple[int | None, int | None]

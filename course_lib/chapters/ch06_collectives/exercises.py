@@ -108,7 +108,8 @@ def _check_steps(steps: Any, ranks: int) -> None:
         raise Wrong(f"{pairs_wanted}, got {show(steps)}")
     have = {0}
     for number, step in enumerate(steps, start=1):
-        if not isinstance(step, list | tuple) or not all(_is_pair(pair) for pair in step):
+        pairs = isinstance(step, list | tuple) and all(map(is_whole_numbers, step))
+        if not pairs or any(len(pair) != 2 for pair in step):
             raise Wrong(f"{pairs_wanted}, got {show(step)}")
         busy = [rank for pair in step for rank in pair]
         if len(set(busy)) < len(busy):
@@ -128,10 +129,6 @@ def _check_steps(steps: Any, ranks: int) -> None:
     if len(steps) != least:
         because = "the number of ranks that have it can double in each step"
         raise gave(len(steps), least, because, "steps", what=what)
-
-
-def _is_pair(pair: Any) -> bool:
-    return is_whole_numbers(pair) and len(pair) == 2
 
 
 @exercise("6.5")

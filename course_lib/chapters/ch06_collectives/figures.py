@@ -13,8 +13,7 @@ from course_lib.figures.paper.drawing import Drawing, Point, counted
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.all_reduce import RingOrTree, ring_or_tree
 
-# --- collective grid ----------------------------------------------------------------------------
-# What collectives do: before and after, who holds which block.
+# --- What collectives do: before and after, who holds which block ---------------------------------
 
 
 def collective_grid(exchanges: Sequence[Exchange]) -> Drawing:
@@ -53,9 +52,7 @@ def _cell(row: Row) -> Cell:
     return Cell("", filled, max(1, len(row)), texts=texts)
 
 
-# --- ring or tree -------------------------------------------------------------------------------
-# Time of a collective against its size: ring, tree, and where they cross.
-
+# --- Time of a collective against its size: ring, tree, and where they cross ----------------------
 
 _LOOKS = {"ring": (style.MESSAGES, False), "tree": (style.BLUE, True)}  # colour, dashed
 _SAMPLES = 24  # points of a curve; it is smooth

@@ -2,8 +2,7 @@
 
 from course_lib.chapters.ch06_collectives import figures
 from course_lib.figures.paper.drawing import counted
-from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.offers import by_name, ethernet
+from course_lib.panels.controls import by_name, choice, ethernet, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 from course_lib.theory.inputs.units import KIB, format_number, format_seconds
@@ -48,22 +47,16 @@ def _view(
     links: dict[str, Link], operation: str, link: str, ranks: int, size_kib: int, tree: str
 ) -> View:
     result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree=tree)
-    bus = result.bus_bytes_per_s
+    bus, one_way = result.bus_bytes_per_s, result.link.bytes_per_s
+    alpha, latency = format_seconds(result.link.latency_s), format_seconds(result.ring_latency_s)
     rows = (
-        (
-            "link",
-            f"α {format_seconds(result.link.latency_s)}, "
-            f"β {format_number(result.link.bytes_per_s / 1e9)} GB/s one way",
-        ),
-        (
-            "ring, latency",
-            f"{counted(result.ring_steps, 'step')} · α = {format_seconds(result.ring_latency_s)}",
-        ),
+        ("link", f"α {alpha}, β {format_number(one_way / 1e9)} GB/s one way"),
+        ("ring, latency", f"{counted(result.ring_steps, 'step')} · α = {latency}"),
         ("ring, bytes", f"bytes / β = {format_seconds(result.ring_s - result.ring_latency_s)}"),
         ("faster here", result.tree if result.faster == "tree" else "ring"),
         (
             "bus bandwidth of the ring",
-            f"{format_number(bus / 1e9)} GB/s, {bus / result.link.bytes_per_s:.0%} of the link",
+            f"{format_number(bus / 1e9)} GB/s, {bus / one_way:.0%} of the link",
         ),
     )
     return View(result, rows, lambda: figures.collective_times(result))

@@ -8,15 +8,12 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.all_reduce import ring_or_tree
 from course_lib.theory.stories import messages as told
 from course_lib.trace import ADD, Event, Held
-
-_SUM = "gradients"  # what is summed
 
 
 def _sum(held: Held, ranks: int, *, text: bool = True, came: bool = False) -> Cell:
@@ -24,7 +21,7 @@ def _sum(held: Held, ranks: int, *, text: bool = True, came: bool = False) -> Ce
     spelled = ("+" if ranks < 6 else "").join(map(str, held.of))
     complete = len(held.of) == ranks
     said = ("whole sum" if ranks < 7 else spelled) if complete else spelled
-    filled = dict.fromkeys(held.of, _SUM)
+    filled = dict.fromkeys(held.of, "gradients")
     frame = "messages" if came else ""
     return Cell(said if text else "", filled, ranks, frame=frame, bold=complete)
 
@@ -136,15 +133,9 @@ class _Tree(Story):
         past = [arrow for its in arrows[:-1] for arrow in its]
         whole = sum(len(its[0].of) == self.ranks for its in self.trace.held(step).values())
         said = f"{whole} of {counted(self.ranks, 'rank')} with the whole sum"
+        working = [lines[step]]
         sums = Cells(
-            grid,
-            arrows=arrows[-1],
-            past=past,
-            high=10,
-            below=True,
-            gap=8,
-            bold=[lines[step]],
-            said=said,
+            grid, arrows=arrows[-1], past=past, high=10, below=True, gap=8, bold=working, said=said
         )
         phase = "sums go up to rank 0" if step <= self.steps // 2 else "the whole sum comes down"
         phase = phase if step else "before the first step"

@@ -2,8 +2,7 @@
 
 from course_lib.chapters.ch07_ddp import figures
 from course_lib.figures.paper.drawing import counted
-from course_lib.panels.controls import choice, flag, powers_of_two, whole
-from course_lib.panels.offers import DENSE, by_name, ethernet
+from course_lib.panels.controls import DENSE, by_name, choice, ethernet, flag, powers_of_two, whole
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, NETWORK_LATENCY_S, PCIE4
 from course_lib.theory.inputs.models import MODELS

@@ -6,8 +6,7 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import flag, listed
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline

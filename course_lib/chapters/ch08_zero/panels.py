@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from course_lib.chapters.ch08_zero import figures
 from course_lib.figures.paper.drawing import counted
-from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.offers import GPU_MEMORY_BYTES
+from course_lib.panels.controls import GPU_MEMORY_BYTES, choice, flag, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.models import MODELS

@@ -9,8 +9,7 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.stories.copies import zero_steps
 from course_lib.trace import FREE, Held, Holdings

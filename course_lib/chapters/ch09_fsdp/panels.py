@@ -3,8 +3,7 @@
 from course_lib.chapters.ch09_fsdp import figures
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
 from course_lib.figures.paper.drawing import counted
-from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.offers import DENSE
+from course_lib.panels.controls import DENSE, choice, flag, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe

@@ -1,8 +1,7 @@
 """Panels of chapter 10, beside those of the library."""
 
 from course_lib.chapters.ch10_tensor_parallelism import figures
-from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.offers import DENSE, by_name
+from course_lib.panels.controls import DENSE, by_name, choice, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import ACCELERATORS, NDR, PCIE4
 from course_lib.theory.inputs.models import MODELS

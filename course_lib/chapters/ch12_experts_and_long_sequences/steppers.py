@@ -8,8 +8,7 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.panels.controls import choice, listed, powers_of_two, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.stories import messages
 from course_lib.trace import COPY, Event, Trace
 

@@ -2,8 +2,7 @@
 
 from course_lib.chapters.ch14_parameter_servers import figures
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, ServedTraining
-from course_lib.panels.controls import choice, listed, powers_of_two
-from course_lib.panels.offers import by_name, ethernet
+from course_lib.panels.controls import by_name, choice, ethernet, listed, powers_of_two
 from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.hardware import HDR, NDR, PCIE4
 from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds

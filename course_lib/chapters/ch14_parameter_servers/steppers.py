@@ -7,8 +7,7 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import choice, listed
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.stories import copies as told
 from course_lib.trace import Event
 

@@ -9,8 +9,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Rows
-from course_lib.panels.stepper import Stepper
-from course_lib.panels.story import Story
+from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.units import format_duration
 
 # A save of a minute, and ten minutes until all ranks train again: five until Slurm gives a silent

@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     several words, such as a sum of ranks, has a stripe for each. `text` stands in the cell's
     middle, `texts` in slots, where they fit. `wide`: over so many columns. `frame`: a word whose
     colour frames the cell, such as "messages" for what has just come. `dots`: slots with a dot in
-    the colour of `dot`. A cell without slots is only its text.
+    the colour of an update. A cell without slots is only its text.
     """
 
     text: str = ""
@@ -41,7 +41,6 @@ class Cell(NamedTuple):
     wide: int = 1
     frame: str = ""
     dots: Collection[int] = ()
-    dot: str = "update"
     bold: bool = False
 
     @property
@@ -117,7 +116,11 @@ class Cells:
         width = {name: pitch - self.gap for name in self.columns}
         gaps = self.gap
         if self.square:
-            width = {name: self.square * self._most(name) for name in self.columns}
+            width = {
+                name: self.square
+                * max(row[name].sizes[1] for row in self.grid.values() if name in row)
+                for name in self.columns
+            }
             gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
         self.apart = gaps  # columns
         x, at = {}, self.left + (0.0 if self.square else gaps / 2)
@@ -126,10 +129,6 @@ class Cells:
             x[name] = at
             at += width[name] + gaps
         return x, width
-
-    def _most(self, column: str) -> int:
-        its = [row[column].sizes[1] for row in self.grid.values() if column in row]
-        return max(its)
 
     @property
     def height_pt(self) -> float:
@@ -280,8 +279,8 @@ class Cells:
                 drawing.line(corners, colour, 2.5)
             dots = [_middle(_slot((x, y, wide, high), cell, slot)) for slot in cell.dots]
             if dots:
-                colour = self._look(cell.dot)[0]
-                drawing.boxes([(a - 2, b - 2, 4, 4) for a, b in dots], colour, edge=colour)
+                squares = [(a - 2, b - 2, 4, 4) for a, b in dots]
+                drawing.boxes(squares, style.UPDATE, edge=style.UPDATE)
 
     def _draw_texts(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
         looks: dict[tuple[float, str, bool], list[tuple[float, float, str]]] = {}

@@ -330,13 +330,7 @@ def span(rows: Rows) -> tuple[float, float]:
     return min(event.at for event in events), max(event.until for event in events)
 
 
-def lanes(
-    charts: Mapping[str, Any],
-    title: str = "",
-    *,
-    told: Told = format_duration,
-    notes: Sequence[str] = (),
-) -> Drawing:
+def lanes(charts: Mapping[str, Any], title: str = "") -> Drawing:
     """{row: spans}, or {chart: {row: spans}}, below one another on one scale of time.
 
     A span is an Event or (what, from, to), with the words in its box if there are any. Each chart
@@ -345,12 +339,10 @@ def lanes(
     several = all(isinstance(rows, Mapping) for rows in charts.values())
     by_name: Mapping[str, Mapping[str, Sequence[Span]]] = charts if several else {"": charts}
     blocks = [
-        Lanes(
-            {row: [_event(one) for one in its] for row, its in rows.items()}, name=name, told=told
-        )
+        Lanes({row: [_event(one) for one in its] for row, its in rows.items()}, name=name)
         for name, rows in by_name.items()
     ]
-    return page(title, *blocks, notes=notes)
+    return page(title, *blocks)
 
 
 def _event(one: Span) -> Event:

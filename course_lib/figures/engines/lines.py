@@ -11,9 +11,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, width_pt
 from course_lib.theory.inputs.units import power_of_ten
 
-# --- axis ---------------------------------------------------------------------------------------
-# A scale: where values lie between its two ends, and which of them are written.
-
+# --- A scale: where values lie between its two ends, and which of them are written ----------------
 
 _DIGIT_PT = 6.5  # of a digit at 10 points
 _TICKS = 6
@@ -92,9 +90,7 @@ def fitting(make: Callable[..., Axis], values: Sequence[float], told: Tell, widt
     return replace(axis, ticks=[axis.ticks[0], axis.ticks[-1]])
 
 
-# --- lines --------------------------------------------------------------------------------------
-# Curves over one another: one engine for all figures with two axes.
-
+# --- Curves over one another: one engine for all figures with two axes ----------------------------
 
 _LEFT, _HEAD, _MARK, _HIGH, _FOOT, _LINE = 62.0, 44.0, 14.0, 172.0, 38.0, 17.0
 _NAMES = 128.0  # room for names at the ends of curves
@@ -198,11 +194,6 @@ class Frame:
             wide = min(3.0, (self.right - self.left) / (5 * len(edges) + 5))
             ends = [[(x, self.top), (x, self.bottom - 0.5)] for x in edges]
             self.drawing.lines(ends, style.WHITE, wide)
-
-    def level(self, value: float) -> None:
-        """A dashed line across."""
-        y = self.y(value)
-        self.drawing.line([(self.left, y), (self.right, y)], dashed=True)
 
     def marks(self, marks: Mapping[str, float], through: str = "") -> None:
         """Upright lines with their names above the frame; one of them is drawn through."""
@@ -313,8 +304,9 @@ def lines(
     frame.marks(marks)
     names = []
     for name, value in levels.items():
-        frame.level(value)
-        names.append((frame.y(value), name, style.INK))
+        y = frame.y(value)
+        drawing.line([(frame.left, y), (frame.right, y)], dashed=True)
+        names.append((y, name, style.INK))
     for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         frame.curve(Curve(points, colour))
         x, y = frame.x(points[-1][0]), frame.y(points[-1][1])

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from course_lib.figures.paper import style
 from course_lib.figures.paper.style import Look
 
-# --- picture ------------------------------------------------------------------------------------
-# The size of every figure, and how places in it are given.
-
+# --- The size of every figure, and how places in it are given -------------------------------------
 
 WIDTH_PT = 520
 
@@ -20,8 +18,7 @@ Point = tuple[float, float]  # x, y
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
-# --- text ---------------------------------------------------------------------------------------
-# Small helpers for layout and wording that several figures share.
+# --- Small helpers for layout and wording that several figures share ------------------------------
 
 
 def elide(count: int, most: int) -> list[int | None]:
@@ -56,9 +53,7 @@ def joined(boxes: Iterable[Box]) -> Iterator[Box]:
         yield last
 
 
-# --- svg ----------------------------------------------------------------------------------------
-# The opening tag of a figure's SVG, and its colours as those of the page around it.
-
+# --- The opening tag of a figure's SVG, and its colours as those of the page around it ------------
 
 _FONTS = "&#39;DejaVu Sans&#39;, Verdana, sans-serif"
 
@@ -80,11 +75,6 @@ _THEME = ";".join(
 )
 
 
-def _in_page(text: str) -> str:
-    """SVG with the page's ink, greys and ground in place of our own."""
-    return _PAGE_COLOUR.sub(lambda colour: _NAMES[colour[0].lower()], text)
-
-
 def _opening(width: float, height: float, label: str, in_page: bool = True) -> str:
     """The `<svg>` tag of a picture of this size in points, with `label` for screen readers.
 
@@ -104,17 +94,10 @@ def _opening(width: float, height: float, label: str, in_page: bool = True) -> s
     )
 
 
-# --- drawing ------------------------------------------------------------------------------------
-# A figure that writes its own SVG: boxes, lines, areas, dots and words.
-
+# --- A figure that writes its own SVG: boxes, lines, areas, dots and words ------------------------
 
 # Lines of each hatch inside a square of 6 points.
-_HATCHES = {
-    "/": "M0 6L6 0",
-    "\\": "M0 0L6 6",
-    "-": "M0 3H6",
-    "x": "M0 6L6 0M0 0L6 6",
-}
+_HATCHES = {"/": "M0 6L6 0", "\\": "M0 0L6 6", "-": "M0 3H6", "x": "M0 6L6 0M0 0L6 6"}
 _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
 
 _numbers = itertools.count()
@@ -248,7 +231,9 @@ class Drawing:
         )
         opening = _opening(WIDTH_PT, self.height_pt, self.sentence, themed)
         body = f"<defs>{ids.patterns()}</defs>{drawn}"
-        return f"{opening}{_in_page(body) if themed else body}</svg>"
+        if themed:  # the page's ink, greys and ground in place of our own
+            body = _PAGE_COLOUR.sub(lambda colour: _NAMES[colour[0].lower()], body)
+        return f"{opening}{body}</svg>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """What a notebook stores: SVG in the page, SVG as a picture, and words."""
@@ -308,19 +293,15 @@ def _words(marks: Sequence[Any]) -> str:
     )
 
 
-# --- arrow --------------------------------------------------------------------------------------
-# An arrow, for figures in which something goes somewhere.
-
+# --- An arrow, for figures in which something goes somewhere --------------------------------------
 
 _HEAD, _SPREAD = 5.0, 0.45  # length in points, half of the angle in radians
 
 
-def arrow(
-    drawing: Drawing, start: Point, end: Point, colour: str = style.INK, width: float = 1
-) -> None:
+def arrow(drawing: Drawing, start: Point, end: Point, width: float = 1) -> None:
     """Draw a straight line with a head at `end`."""
     for points in arrow_lines(start, end):
-        drawing.line(points, colour, width)
+        drawing.line(points, width=width)
 
 
 def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
@@ -333,7 +314,7 @@ def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
     return [[start, end], [sides[0], end, sides[1]]]
 
 
-# --- key ----------------------------------------------------------------------------------------
+# --- key ------------------------------------------------------------------------------------------
 # A key: small boxes with their names, line after line, for parts that have no room for a name.
 
 

@@ -1,50 +1,30 @@
 """The samples demo against the theory of batches."""
 
-import pytest
 from together import runs
 
 from course_lib import demos
 from course_lib.theory.step.batching import Batching, rank_samples
 
-EPOCHS = {"samples": 20, "batch": 4, "epochs": 2}
 
-
-@pytest.fixture(scope="module")
-def three():
+def test_samples_that_are_repeated_and_dropped_are_as_predicted():
     cases = {
-        "unshuffled": {"samples": 10, "batch": 2, "epochs": 1, "shuffle": False},
+        "repeated": {"samples": 10, "batch": 2, "epochs": 1, "shuffle": False},
         "dropped": {"samples": 11, "batch": 2, "drop_last": True},
     }
-    return runs("samples", cases, ranks=3)
-
-
-@pytest.fixture(scope="module")
-def two():
-    cases = {
-        True: {**EPOCHS, "set_epoch": True},
-        False: {**EPOCHS, "set_epoch": False},
-        "repeated": {"samples": 3, "batch": 2, "epochs": 1, "shuffle": False},
-    }
-    return runs("samples", cases)
-
-
-def test_unshuffled_samples_are_as_predicted(three):
-    result = three["unshuffled"]
-    assert result.by_rank(0) == [rank_samples(10, 3, rank) for rank in range(3)]
-    assert len(result.repeated()) == Batching(10, 2, gpus_per_node=3).epoch().repeated
-
-
-def test_drop_last_is_as_predicted(three):
-    result = three["dropped"]
+    found = runs("samples", cases, ranks=3)
+    assert found["repeated"].by_rank(0) == [rank_samples(10, 3, rank) for rank in range(3)]
+    epoch = Batching(10, 2, gpus_per_node=3).epoch()
+    assert len(found["repeated"].repeated()) == epoch.repeated
     epoch = Batching(11, 2, gpus_per_node=3, drop_last=True).epoch()
-    assert result.steps() == epoch.micro_steps
-    assert len(result.missed()) == epoch.dropped
-    assert not result.repeated()
+    dropped = found["dropped"]
+    assert dropped.steps() == epoch.micro_steps and len(dropped.missed()) == epoch.dropped
+    assert not dropped.repeated()
 
 
-def test_set_epoch_decides_whether_the_order_changes(two):
-    for set_epoch in (True, False):
-        result = two[set_epoch]
+def test_set_epoch_decides_whether_the_order_changes():
+    two_epochs = {"samples": 20, "batch": 4, "epochs": 2}
+    found = runs("samples", {each: {**two_epochs, "set_epoch": each} for each in (True, False)})
+    for set_epoch, result in found.items():
         assert (result.by_rank(0) != result.by_rank(1)) == set_epoch
 
 

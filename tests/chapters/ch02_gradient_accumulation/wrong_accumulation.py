@@ -100,21 +100,6 @@ _ONES = """
     ? 2 0.6 times.*the padding is counted
 """
 _DDPS = """
-    all at once on ranks
-    - dist.all_reduce(tokens)
-    + dist.all_reduce(tokens)
-    + losses = []
-    - with model.no_sync() if quiet else nullcontext():
-    -     loss = loss_sum(model(inputs), labels) * ranks / tokens
-    -     loss.backward()
-    - total += loss.detach()
-    + with model.no_sync() if quiet else nullcontext():
-    +     losses.append(loss_sum(model(inputs), labels) * ranks / tokens)
-    - dist.all_reduce(total)
-    + loss = torch.stack(losses).sum()
-    + loss.backward()
-    + dist.all_reduce(total := loss.detach())
-    ? 3 activations of several
     one is none
     - quiet = no_sync and number < len(window)
     + quiet = no_sync and (number < len(window) or len(window) == 1)

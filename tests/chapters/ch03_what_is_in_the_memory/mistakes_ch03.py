@@ -73,7 +73,6 @@ _HELPS = {
 MISTAKES = [
     ("3.1", "takes 12 bytes for Adam", (0, _SIZES, _MEANT)),
     ("3.1", "all mean GB", (280, _SIZES, dict.fromkeys(_SIZES, False))),
-    ("3.1", "15 bytes", (280, {**_SIZES, "1,028 GB": 15}, {**_MEANT, "1,028 GB": False})),
     ("3.1", "18 twice", (280, {**_SIZES, "1,285 GB": 18}, _MEANT)),
     ("3.2", "twice, always", (2, 2, 2)),
     ("3.2", "forgets the master copy", (2, 4, 4)),
@@ -83,7 +82,6 @@ MISTAKES = [
     ("3.4", "two fp32 gradients", _per_parameter(buffer=False)),
     ("3.4", "accepts anything", _per_parameter(refuse=False)),
     ("3.5", "counts the steps", _state_bytes(step=True)),
-    ("3.5", "counts numbers, not bytes", _state_bytes(step=False, size=1)),
     ("3.5", "takes each number for fp32", _state_bytes(step=False, size=4)),
     ("3.6", "bf16 halves everything", {**_FITS, _WITH_MASTER: True}),
     ("3.6", "forgets the overhead", {**_FITS, "no intermediate results at all": True}),

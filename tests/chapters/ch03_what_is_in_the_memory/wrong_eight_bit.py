@@ -110,10 +110,6 @@ _NUMBERS = """
     - [codes.int()] * scale.view_as(codes)
     + [codes.int()]
     ? 2 the levels, without their scales
-    scales in turn
-    - scales.repeat_interleave(block)
-    + scales.repeat(block)
-    ? 2 dequantise differs in
     always 256
     - scales.repeat_interleave(block)
     + scales.repeat_interleave(256)
@@ -129,12 +125,6 @@ _OPTIMIZERS = """
     - = lr, weight_decay, block
     + = lr, weight_decay, 256
     ? 3 fewer than one for each number
-    linear maps
-    - dynamic_levels(signed=True)
-    + torch.linspace(-1, 1, 255)
-    - dynamic_levels(signed=False)
-    + torch.linspace(0, 1, 256)
-    ? 4 learning rates.*divided by
     a linear variance
     - dynamic_levels(signed=False)
     + torch.linspace(0, 1, 256)

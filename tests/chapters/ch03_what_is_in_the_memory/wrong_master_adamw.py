@@ -96,12 +96,6 @@ _UPDATES = """
     - variance.mul_(slow).add_(gradient**2, alpha=1 - slow)
     + variance = slow * variance + (1 - slow) * gradient**2
     ? 1 variance.*in place
-    a new weight
-    - weight.mul_(
-    + return weight.mul(
-    - .sub_(
-    + .sub(
-    ? 1 weight after update 1.*in place
     changes the gradient
     - fast, slow = betas
     + fast, slow = betas

@@ -2,7 +2,6 @@
 
 _SBH = 2048 * 2 * 12288
 _SCORES = 5 * 96 * 2048**2 * 2
-_CORRECTED = (687.2, 944.9, 869.7)  # GB
 
 
 def _layer(masks=2, scores=5, plain_scores=2, power=2):
@@ -40,12 +39,10 @@ _BOTH = {
 }
 
 MISTAKES = [
-    ("4.1", "one sequence", (_SBH * 17 + _SCORES // 2, _SBH * 17, _SBH)),
     ("4.1", "keeps 34 in full recomputation", (_SBH * 34 + _SCORES, _SBH * 34, _SBH * 34)),
     ("4.1", "forgets the scores", (_SBH * 34, _SBH * 34, _SBH * 2)),
     ("4.2", "two tensors of SwiGLU", (687.2, 644.2, 569.1)),
     ("4.2", "queries an eighth too", (687.2, 944.9, 832.1)),
-    ("4.2", "one sequence", tuple(size / 8 for size in _CORRECTED)),
     ("4.3", "the notes", {**_COUNTED, "each of 80 layers checkpointed": [3320, 80]}),
     ("4.3", "counts only the second run", {k: [n - 80, i] for k, (n, i) in _COUNTED.items()}),
     ("4.3", "an input for each layer", {**_COUNTED, _GROUPS: [160, 80]}),

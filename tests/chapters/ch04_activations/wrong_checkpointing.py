@@ -38,10 +38,6 @@ _PATCHES = """
     - return None, *torch.autograd.grad(output, inputs, gradient)
     + return None, torch.autograd.grad(output, x, gradient)[0], *[None for _ in ctx.parameters]
     ? 1 0.weight gets no
-    no gradient for x
-    - return None, *torch.autograd.grad(output, inputs, gradient)
-    + return None, None, *torch.autograd.grad(output, inputs, gradient)[1:]
-    ? 1 x gets no gradient
     adds twice
     - return None, *torch.autograd.grad(output, inputs, gradient)
     + output.backward(gradient)

@@ -35,8 +35,6 @@ def _wrong_for_four(steps):
 
 def _broadcast(kind):
     def broadcast_steps(ranks):
-        if kind == "chain":
-            return [[(rank, rank + 1)] for rank in range(ranks - 1)]
         if kind == "all from rank 0":
             return [[(0, rank) for rank in range(1, ranks)]]
         steps, have = [], 1
@@ -53,11 +51,11 @@ def _broadcast(kind):
     return broadcast_steps
 
 
-def _odd(first=0, longest=True, by_rank_0=False, all_of_them=True):
+def _odd(first=0, longest=True, all_of_them=True):
     def odd_ranks(begun):
         lists = zip_longest(*begun) if longest else zip(*begun, strict=False)
         for place, calls in enumerate(lists, start=first):
-            usual = calls[0] if by_rank_0 else max(calls, key=calls.count)
+            usual = max(calls, key=calls.count)
             odd = [rank for rank, call in enumerate(calls) if call != usual]
             if odd:
                 return place, odd if all_of_them else odd[:1]
@@ -81,7 +79,6 @@ MISTAKES = [
     ("6.3", "fills up at the wrong end", _all_reduce_with_ones),
     ("6.4", "one sends what it has not", _wrong_for_four([[(0, 1), (2, 3)], [(0, 2)]])),
     ("6.4", "leaves one rank out", _wrong_for_four([[(0, 1)], [(0, 2)]])),
-    ("6.4", "a chain", _broadcast("chain")),
     ("6.4", "rank 0 sends to all at once", _broadcast("all from rank 0")),
     ("6.4", "only powers of two", _broadcast("powers")),
     ("6.4", "senders have nothing", _broadcast("upward only")),
@@ -97,7 +94,6 @@ MISTAKES = [
     ("6.8", "the old times", (_BEST, [1.211e-3, 1.997e-3, 79.96e-3])),
     ("6.9", "counts places from 1", _odd(first=1)),
     ("6.9", "only what all have begun", _odd(longest=False)),
-    ("6.9", "all ranks but the first", _odd(by_rank_0=True)),
     ("6.9", "only the first rank that is odd", _odd(all_of_them=False)),
     ("6.10", "the double tree", (159.8e6, 319.6e6)),
     ("6.10", "faster links do not matter", (2.7275e6, 2.7275e6)),

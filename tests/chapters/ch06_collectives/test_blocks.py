@@ -69,11 +69,6 @@ def test_nothing_comes_from_nowhere(operation, ranks):
                 assert (block.part, (rank,)) in held
 
 
-REFUSED = [
-    (lambda: exchange("allreduce", 3), "operation 'allreduce' is not one of"),
-]
+REFUSED = [(lambda: exchange("allreduce", 3), "operation 'allreduce' is not one of")]
 RESULTS = [exchange("reduce", 3), exchange("reduce-scatter", 4)]
-RECORDS = {
-    "Block": [RESULTS[0].after[0][0], RESULTS[1].after[2][0]],
-    "Exchange": RESULTS,
-}
+RECORDS = {"Block": [RESULTS[0].after[0][0], RESULTS[1].after[2][0]], "Exchange": RESULTS}

@@ -89,17 +89,6 @@ _SCATTERS = """
     ? 1 sends more bytes
 """
 _GATHERS = r"""
-    gathers directly
-    - for step in range(n - 1):
-    -     out, into = parts[(rank - step) % n], parts[(rank - step - 1) % n]
-    -     peers.swap(out, rank + 1, into, rank - 1)
-    + for step in range(1, n):
-    +     peers.swap(shard, rank + step, parts[(rank - step) % n], rank - step)
-    ? 3 ranks further: in a ring
-    gathers in fp32
-    - n, rank = peers.ranks, peers.rank
-    + n, rank, shard = peers.ranks, peers.rank, shard.float()
-    ? 3 in bfloat16
     needs rows
     - rows = n * len(shard) if rows is None else rows
     + rows = rows or len(shard)
@@ -121,10 +110,6 @@ _GATHERS = r"""
     - return whole
     + return torch.cat(parts)
     ? 3 another number of bytes
-    in order of arrival
-    - return whole
-    + return torch.cat([parts[(rank - step) % n] for step in range(n)])
-    ? 3 differs in
 """
 WRONG = [
     *versions(scatter, _with, _SCATTERS),

@@ -81,10 +81,6 @@ _PATCHES = r"""
     - tensor.clone()
     + tensor.float().clone()
     ? 1 bfloat16: the result is torch.float32
-    one dimension
-    - tensor.clone()
-    + tensor.clone().flatten()
-    ? 1 the result has shape \(6,\)
     among all ranks
     - peers.ranks, peers.rank
     + dist.get_world_size(), dist.get_rank()
