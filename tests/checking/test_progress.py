@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import cli
 from course_lib.checking import check, hint, predict, progress, report
-from course_lib.checking.quizzes import record
+from course_lib.checking.texts import record
 from course_lib.home import home
 
 

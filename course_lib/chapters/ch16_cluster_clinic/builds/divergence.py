@@ -8,8 +8,15 @@ from typing import Any
 
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.alike import expect_kind
-from course_lib.checking.builds.compare import Never, Row, compare_here, dist, expect, torch
-from course_lib.checking.builds.ranks import on_ranks
+from course_lib.checking.builds.compare import (
+    Never,
+    Row,
+    compare_here,
+    dist,
+    expect,
+    on_ranks,
+    torch,
+)
 from course_lib.checking.helpers import described
 from course_lib.diagnosing import divergence
 from course_lib.diagnosing.divergence import flights
