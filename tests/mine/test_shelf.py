@@ -51,7 +51,7 @@ def test_an_older_version_is_renamed_and_an_equal_one_left(home):
     for number, body in enumerate(("first", "second", "second", "third")):
         mine.keep("ring", built(body, number))
         assert mine.ring_all_gather() == body
-    texts = {path.name: path.read_text() for path in (home / "mine").iterdir()}
+    texts = {path.name: path.read_text() for path in (home / "mine").glob("*.py")}
     assert sorted(texts) == ["ring.py", "ring_before_1.py", "ring_before_2.py"]
     assert "first" in texts["ring_before_1.py"] and "second" in texts["ring_before_2.py"]
 
