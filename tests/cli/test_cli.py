@@ -1,7 +1,6 @@
 """`course`: its commands, what they pass on, and what a wrong line or a failure looks like."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -91,20 +90,14 @@ def failing(error):
 
 def test_help_is_quick_and_light():
     program = (
-        "import sys; from course_lib import cli\n"
+        "import contextlib, sys; from course_lib import cli\n"
+        "with contextlib.suppress(SystemExit): cli.main(['--help'])\n"
         "heavy = {'torch', 'ipywidgets', 'numpy', 'nbclient'}\n"
-        "cli._parser(); sys.exit(','.join(heavy & set(sys.modules)))"
+        "print(*heavy & set(sys.modules), len(sys.modules), file=sys.stderr)"
     )
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert loaded.stderr.strip() == ""
-    command = [sys.executable, "-m", "course_lib", "--help"]
-    before = os.times()
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    after = os.times()
-    # Processor time of the child: however busy this machine is, it stays the same.
-    used_s = after.children_user + after.children_system
-    used_s -= before.children_user + before.children_system
-    assert 0 < used_s < 0.3
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    # Modules are what it takes time for, and stay as many however busy this machine is: about 160.
+    assert int(run.stderr) < 250, run.stderr
     for name in ("lab", "demo", "check", "progress", "doctor", "build", "memory", "plan"):
         assert f"\n    {name} " in run.stdout
 
