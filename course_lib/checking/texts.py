@@ -53,12 +53,14 @@ def cells_of(text: str) -> Iterator[Cell]:
     """The cells of a text in the percent format, which jupytext and editors read as well."""
     marks = list(MARK.finditer(text))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    line, counted = 1, 0
     for mark, end in zip(marks, ends, strict=True):
+        line, counted = line + text.count("\n", counted, mark.start()), mark.start()
         source = text[mark.end() : end].strip("\n")
         if mark[1]:
             source = re.sub(r"^# ?", "", source, flags=re.M)
         metadata = {"tags": json.loads(mark[2])} if mark[2] else {}
-        yield Cell(mark[1] or "code", source, text.count("\n", 0, mark.start()) + 1, metadata)
+        yield Cell(mark[1] or "code", source, line, metadata)
 
 
 class Asked(NamedTuple):
