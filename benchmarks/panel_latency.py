@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
 from playwright.sync_api import Locator, Page
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -136,7 +135,7 @@ def _measure_all(home: Path, cases: dict[str, str], presses: int) -> dict[str, L
     results = {}
     with lab.chromium() as browser, lab.running_lab(root, home) as running:
         for name, code in cases.items():
-            nbformat.write(lab.notebook(code), root / f"{name}.ipynb")
+            (root / f"{name}.ipynb").write_text(lab.notebook(code))
             page = running.new_page(browser)
             running.open(page, f"{name}.ipynb")
             lab.run_all(page)

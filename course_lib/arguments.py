@@ -1,7 +1,8 @@
-"""What every command and every demo reads its command line with."""
+"""What every command and every demo reads its command line with, and prints to any terminal."""
 
 import argparse
 import difflib
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -25,3 +26,14 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(word, self._option_string_actions, n=1)
         remedy = f"did you mean {near[0]}?" if near else "all that there are stand above"
         self.error(f"{' '.join(others)} is not among its options: {remedy}")
+
+
+def never_refuse() -> None:
+    """Let stdout and stderr write a ? for what their encoding does not have, instead of failing.
+
+    For every program of ours, before it prints: an old Chinese or C locale has no µ, and an answer
+    that took a minute must not end in a UnicodeEncodeError.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's stream takes everything
+            stream.reconfigure(errors="replace")

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules, walk_packages
@@ -49,3 +50,9 @@ def test_every_figure_is_drawn_by_a_test_and_a_shared_one_is_named_in_its_packag
                     )
                 as_named = re.findall(rf"\b{name} as (\w+)", tests)
                 assert any(f"{it}(" in tests for it in (name, *as_named)), f"draw {name}"
+
+
+def test_no_two_test_files_have_one_name():
+    """They have no packages, so pytest knows them by their names alone."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1 and name != "conftest.py"] == []

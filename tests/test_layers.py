@@ -20,7 +20,6 @@ MODULES = {
 # The ground floor: one module each, which any room may use, with what each imports of ours.
 GROUND = {
     "problem": set(),
-    "streams": set(),
     "home": set(),
     "validation": set(),
     "checked": {"validation"},

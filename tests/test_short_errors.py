@@ -9,7 +9,7 @@ from course_lib import short_errors
 @pytest.fixture(scope="module")
 def run():
     """Runs a cell in a real kernel, and gives the lines of its traceback."""
-    manager, client = start_new_kernel(kernel_name="python3")
+    manager, client = start_new_kernel(startup_timeout=200, kernel_name="python3")
 
     def run_cell(cell):
         found = []
@@ -17,7 +17,7 @@ def run():
         def hook(message):
             found.extend(message["content"].get("traceback", []))
 
-        client.execute_interactive(cell, output_hook=hook, timeout=60)
+        client.execute_interactive(cell, output_hook=hook, timeout=200)
         return found
 
     yield run_cell

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.building.chapters import ROOMS, read_chapters
-from course_lib.building.exercises import with_exercises
-from course_lib.building.glossary import TABLE, glossary
+from course_lib.building.chapters import (
+    ROOMS,
+    TABLE,
+    glossary,
+    read_chapters,
+    with_exercises,
+)
 from course_lib.building.notebooks import render, sources_sha
 
 

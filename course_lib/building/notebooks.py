@@ -103,7 +103,7 @@ def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
 
 def _folded(cell: Cell) -> Cell:
     """A cell that only imports and sets up shows one line, until the reader opens it."""
-    if cell.kind != "code" or not _only_prepares(cell.source):
+    if cell.kind != "code" or "import" not in cell.source or not _only_prepares(cell.source):
         return cell
     folded = {**cell.metadata, "jupyter": {"source_hidden": True}}
     return replace(cell, source=f"{FOLD}\n{cell.source}", metadata=folded)

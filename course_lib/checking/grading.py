@@ -18,9 +18,8 @@ from course_lib.checking.exercises import (
     kept,
 )
 from course_lib.checking.own_work import learners_line, noted
-from course_lib.checking.quizzes import Question
 from course_lib.checking.submissions.answers import hand_over, is_graded
-from course_lib.checking.texts import questions, text_of
+from course_lib.checking.texts import Question, questions, text_of
 from course_lib.checking.values import to_builtin
 from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem

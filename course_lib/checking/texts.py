@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from course_lib import chapters as rooms
-from course_lib.checking.quizzes import Question
+from course_lib.checking import progress
 
 DATA_TAGS = frozenset({"hints", "quiz"})
 HEADING = re.compile(r"### (\d+\.\d+) (\w+): (.+)")
@@ -53,12 +53,14 @@ def cells_of(text: str) -> Iterator[Cell]:
     """The cells of a text in the percent format, which jupytext and editors read as well."""
     marks = list(MARK.finditer(text))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    line, counted = 1, 0
     for mark, end in zip(marks, ends, strict=True):
+        line, counted = line + text.count("\n", counted, mark.start()), mark.start()
         source = text[mark.end() : end].strip("\n")
         if mark[1]:
             source = re.sub(r"^# ?", "", source, flags=re.M)
         metadata = {"tags": json.loads(mark[2])} if mark[2] else {}
-        yield Cell(mark[1] or "code", source, text.count("\n", 0, mark.start()) + 1, metadata)
+        yield Cell(mark[1] or "code", source, line, metadata)
 
 
 class Asked(NamedTuple):
@@ -88,6 +90,44 @@ def asked(exercise_id: str, text: Path) -> Asked:
     return found[exercise_id]
 
 
+@lru_cache(maxsize=32)
+def _exercises(text: str) -> dict[str, Asked]:
+    found: dict[str, Asked] = {}
+    last = ""
+    for cell in cells_of(text):
+        if heading := HEADING.match(cell.source):
+            last, kind, title = heading.groups()
+            found[last] = Asked(kind.lower(), title, ())
+        elif "hints" in cell.tags and last:
+            found[last] = found[last]._replace(hints=tuple(filter(None, cell.source.split("\n"))))
+    return found
+
+
+# --- The quiz -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question: `answer` is the index of the right one of `choices`, `why` explains it.
+
+    Raises ValueError when there are fewer than two different choices or `answer` is none of them.
+    """
+
+    text: str
+    choices: tuple[str, ...]
+    answer: int
+    why: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.choices, str) or len(set(self.choices)) < max(2, len(self.choices)):
+            raise ValueError(f"choices must be at least two different texts, got {self.choices!r}")
+        if isinstance(self.answer, bool) or self.answer not in range(len(self.choices)):
+            last = len(self.choices) - 1
+            raise ValueError(f"answer must be an index from 0 to {last}, got {self.answer!r}")
+        if not self.why:
+            raise ValueError(f"why must explain the answer to {self.text!r}: give one sentence")
+
+
 def questions(text: Path) -> tuple[Question, ...]:
     """The quiz of a chapter, () without one. Raises ValueError for a question without an answer."""
     cells = cells_of(text.read_text(encoding="utf-8"))
@@ -104,14 +144,20 @@ def _question(lines: list[str]) -> Question:
     return Question(lines[0], tuple(line[4:] for line in choices), right[0], why)
 
 
-@lru_cache(maxsize=32)
-def _exercises(text: str) -> dict[str, Asked]:
-    found: dict[str, Asked] = {}
-    last = ""
-    for cell in cells_of(text):
-        if heading := HEADING.match(cell.source):
-            last, kind, title = heading.groups()
-            found[last] = Asked(kind.lower(), title, ())
-        elif "hints" in cell.tags and last:
-            found[last] = found[last]._replace(hints=tuple(filter(None, cell.source.split("\n"))))
-    return found
+def feedback(question: Question, chosen: int | None) -> dict[str, str]:
+    """What is said to one answer, by an icon and a word beside the colour of its "state"."""
+    if chosen is None:
+        return {"state": "open", "text": "○ Not answered yet."}
+    if chosen == question.answer:
+        return {"state": "right", "text": f"✓ Right. {question.why}"}
+    return {"state": "wrong", "text": f"✗ No: {question.choices[question.answer]}. {question.why}"}
+
+
+def record(chapter: str, right: int, of: int) -> None:
+    """Keep the score of a quiz in the progress file: the latest and the best."""
+
+    def keep(kept: dict[str, Any]) -> None:
+        best = min(max(kept.get("best", 0), right), of)
+        kept.update(right=right, of=of, best=best, at=progress.now())
+
+    progress.update("quizzes", chapter, keep)

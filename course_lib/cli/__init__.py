@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from course_lib import __version__, chapters
-from course_lib.arguments import Parser
+from course_lib.arguments import Parser, never_refuse
 from course_lib.cli.options import Answer
 from course_lib.problem import Problem
-from course_lib.streams import never_refuse
 
 _FOLDER = Path(__file__).parent
 

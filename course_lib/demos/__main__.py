@@ -3,7 +3,7 @@
 import sys
 
 from course_lib import demos
-from course_lib.streams import never_refuse
+from course_lib.arguments import never_refuse
 
 USAGE = f"usage: python -m course_lib.demos DEMO [options]; DEMO: {', '.join(demos.DEMOS)}"
 

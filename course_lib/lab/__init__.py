@@ -1,6 +1,5 @@
 """`course lab`: opens JupyterLab at the first notebook."""
 
-from course_lib.lab.folder import repository
-from course_lib.lab.start import command, has_browser, open_lab, require_free
+from course_lib.lab.start import command, has_browser, open_lab, repository, require_free
 
 __all__ = ["command", "has_browser", "open_lab", "repository", "require_free"]

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from playwright.sync_api import Page
+import real_lab
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 GRAVE = ("serious", "critical")
 OURS = (".jp-OutputArea-output", ".jp-MarkdownOutput")  # the rest of a page is JupyterLab's
@@ -21,7 +25,7 @@ class Fault:
         return f"{self.rule} at {self.where}: {self.what}"
 
 
-def faults(page: Page, *within: str) -> list[Fault]:
+def faults(page: "Page", *within: str) -> list[Fault]:
     """The grave faults inside the elements that `within` selects; those of JupyterLab are its own.
 
     What is folded is opened first, so that it is looked at too.
@@ -37,6 +41,15 @@ def faults(page: Page, *within: str) -> list[Fault]:
         for node in rule["nodes"]
         if node["impact"] in GRAVE
     ]
+
+
+def faults_in_both_themes(page: "Page", *within: str) -> list[str]:
+    """The grave faults in the dark theme and in the light one, which stays."""
+    found = []
+    for theme in ("Dark", "Light"):
+        real_lab.use_theme(page, theme)
+        found += [f"{theme}: {fault}" for fault in faults(page, *within)]
+    return found
 
 
 # JupyterLab's body is 0 px high: for axe, nothing in it would be visible, and no contrast judged.

@@ -3,19 +3,21 @@
 import json
 import os
 import secrets
+import signal
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import nbformat
-import psutil
-from playwright.sync_api import Browser, Page, sync_playwright
+from typing import TYPE_CHECKING
 
 from course_lib.lab import command
 from course_lib.lab.chromium import browser_path
+
+if TYPE_CHECKING:  # loaded when a browser starts: the collection of tests does without
+    import psutil
+    from playwright.sync_api import Browser, Page
 
 BROWSER_FLAGS = (
     "--disable-gpu",
@@ -25,16 +27,20 @@ BROWSER_FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-START_TIMEOUT_S = 60
-CELLS_TIMEOUT_MS = 120_000
+# So long takes a machine that does much else; what is there goes on at once.
+START_TIMEOUT_S = 180
+CELLS_TIMEOUT_MS = 240_000
+PATIENCE_S = 60
 
 # All cells are in the page at once, so that a test sees those that are scrolled away.
 _ALL_CELLS = {"windowingMode": "none"}
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium() -> "Iterator[Browser]":
     """A headless Chromium without network habits of its own."""
+    from playwright.sync_api import sync_playwright
+
     flags = list(BROWSER_FLAGS)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         flags.append("--no-sandbox")  # the sandbox refuses root, as in containers
@@ -52,17 +58,19 @@ class Lab:
     def __init__(self, root: Path, url: str, token: str) -> None:
         self.root, self.url, self.token = root, url, token
 
-    def new_page(self, browser: Browser) -> Page:
+    def new_page(self, browser: "Browser", width: int = 1280, height: int = 1000) -> "Page":
         """An empty page of the size of a small laptop's screen."""
-        return browser.new_page(viewport={"width": 1280, "height": 1000})
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(1000 * PATIENCE_S)
+        return page
 
-    def open(self, page: Page, notebook: str) -> None:
+    def open(self, page: "Page", notebook: str) -> None:
         """Open a notebook and wait until its kernel is idle."""
         page.goto(f"{self.url}lab/tree/{notebook}?token={self.token}&reset")
         wait_idle(page)
 
 
-def wait_idle(page: Page) -> None:
+def wait_idle(page: "Page") -> None:
     """Wait until the notebook's kernel is ready and has nothing to do."""
     page.wait_for_function(_IDLE_FOR_A_WHILE, timeout=CELLS_TIMEOUT_MS, polling=50)
 
@@ -78,7 +86,7 @@ _IDLE_FOR_A_WHILE = """() => {
 }"""
 
 
-def run_all(page: Page) -> None:
+def run_all(page: "Page") -> None:
     """Run all cells by the menu, as a learner does, and wait until they are done."""
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
@@ -86,7 +94,7 @@ def run_all(page: Page) -> None:
     wait_idle(page)
 
 
-def use_theme(page: Page, name: str) -> None:
+def use_theme(page: "Page", name: str) -> None:
     """Choose JupyterLab's theme, "Light" or "Dark", by the menu; it stays for the next page."""
     page.get_by_role("menuitem", name="Settings", exact=True).click()
     for label in ("Theme", f"JupyterLab {name}"):
@@ -96,7 +104,7 @@ def use_theme(page: Page, name: str) -> None:
     wait_idle(page)
 
 
-def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
+def wait_until(true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Look again and again; AssertionError when it has not become true in time."""
     end = time.monotonic() + timeout_s
     while not true():
@@ -104,15 +112,26 @@ def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
         time.sleep(0.02)
 
 
-def notebook(*cells: str) -> nbformat.NotebookNode:
-    """A notebook with all panels and steppers imported, and these code cells."""
+def notebook(*cells: str, before: str = "") -> str:
+    """The text of a notebook with all panels and steppers imported, and these code cells.
+
+    `before` is a text that stands above them.
+    """
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     all_rooms = f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n"
     sources = (f"{all_rooms}from all_rooms import panels, steppers", *cells)
-    return nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in sources],
-        metadata={"kernelspec": kernel},
-    )
+    made = [{"cell_type": "markdown", "metadata": {}, "source": before}] if before else []
+    made += [code_cell(source) for source in sources]
+    for place, cell in enumerate(made):
+        cell["id"] = f"cell-{place}"
+    metadata = {"kernelspec": kernel}
+    return json.dumps({"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+
+
+def code_cell(source: str, *outputs: dict[str, object]) -> dict[str, object]:
+    """A cell of code as a notebook has it."""
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": None}
+    return {**cell, "source": source, "outputs": list(outputs)}
 
 
 # Every code cell has a number in its prompt: neither [ ] nor [*].
@@ -146,8 +165,10 @@ def running_lab(root: Path, home: Path) -> Iterator[Lab]:
         _end(process, home)
 
 
-def processes_of(home: Path) -> list[psutil.Process]:
+def processes_of(home: Path) -> "list[psutil.Process]":
     """The kernels that still run with files below `home`, whoever their parent is now."""
+    import psutil
+
     return [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -217,5 +238,5 @@ def _end(process: subprocess.Popen[bytes], home: Path) -> None:
         process.kill()
         process.wait()
     for kernel in processes_of(home):
-        with suppress(psutil.NoSuchProcess):
-            kernel.kill()
+        with suppress(ProcessLookupError):
+            os.kill(kernel.pid, signal.SIGKILL)

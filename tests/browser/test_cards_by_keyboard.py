@@ -1,16 +1,15 @@
 """Cards, the box for predictions and the quiz in JupyterLab: by keyboard alone, in both themes."""
 
-from collections.abc import Iterator
-
-import nbformat
 import pytest
 import real_lab
-from accessibility import faults
-from playwright.sync_api import Browser, Locator, Page
+from accessibility import faults_in_both_themes
 
 from course_lib.lab.chromium import browser_path
 
-pytestmark = pytest.mark.skipif(not browser_path(), reason="needs chromium")
+pytestmark = [
+    pytest.mark.timeout(1200),  # beside much else
+    pytest.mark.skipif(not browser_path(), reason="needs chromium"),
+]
 CELLS = (
     "from course_lib import check, expect, launch, predict, quiz",
     'guess = predict("1.k", "How many micro-steps?", yours=None)',
@@ -25,11 +24,11 @@ GROUPS, RIGHT = 5, (1, 2)  # questions, and the right choices of the first two
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Iterator[Page]:
+def page(tmp_path_factory):
     home = tmp_path_factory.mktemp("lab")
     root = home / "root"
     root.mkdir()
-    nbformat.write(real_lab.notebook(*CELLS), root / "cards.ipynb")
+    (root / "cards.ipynb").write_text(real_lab.notebook(*CELLS))
     with (
         pytest.MonkeyPatch.context() as learners,
         real_lab.chromium() as browser,
@@ -39,7 +38,7 @@ def page(tmp_path_factory) -> Iterator[Page]:
             yield opened(lab, browser)
 
 
-def opened(lab: real_lab.Lab, browser: Browser) -> Page:
+def opened(lab, browser):
     """The notebook, run to its end; `page.faults` are the errors that the page reports."""
     page = lab.new_page(browser)
     page.faults = []
@@ -49,13 +48,13 @@ def opened(lab: real_lab.Lab, browser: Browser) -> Page:
     return page
 
 
-def output(page: Page, call: str) -> Locator:
+def output(page, call):
     """What stands below the cell with this call."""
     place = next(n for n, cell in enumerate(CELLS) if call in cell) + 1  # the first imports panels
     return page.locator(".jp-Notebook .jp-Cell").nth(place).locator(".jp-OutputArea")
 
 
-def focused(page: Page, found: Locator) -> bool:
+def focused(page, found):
     return found.evaluate("one => one === document.activeElement")
 
 
@@ -133,7 +132,5 @@ def test_a_launch_ends_with_its_time(page):
 
 
 def test_nothing_is_in_the_way_of_those_who_see_little_or_listen(page):
-    for theme in ("Light", "Dark"):
-        real_lab.use_theme(page, theme)
-        found = faults(page, ".course-card", ".course-quiz", ".course-prediction")
-        assert not found, "\n".join(map(str, [theme, *found]))
+    found = faults_in_both_themes(page, ".course-card", ".course-quiz", ".course-prediction")
+    assert not found, "\n".join(found)

@@ -1,17 +1,17 @@
 """What `course lab` brings to JupyterLab: a page to read, folds, links, and the learner's own."""
 
+import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 import real_lab
-from playwright.sync_api import Browser, Page
+from accessibility import OURS, faults_in_both_themes
 
 from course_lib.building.notebooks import FOLD
 
+pytestmark = pytest.mark.timeout(1200)  # beside much else
 REPOSITORY = Path(__file__).parents[2]
 FIRST, SECOND = "notebooks/00_start_here.ipynb", "notebooks/01_steps_and_batches.ipynb"
 EXERCISES = "exercises/01_steps_and_batches.ipynb"
@@ -20,32 +20,29 @@ WIDE = "print('\\n'.join('  '.join(f'{row}{n:05} full batches' for n in range(9)
 
 
 @pytest.fixture(scope="module")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_lab.Lab]:
+def lab(browser, tmp_path_factory):
     home = tmp_path_factory.mktemp("lab")
     root = home / "root"
     root.mkdir()
     for name in (FIRST, SECOND, EXERCISES):
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, root / name)
-    made = real_lab.notebook(
-        WIDE,
-        "from course_lib import panels, show_source\nshow_source(panels.Panel)",
-    )
-    made.cells.insert(0, nbformat.v4.new_markdown_cell("many words " * 100))
-    nbformat.write(made, root / "page.ipynb")
+    source = "from course_lib import panels, show_source\nshow_source(panels.Panel)"
+    made = real_lab.notebook(WIDE, source, before="many words " * 100)
+    (root / "page.ipynb").write_text(made)
     real_lab.setting(home, "apputils-extension/themes", {"theme": "JupyterLab Dark"})
     with real_lab.running_lab(root, home) as running:
         yield running
 
 
-def opened(lab: real_lab.Lab, browser: Browser, name: str, width: int = 1280) -> Page:
-    page = browser.new_page(viewport={"width": width, "height": 800})
+def opened(lab, browser, name, width=1280):
+    page = lab.new_page(browser, width, height=800)
     lab.open(page, name)
     return page
 
 
 @pytest.mark.parametrize("width", [640, 1280, 1920])
-def test_a_page_to_read_at_every_width(lab: real_lab.Lab, browser: Browser, width: int) -> None:
+def test_a_page_to_read_at_every_width(lab, browser, width):
     page = opened(lab, browser, "page.ipynb", width)
     real_lab.run_all(page)
     book = page.locator(".jp-WindowedPanel-viewport").bounding_box()
@@ -79,7 +76,7 @@ _CUT_WORDS = """pre => {
 }"""
 
 
-def test_cut_words_are_noticed(lab: real_lab.Lab, browser: Browser) -> None:
+def test_cut_words_are_noticed(lab, browser):
     """Without the style JupyterLab does cut words: the test above looks at something."""
     page = opened(lab, browser, "page.ipynb")
     real_lab.run_all(page)
@@ -88,16 +85,15 @@ def test_cut_words_are_noticed(lab: real_lab.Lab, browser: Browser) -> None:
     page.close()
 
 
-def test_a_source_is_folded_and_coloured_even_where_the_notebook_is_not_trusted(
-    lab: real_lab.Lab, browser: Browser
-) -> None:
-    notebook = nbformat.read(lab.root / "page.ipynb", 4)
+def test_a_source_is_folded_and_coloured_even_where_the_notebook_is_not_trusted(lab, browser):
+    notebook = json.loads(real_lab.notebook())
     html = "<details><summary>Source: f, 99 lines</summary>" + (
         '<div class="highlight"><pre><span class="k">def</span></pre></div></details>'
     )
-    output = nbformat.v4.new_output("display_data", {"text/html": html, "text/plain": "def"})
-    notebook.cells = [nbformat.v4.new_code_cell("elsewhere", outputs=[output])]
-    nbformat.write(notebook, lab.root / "foreign.ipynb")
+    data = {"text/html": html, "text/plain": "def"}
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    notebook["cells"] = [real_lab.code_cell("elsewhere", output) | {"id": "elsewhere"}]
+    (lab.root / "foreign.ipynb").write_text(json.dumps(notebook))
     for name in ("page.ipynb", "foreign.ipynb"):
         page = opened(lab, browser, name)
         if name == "page.ipynb":
@@ -114,9 +110,7 @@ def test_a_source_is_folded_and_coloured_even_where_the_notebook_is_not_trusted(
         page.close()
 
 
-def test_the_learners_theme_stays_and_no_news_is_fetched(
-    lab: real_lab.Lab, browser: Browser
-) -> None:
+def test_the_learners_theme_stays_and_no_news_is_fetched(lab, browser):
     page = opened(lab, browser, FIRST)
     assert page.evaluate("document.body.dataset.jpThemeName") == "JupyterLab Dark"
     assert page.locator(".Toastify__toast").count() == 0
@@ -133,7 +127,7 @@ _WRAPPED = """all => all.map(pre => {
 UNSAVED = ".lm-TabBar-tab.lm-mod-current.jp-mod-dirty"
 
 
-def test_widgets_are_saved_and_imports_are_folded(lab: real_lab.Lab, browser: Browser) -> None:
+def test_widgets_are_saved_and_imports_are_folded(lab, browser):
     page = opened(lab, browser, FIRST)
     assert page.locator(UNSAVED).count() == 0, "nothing was done yet"
     assert page.locator(".jp-InputPlaceholder:visible").all_inner_texts() == [FOLD]
@@ -147,10 +141,13 @@ def test_widgets_are_saved_and_imports_are_folded(lab: real_lab.Lab, browser: Br
     page.keyboard.press("Control+s")
     state = '"application/vnd.jupyter.widget-state+json"'
     real_lab.wait_until(lambda: state in (lab.root / FIRST).read_text(encoding="utf-8"))
+    assert page.locator('[data-mime-type="application/vnd.jupyter.error"]').count() == 0
+    assert faults_in_both_themes(page, *OURS) == []
+    real_lab.use_theme(page, "Dark")
     page.close()
 
 
-def test_the_line_of_links_opens_the_next_chapter(lab: real_lab.Lab, browser: Browser) -> None:
+def test_the_line_of_links_opens_the_next_chapter(lab, browser):
     page = opened(lab, browser, FIRST)
     page.get_by_role("link", name="1 Steps and batches →").first.click()
     page.locator(".jp-Notebook h1", has_text="1 Steps and batches").wait_for()

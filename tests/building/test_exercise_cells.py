@@ -1,59 +1,13 @@
 """The build joins headings, checks and exercises, and refuses each of them without the others."""
 
-import json
-
 import pytest
 
 from course_lib.building import build
 from course_lib.problem import Problem
+from tests.building.test_build import CHAPTER, CHECKS
 
-CHAPTER = """\
-# %% [markdown]
-# # 1 Steps
-
-# %% [markdown] tags=["exercise"]
-# ### 1.1 Calculate: two counts
-#
-# (published mistake) How **many**?
-
-# %% [raw] tags=["hints"]
-# Divide.
-
-# %% tags=["exercise"]
-answer = ...
-### BEGIN SOLUTION
-answer = 125
-### END SOLUTION
-check("1.1", answer)
-
-# %% [markdown] tags=["exercise"]
-# ### 1.2 Debug: how often?
-#
-# How often?
-
-# %% [raw] tags=["hints"]
-# Count.
-
-# %% tags=["exercise"]
-def often():
-    ### BEGIN SOLUTION
-    return 2
-    ### END SOLUTION
-
-# %% tags=["exercise"]
-check("1.2", often)
-"""
-CHECKS = """\
-from course_lib.checking import exercise
-
-@exercise("1.1")
-def _count(answer): ...
-
-@exercise("1.2")
-def _often(answer): ...
-"""
 FIRST = 'check("1.1", answer)'
-SECOND = 'check("1.2", often)'
+SECOND = 'check("1.2", steps)'
 
 
 def build_with(root, chapter, checks):
@@ -66,50 +20,41 @@ def build_with(root, chapter, checks):
     build(root)
 
 
-def test_headings_are_written_out(tmp_path):
-    build_with(tmp_path, CHAPTER, CHECKS)
-    for folder in ("exercises", "solutions"):
-        notebook = json.loads((tmp_path / folder / "01_steps.ipynb").read_text(encoding="utf-8"))
-        text = ["".join(cell["source"]) for cell in notebook["cells"]]
-        assert "### 1.1 Calculate: two counts\n\n(published mistake) How **many**?" in text
-        assert "### 1.2 Debug: how often?\n\nHow often?" in text
-
-
-_CUT = CHAPTER.index("# %% [markdown] tags", 60)
+_CUT = CHAPTER.rindex("# %% [markdown] tags")
 FIRST_CELLS, SECOND_CELLS = CHAPTER[:_CUT], CHAPTER[_CUT:]
 FIRST_CHECKS = CHECKS[: CHECKS.index('@exercise("1.2"')]
-UNDER_ONE = SECOND_CELLS.replace("### 1.2 Debug", "Debug").replace(SECOND, FIRST)
+UNDER_ONE = SECOND_CELLS.replace("### 1.2 Implement", "Implement").replace(SECOND, FIRST)
 TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + UNDER_ONE
 # What is wrong: (chapter, checks, what the sentence must name).
 FAULTS = {
-    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:19", "1.2", "exercises.py"]),
-    "no checks at all": (CHAPTER, "", ["steps.py:4", "1.1", "exercises.py"]),
+    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:29", "1.2", "exercises.py"]),
+    "no checks at all": (CHAPTER, "", ["steps.py:14", "1.1", "exercises.py"]),
     "no cells": (FIRST_CELLS, CHECKS, ["exercises.py", "1.2", "01_steps.py"]),
-    "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:4", "1.1", 'check("1.1"']),
-    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:19", "1.2"]),
-    "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:4", "1.1"]),
-    "another's check": (CHAPTER.replace(FIRST, SECOND), CHECKS, ["steps.py:4", "1.1", "1.2"]),
+    "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:14", "1.1", 'check("1.1"']),
+    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:29", "1.2"]),
+    "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:14", "1.1"]),
+    "another's check": (CHAPTER.replace(FIRST, SECOND), CHECKS, ["steps.py:14", "1.1", "1.2"]),
     "another chapter's check": (
-        CHAPTER.replace(SECOND, 'check("2.2", often)'),
+        CHAPTER.replace(SECOND, 'check("2.2", steps)'),
         CHECKS,
-        ["steps.py:19", "1.2", "2.2"],
+        ["steps.py:29", "1.2", "2.2"],
     ),
-    "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:4", "1.1"]),
+    "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:14", "1.1"]),
     "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["01_steps.py", "1.2", "2 times"]),
     "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["exercises.py", "1.1", "2 times"]),
     "a title that ends like a sentence": (
-        CHAPTER.replace("two counts", "two counts."),
+        CHAPTER.replace("Calculate: count", "Calculate: count."),
         CHECKS,
         ["exercises.py", "1.1", "full stop"],
     ),
-    "no hint": (CHAPTER.replace("# Count.\n", ""), CHECKS, ["exercises.py", "1.2", "one hint"]),
+    "no hint": (CHAPTER.replace("# Round up.\n", ""), CHECKS, ["exercises.py", "1.2", "one hint"]),
     "no heading": (CHAPTER.replace("### 1.1 ", ""), CHECKS, ["exercises.py", "### 1.1 "]),
     "a solution outside": (
-        CHAPTER.replace(' tags=["exercise"]\nanswer', "\nanswer"),
+        CHAPTER.replace(' tags=["exercise", "kept-tag"]\nanswer', "\nanswer"),
         CHECKS,
-        ["steps.py:12", 'tags=["exercise"]'],
+        ["steps.py:22", 'tags=["exercise"]'],
     ),
-    "an unknown kind": (CHAPTER.replace("Debug", "Guess"), CHECKS, ["exercises.py", "guess"]),
+    "an unknown kind": (CHAPTER.replace("Implement", "Guess"), CHECKS, ["exercises.py", "guess"]),
     "an id of no form": (CHAPTER, CHECKS.replace('"1.2"', '"1.x"'), ["exercises.py", "1.x"]),
 }
 

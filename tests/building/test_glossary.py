@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import outline
-from course_lib.building.chapters import read_chapters
-from course_lib.building.glossary import TABLE, glossary, read_terms
+from course_lib.building.chapters import TABLE, glossary, read_chapters, read_terms
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).parents[2]

@@ -81,15 +81,13 @@ def test_a_chapter_without_exercises_is_named():
         chapter_module(77)
 
 
-def test_every_exercise_of_the_course_belongs_to_its_chapter():
+def test_every_exercise_of_the_course_belongs_to_its_chapter_and_has_two_hints():
     for chapter in chapters():
-        ids = [exercise.id for exercise in exercises_of(chapter)]
+        exercises = exercises_of(chapter)
+        ids = [exercise.id for exercise in exercises]
         assert ids == [f"{chapter}.{number}" for number in range(1, len(ids) + 1)]
-
-
-def test_every_exercise_of_the_course_has_two_hints():
-    few = [e.id for chapter in chapters() for e in exercises_of(chapter) if len(e.hints) < 2]
-    assert not few, f"give a second hint to {few}"
+        few = [exercise.id for exercise in exercises if len(exercise.hints) < 2]
+        assert not few, f"give a second hint to {few}"
 
 
 def test_published_mistakes_name_their_source():
@@ -125,13 +123,9 @@ def test_the_sections_that_checks_and_hints_name_exist():
 
 
 @pytest.mark.parametrize("number", chapters())
-def test_each_exercise_has_one(number):
+def test_each_exercise_has_a_solution_which_a_learner_can_call_beside_it(number):
     for each in exercises_of(number):
         assert f'check("{each.id}"' in solution(each.id).text, each.id
-
-
-@pytest.mark.parametrize("number", chapters())
-def test_a_learner_can_call_it_beside_the_exercises(number):
     (path,) = (ROOT / "exercises").glob(f"{number:02}_*[a-z].ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     first, space = next(cell for cell in cells if cell["cell_type"] == "code"), {}

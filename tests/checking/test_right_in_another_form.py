@@ -57,7 +57,7 @@ def _standard_plan():
 
 
 RIGHT = [
-    ("13.10", "the standard plan", _standard_plan()),
+    ("13.10", "the standard plan", _standard_plan),
     ("10.9", "in fp32", _cut_loss_in_fp32),
     ("8.9", "DeepSpeed computes the accumulation", _NO_ACCUMULATION),
     ("8.9", "it is written", _NO_ACCUMULATION | {"gradient_accumulation_steps": 4}),
@@ -67,4 +67,4 @@ RIGHT = [
 
 @pytest.mark.parametrize(("exercise", "form", "answer"), RIGHT, ids=lambda value: str(value)[:20])
 def test_another_right_answer_passes(exercise, form, answer):
-    find(exercise).check(answer)
+    find(exercise).check(answer() if answer is _standard_plan else answer)

@@ -1,7 +1,6 @@
 """`course`: its commands, what they pass on, and what a wrong line or a failure looks like."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ import yaml
 import course_lib
 from course_lib import building, cli, demos, doctor, lab, launch
 from course_lib.checking import check, progress
+from course_lib.checking.exercises import find
 from course_lib.doctor import Finding
 from course_lib.problem import Problem
 
@@ -91,20 +91,14 @@ def failing(error):
 
 def test_help_is_quick_and_light():
     program = (
-        "import sys; from course_lib import cli\n"
+        "import contextlib, sys; from course_lib import cli\n"
+        "with contextlib.suppress(SystemExit): cli.main(['--help'])\n"
         "heavy = {'torch', 'ipywidgets', 'numpy', 'nbclient'}\n"
-        "cli._parser(); sys.exit(','.join(heavy & set(sys.modules)))"
+        "print(*heavy & set(sys.modules), len(sys.modules), file=sys.stderr)"
     )
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert loaded.stderr.strip() == ""
-    command = [sys.executable, "-m", "course_lib", "--help"]
-    before = os.times()
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    after = os.times()
-    # Processor time of the child: however busy this machine is, it stays the same.
-    used_s = after.children_user + after.children_system
-    used_s -= before.children_user + before.children_system
-    assert 0 < used_s < 0.3
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    # Modules are what it takes time for, and stay as many however busy this machine is: about 160.
+    assert int(run.stderr) < 250, run.stderr
     for name in ("lab", "demo", "check", "progress", "doctor", "build", "memory", "plan"):
         assert f"\n    {name} " in run.stdout
 
@@ -301,42 +295,26 @@ def test_compare_says_a_sentence_and_has_a_code(tmp_path, call, refused):
 # --- progress, doctor, build ------------------------------------------------------------------
 
 
-@pytest.fixture
-def chapter(tmp_path, monkeypatch):
-    from course_lib import chapters
-
-    (tmp_path / "ch91_made").mkdir()
-    (tmp_path / "ch91_made" / "exercises.py").write_text(
-        "from course_lib.checking import exercise, expect_number\n"
-        "@exercise('91.1')\n"
-        "def _count(answer): expect_number(answer, 3, 'so')\n"
-    )
-    (tmp_path / "ch91_made" / "91_made.py").write_text(
-        '# %% [markdown]\n# ### 91.1 Calculate: Count\n\n# %% [raw] tags=["hints"]\n# Hint.\n'
-    )
-    monkeypatch.setattr(chapters, "__path__", [*chapters.__path__, str(tmp_path)])
-
-
-def test_progress_shows_what_is_done(chapter, call, capsys):
+def test_progress_shows_what_is_done(call, capsys):
     out = call("progress")
     assert " 1 Steps and batches: 0 of 8 exercises passed\n 2 Gradient accumulation: 0" in out
     assert "\n0 of " in out and ", next: 1.1 " in out
-    check("91.1", 4)
-    check("91.1", 3)
+    check("1.1", [976, 950])
+    check("1.1", [961, 974])
     capsys.readouterr()
-    out = call("progress")
-    assert "91 : 1 of 1 exercises passed\n[pass] 91.1  calculate Count  (2 tries)\n1 of " in out
-    assert ", next: 1.1 " in out and str(progress.path()) in out
+    out, title = call("progress"), find("1.1").title
+    assert f": 1 of 8 exercises passed\n[pass] 1.1   debug     {title}  (2 tries)\n[todo] " in out
+    assert "\n1 of " in out and ", next: 1.2 " in out and str(progress.path()) in out
     rows = {row["id"]: row for row in json.loads(call("progress --json"))["exercises"]}
-    assert rows["91.1"]["status"] == "pass" and rows["91.1"]["attempts"] == 2
+    assert rows["1.1"]["status"] == "pass" and rows["1.1"]["attempts"] == 2
 
 
 @pytest.mark.parametrize(("answer", "code"), [("yes", 0), ("", 2), ("y", 2), (EOFError(), 2)])
-def test_reset_asks_first_and_keeps_the_old_file(chapter, answer, code, monkeypatch, call):
+def test_reset_asks_first_and_keeps_the_old_file(answer, code, monkeypatch, call):
     asks = failing(answer) if isinstance(answer, Exception) else lambda _: answer
     monkeypatch.setattr("builtins.input", asks)
     assert "nothing to reset" in call("progress --reset")
-    check("91.1", 3)
+    check("1.1", 3)
     call("progress --reset", code)
     assert progress.path().exists() == (code != 0)
     assert (progress.path().parent / "progress.reset-1.json").exists() == (code == 0)

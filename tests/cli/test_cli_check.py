@@ -158,7 +158,7 @@ def stuck(tmp_path):
 
 def started(folder):
     """(process id, folder) of both processes of the submission, once they run."""
-    until_s, lines = time.monotonic() + 30, []
+    until_s, lines = time.monotonic() + 120, []
     while len(lines) < 2:
         assert time.monotonic() < until_s
         time.sleep(0.02)
@@ -192,8 +192,8 @@ def test_stopped_it_leaves_nothing(stuck, who, number, code, words):
     process, folder = stuck
     begun = started(folder)
     os.kill(process.pid if who == "check" else supervisor_of(begun), number)
-    assert process.wait(60) == code and words in process.stderr.read()
-    until_s = time.monotonic() + (15 if code == -9 else 0)  # nobody has waited for it
+    assert process.wait(200) == code and words in process.stderr.read()
+    until_s = time.monotonic() + (60 if code == -9 else 0)  # nobody has waited for it
     while not all(gone(pid) and not Path(begun_in).exists() for pid, begun_in in begun):
         assert time.monotonic() < until_s
         time.sleep(0.02)

@@ -1,6 +1,8 @@
 """`course memory`, `step`, `flops` and `plan`: their answers are those of the theory."""
 
 import contextlib
+import functools
+import io
 import json
 import re
 import subprocess
@@ -32,13 +34,21 @@ NOTHING_FITS = "plan llama2-70b --batch 64 --rejected 2"
 CONFIGURATIONS = Path(__file__).parents[1] / "theory" / "inputs" / "configurations"
 
 
+@functools.cache
+def _printed(line):
+    """Exit code and what a command prints: many tests ask for the same plan."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        return cli.main(line.split()), said.getvalue()
+
+
 @pytest.fixture
-def text(capsys):
+def text():
     """What a command prints; its exit code must be `code`."""
 
     def call(line, code=0):
-        assert cli.main(line.split()) == code
-        return capsys.readouterr().out
+        found, said = _printed(line)
+        assert found == code
+        return said
 
     return call
 
@@ -202,9 +212,8 @@ def test_a_plan_in_which_nothing_fits_exits_with_1(data, text):
     "line",
     [SEVENTY, NOTHING_FITS, "plan deepseek-v3 --nodes 64 --batch 2048 --rejected 40"],
 )
-def test_a_plan_fits_100_columns(line, capsys):
-    cli.main(line.split())
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+def test_a_plan_fits_100_columns(line):
+    assert max(map(len, _printed(line)[1].splitlines())) <= 100
 
 
 def test_a_plan_tries_one_recomputation_if_it_is_named(data):

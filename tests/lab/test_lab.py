@@ -40,7 +40,10 @@ def a_browser(monkeypatch):
 def test_the_lab_opens_at_the_first_notebook(root, started, tmp_path_factory, capsys):
     """From its own folders, and from elsewhere."""
     (root / "course_lib").mkdir()
-    for folder in (root, root / "notebooks", tmp_path_factory.mktemp("elsewhere")):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "notebooks").mkdir()  # as in a clone, but without the library
+    (elsewhere / "notebooks" / "00_start_here.ipynb").write_text("{}")
+    for folder in (root, root / "notebooks", elsewhere):
         os.chdir(folder)
         lab.open_lab()
         assert capsys.readouterr().out == f"The course in {root}\n"

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from jupyterlab_server.config import get_page_config
-from jupyterlab_server.settings_utils import get_settings
 
 from course_lib.lab.start import SETTINGS, STYLE, command
 
@@ -19,6 +17,8 @@ CSS = (STYLE / "course-style" / "static" / "style.css").read_text()
 
 
 def test_jupyterlab_finds_the_extension_and_its_files():
+    from jupyterlab_server.config import get_page_config  # 0.3 s, which no other test needs
+
     assert f"--LabApp.extra_labextensions_path={STYLE}" in command(Path(), None, True)
     (found,) = get_page_config([str(STYLE)])["federated_extensions"]
     script = (STYLE / found["name"] / found["load"]).read_text()
@@ -29,6 +29,8 @@ def test_jupyterlab_finds_the_extension_and_its_files():
 
 @pytest.mark.parametrize("plugin", OVERRIDES)
 def test_each_setting_is_one_that_jupyterlab_knows_and_a_new_default(plugin, tmp_path):
+    from jupyterlab_server.settings_utils import get_settings
+
     assert f"--LabApp.app_settings_dir={SETTINGS}" in command(Path(), None, True)
     assert "theme" not in plugin  # which is the learner's
     found, _ = get_settings(

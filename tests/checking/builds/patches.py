@@ -1,4 +1,4 @@
-"""Wrong versions as patches of a right one.
+"""Wrong versions as patches of a right one, each made when its test asks for it.
 
     the mean
     - return wire.reduce_scatter(vector)
@@ -15,8 +15,11 @@ import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,8 +41,14 @@ def patched(right, *changes):
 
 @cache
 def _source(right):
-    """Read once: ranks import the wrong versions as well, and must not be late."""
     return textwrap.dedent(inspect.getsource(right))
+
+
+@dataclass(frozen=True)
+class Later:
+    """An answer that is made when it is asked for: ranks import all of them, and need one."""
+
+    make: Callable[[], Any]
 
 
 def _replaced(source, old, new):
@@ -57,7 +66,7 @@ def _replaced(source, old, new):
 
 
 def versions(right, answer, patches):
-    """(what it is, answer(the patched version), words) of each of the patches, given as a text."""
+    """(what it is, `Later` answer(the patched version), words) of each patch in a text."""
     found, same = [], []
     for row in re.split(r"\n(?=[^-+?\n])", textwrap.dedent(patches).strip("\n")):
         title, *lines = row.split("\n")
@@ -68,5 +77,6 @@ def versions(right, answer, patches):
         changes = ["\n".join(one[2:] for one in part.splitlines()) for h in hunks for part in h]
         step, words = re.fullmatch(r"\? (?:(\d)(?: |$))?(.*)", lines[-1]).groups()
         before = f"step {step} of .*" if step else ""
-        found.append((title, answer(patched(right, *changes)), before + words))
+        later = Later(lambda changes=changes: answer(patched(right, *changes)))
+        found.append((title, later, before + words))
     return found

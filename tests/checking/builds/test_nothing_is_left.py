@@ -8,7 +8,7 @@ import pytest
 
 from course_lib import launch, mine
 from course_lib.checking import grade
-from tests.checking.builds.refusals import wrong_of
+from tests.checking.builds.refusals import made, wrong_of
 
 HANGS = re.compile(r"nothing moves")
 
@@ -39,7 +39,7 @@ def _nothing_is_left_after(cases, folder):
     launch.run(int, ranks=1, stream=False)  # the server stays: it is there before
     before = below_this()
     for build, answer in cases:
-        assert grade(build, answer).status == "fail"
+        assert grade(build, made(answer)).status == "fail"
     assert below_this() <= before
     assert list(folder.glob("course_*")) == []
 
