@@ -37,10 +37,6 @@ from course_lib import (
 )
 from course_lib.chapters.ch15_launchers_and_recovery import cluster, figures, recovery
 from course_lib.chapters.ch15_launchers_and_recovery.demos.wrappers import orthogonal
-from course_lib.chapters.ch15_launchers_and_recovery.recovery import (
-    JobCosts,
-    failing_job,
-)
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.theory import (
     RECIPES,
@@ -1094,8 +1090,10 @@ from course_lib.chapters.ch15_launchers_and_recovery import steppers
 steppers.failing_job()
 
 # %%
-job_costs = JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
-result = failing_job(20, every=4, fails_after=11, costs=job_costs)
+job_costs = recovery.JobCosts(
+    update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180
+)
+result = recovery.failing_job(20, every=4, fails_after=11, costs=job_costs)
 saves = sum(event.what == "save" for event in result.trace)
 by_hand = 120 / (120 + 18 + saves * 1 + 10)  # minutes: work, done again, saves, restart
 expect(100 * by_hand, 100 * result.goodput, 1e-9, "%", "goodput", yours=goodput)
@@ -1111,7 +1109,10 @@ expect(100 * by_hand, 100 * result.goodput, 1e-9, "%", "goodput", yours=goodput)
 # %%
 means = {}
 for every in (1, 2, 3, 4, 5, 10, 20):
-    ends = [failing_job(20, every, after, job_costs).goodput for after in range(1, 20)]
+    ends = [
+        recovery.failing_job(20, every, after, job_costs).goodput
+        for after in range(1, 20)
+    ]
     means[f"{6 * every} min of work"] = sum(ends) / len(ends)
 title = "Goodput, saved after every …"
 figures.bars(means, "{:.1%}".format, title, style.FORWARD)

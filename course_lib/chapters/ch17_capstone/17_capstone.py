@@ -31,7 +31,13 @@ from course_lib import (
     show_source,
     style,
 )
-from course_lib.chapters.ch17_capstone import claimed, figures, reporting, sharing
+from course_lib.chapters.ch17_capstone import (
+    claimed,
+    figures,
+    reporting,
+    sharing,
+    streams,
+)
 from course_lib.chapters.ch17_capstone.claimed import Weak, fsdp_scaling
 from course_lib.chapters.ch17_capstone.costs import (
     PRICES,
@@ -40,7 +46,6 @@ from course_lib.chapters.ch17_capstone.costs import (
     most_sequences,
     sharded_backward,
 )
-from course_lib.chapters.ch17_capstone.streams import Task, shared_timeline
 from course_lib.scratch import opaque
 from course_lib.theory import (
     CAUTIOUS,
@@ -381,9 +386,11 @@ figures.bars(reached, told, "GPT-3 175B on 128 A100, one GPU", style.COMPUTING)
 # So give each task a *demand*: the fraction of each resource that it uses when it runs alone. Where the demands of the running tasks add up to more than there is, they slow down. Which of them, and by how much? The usual model is **max-min fairness** (最大最小公平): all speeds grow together until something is used up. A task with weight 2 grows twice as fast as one with weight 1.
 
 # %%
-product = Task("product", "computing", 0.100, {"processor": 1.0})
-message = Task("message", "messages", 0.050, {"processor": 20 / 132, "link": 1.0})
-overlapped = shared_timeline([product, message])
+product = streams.Task("product", "computing", 0.100, {"processor": 1.0})
+message = streams.Task(
+    "message", "messages", 0.050, {"processor": 20 / 132, "link": 1.0}
+)
+overlapped = streams.shared_timeline([product, message])
 print(overlapped.explain())
 assert overlapped.ideal_s < overlapped.total_s < overlapped.serial_s
 
@@ -410,9 +417,9 @@ politeness = predict("17.polite", "Times as long as alone?", yours=None)
 # %%
 import json
 
-rude = Task("rude", "a", 0.6, {"core": 1.0}, weight=1024 / 1024)
-polite = Task("polite", "b", 0.05, {"core": 1.0}, weight=110 / 1024)
-on_one_core = shared_timeline([rude, polite])
+rude = streams.Task("rude", "a", 0.6, {"core": 1.0}, weight=1024 / 1024)
+polite = streams.Task("polite", "b", 0.05, {"core": 1.0}, weight=110 / 1024)
+on_one_core = streams.shared_timeline([rude, polite])
 if sharing.can_share():  # binding to a core needs Linux
     slower = sharing.slowdowns([0.6, 0.05], nice=[0, 10])
 else:
@@ -459,13 +466,17 @@ figures.stacked_bars(
 
 # %%
 sms = 20 / 108  # of an A100; 20 as in DeepSeek-V3
-backward = Task("backward", "computing", backward_s, {"processor": 1.0})
-travel = Task(
+backward = streams.Task("backward", "computing", backward_s, {"processor": 1.0})
+travel = streams.Task(
     "message", "messages", message_s, {"processor": sms, "link": 1.0}, weight=100
 )
-small_kernels = Task("prepare", "messages", copies_s, {"processor": 1.0}, weight=1 / 20)
+small_kernels = streams.Task(
+    "prepare", "messages", copies_s, {"processor": 1.0}, weight=1 / 20
+)
 without, given_way = (
-    shared_timeline(sharded_backward(8, backward, travel, travel, prepare=prepare))
+    streams.shared_timeline(
+        sharded_backward(8, backward, travel, travel, prepare=prepare)
+    )
     for prepare in (None, small_kernels)
 )
 more = 100 * (given_way.total_s / without.total_s - 1)
@@ -495,7 +506,7 @@ figures.shared_rates(
 # %%
 for copies_ms in (2, 3, 4, 5):
     changed = replace(small_kernels, alone_s=copies_ms / 1000)
-    run = shared_timeline(
+    run = streams.shared_timeline(
         sharded_backward(8, backward, travel, travel, prepare=changed)
     )
     print(f"{copies_ms} ms: {100 * (run.total_s / without.total_s - 1):.0f} % longer")
