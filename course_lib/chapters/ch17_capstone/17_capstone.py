@@ -449,7 +449,7 @@ backward_s = 6 * layer * 4096 / rate  # 4 backward, 2 computed again
 message_s = 2 * layer / 50e9  # a gather of bf16 weights, or a scatter
 copies_s = 2 * 2 * 2 * layer / a100.memory_bytes_per_s  # copy, divide: read, write
 assert 2 * message_s + copies_s < backward_s
-streams = {
+part_seconds = {
     "computing": {"backward": backward_s},
     "messages": {
         "messages: gather": message_s,
@@ -458,7 +458,7 @@ streams = {
     },
 }
 figures.stacked_bars(
-    streams, "One layer, each part alone", lambda part_s: f"{1000 * part_s:.1f} ms"
+    part_seconds, "One layer, each part alone", lambda part_s: f"{1000 * part_s:.1f} ms"
 )
 
 # %% [markdown]
