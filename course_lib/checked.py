@@ -1,8 +1,8 @@
-"""Checks arguments where a function or a record takes them, by what their annotations say.
+"""Validates the arguments of functions and records against their annotations.
 
-A record, a sequence or a mapping of another kind is a TypeError of one sentence. A number or a word
-names its check in the annotation, as in `ranks: Count`, or the words that it may be, as in
-`unit: Annotated[str, ("GB", "GiB")]`: anything else is a ValueError.
+A record, sequence or mapping of the wrong type raises a one-sentence TypeError. The annotation of a
+number or string names its check, as in `ranks: Count`, or lists the allowed strings, as in
+`unit: Annotated[str, ("GB", "GiB")]`: any other value raises a ValueError.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,12 +14,12 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from course_lib.validation import choice, flag, fraction, number, text, told, whole
 
-# True while a function runs that has checked all that it was given: what it calls is handed no
-# input any more. Records are always checked when they are built.
+# True while a function runs whose arguments have all been checked: the functions that it calls get
+# no user input, so they skip their checks. Records are always checked when they are built.
 _inside = False
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 
-# A check takes the name of an argument and its value.
+# A check is a function of an argument's name and value.
 Count = Annotated[int, whole]
 CountOrZero = Annotated[int, partial(whole, least=0)]
 Positive = Annotated[float, partial(number, above=0)]
@@ -33,16 +33,16 @@ _CONTAINERS: dict[Any, str] = {
     Mapping: "a dict",
     Collection: "a list",
 }
-# The classes that are allowed, () for any, and the check that the value must pass.
+# The allowed classes, () for any, and the check that the value must pass.
 _Rule = tuple[tuple[type, ...], Callable[[str, Any], None] | None]
 
 
 def checked(thing: Checked) -> Checked:
-    """`thing`, a function or a dataclass, that first looks at what it is given.
+    """Wrap a function, or the constructor of a dataclass, so that it validates its arguments.
 
-    It looks at parameters whose annotation is a record (a dataclass or a named tuple), a sequence,
-    a mapping, bool, or Annotated with a check, and at the entries of containers of those. A class
-    says in BY_NAME how one is found by its name: BY_NAME = "MODELS[{0}]".
+    Checked are parameters whose annotation is a record (a dataclass or a named tuple), a sequence,
+    a mapping, bool, or Annotated with a check, and the entries of containers of those. In BY_NAME a
+    class says how to look up an instance by name, for error messages: BY_NAME = "MODELS[{0}]".
     """
     if isinstance(thing, type):
         thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
@@ -51,7 +51,7 @@ def checked(thing: Checked) -> Checked:
     rules = {name: _rule_of(parameter) for name, parameter in parameters.items()}
     if not any(map(any, rules.values())):
         return thing
-    by_place = [(name, *rule) for name, rule in rules.items()]
+    by_position = [(name, *rule) for name, rule in rules.items()]
     builds = thing.__name__ == "__init__"
     complete = all(_is_full(it.annotation) for name, it in parameters.items() if name != "self")
 
@@ -60,7 +60,7 @@ def checked(thing: Checked) -> Checked:
         global _inside
         if _inside and not builds:
             return thing(*args, **named)
-        for (name, kinds, check), value in zip(by_place, args, strict=False):
+        for (name, kinds, check), value in zip(by_position, args, strict=False):
             if kinds and not isinstance(value, kinds):
                 raise _wrong(name, value, kinds)
             if check:
@@ -80,9 +80,9 @@ def checked(thing: Checked) -> Checked:
 
 
 def check_public(module: dict[str, Any]) -> None:
-    """`checked` for all public functions, dataclasses and methods of a module: its last line.
+    """Apply `checked` to all public functions, dataclasses and methods of a module.
 
-    check_public(globals())
+    Call it as the last line of the module: check_public(globals())
     """
     for name, value in list(module.items()):
         if name.startswith("_") or getattr(value, "__module__", "") != module["__name__"]:
@@ -105,7 +105,7 @@ def _apply(rule: _Rule, name: str, value: Any) -> None:
 
 
 def _rule_of(parameter: Parameter) -> _Rule:
-    """Its rule; where None is the default, None may be given as well."""
+    """The rule of one parameter; None is allowed too if it is the default."""
     rule = _rule(parameter.annotation)
     return _or_none(rule) if parameter.default is None else rule
 
@@ -133,7 +133,7 @@ def _rule(annotation: Any) -> _Rule:
 
 
 def _is_full(annotation: Any) -> bool:
-    """Whether the annotation checks all there is, down to the entries of containers."""
+    """Whether the annotation checks the value completely, down to the entries of containers."""
     origin = get_origin(annotation)
     parts = [part for part in get_args(annotation) if part not in (NoneType, ...)]
     if origin in _CONTAINERS or (origin in (Union, UnionType) and len(parts) == 1):
@@ -154,7 +154,7 @@ def _or_none(rule: _Rule) -> _Rule:
 
 
 def _each(keys: _Rule, rule: _Rule, name: str, values: Any) -> None:
-    """The entries of a container; text is none, although it is a sequence."""
+    """Check each entry of a container; a str is refused, although it is a sequence."""
     if isinstance(values, str):
         raise _wrong(name, values, (Sequence,))
     if any(keys):

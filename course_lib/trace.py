@@ -1,7 +1,7 @@
-"""One language for who does what, when, with how many bytes.
+"""The common event format: which rank does what, when, and with how many bytes.
 
-The theory tells a trace of what will happen, `measure` writes one down of what did, and figures,
-steppers, demos and checks of builds read either. Nothing else in the course is an event.
+`theory` predicts a trace, `measure` records one from a run, and figures, steppers, demos and build
+checks read either kind. There is no other event type in the course.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -9,21 +9,21 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple, Self
 
-TAKE, FREE = "take", "free"  # the part is there from now on; it is gone from now on
-ADD, COPY = "add", "copy"  # messages: the receiver adds the part to its own; puts it in its place
-SEND = "send-recv"  # what every message is to those who count
+TAKE, FREE = "take", "free"  # the part is allocated at this time; it is freed at this time
+ADD, COPY = "add", "copy"  # messages: the receiver adds the part to its copy, or overwrites it
+SEND = "send-recv"  # the operation under which every point-to-point message is counted
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce")
 
 Who = int  # a rank, a stage, a GPU, a node, a trainer
 
 
 class Event(NamedTuple):
-    """`who` does `what` with `part`, from `at` until `end` (or at once), in steps or in seconds.
+    """`who` does `what` to `part` from `at` until `end`, in steps or seconds; `end` 0: instantly.
 
-    `part` is hashable: a number, a word, or a tuple such as ("weights", layer, slice).
-    `to` is given for a message: "add" or "copy" say what its receiver does with it. "take" and
-    "free" change what `who` holds. A collective's name counts as one call of `who`, with the bytes
-    of the whole tensor. Every other word is work. `label` is for readers.
+    `part` is hashable: a number, a string, or a tuple such as ("weights", layer, slice).
+    `to` is set for a message, whose `what` is "add" or "copy": what the receiver does with the
+    part. "take" and "free" change what `who` holds. The name of a collective is one call by `who`,
+    with the bytes of the whole tensor. Any other `what` is computation. `label` is display text.
     """
 
     at: float
@@ -37,19 +37,19 @@ class Event(NamedTuple):
 
     @property
     def until(self) -> float:
-        """When it is over; `at` for what takes no time."""
+        """End time of the event; equals `at` for an instantaneous event."""
         return max(self.at, self.end)
 
     @property
     def sends(self) -> str:
-        """The name under which it counts as sent; "" for what sends nothing."""
+        """Operation under which the event is counted as traffic; "" if it sends nothing."""
         if self.to is not None:
             return SEND
         return self.what if self.what in COLLECTIVES else ""
 
 
 class Held(NamedTuple):
-    """A part that somebody holds: whose numbers are summed in it, its bytes, its label."""
+    """A part that a rank holds: the ranks whose values are summed in it, its bytes, its label."""
 
     of: tuple[Who, ...]
     bytes: int = 0
@@ -57,7 +57,7 @@ class Held(NamedTuple):
 
 
 class Total(NamedTuple):
-    """How many calls of an operation, and the bytes of all their tensors."""
+    """Number of calls of one operation, and the total bytes of their tensors."""
 
     calls: int
     size_bytes: int
@@ -67,38 +67,38 @@ Holdings = Mapping[Who, Mapping[Any, Held]]
 
 
 class Trace(tuple[Event, ...]):
-    """Events in the order in which they begin; those of one time in the order they were told."""
+    """Events sorted by start time; simultaneous events keep the order in which they were given."""
 
     def __new__(cls, events: Iterable[Event] = ()) -> Self:
         return super().__new__(cls, sorted(events, key=lambda event: event.at))
 
     @cached_property
     def who(self) -> tuple[Who, ...]:
-        """Everybody who does or gets something, in order."""
+        """All ranks that act or receive a message, sorted."""
         receivers = {event.to for event in self if event.to is not None}
         return tuple(sorted({event.who for event in self} | receivers))
 
     @cached_property
     def times(self) -> tuple[float, ...]:
-        """Every time at which something begins or ends."""
+        """All distinct start and end times, sorted."""
         return tuple(sorted({time for event in self for time in (event.at, event.until)}))
 
     def at(self, time: float) -> tuple[Event, ...]:
-        """What begins at that time."""
+        """Events that begin exactly at `time`."""
         return tuple(event for event in self if event.at == time)
 
     def running(self, time: float) -> tuple[Event, ...]:
-        """What has begun by then and is not over."""
+        """Events in progress at `time`: begun at or before it and not yet ended."""
         return tuple(event for event in self if event.at <= time < event.until)
 
     def held(self, time: float) -> Holdings:
-        """What everybody holds after all that is over by `time`: {who: {part: Held}}.
+        """What each rank holds once all events that end by `time` are done: {who: {part: Held}}.
 
-        Messages of one time travel at once: each carries what its sender held before.
+        Simultaneous messages travel in parallel: each carries what its sender held before.
         """
         held: dict[Who, dict[Hashable, Held]] = {who: {} for who in self.who}
-        for over, events in self._changes:
-            if over > time:
+        for end, events in self._changes:
+            if end > time:
                 break
             _apply(held, events)
         return held
@@ -109,10 +109,10 @@ class Trace(tuple[Event, ...]):
         until: float = float("inf"),
         axes: Mapping[str, str] | None = None,
     ) -> dict[str, Total]:
-        """Calls and their bytes by operation, of one or of all, begun by `until`.
+        """Calls and bytes by operation, for rank `who` or all ranks, of events begun by `until`.
 
-        In the order of first calls: what a log of the wire counts. `axes` names the axis of each
-        label: it then stands before the operation, as in "tp all-reduce".
+        Operations are in order of first use, as in a communication log. `axes` maps event labels to
+        axis names, which then prefix the operation, as in "tp all-reduce".
         """
         totals: dict[str, Total] = {}
         for event in self:
@@ -123,14 +123,14 @@ class Trace(tuple[Event, ...]):
         return totals
 
     def messages(self, who: Who) -> tuple[tuple[str, Who | None, int], ...]:
-        """(operation, to whom, bytes) of all that `who` sends, in order: a trace without a clock.
+        """(operation, receiver, bytes) of everything `who` sends, in order and without times.
 
-        What was told and what was recorded are equal in this.
+        A predicted and a recorded trace of the same program agree in this.
         """
         return tuple((e.sends, e.to, e.bytes) for e in self if e.who == who and e.sends)
 
     def lanes(self, row: Callable[[Event], str] | None = None) -> dict[str, tuple[Event, ...]]:
-        """What takes time, by row: by default a row for each `who`."""
+        """Events with a duration, grouped by row; by default one row per rank."""
         rows: dict[str, list[Event]] = {}
         for event in self:
             if event.until > event.at:
@@ -140,21 +140,21 @@ class Trace(tuple[Event, ...]):
 
     def levels(self, who: Who) -> tuple[tuple[float, int], ...]:
         """(time, bytes that `who` holds from then on), for each time at which that changes."""
-        found: list[tuple[float, int]] = []
+        levels: list[tuple[float, int]] = []
         for time, size in dict(self._sizes(who)).items():
-            if not found or found[-1][1] != size:
-                found.append((time, size))
-        return tuple(found)
+            if not levels or levels[-1][1] != size:
+                levels.append((time, size))
+        return tuple(levels)
 
     def peak(self, who: Who) -> int:
-        """The most bytes that `who` holds at one time, in the order in which events are told.
+        """Peak bytes held by `who`, with events applied one by one in trace order.
 
-        Within one time a part that is freed before another is taken makes room for it.
+        Among simultaneous events, a part freed before another is taken makes room for it.
         """
         return max((size for _, size in self._sizes(who)), default=0)
 
     def _sizes(self, who: Who) -> Iterator[tuple[float, int]]:
-        """(time, bytes that `who` holds) after each event that changes that."""
+        """(time, bytes that `who` holds) after each event that changes them."""
         held: dict[Hashable, int] = {}
         now = 0
         for time, events in self._changes:
@@ -168,7 +168,7 @@ class Trace(tuple[Event, ...]):
 
     @cached_property
     def _changes(self) -> tuple[tuple[float, tuple[Event, ...]], ...]:
-        """What changes holdings, by the time at which it is over."""
+        """Events that change what a rank holds, grouped by end time."""
         changing = [event for event in self if event.what in (TAKE, FREE, ADD, COPY)]
         in_order = sorted(changing, key=lambda event: event.until)
         return tuple(
@@ -179,11 +179,11 @@ class Trace(tuple[Event, ...]):
 def _apply(held: dict[Who, dict[Hashable, Held]], events: Iterable[Event]) -> None:
     before = {(e.who, e.part): held[e.who].get(e.part) for e in events if e.to is not None}
     for event in events:
-        own = held[event.who]
+        parts = held[event.who]
         if event.what == FREE:
-            own.pop(event.part, None)
+            parts.pop(event.part, None)
         elif event.to is None:
-            own[event.part] = Held((event.who,), event.bytes, event.label)
+            parts[event.part] = Held((event.who,), event.bytes, event.label)
         else:
             sent, had = before[event.who, event.part], held[event.to].get(event.part)
             of = sent.of if sent else (event.who,)

@@ -1,4 +1,4 @@
-"""Checks for inputs: one sentence that names the argument, its value and the remedy."""
+"""Input checks whose one-sentence errors name the argument, its value and the remedy."""
 
 import difflib
 import math
@@ -8,25 +8,25 @@ from typing import Any
 
 # Larger than any real count (all tokens ever trained on are about 1e14): a larger value is a typo.
 ABSURD = 10**18
-# Smaller than any real quantity: a number that is divided by less may leave the range of floats.
+# Smaller than any real quantity: dividing by less may overflow a float.
 TINY = 1e-30
-# The longest list that a function makes: of the ranks of a cluster, the samples of a data set.
+# The longest list that a function builds, such as a cluster's ranks or a data set's samples.
 MOST_LISTED = 1_000_000
 
-# The default of a field that `derive` computes from the others: its type is that of the value, and
-# nobody who reads the field meets a None.
+# The default of a field that `derive` computes from the others. It is typed Any, so that the field
+# is annotated with the type of its final value: readers of the field never see None.
 DERIVED: Any = None
 
 
 def derive(record: object, **values: object) -> None:
-    """Fill fields of a frozen dataclass that were left at DERIVED, while it is being built."""
+    """Set the fields of a frozen dataclass that were left at DERIVED; call in `__post_init__`."""
     for name, value in values.items():
         if getattr(record, name) is DERIVED:
             object.__setattr__(record, name, value)
 
 
 class _Short(reprlib.Repr):
-    """Values as a sentence shows them: in one line, and not at the length of what went wrong."""
+    """A repr for error messages: one line, truncated, however large the value is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _Short(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = 6
 
     def repr_int(self, value: int, level: int) -> str:  # noqa: ARG002
-        """Whole up to 10^19, then rounded: Python refuses to print more than 4300 digits."""
+        """Exact up to 10^19, then rounded: Python refuses to print more than 4300 digits."""
         if abs(value) < 10**19:
             return repr(value)
         try:
@@ -44,7 +44,7 @@ class _Short(reprlib.Repr):
             return f"{sign}10^{round(value.bit_length() * math.log10(2))}"
 
     def repr_instance(self, value: object, level: int) -> str:
-        """One line of an object of any other kind."""
+        """The default repr of any other object, joined into one line."""
         return " ".join(super().repr_instance(value, level).split())
 
 
@@ -52,14 +52,14 @@ _SHORT = _Short()
 
 
 def told(value: object) -> str:
-    """`value` for a sentence: one short line, whatever its size."""
+    """The repr of `value` for an error message: one short line, however large the value is."""
     return _SHORT.repr(value)
 
 
 def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:
     """Raise ValueError unless `value` is an int with least <= value <= most."""
     if type(value) is int and least <= value <= most:
-        return  # almost always, and asked for hundreds of times in one step
+        return  # the fast path: one step calls this hundreds of times
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(
             f"{name} must be a whole number, got {told(value)}: give an int such as {least}"
@@ -81,10 +81,10 @@ def number(
 ) -> None:
     """Raise ValueError unless `value` is finite, above `above` and within `least` and `most`.
 
-    What must be above something is often divided by: there a number below TINY is refused too.
+    A value with a bound `above` is often a divisor, so one between 0 and TINY is refused too.
     """
     if above is None and type(value) is float and (least or 0) <= value <= most < math.inf:
-        return  # almost always
+        return  # the fast path
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {told(value)}: give an int or a float")
     if isinstance(value, float) and not math.isfinite(value):
@@ -105,14 +105,14 @@ _TYPO = "look for a typo"
 
 
 def _got(value: float) -> str:
-    """What was given beside a limit: in six digits, or as a power of 10."""
+    """A value above its limit, for an error message: in six digits, or as a power of 10."""
     return f"{value:.6g}" if abs(value) < 10**300 else told(value)
 
 
 def listed(what: str, count: int, remedy: str, most: int = MOST_LISTED) -> None:
-    """Raise ValueError if a result of `count` entries is too long to be made; `remedy`: what to do.
+    """Raise ValueError if a list of `count` entries is too long to build; `remedy`: what to do.
 
-    A list takes time and memory with every entry: a number of entries that nobody reads is a typo.
+    Time and memory grow with the list, and a list too long to be read comes from a typo.
     """
     if count > most:
         raise ValueError(f"{what} {told(count)} is above {most:,}, the longest list made: {remedy}")
@@ -121,7 +121,7 @@ def listed(what: str, count: int, remedy: str, most: int = MOST_LISTED) -> None:
 def divisible(name: str, value: int, by_name: str, by: int) -> None:
     """Raise ValueError unless `value` is a multiple of `by`, naming the nearest one that is."""
     if value % by:
-        near = max(by, (value + (by - 1) // 2) // by * by)  # in whole numbers, however large
+        near = max(by, (value + (by - 1) // 2) // by * by)  # integer arithmetic, exact at any size
         raise ValueError(
             f"{name} {told(value)} is not divisible by {by_name} {told(by)}: take {name} "
             f"{told(near)}, or another value of {by_name} that divides {told(value)}"
@@ -137,7 +137,7 @@ def choice(name: str, value: object, allowed: Collection[str]) -> None:
 
 
 def text(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is a str that fits into a line."""
+    """Raise ValueError unless `value` is a str of at most 200 characters."""
     if not isinstance(value, str) or len(value) > 200:
         raise ValueError(f"{name} must be a str of a line, got {told(value)}: give a few words")
 

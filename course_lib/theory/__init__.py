@@ -5,23 +5,23 @@
 | `inputs` | what is trained, how and on what: shape, recipe, layout, cluster, one `Job` |
 | `compute` | how many FLOP, how fast a chip can do them, what they cost |
 | `pipelines` | in which order the stages of a pipeline work, and how long they wait |
-| `memory` | what is in the memory of one GPU |
+| `memory` | what the memory of one GPU holds |
 | `network` | what is sent between GPUs, and how long it takes |
 | `step` | how long a step takes; batches and epochs; what a failure costs |
-| `stories` | what happens one after another, told as a trace, for figures and steppers |
-| `audits` | what published claims come to, on their own terms and on the right ones |
+| `stories` | the sequence of events of an algorithm, as a trace for figures and steppers |
+| `audits` | published claims recomputed, on their own terms and on the right ones |
 | `planner` | which of all layouts is best; the only room that uses numpy |
 
-A room imports from the rooms above it in this table, never from those below. What a number or a
-word may be is said where it is a parameter or a field: `ranks: Count`. The last line of a module,
-`check_public(globals())`, lets its public functions and records refuse anything else.
+A room imports from the rooms above it in this table, never from those below. The annotation of a
+parameter or field states which values are allowed: `ranks: Count`. The last line of a module,
+`check_public(globals())`, makes its public functions and records refuse any others.
 """
 
 from importlib import import_module
 from typing import Any
 
-# What notebooks import from here, `from course_lib.theory import Job, flops`: names and modules by
-# where they are. A module of theory loads when a name of it is first asked for.
+# What notebooks import from here, as in `from course_lib.theory import Job, flops`: names and
+# modules by the module or package that has them. Modules load lazily, at the first access.
 _SHORT = {
     "audits": "gpt2_128",
     "audits.claim": "Claim VERDICTS",
@@ -57,6 +57,6 @@ _SHORT = {
 def __getattr__(name: str) -> Any:
     for where, names in _SHORT.items():
         if name in names.split():
-            found = import_module(f"{__name__}.{where}")
-            return getattr(found, name, None) or import_module(f"{found.__name__}.{name}")
+            module = import_module(f"{__name__}.{where}")
+            return getattr(module, name, None) or import_module(f"{module.__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,1 @@
-"""What published claims come to: each recomputed on its own terms, and on ours."""
+"""Published claims, each recomputed under the source's own assumptions and under the right ones."""

@@ -1,4 +1,4 @@
-"""A published number beside two of ours: on the source's own terms, and on the right ones."""
+"""A published number compared with two recomputed ones: on its own terms and on the right ones."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Annotated
 from course_lib.checked import NotNegative, Text, check_public
 from course_lib.validation import number
 
-# By whether what is said agrees with its own terms, and with what is found on the right ones.
+# Keys: whether the claim agrees with its own terms, and whether it agrees with the right ones.
 VERDICTS = {
     (True, True): "right",
     (True, False): "right on its own terms",
@@ -18,11 +18,12 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """`said` by a source; `own_terms`: recomputed as it says; `found`: as it should be.
+    """One number that a source claims, and the two numbers that it is checked against.
 
-    `own_terms` None: the source does not say how it got there. `because`: what the right terms are.
-    `within`: the relative gap up to which two numbers are one, since sources round. The verdict is
-    computed from the three numbers, never written down.
+    `said`: the published value. `own_terms`: recomputed under the source's own assumptions, None if
+    it does not state them. `found`: recomputed under the right ones, which `because` explains.
+    `within`: relative difference up to which two numbers agree, since sources round. The verdict is
+    always computed from the three numbers.
     """
 
     words: Text
@@ -41,13 +42,13 @@ class Claim:
 
     @property
     def factor(self) -> float:
-        """What is found over what is said; 1 where both are 0, 0 where only `said` is."""
+        """found / said; 1 if both are 0, and 0 if only `said` is."""
         if self.said < 1e-30:
             return float(self.found == self.said)
         return self.found / self.said
 
     def explain(self) -> str:
-        """The claim and its numbers, then the verdict with its reason."""
+        """The claim with its three numbers, then the verdict and the reason for it."""
         own = "not told how" if self.own_terms is None else _text(self.own_terms)
         said, found = _text(self.said), _text(self.found)
         numbers = f"said {said}, on its own terms {own}, found {found} {self.unit}"

@@ -11,9 +11,9 @@ from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.peak import memory_moments
 
 SOURCE = "Hugging Face, pytorch-fsdp.md, April 2022, tables 1 and 2 (github.com/huggingface/blog)"
-CARD_BYTES = 23.65 * GIB  # what the article's Titan RTX has left for programs
-# Measured in section 9.7: a GELU written out keeps 48 bytes more than one operation for each number
-# of a layer's input, and `outputs` holds on to keys, values and logits.
+CARD_BYTES = 23.65 * GIB  # usable memory of the article's Titan RTX
+# Measured in section 9.7: an unfused GELU keeps 48 bytes more than a fused one for each element of
+# a layer's input, and `outputs` keeps keys, values and logits alive.
 FORMULA_BYTES, VIEW_BYTES = 48, 12
 _MOST = 1000  # samples
 _PUBLISHED = {"DDP": 7, "SHARD_GRAD_OP": 11, "FULL_SHARD": 15, "offload": 22}
@@ -29,8 +29,8 @@ _WAYS: Mapping[str, Mapping[str, int | bool]] = {
 class Program:
     """A training program in fp32 with AdamW on two cards, in samples of `sequence` tokens.
 
-    `written_out`: it keeps what the article's program does, a GELU of eight operations and the
-    model's `outputs`; else only what a backward pass needs.
+    `written_out`: True keeps what the article's program keeps, the tensors of a GELU of eight
+    operations and the model's `outputs`; False keeps only what the backward pass needs.
     """
 
     shape: TransformerShape
@@ -42,10 +42,10 @@ class Program:
         self.shape.check_sequence(self.sequence)
 
     def largest_batch(self, way: Annotated[str, _WAYS]) -> int:
-        """Samples on a card before memory runs out, at most 1,000.
+        """The largest micro-batch per card that fits in memory, in samples, at most 1,000.
 
-        `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD" or "offload", FULL_SHARD with all states in the
-        host's memory.
+        `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD", or "offload", which is FULL_SHARD with all
+        model states in host memory.
         """
         layout = Layout(dp=2, **_WAYS[way])  # type: ignore[arg-type]
         fits, too_many = 0, _MOST + 1
@@ -56,11 +56,11 @@ class Program:
         return fits
 
     def table(self) -> dict[str, int]:
-        """The largest batch by way of cutting: DDP, and FSDP's three."""
+        """The largest batch for each strategy: DDP, and the three of FSDP."""
         return {way: self.largest_batch(way) for way in _WAYS}
 
     def _needed_bytes(self, layout: Layout, offload: bool) -> float:
-        """The larger of two moments: the end of the forward pass, and what comes after it."""
+        """Peak bytes: the larger of the end of the forward pass and the moments after it."""
         job = Job(self.shape, _RECIPE, layout, sequence=self.sequence)
         moments = memory_moments(job)
         loss, tokens = moments["loss"], layout.micro_batch * self.sequence
@@ -76,7 +76,7 @@ _RECIPE = replace(RECIPES["fp32-16"], attention="standard", dropout=True, loss="
 
 
 def gpt2_128() -> Audit:
-    """The claims of the article."""
+    """The audit of the article: its claims about GPT-2 Large and XL."""
     large, xl = MODELS["gpt2-774m"], MODELS["gpt2-1.5b"]
     said_12, said_12_xl = Program(large, 12, False), Program(xl, 12, False)
     ran, ran_xl = Program(large), Program(xl)

@@ -1,1 +1,1 @@
-"""FLOP of a model, what a chip makes of them, and what they cost."""
+"""FLOP of a model, the time and money that they take, and rounding errors."""

@@ -1,4 +1,4 @@
-"""From FLOPs to what people ask for: utilisation, training days, GPU-hours and money."""
+"""From FLOPs to practical quantities: utilisation, training days, GPU-hours and money."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +15,14 @@ DAY_S = 24 * HOUR_S
 ABSURD_FLOP = 1e40
 _Flop = Annotated[float, partial(number, least=0, most=ABSURD_FLOP)]
 
-# With so many tokens a fixed budget of FLOP reaches the least loss: Hoffmann et al. 2022,
+# Training tokens per parameter that minimise the loss at a fixed FLOP budget: Hoffmann et al. 2022,
 # arXiv:2203.15556, table 3.
 TOKENS_PER_PARAMETER = 20
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """`time_s` seconds on `gpus` accelerators at `gpu_hour_usd` each hour.
+    """A run of `time_s` seconds on `gpus` accelerators at `gpu_hour_usd` per GPU-hour.
 
     The default price, 2 USD, is what DeepSeek-V3 (arXiv:2412.19437, table 1) assumes.
     """
@@ -47,7 +47,7 @@ class TrainingRun:
         return cost(self.gpu_hours, self.gpu_hour_usd)
 
     def explain(self) -> str:
-        """One line per quantity."""
+        """Time, GPU-hours and cost, one line each."""
         return "\n".join(
             [
                 f"time = {self.time_s:,.0f} s = {self.days:,.2f} days",
@@ -63,7 +63,7 @@ def training_run(
 ) -> TrainingRun:
     """A run of `flop` in total: time = flop / (gpus × achieved FLOP/s of one GPU).
 
-    Hardware FLOPs with the hardware's rate or model FLOPs with peak × MFU: never one of each.
+    Pair hardware FLOPs with the hardware's rate, or model FLOPs with peak × MFU; do not mix them.
     """
     return TrainingRun(flop / (gpus * flop_per_s_per_gpu), gpus, gpu_hour_usd)
 
@@ -71,12 +71,12 @@ def training_run(
 def training_run_at(
     tokens: NotNegative, gpus: Count, tokens_per_s_per_gpu: Positive, gpu_hour_usd: float = 2.0
 ) -> TrainingRun:
-    """A run whose speed was measured: time = tokens / (gpus × tokens per second of one GPU)."""
+    """A run at a measured throughput: time = tokens / (gpus × tokens per second of one GPU)."""
     return TrainingRun(tokens / (gpus * tokens_per_s_per_gpu), gpus, gpu_hour_usd)
 
 
 def compute_optimal_parameters(flop: _Flop) -> float:
-    """The model that makes the most of a budget: N = sqrt(flop / 120).
+    """Parameters of the compute-optimal model for a FLOP budget: N = sqrt(flop / 120).
 
     It follows from flop = 6·N·D with D = 20·N tokens. Source: Hoffmann et al. 2022 ("Chinchilla"),
     arXiv:2203.15556, table 3.
@@ -85,14 +85,14 @@ def compute_optimal_parameters(flop: _Flop) -> float:
 
 
 def cost(gpu_hours: _Flop, gpu_hour_usd: NotNegative) -> float:
-    """Money in USD: GPU-hours × price of one."""
+    """Cost in USD: GPU-hours × price per GPU-hour."""
     return gpu_hours * gpu_hour_usd
 
 
 def usd_per_million_tokens(tokens_per_s: Positive, gpus: Count, gpu_hour_usd: NotNegative) -> float:
-    """Money for 10^6 tokens: GPUs × price of an hour / tokens in an hour × 10^6.
+    """Cost in USD of 10^6 tokens: GPUs × price per GPU-hour / tokens per hour × 10^6.
 
-    `tokens_per_s`: of all GPUs together, whether they train or generate.
+    `tokens_per_s`: throughput of all GPUs together, in training or in generation.
     """
     return gpus * gpu_hour_usd / (tokens_per_s * HOUR_S) * 1e6
 
@@ -100,9 +100,9 @@ def usd_per_million_tokens(tokens_per_s: Positive, gpus: Count, gpu_hour_usd: No
 def even_price(
     price_usd: NotNegative, tokens_per_s: Positive, other_tokens_per_s: NotNegative
 ) -> float:
-    """The price at which another GPU's tokens cost as much: price × its tokens per second / ours.
+    """Price at which another GPU's tokens cost the same: price × other tokens/s / our tokens/s.
 
-    Rates of one GPU each.
+    Both throughputs are those of a single GPU.
     """
     return price_usd * other_tokens_per_s / tokens_per_s
 
@@ -113,7 +113,7 @@ def achieved_flop_per_s(flop: _Flop, time_s: Positive, gpus: Count = 1) -> float
 
 
 def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: Positive) -> float:
-    """Part of the dense peak that was used: flop / (time × gpus × peak).
+    """Fraction of the dense peak that was used: flop / (time × gpus × peak).
 
     MFU if `flop` are model FLOPs, HFU if they are hardware FLOPs. Source: PaLM, arXiv:2204.02311,
     appendix B.
@@ -122,15 +122,15 @@ def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: Positive
 
 
 def saved_fraction(before_s: Positive, after_s: Positive) -> float:
-    """Part of the time that is gone: (before - after) / before; 0.265 is 26.5 % less time.
+    """Fraction of the time that was saved: (before - after) / before; 0.265 is 26.5 % less time.
 
-    What YaFSDP's benchmarks call speedup (github.com/yandex/YaFSDP, README).
+    YaFSDP's benchmarks call this speedup (github.com/yandex/YaFSDP, README).
     """
     return (before_s - after_s) / before_s
 
 
 def throughput_gain(before_s: Positive, after_s: Positive) -> float:
-    """More work in the same time: before / after - 1; 26.5 % less time is 36 % more throughput."""
+    """Relative gain in throughput: before / after - 1; 26.5 % less time is 36 % more throughput."""
     return before_s / after_s - 1
 
 

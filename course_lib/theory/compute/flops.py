@@ -1,8 +1,8 @@
-"""Floating-point operations of training: exact by leaf, and the short formulas of the papers.
+"""Floating-point operations of training: exact counts by part, and the papers' short formulas.
 
 Only matrix products count, 2 FLOP per multiply-add. Norms, softmax, activations, rotary positions
-and the embedding's look-up do not. The backward pass of a product is two products of its size,
-that of the first layer too, since the embedding before it is trained.
+and the embedding lookup do not. The backward pass of a product is two products of the same size, in
+the first layer too, since the embedding before it is trained.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -22,7 +22,7 @@ _Attention = Annotated[str, ATTENTION]
 
 @dataclass(frozen=True)
 class FlopBreakdown:
-    """FLOP of forward and backward pass over `tokens`, by leaf; `recompute_flop` comes on top.
+    """FLOP of the forward and backward pass over `tokens`, by part; `recompute_flop` is extra.
 
     `projections_flop` is attention's weight matrices, `scores_flop` queries times keys and scores
     times values, `experts_flop` the routed experts that the tokens use.
@@ -48,20 +48,20 @@ class FlopBreakdown:
         return self._with({name: flop + others[name] for name, flop in self.leaves().items()})
 
     def times(self, layers: CountOrZero) -> "FlopBreakdown":
-        """`layers` equal layers, through which the same tokens pass."""
+        """The FLOP of `layers` identical layers over the same tokens."""
         return self._with({name: layers * flop for name, flop in self.leaves().items()})
 
     def _with(self, leaves: dict[str, int]) -> "FlopBreakdown":
         return FlopBreakdown(self.tokens, convention=self.convention, **leaves)
 
     def leaves(self) -> dict[str, int]:
-        """The leaves by name."""
+        """FLOP of each leaf (the `…_flop` fields) by name."""
         names = (field.name for field in fields(self) if field.name.endswith("_flop"))
         return {name: getattr(self, name) for name in names}
 
     @property
     def model_flop(self) -> int:
-        """What the mathematics needs, for MFU: all leaves but recomputation.
+        """Model FLOPs, which MFU uses: all leaves except recomputation.
 
         Source: PaLM, arXiv:2204.02311, appendix B.
         """
@@ -69,17 +69,17 @@ class FlopBreakdown:
 
     @property
     def hardware_flop(self) -> int:
-        """What the hardware does, for HFU: all leaves."""
+        """Hardware FLOPs, which HFU uses: all leaves, recomputation included."""
         return sum(self.leaves().values())
 
     @property
     def forward_flop(self) -> int:
-        """The forward pass: a third of the model FLOPs."""
+        """FLOP of the forward pass: a third of the model FLOPs."""
         return self.model_flop // 3
 
     @property
     def backward_flop(self) -> int:
-        """The backward pass with what it recomputes: hardware − forward."""
+        """FLOP of the backward pass including recomputation: hardware − forward."""
         return self.hardware_flop - self.forward_flop
 
     @property
@@ -119,14 +119,14 @@ def training_flops(
 ) -> FlopBreakdown:
     """FLOP of forward and backward pass over `sequences` of `sequence` tokens (None: context).
 
-    A weight matrix of N numbers takes 6·N a token; attention 6·heads·(d_query + d_value)·s a token
-    in each layer: 12·h·s without grouped or latent peculiarities, since keys and values shared by
-    several heads are multiplied once for each. Conventions: `mask` "full" counts all s² pairs, as
-    PaLM (arXiv:2204.02311, appendix B), Megatron-LM's papers and torch's FlopCounterMode do,
-    "causal" half of them, as Megatron-LM's training.py of 2025 does. `recompute` "full" repeats the
-    layers' forward pass, "selective" the scores only, "operators" every second matmul. `attention`
-    "flash" keeps no scores: its backward pass multiplies queries and keys again, whatever
-    `recompute` says (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds nothing.
+    A weight matrix with N entries takes 6·N per token; attention 6·heads·(d_query + d_value)·s per
+    token and layer. For plain and grouped-query attention that is 12·h·s, since keys and values
+    shared by several heads are multiplied once per head. Conventions: `mask` "full" counts all s²
+    pairs, as PaLM (arXiv:2204.02311, appendix B), Megatron-LM's papers and torch's FlopCounterMode
+    do; "causal" counts half, as Megatron-LM's training.py of 2025 does. `recompute` "full" repeats
+    the layers' forward pass, "selective" the scores only, "operators" every second matmul. Flash
+    attention keeps no scores: its backward pass recomputes queries times keys for any `recompute`
+    (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds nothing.
     """
     sequence = shape.context if sequence is None else sequence
     total = head_flops(shape, sequences, sequence)
@@ -148,7 +148,7 @@ def layer_flops(
     recompute: _Recompute = "none",
     attention: _Attention = "standard",
 ) -> FlopBreakdown:
-    """The part of `training_flops` that is layer number `layer`: a pipeline stage is their sum."""
+    """The share of layer number `layer` in `training_flops`; a pipeline stage sums its layers."""
     result = _nothing(
         shape, sequences, sequence, f"{mask} mask, {attention} attention, recompute={recompute}"
     )
@@ -161,24 +161,24 @@ def layer_flops(
     leaves["scores_flop"] = 3 * multiply * (shape.head_width + shape.value_width)
     forward = sum(leaves.values()) // 3
     scores = leaves["scores_flop"]
-    again = _repeated_scores(shape, scores, recompute, attention)
+    recomputed = _repeated_scores(shape, scores, recompute, attention)
     if recompute == "operators":
-        again += tokens * _every_second_matmul(shape, layer)
+        recomputed += tokens * _every_second_matmul(shape, layer)
     elif recompute == "full":
-        again += forward - scores // 3
-    leaves["recompute_flop"] = again
+        recomputed += forward - scores // 3
+    leaves["recompute_flop"] = recomputed
     return FlopBreakdown(tokens, convention=result.convention, **leaves)
 
 
 def attention_flop(
     shape: TransformerShape, one: FlopBreakdown, recompute: _Recompute, attention: _Attention
 ) -> int:
-    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated."""
+    """FLOP of the attention kernel in layers with breakdown `one`: scores plus recomputation."""
     return one.scores_flop + _repeated_scores(shape, one.scores_flop, recompute, attention)
 
 
 def _repeated_scores(shape: TransformerShape, scores: int, recompute: str, attention: str) -> int:
-    """The forward pass again under recomputation; queries times keys in flash's backward pass."""
+    """FLOP of recomputing scores: their forward pass, or queries times keys in flash's backward."""
     forward = scores // 3
     if attention == "standard":
         return forward if recompute in ("selective", "full") else 0
@@ -187,9 +187,9 @@ def _repeated_scores(shape: TransformerShape, scores: int, recompute: str, atten
 
 
 def _every_second_matmul(shape: TransformerShape, layer: int) -> int:
-    """Forward FLOP of a token in what torchtitan's selective policy repeats, attention kept.
+    """Forward FLOP per token that torchtitan's selective policy recomputes; attention is kept.
 
-    The second, fourth, … matmul, and all of the experts', which run as grouped matmuls.
+    These are the second, fourth, … matmul, and all expert matmuls, which are grouped matmuls.
     """
     matrices = shape.layer_matrices(layer)
     experts = [matrix for matrix in matrices if "experts" in matrix.place]
@@ -198,7 +198,7 @@ def _every_second_matmul(shape: TransformerShape, layer: int) -> int:
 
 
 def head_flops(shape: TransformerShape, sequences: Count, sequence: int) -> FlopBreakdown:
-    """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
+    """FLOP of the logits: 6·hidden·vocab per token, tied head or not; never recomputed."""
     result = _nothing(shape, sequences, sequence, "logits of every token")
     return replace(result, head_flop=6 * result.tokens * shape.hidden * shape.vocab)
 
@@ -217,7 +217,7 @@ def six_nd(
 ) -> float:
     """6·N·D: 2 FLOP forward and 4 backward for each parameter and token; 8·N·D with recomputation.
 
-    Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For a
+    Attention scores are left out. N may include the embedding or not: say which one you pass. For a
     mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
     Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
     """
@@ -229,13 +229,13 @@ def palm_flop_per_token(
 ) -> float:
     """6·N + 12·L·H·Q·T: model FLOPs of one token with attention over all T tokens.
 
-    L layers, H heads, Q numbers a head, T tokens a sequence. Source: PaLM, arXiv:2204.02311,
+    L layers, H heads of width Q, T tokens per sequence. Source: PaLM, arXiv:2204.02311,
     appendix B.
     """
     return 6 * parameters + 12 * layers * heads * head_dim * sequence
 
 
-# What stands before h² and s·h in the formulas of Megatron-LM's papers, by recomputation.
+# Coefficients of h² and s·h in the formulas of Megatron-LM's papers, by kind of recomputation.
 _MEGATRON = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}
 
 

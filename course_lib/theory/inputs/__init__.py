@@ -1,4 +1,4 @@
-"""What is trained, how and on what: the inputs of all other rooms."""
+"""The inputs of all other rooms: model shape, recipe, layout and cluster, combined in a `Job`."""
 
 from course_lib.theory.inputs.hardware import Accelerator, Cluster, Link
 from course_lib.theory.inputs.huggingface import read_configuration

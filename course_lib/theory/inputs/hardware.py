@@ -1,4 +1,4 @@
-"""Accelerators and the links between them: data-sheet numbers with their sources."""
+"""Accelerators, links and clusters: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
 from math import inf
@@ -9,41 +9,41 @@ from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.theory.inputs.units import GB, GIB
 from course_lib.validation import DERIVED, choice, derive
 
-# NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
+# NCCL's own latency of one ring step, protocol "Simple": hwLat in src/graph/tuning.cc of
 # github.com/NVIDIA/nccl at 01afd20, release 2.7.5. The network's was 9.6 until 2.17; since 2.18
 # (2023) it is 14.0. The other two are the same in 2.30.
 NVLINK_LATENCY_S = 3.4e-6
 PCIE_LATENCY_S = 5.7e-6
 NETWORK_LATENCY_S = 9.6e-6
 
-# Best measured matmul over peak, where nobody published one: that of the H100.
+# Fastest measured matmul / peak for chips without a published measurement: that of the H100.
 MATMUL_EFFICIENCY = 0.80
 # Fitted on A100s, with `step.assumptions.TOUCHES`, to the ten rows of Narayanan et al. 2021,
-# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s): as many of them come out too fast as too slow. All
-# that follows is fitted like this; other papers' steps are then predicted.
+# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s), so that as many come out too fast as too slow. The
+# efficiencies below are fitted the same way; the steps of other papers are then predictions.
 LAYER_EFFICIENCY = 0.81
-# The three rows of Llama 3 (arXiv:2407.21783, table 4). Perhaps a busy H100 lowers its clock.
+# Llama 3's three rows (arXiv:2407.21783, table 4). Perhaps an H100 lowers its clock under load.
 H100_LAYER_EFFICIENCY = 0.75
-# torchtitan's runs (benchmarks/README.md) on H100s that may take 500 W instead of 700.
+# torchtitan's runs (benchmarks/README.md) on H100s limited to 500 W instead of 700.
 H100_500W_LAYER_EFFICIENCY = 0.60
 # FlashAttention-2 on an A100: 50 to 73 % of the peak (Dao 2023, arXiv:2307.08691, abstract).
 ATTENTION_EFFICIENCY = 0.60
 # The same kernel on an H100: 35 % (Shah et al. 2024, arXiv:2407.08608, abstract).
 H100_ATTENTION_EFFICIENCY = 0.35
 # Kernels written for the H100, cuDNN's and FlashAttention-3: 484 to 616 of 989 TFLOP/s for causal
-# sequences of 2,048 to 16,384 tokens, forward (the same, figure 5), and less backward.
+# sequences of 2,048 to 16,384 tokens, forward (same paper, figure 5), and less backward.
 H100_NEW_ATTENTION_EFFICIENCY = 0.50
-# The first FlashAttention on an A100: 25 to 40 % (arXiv:2307.08691, abstract), over the second's.
+# FlashAttention-1 over FlashAttention-2 on an A100: 25 to 40 % (arXiv:2307.08691, abstract).
 FIRST_FLASH_OVER_SECOND = 0.33 / ATTENTION_EFFICIENCY
-# "new": cuDNN's, which Transformer Engine takes on a Hopper, or FlashAttention-3.
+# "new": cuDNN's, which Transformer Engine uses on Hopper GPUs, or FlashAttention-3.
 ATTENTION_KERNELS = ("flash-1", "flash-2", "new")
 
 
 @dataclass(frozen=True)
 class Link:
-    """What one accelerator can send at a time: bytes per second ONE way, and seconds a message.
+    """A link of one accelerator: bytes per second in ONE direction, and latency per message.
 
-    Data sheets often print both directions added: NVLink4 is "900 GB/s" and sends 450.
+    Data sheets often add up both directions: NVLink4 is "900 GB/s" and sends 450.
     """
 
     name: Text
@@ -51,20 +51,20 @@ class Link:
     latency_s: NotNegative = 0.0
 
     def explain(self) -> str:
-        """The link in one line."""
+        """One line: name, bandwidth and latency."""
         return f"{self.name}: {self.bytes_per_s / 1e9:g} GB/s one way, {self.latency_s * 1e6:g} µs"
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One chip: dense peak, memory, and the links that it has inside and between nodes.
+    """One chip: dense peak, memory, and its links inside a node and between nodes.
 
-    The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes`: what the driver
-    gives to programs, for an "80 GB" chip between 80·10^9 and 80·2^30. `matmul_efficiency`: the
-    best measured large matmul over the peak. `layer_efficiency`: the matmuls of whole layers over
-    that one. `attention_efficiency`: what FlashAttention-2 reaches of the peak, and
-    `new_attention_efficiency` what kernels written for this chip do. `between` None: no
-    usual network, a cluster must name one.
+    The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes`: memory available
+    to programs, for an "80 GB" chip between 80·10^9 and 80·2^30. `matmul_efficiency`: FLOP rate of
+    the best measured large matmul over the peak. `layer_efficiency`: rate of the matmuls in whole
+    layers over that one. `attention_efficiency`: rate of FlashAttention-2 over the peak, and
+    `new_attention_efficiency` that of kernels written for this chip. `between` None: there is no
+    usual network, so a cluster must give one.
     """
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
@@ -90,12 +90,12 @@ class Accelerator:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one number of the peak's format."""
+        """Bytes per element in `number_format`."""
         return PRECISION_BYTES[self.number_format]
 
     @property
     def ridge_flop_per_byte(self) -> float:
-        """Arithmetic intensity from which compute, not memory, is the limit: peak / bandwidth."""
+        """Arithmetic intensity above which a kernel is compute-bound: peak / memory bandwidth."""
         return ridge(self.peak_flop_per_s, self.memory_bytes_per_s)
 
     def attainable_flop_per_s(self, flop_per_byte: NotNegative) -> float:
@@ -103,14 +103,14 @@ class Accelerator:
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
 
     def attention_share(self, kernel: Annotated[str, ATTENTION_KERNELS] = "flash-2") -> float:
-        """What an attention kernel reaches of the peak."""
+        """FLOP rate of an attention kernel as a fraction of the peak."""
         first = self.attention_efficiency * FIRST_FLASH_OVER_SECOND
-        known = {"flash-1": first, "new": self.new_attention_efficiency}
-        return known.get(kernel, self.attention_efficiency)
+        others = {"flash-1": first, "new": self.new_attention_efficiency}
+        return others.get(kernel, self.attention_efficiency)
 
 
 def ridge(flop_per_s: Positive, bytes_per_s: Positive) -> float:
-    """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
+    """Ridge point in FLOP per byte, above which compute is the limit, not a memory or a link.
 
     Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785.
     """
@@ -129,10 +129,10 @@ def matmul_intensity(rows: Count, inner: Count, columns: Count, element_bytes: C
 def ridge_rows(
     inner: Count, columns: Count, flop_per_byte: Positive, element_bytes: Count = 2
 ) -> float:
-    """Rows from which a product with an inner × columns matrix is limited by arithmetic.
+    """Rows above which a product with an inner × columns matrix is compute-bound.
 
     `matmul_intensity` solved for m: bytes·R·k·n / (2·k·n − bytes·R·(k + n)), with R FLOP per byte,
-    the chip's ridge. Infinite where the matrix is too narrow for any number of rows.
+    the chip's ridge. Infinite for a matrix too narrow to be compute-bound at any number of rows.
     """
     moved = element_bytes * flop_per_byte
     left = 2 * inner * columns - moved * (inner + columns)
@@ -168,7 +168,7 @@ _H100_500W = _HOPPER | {"layer_efficiency": H100_500W_LAYER_EFFICIENCY}
 # H200 and B200: not measured in the source, the H100's efficiencies are assumed.
 _LATER = _HOPPER | {"matmul_efficiency": MATMUL_EFFICIENCY}
 
-# What PyTorch reports as a GPU's total capacity: in an error on A100s, issue 24 of
+# A GPU's total capacity as PyTorch reports it: in an error on A100s, issue 24 of
 # github.com/XLabs-AI/x-flux; in torchtitan's log on an H100, github.com/dudeperf3ct/minicode-llm,
 # codellm_pretrain/torch_titan. Other drivers report up to 0.2 GiB more on an A100 (issue 26 of
 # github.com/AnjieCheng/NaVILA) and 0.1 less on an H100 (issue 27508 of
@@ -176,10 +176,10 @@ _LATER = _HOPPER | {"matmul_efficiency": MATMUL_EFFICIENCY}
 A100_MEMORY_BYTES = int(79.15 * GIB)
 H100_MEMORY_BYTES = int(79.18 * GIB)
 
-# The memory of the others is only the data sheet's, its GB read as 10^9.
+# For all other chips it is the data sheet's memory, its GB read as 10^9.
 # Peaks are dense bf16 with fp32 accumulation, without sparsity. Peaks, memory and links are those
 # of Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering, compute/accelerator
-# and network), as are the best measured matmuls; other sources stand at their line.
+# and network), as are the best measured matmuls; other sources are given at the chip.
 _CHIPS = (
     _chip("A100-SXM-80GB", 312, A100_MEMORY_BYTES, 2039, _nvlink(3, 300), **_AMPERE),
     _chip("A100-SXM-40GB", 312, 40 * GB, 1555, _nvlink(3, 300), **_AMPERE),
@@ -203,7 +203,7 @@ ACCELERATORS = {chip.name: chip for chip in _CHIPS}
 
 
 def accelerator(name: str) -> Accelerator:
-    """The preset called `name`; ValueError with the nearest name for an unknown one."""
+    """The preset accelerator `name`. Raises ValueError with the nearest name for an unknown one."""
     choice("accelerator", name, ACCELERATORS)
     return ACCELERATORS[name]
 
@@ -213,11 +213,11 @@ def accelerator(name: str) -> Accelerator:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`nodes` machines with `gpus_per_node` accelerators.
+    """`nodes` machines with `gpus_per_node` accelerators each.
 
-    `inside`, `between` and `matmul_efficiency` are the accelerator's own unless they are given.
+    `inside`, `between` and `matmul_efficiency` default to those of the accelerator.
 
-    `matmul_efficiency`: part of the peak that large matmuls reach. `gpu_hour_usd`: price of one
+    `matmul_efficiency`: fraction of the peak that large matmuls reach. `gpu_hour_usd`: price of one
     accelerator for an hour; 2 USD is what DeepSeek-V3 (arXiv:2412.19437, table 1) assumes.
     Raises ValueError for several nodes without a link between them.
     """
@@ -247,14 +247,14 @@ class Cluster:
 
     @property
     def matmul_flop_per_s(self) -> float:
-        """What one accelerator computes in large matmuls: peak × matmul_efficiency."""
+        """FLOP/s of one accelerator in large matmuls: peak × matmul_efficiency."""
         return self.accelerator.peak_flop_per_s * self.matmul_efficiency
 
     def link(self, group: Count, stride: Count = 1) -> Link:
-        """The slowest link inside every group of ranks r, r + stride, … of `group` members.
+        """The slowest link used by groups of `group` ranks r, r + stride, r + 2·stride, …
 
-        `inside` when all such groups lie within a node: group × stride divides gpus_per_node, or
-        there is one node only. Raises ValueError for a group larger than the cluster.
+        This is `inside` if all such groups lie within a node: group × stride divides gpus_per_node,
+        or there is only one node. Raises ValueError for a group larger than the cluster.
         """
         if group > 1 and group * stride > self.world:
             raise ValueError(

@@ -1,6 +1,6 @@
-"""A Hugging Face configuration, the config.json beside published weights, as a TransformerShape.
+"""Reads a Hugging Face config.json, as published with the weights, into a TransformerShape.
 
-What the entries of each `model_type` mean stands in model_types.py.
+model_types.py defines what the entries of each `model_type` mean.
 """
 
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checked import check_public
-from course_lib.theory.inputs.model_types import MODEL_TYPES, all_keys, json_told, nearest_type
+from course_lib.theory.inputs.model_types import MODEL_TYPES, all_keys, json_repr, nearest_type
 from course_lib.theory.inputs.models import Constants, of_configuration
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import told
 
-MOST_BYTES = 10**7  # of a file; the longest published ones, which list every matrix, have 1 MB
+MOST_BYTES = 10**7  # file size; the longest published ones, which list every matrix, have 1 MB
 FILE_NAME = "config.json"
 _LAYERS = ("num_hidden_layers", "n_layer")  # one of them is in every configuration
 _ENCODER = r"\b(is_encoder_decoder|encoder|encoder_layers|decoder_layers|num_decoder_layers)\b"
@@ -26,9 +26,9 @@ _NO_ATTENTION = "mamba|ssm|state_size|linear_num|linear_conv|lru_width"
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration says; `not_counted`: what of it the shape leaves out, in words.
+    """A parsed configuration; `not_counted` describes features that the shape leaves out.
 
-    `constants`: the numbers and functions that change no size.
+    `constants`: hyperparameters and functions that affect no size.
     """
 
     model_type: str
@@ -38,12 +38,12 @@ class Configuration:
 
 
 def configuration(values: Mapping[str, Any]) -> Configuration:
-    """The shape behind the entries of a configuration; of a model with images, its text part.
+    """Parse the entries of a config.json; for a multimodal model, its text part.
 
-    Raises ValueError, one sentence with the key and its value, for a `model_type` that is not in
-    MODEL_TYPES, with the nearest one that is, a missing or wrong key, an encoder-decoder, and
-    weights that are packed into fewer bits: only fp8, in which DeepSeek-V3 was trained, leaves
-    every weight its own number.
+    Raises a one-sentence ValueError with the key and its value for a `model_type` that is not in
+    MODEL_TYPES (naming the nearest one that is), a missing or invalid key, an encoder-decoder, and
+    packed quantised weights. Only fp8, in which DeepSeek-V3 was trained, is accepted, since it
+    stores each weight as a separate number.
     """
     text = values.get("text_config")
     inner: Mapping[str, Any] = text if isinstance(text, dict) else values
@@ -58,7 +58,7 @@ def configuration(values: Mapping[str, Any]) -> Configuration:
 
 
 def _supported_type(values: Mapping[str, Any]) -> str:
-    """The `model_type`; ValueError, with what to do, for one that cannot be counted."""
+    """The `model_type`. Raises ValueError with a remedy for one that is not supported."""
     if "model_type" not in values:
         if not any(name in values for name in _LAYERS):
             raise ValueError(
@@ -78,14 +78,14 @@ def _supported_type(values: Mapping[str, Any]) -> str:
     elif "head" not in keys or re.search(_NO_ATTENTION, keys):
         why = ", since it has layers without attention"
     raise ValueError(
-        f"model_type {json_told(model_type)} is not supported{why}: correct the name, or count it "
+        f"model_type {json_repr(model_type)} is not supported{why}: correct the name, or count it "
         f"as the nearest that is, {nearest_type(values)!r}, with these sizes in place of a "
         f"preset's; supported are {', '.join(MODEL_TYPES)}"
     )
 
 
 def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any], context: int) -> tuple[str, ...]:
-    """In words, what a configuration has and a shape has not."""
+    """Descriptions of the features of a configuration that a shape cannot express."""
     parts = [
         f"{name}: only the text model is counted"
         for name in ("vision_config", "audio_config")
@@ -105,7 +105,7 @@ def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any], context: int)
 
 
 def _quantised(values: Mapping[str, Any]) -> str:
-    """The method in which the published weights are stored; ValueError for packed ones."""
+    """Quantisation method of the published weights, or "". Raises ValueError for packed weights."""
     described = values.get("quantization_config")
     if not described:
         return ""
@@ -119,33 +119,33 @@ def _quantised(values: Mapping[str, Any]) -> str:
 
 
 def read_configuration(path: str | os.PathLike[str]) -> Configuration:
-    """`configuration` of a file, or of the config.json in a folder.
+    """Read and parse a configuration file, or the config.json in a folder.
 
-    Raises ValueError, one sentence that starts with the path, for what cannot be read, is no JSON
-    object or has more than MOST_BYTES.
+    Raises a one-sentence ValueError that starts with the path for a file that cannot be read, is
+    not a JSON object or has more than MOST_BYTES.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be text or a Path, got {told(path)}: give a file or a folder")
-    place = Path(path)
+    file_path = Path(path)
     try:
-        if place.is_dir():
-            place /= FILE_NAME
-        return configuration(_entries(place))
+        if file_path.is_dir():
+            file_path /= FILE_NAME
+        return configuration(_entries(file_path))
     except OSError as error:
         words = f"{error.strerror}: give a file that can be read"
-        raise ValueError(f"{told(str(place))}: {words}") from error
+        raise ValueError(f"{told(str(file_path))}: {words}") from error
     except ValueError as error:
-        raise ValueError(f"{told(str(place))}: {error}") from error
+        raise ValueError(f"{told(str(file_path))}: {error}") from error
 
 
-def _entries(place: Path) -> dict[str, Any]:
-    """The JSON object in a file that is neither absurdly long nor a device, without an end."""
-    if not place.is_file():
+def _entries(file_path: Path) -> dict[str, Any]:
+    """The JSON object in a regular file of at most MOST_BYTES; a device could be endless."""
+    if not file_path.is_file():
         raise ValueError(
             f"there is no such file: download the model's {FILE_NAME} from its page at "
             "huggingface.co, and give its path or its folder's"
         )
-    with place.open("rb") as file:
+    with file_path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(

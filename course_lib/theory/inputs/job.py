@@ -1,4 +1,4 @@
-"""One training step as a whole: what is trained, how, cut in which way, and on what."""
+"""A whole training step: model shape, recipe, layout and cluster; defaults of frameworks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of one micro-batch on one GPU: inside and outside the tensor-parallel region."""
+    """Tokens of a micro-batch on one GPU, `inside` and `outside` the tensor-parallel region."""
 
     inside: int
     outside: int
@@ -27,11 +27,11 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Job:
-    """The one input of everything that asks about a whole training step.
+    """A training job: the input of every function about a whole training step.
 
-    `recipe`: by default bf16 with AdamW, 16 bytes per parameter. `sequence`: tokens in a sequence,
-    by default the model's context. `cluster`: by default as many
-    nodes of 8 H100 as the layout needs, for questions about memory, which no network changes.
+    `recipe`: by default bf16 with AdamW, 16 bytes per parameter. `sequence`: tokens per sequence,
+    by default the model's context. `cluster`: by default as many nodes of 8 H100 as the layout
+    needs, which is enough for questions about memory, since they do not depend on the network.
     Raises ValueError for a layout that does not fit the shape, the sequence or the cluster.
     """
 
@@ -52,10 +52,10 @@ class Job:
             self.layout.check_world(self.cluster.world)
 
     def layers_of(self, chunk: int) -> list[tuple["Job", int, int]]:
-        """The layers of a chunk by kind: (job, a layer, how many are like it).
+        """The layers of a pipeline chunk by kind: (job, index of a layer, number of such layers).
 
-        The job is this one for layers that are recomputed as the recipe says; beyond
-        `recipe.recompute_layers` of them it is the same job without recomputation.
+        The job is this one for the first `recipe.recompute_layers` layers, which are recomputed as
+        the recipe says, and a copy of it without recomputation for the others.
         """
         start, stop = self.layout.layer_slice(self.shape, chunk)
         most = self.recipe.recompute_layers
@@ -63,18 +63,18 @@ class Job:
         first = [(self, *kind) for kind in self.shape.layer_kinds(start, split)]
         if split == stop:
             return first
-        kept = self._without_recomputation
-        return first + [(kept, *kind) for kind in self.shape.layer_kinds(split, stop)]
+        plain = self._without_recomputation
+        return first + [(plain, *kind) for kind in self.shape.layer_kinds(split, stop)]
 
     @cached_property
     def _without_recomputation(self) -> "Job":
-        """The same job with recompute "none"."""
+        """A copy of this job with recompute "none"."""
         recipe = replace(self.recipe, recompute="none", recompute_layers=None)
         return replace(self, recipe=recipe)
 
     @property
     def tokens_per_update(self) -> int:
-        """Tokens behind one update: global_batch · sequence."""
+        """Tokens per optimizer update: global_batch · sequence."""
         return self.layout.global_batch * self.sequence
 
     @property
@@ -89,18 +89,18 @@ class Job:
         return Tokens(inside, inside // parts)
 
 
-# --- What frameworks decide where a recipe and a layout leave a choice ---
+# --- Defaults of frameworks for what a recipe and a layout leave open ---
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Framework:
-    """Fields of Recipe and Layout as a framework sets them, by name.
+    """Values that a framework sets for fields of Recipe and Layout, by field name.
 
-    `pipelined`: fields of Layout with more than one stage. `buffers_bytes`: what it reserves for
-    itself, whatever the model is. What `step.assumptions.framework_assumptions` takes over: its
-    `attention_kernel`, the `overlap` of messages, and to how many nodes a token is sent
+    `pipelined`: fields of Layout with more than one stage. `buffers_bytes`: buffers that it
+    reserves for any model. `step.assumptions.framework_assumptions` applies the rest:
+    `attention_kernel`, `overlap` of messages by axis, and to how many nodes a token is sent
     (`token_nodes`).
     """
 
@@ -113,12 +113,12 @@ class Framework:
     token_nodes: Count | None = None
 
 
-# Gradients in fp32 add up as they are: no recipe's second buffer beside them.
+# fp32 gradients are accumulated in place, without the recipe's separate accumulation buffer.
 _FP32_SUMS = {"gradients": "fp32", "gradient_buffer": False}
-# FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32): fp32 shards, gathered and
-# computed in bf16.
+# FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32): fp32 shards, gathered for
+# computation in bf16.
 _FSDP = _FP32_SUMS | {"parameters": "fp32", "compute": "bf16", "master_copy": False}
-# PyTorch's optimizers give the moments the precision of the weights and free the gradients.
+# PyTorch's optimizers keep the moments in the precision of the weights and free the gradients.
 _TORCH = {"loss": "eager", "gradient_life": "backward"}
 
 FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
@@ -141,38 +141,38 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         # sends a token once to a node, and in its benchmarks FakeBalancedGate gives a token
         # neighbouring experts, which lie on one node.
         "automodel": Framework(recipe=_TORCH | _FSDP, attention_kernel="new", token_nodes=1),
-        # github.com/mosaicml/llm-foundry at v0.3: FSDP with bf16, attn_impl triton, which is the
-        # first FlashAttention.
+        # github.com/mosaicml/llm-foundry at v0.3: FSDP with bf16, attn_impl triton, which is
+        # FlashAttention-1.
         "llm-foundry": Framework(recipe=_TORCH | _FSDP, attention_kernel="flash-1"),
         # github.com/bigscience-workshop/Megatron-DeepSpeed: Megatron-LM's layers and loss,
-        # DeepSpeed's pipeline, which keeps what it sends, and its ZeRO-1, which copies gradients to
-        # fp32 and has a bucket of reduce_bucket_size = 5e8 numbers (deepspeed.ai, config-json). Its
-        # pipeline sums gradients behind the last backward pass (runtime/pipe/engine.py,
-        # _exec_reduce_grads) and gathers weights after the update: nothing hides either.
+        # DeepSpeed's pipeline, which keeps sent activations, and its ZeRO-1, which copies gradients
+        # to fp32 and has a bucket of reduce_bucket_size = 5e8 elements (deepspeed.ai, config-json).
+        # Its pipeline reduces gradients after the last backward pass (runtime/pipe/engine.py,
+        # _exec_reduce_grads) and gathers weights after the update: neither is overlapped.
         "megatron-deepspeed": Framework(
             recipe={"loss": "in-place", "update": "copied"},
             layout={"keep_outputs": True},
             buffers_bytes=1 * GB,
             overlap={"dp": 0.0},
         ),
-        # github.com/NVIDIA/Megatron-LM, core/distributed and core/optimizer: buffers of gradients
-        # that stay, fp32 sums made by the matmuls (--no-gradient-accumulation-fusion turns that
-        # off), a fused update.
+        # github.com/NVIDIA/Megatron-LM, core/distributed and core/optimizer: persistent gradient
+        # buffers, fp32 accumulation fused into the matmuls (--no-gradient-accumulation-fusion turns
+        # it off), a fused update.
         "megatron-lm": Framework(
             recipe=_FP32_SUMS | {"loss": "in-place", "fused_accumulation": True}
         ),
     }
 )
-# What torch.compile changes: norms and activations are computed again from their inputs.
+# Effect of torch.compile: norms and activations are recomputed from their inputs.
 _COMPILED = {"fused_norms": True, "fused_swiglu": True}
 
 
 def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
-    """The job with the choices of framework `name`, under torch.compile if `compiled`."""
+    """The job with the defaults of framework `name`, under torch.compile if `compiled`."""
     choice("framework", name, FRAMEWORKS)
-    habits = FRAMEWORKS[name]
-    recipe = {**habits.recipe, **(_COMPILED if compiled else _NOTHING)}
-    layout = {**habits.layout, **(habits.pipelined if job.layout.pp > 1 else _NOTHING)}
+    framework = FRAMEWORKS[name]
+    recipe = {**framework.recipe, **(_COMPILED if compiled else _NOTHING)}
+    layout = {**framework.layout, **(framework.pipelined if job.layout.pp > 1 else _NOTHING)}
     if job.layout.zero_stage < 3:
         layout.pop("reshard", None)
     return replace(job, recipe=replace(job.recipe, **recipe), layout=replace(job.layout, **layout))

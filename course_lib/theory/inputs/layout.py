@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs: the parallel degrees, the batch and the pipeline's schedule."""
+"""How a model is distributed over GPUs: parallel degrees, batch and pipeline schedule."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -24,25 +24,25 @@ ZeroStage = Annotated[int, partial(whole, least=0, most=3)]
 class Layout:
     """Parallel degrees, ZeRO stage, micro-batches and pipeline schedule.
 
-    dp, tp, pp, cp, ep: data, tensor, pipeline, context and expert parallel degrees; the experts are
+    dp, tp, pp, cp, ep: data, tensor, pipeline, context and expert parallel degrees. Experts are
     spread over groups of `ep` of the dp·cp ranks that would otherwise hold the same weights, so
     `ep` divides dp·cp and adds no GPUs. `zero_stage`: 1 shards optimizer states over dp·cp,
     2 also gradients, 3 also parameters (ZeRO, arXiv:1910.02054, section 5). `shard_group`: ranks
-    over which ZeRO shards, by default all dp·cp; fewer are hybrid sharding (HSDP), whose groups
-    hold the same. `reshard`: under ZeRO-3 each pass gathers a layer's weights again; False
-    keeps all of them gathered during an update. `reduce`: gradients are exchanged after every
-    "micro-batch", after every "group" of micro-batches of a chunk (Llama 3's pipelines) or once per
-    "update", by default as late as the stage allows. `keep_gathered`:
-    with sequence parallelism the inputs of column-cut matrices are kept whole for the backward
-    pass, as DTensor does; False gathers them again behind other computing, as Megatron-LM does
-    (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2). `keep_outputs`: a stage keeps what
-    it has sent until the backward pass, as torch.distributed.pipelining and DeepSpeed do; False
-    frees it (Megatron-LM, deallocate_pipeline_outputs). `micro_batch`:
-    sequences in one forward pass; `accumulation`: micro-batches of one update. `virtual_stages`:
-    chunks of layers per pipeline rank under "interleaved". `group`: micro-batches that go through
-    a chunk before the next chunk, by default pp, see `schedule_rules`. `stage_layers`: layers of
-    each chunk in the order of the model, 0 for a chunk that holds the embedding or the head alone;
-    None spreads them evenly and gives the remainder to the first chunks.
+    over which ZeRO shards, by default all dp·cp; fewer mean hybrid sharding (HSDP), with replicas
+    of the shards in each group. `reshard`: under ZeRO-3, True gathers a layer's weights in each
+    pass; False keeps all weights gathered until the update. `reduce`: gradients are reduced after
+    every "micro-batch", after every "group" of micro-batches of a chunk (Llama 3's pipelines) or
+    once per "update"; the default is as late as the ZeRO stage allows. `keep_gathered`: under
+    sequence parallelism, True keeps the gathered inputs of column-parallel matrices for the
+    backward pass, as DTensor does; False gathers them again, overlapped with computation, as
+    Megatron-LM does (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2). `keep_outputs`:
+    True keeps a stage's sent outputs until the backward pass, as torch.distributed.pipelining and
+    DeepSpeed do; False frees them (Megatron-LM, deallocate_pipeline_outputs). `micro_batch`:
+    sequences per forward pass; `accumulation`: micro-batches per update. `virtual_stages`: chunks
+    of layers per pipeline rank under "interleaved". `group`: consecutive micro-batches through one
+    chunk before the next chunk, by default pp, see `schedule_rules`. `stage_layers`: layers of each
+    chunk in model order, 0 for a chunk that holds only the embedding or the head; None spreads them
+    evenly and gives the remainder to the first chunks.
     Raises ValueError for degrees that do not divide and schedules that cannot run.
     """
 
@@ -104,62 +104,62 @@ class Layout:
 
     @property
     def world(self) -> int:
-        """Number of GPUs: dp·tp·pp·cp. Experts take no GPUs of their own."""
+        """Number of GPUs: dp·tp·pp·cp. Expert parallelism adds none."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def global_batch(self) -> int:
-        """Sequences behind one update: micro_batch · accumulation · dp."""
+        """Sequences per optimizer update: micro_batch · accumulation · dp."""
         return self.micro_batch * self.accumulation * self.dp
 
     @property
     def chunks(self) -> int:
-        """Pieces into which the layers are cut: pp · virtual_stages, 2 pp under "zbv"."""
+        """Chunks into which the layers are cut: pp · virtual_stages, or 2·pp under "zbv"."""
         return self.pp * (2 if self.schedule == "zbv" else self.virtual_stages)
 
     @property
     def _pieces(self) -> str:
-        """How `chunks` comes about, for messages."""
+        """The formula behind `chunks`, for error messages."""
         return "2*pp" if self.schedule == "zbv" else "pp*virtual_stages"
 
     @property
     def shard_ranks(self) -> int:
-        """Ranks over which ZeRO shards dense weights: the shard group, dp·cp unless it is given."""
+        """Ranks over which ZeRO shards dense weights: `shard_group`, by default dp·cp."""
         return self.shard_group or self.dp * self.cp
 
     @property
     def expert_shard_ranks(self) -> int:
-        """Ranks that hold the same experts, over which ZeRO shards those: shard group / ep."""
+        """Ranks over which ZeRO shards an expert's weights: shard_ranks / ep."""
         return self.shard_ranks // self.ep
 
     @property
     def shard_groups(self) -> int:
-        """Groups that hold the same shards: dp·cp / shard_group."""
+        """Number of groups that replicate the shards: dp·cp / shard_ranks."""
         return self.dp * self.cp // self.shard_ranks
 
     @property
     def reduces(self) -> str:
-        """When gradients are exchanged: `reduce`, else per "update" up to ZeRO-1."""
+        """When gradients are reduced: `reduce`, or its default ("update" up to ZeRO-1)."""
         return self.reduce or ("update" if self.zero_stage < 2 else "micro-batch")
 
     @property
     def reductions(self) -> int:
-        """How often each chunk's gradients are exchanged in an update."""
+        """Number of gradient reductions per chunk in an update."""
         groups = -(-self.accumulation // (self.group or self.pp))
         return {"update": 1, "group": groups, "micro-batch": self.passes}[self.reduces]
 
     @property
     def exchanges_each_pass(self) -> bool:
-        """Whether dp sends all along the step: gradients before its end, or ZeRO-3's weights."""
+        """Whether dp communicates all through the step: early gradients or ZeRO-3's gathers."""
         return self.reduces != "update" or (self.zero_stage == 3 and self.reshard)
 
     @property
     def adds_up(self) -> bool:
-        """Whether whole gradients add up over micro-batches although ZeRO shards them."""
+        """Whether unsharded gradients accumulate over micro-batches under ZeRO-2 or 3."""
         return self.zero_stage >= 2 and self.reduces != "micro-batch" and self.accumulation > 1
 
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
-        """Raise ValueError unless `shape`, and a `sequence` if given, can be cut like this.
+        """Raise ValueError unless this layout can split `shape`, and `sequence` if given.
 
         tp divides heads and ffn, and one of tp and kv_heads divides the other (with tp above
         kv_heads each key-value head is copied to tp/kv_heads ranks); every chunk has a layer;
@@ -195,7 +195,7 @@ class Layout:
             )
 
     def check_chunks(self, shape: TransformerShape) -> None:
-        """Raise ValueError unless all layers are dealt out, one to each chunk without a list."""
+        """Raise ValueError unless all layers are assigned; without a list, each chunk needs one."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
             raise ValueError(
                 f"stage_layers {told(self.stage_layers)} sum to {sum(self.stage_layers)}: "
@@ -208,7 +208,7 @@ class Layout:
             )
 
     def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
-        """Layers of each chunk, in the order of the model; their sum is shape.layers."""
+        """Number of layers in each chunk, in model order; they sum to shape.layers."""
         self.check_chunks(shape)
         if self.stage_layers is not None:
             return self.stage_layers
@@ -216,7 +216,7 @@ class Layout:
         return (each + 1,) * extra + (each,) * (self.chunks - extra)
 
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
-        """First layer of a chunk, and the first one behind it."""
+        """Layer range of a chunk: (start, stop), stop exclusive."""
         whole("chunk", chunk, least=0, most=self.chunks - 1)
         if self.stage_layers is not None:
             start = sum(self.stage_layers[:chunk])
@@ -226,36 +226,36 @@ class Layout:
         return start, start + each + (chunk < extra)
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
-        """Chunks held by one pipeline rank, see `schedule_rules`: stage, stage + pp, …"""
+        """Chunks held by pipeline rank `stage`, see `schedule_rules`: stage, stage + pp, …"""
         return stage_chunks(self.schedule, self.pp, stage, self.virtual_stages)
 
     def stage_of(self, chunk: int) -> int:
-        """The pipeline rank that holds a chunk: chunk % pp, and under "zbv" down and up.
+        """The pipeline rank that holds a chunk: chunk % pp; under "zbv" ranks go down, then up.
 
-        Of the two in DualPipe it is the first direction's.
+        Under DualPipe, where two ranks hold it, this is the rank of the first direction.
         """
         whole("chunk", chunk, least=0, most=self.chunks - 1)
         turn, stage = divmod(chunk, self.pp)
         return self.pp - 1 - stage if self.schedule == "zbv" and turn else stage
 
     def holds_ends(self, stage: int) -> tuple[bool, bool]:
-        """Whether pipeline rank `stage` has the embedding, and whether it has the head."""
+        """(has the embedding, has the head) for pipeline rank `stage`."""
         chunks = self.stage_chunks(stage)
         return 0 in chunks, self.chunks - 1 in chunks
 
     @property
     def passes(self) -> int:
-        """Micro-batches through each chunk in an update; DualPipe sends half of them each way."""
+        """Micro-batches per chunk and update; DualPipe sends half of them in each direction."""
         return self.accumulation // (2 if self.schedule == "dualpipe" else 1)
 
     def in_flight(self, stage: int) -> dict[int, int]:
-        """Micro-batches whose activations `stage` holds of each of its chunks at its first peak."""
+        """Micro-batches with activations held by `stage` at its first peak, by chunk."""
         changes, _ = next(self.full_moments(stage))
         chunks = self.stage_chunks(stage)
-        return {chunks[place]: count for place, count in changes}
+        return {chunks[index]: count for index, count in changes}
 
     def full_moments(self, stage: int) -> Moments:
-        """When `stage` may hold most, as `schedule_rules.full_moments` lists it."""
+        """Moments at which `stage` may hold most activations: `schedule_rules.full_moments`."""
         sizes = (self.pp, self.accumulation, self.virtual_stages)
         return full_moments(self.schedule, *sizes, stage=stage, group=self.group)
 

@@ -1,8 +1,8 @@
-"""How each `model_type` of Hugging Face transformers names its sizes, and what its modules fix.
+"""How each `model_type` of Hugging Face transformers names its sizes, and what its code fixes.
 
 Keys and defaults are those of the configuration classes of transformers 5.23.0
-(models/*/configuration_*.py), and what no key says is as in its modules (models/*/modeling_*.py).
-The tests compare the counts with those of the modules that it builds.
+(models/*/configuration_*.py); what no key states follows its modules (models/*/modeling_*.py). The
+tests compare parameter counts with those of the modules that transformers builds.
 """
 
 import difflib
@@ -22,10 +22,10 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class _Key:
-    """One entry of a configuration: a whole number from `least`, or a flag if the default is one.
+    """One entry of a configuration: an integer of at least `least`, or a flag if `default` is one.
 
-    Without a `default` it must be there. `nullable`: null is allowed, and means None.
-    `or_name`: what newer versions of transformers write.
+    Without a `default` the entry is required. `nullable`: null is allowed, and read as None.
+    `or_name`: the name in newer versions of transformers.
     """
 
     name: str
@@ -35,11 +35,11 @@ class _Key:
     least: int = 1
 
     def name_in(self, values: Mapping[str, Any]) -> str:
-        """The one of its two names that `values` has."""
+        """The name under which `values` has the entry: `name` or `or_name`."""
         return self.or_name if self.name not in values and self.or_name in values else self.name
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
-        """The entry of `values`, or the default; ValueError for a missing or a wrong one."""
+        """The entry of `values`, or the default. Raises ValueError if missing or invalid."""
         name = self.name_in(values)
         if name not in values:
             if self.default is _REQUIRED:
@@ -49,43 +49,43 @@ class _Key:
         if value is None and (self.nullable or self.default is None):
             return None
         if isinstance(self.default, bool):
-            right, wanted = isinstance(value, bool), "true or false"
+            valid, wanted = isinstance(value, bool), "true or false"
         else:
-            right = type(value) is int and value >= self.least
+            valid = type(value) is int and value >= self.least
             wanted = f"a whole number from {self.least}"
-        if not right:
+        if not valid:
             raise ValueError(
-                f"{name} must be {wanted}, got {json_told(value)}: give that of the model's own "
+                f"{name} must be {wanted}, got {json_repr(value)}: give that of the model's own "
                 "config.json"
             )
         return value
 
 
-def json_told(value: object) -> str:
-    """`value` for a sentence, as JSON spells it."""
+def json_repr(value: object) -> str:
+    """`value` as JSON spells it, shortened for an error message."""
     return {"None": "null", "True": "true", "False": "false"}.get(repr(value)) or told(value)
 
 
-# What gives a field: a key, another function of the whole configuration, or a value.
+# How a field is set: by a key, another function of the whole configuration, or a constant.
 _Rule = Callable[[Mapping[str, Any]], Any] | str | int | bool | None
 
 
 @dataclass(frozen=True)
 class ModelType:
-    """The rules for fields of TransformerShape, and `only`: keys that must have this value.
+    """Rules for the fields of TransformerShape, and `only`: keys that must have a fixed value.
 
-    With another value of such a key a model has other matrices than the shape can say.
+    Any other value of such a key means weight matrices that a TransformerShape cannot express.
     """
 
     fields: Mapping[str, _Rule]
     only: Mapping[str, Any] = field(default_factory=dict)
 
     def shape(self, values: Mapping[str, Any]) -> TransformerShape:
-        """The shape; ValueError for a missing or wrong key and for sizes that do not fit."""
+        """The shape of a configuration. Raises ValueError for bad keys and inconsistent sizes."""
         for name, expected in self.only.items():
             if values.get(name, expected) != expected:
                 raise ValueError(
-                    f"{name} {json_told(values[name])} means other matrices than can be counted "
+                    f"{name} {json_repr(values[name])} means other matrices than can be counted "
                     f"here: only {json.dumps(expected)} is read"
                 )
         sizes: dict[str, Any] = {}
@@ -95,9 +95,9 @@ class ModelType:
             sizes[field_name] = rule(read) if callable(rule) else rule
             names[field_name] = read.last or field_name
         if sizes.get("attention_biases") == ("all" if sizes["biases"] else "none"):
-            sizes["attention_biases"] = None  # a default that is spelled out
+            sizes["attention_biases"] = None  # states the default explicitly
         if sizes.get("expert_ffn") and not sizes.get("dense_layers"):
-            sizes["ffn"] = sizes["expert_ffn"]  # no layer uses the other one
+            sizes["ffn"] = sizes["expert_ffn"]  # no layer uses the dense width
         try:
             return TransformerShape(**sizes)
         except ValueError as error:
@@ -105,7 +105,7 @@ class ModelType:
 
 
 class _Read(dict[str, Any]):
-    """A configuration that remembers which of its entries was asked for last."""
+    """A configuration that records the name of the entry accessed last."""
 
     last = ""
 
@@ -120,15 +120,15 @@ class _Read(dict[str, Any]):
 
 
 def _renamed(sentence: str, names: Mapping[str, str], values: Mapping[str, Any]) -> str:
-    """What TransformerShape says about its fields, said about the entries that they are from."""
-    found = dict.fromkeys(re.findall(rf"\b({'|'.join(names)})\b", sentence))
-    absent = [names[name] for name in found if names[name] not in values]
+    """An error message of TransformerShape with field names replaced by configuration keys."""
+    mentioned = dict.fromkeys(re.findall(rf"\b({'|'.join(names)})\b", sentence))
+    absent = [names[name] for name in mentioned if names[name] not in values]
     renamed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
     return renamed + "".join(f" ({name} is not there, and has its default)" for name in absent)
 
 
 def all_keys(values: Mapping[str, Any]) -> str:
-    """The keys whose entry is something, those of nested objects as well, as one text."""
+    """All keys with a truthy entry, including those of nested objects, joined by spaces."""
     return " ".join(
         f"{key} {all_keys(value)}" if isinstance(value, dict) else str(key)
         for key, value in values.items()
@@ -137,10 +137,10 @@ def all_keys(values: Mapping[str, Any]) -> str:
 
 
 def nearest_type(values: Mapping[str, Any]) -> str:
-    """The one of MODEL_TYPES that is most like a configuration of another type.
+    """The model type in MODEL_TYPES most similar to a configuration of an unsupported type.
 
-    By what the keys tell about its layers (an answer of None: nothing), then by how many of its
-    keys are there, then by the name.
+    Compares what the keys reveal about the layers (None: unknown), then how many of the type's keys
+    are present, then the names.
     """
     keys = all_keys(values)
     rms = True if "rms" in keys else False if "layer_norm" in keys else None
@@ -160,13 +160,13 @@ def nearest_type(values: Mapping[str, Any]) -> str:
             learned not in (None, has_learned),
         ]
         read = [rule for rule in rules.values() if isinstance(rule, _Key)]
-        there = [key.name_in(values) in values for key in read]
+        present = [key.name_in(values) in values for key in read]
         alike = difflib.SequenceMatcher(None, called, name).ratio()
         return (
             mixture == ("experts" in rules),
             latent == ("mla" in rules),
             -sum(unlike),
-            sum(there),
+            sum(present),
             alike if alike > 0.5 else 0,
         )
 
@@ -174,12 +174,12 @@ def nearest_type(values: Mapping[str, Any]) -> str:
 
 
 def _biased(key: _Key, places: str = "all") -> Callable[[Mapping[str, Any]], str]:
-    """attention_biases: `places` under the flag, else none."""
+    """A rule for attention_biases: `places` if the flag `key` is set, else "none"."""
     return lambda values: places if key(values) else "none"
 
 
 def _first_dense(values: Mapping[str, Any]) -> int:
-    """mlp_only_layers, which are dense: as many as there are, if they are the first ones."""
+    """The number of dense layers, mlp_only_layers. Raises ValueError unless they come first."""
     listed = values.get("mlp_only_layers") or []
     if not isinstance(listed, list) or listed != list(range(len(listed))):
         raise ValueError(
@@ -190,7 +190,7 @@ def _first_dense(values: Mapping[str, Any]) -> int:
 
 
 def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
-    """Its one shared expert is as wide as so many routed ones."""
+    """The width of Qwen2-MoE's single shared expert, in units of a routed expert's width."""
     name, by_name = "shared_expert_intermediate_size", "moe_intermediate_size"
     shared, width = _Key(name, 5632, least=0)(values), _Key(by_name, 1408)(values)
     divisible(name, shared, by_name, width)
@@ -198,7 +198,7 @@ def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
 
 
 def _latents(values: Mapping[str, Any]) -> LatentAttention:
-    """DeepSeek-V2's and V3's latent attention, whose defaults are the same."""
+    """Latent attention of DeepSeek-V2 and V3, which have the same defaults."""
     return LatentAttention(
         q_rank=_Key("q_lora_rank", 1536, nullable=True)(values),
         kv_rank=_Key("kv_lora_rank", 512)(values),
@@ -209,12 +209,12 @@ def _latents(values: Mapping[str, Any]) -> LatentAttention:
 
 
 def _four_times(name: str, of: str) -> Callable[[Mapping[str, Any]], int]:
-    """The entry `name`, by default four times the entry `of`."""
+    """A rule that reads the entry `name`, by default four times the entry `of`."""
     return lambda values: _Key(name, None)(values) or 4 * int(_Key(of)(values))
 
 
 def _falcon_kv_heads(values: Mapping[str, Any]) -> int | None:
-    """One head for all queries (multi-query), unless a newer Falcon names its number."""
+    """Falcon's key-value heads: one (multi-query), unless a newer model states a number."""
     grouped = _Key("new_decoder_architecture", default=False)(values)
     if _Key("multi_query", default=True)(values) and not grouped:
         return 1
@@ -222,7 +222,7 @@ def _falcon_kv_heads(values: Mapping[str, Any]) -> int | None:
 
 
 def _falcon_norms(values: Mapping[str, Any]) -> int:
-    """One norm for attention and MLP side by side; two in a newer Falcon unless it says one."""
+    """Falcon's norms per layer: 1 for parallel attention and MLP; newer models default to 2."""
     if _Key("new_decoder_architecture", default=False)(values):
         return _Key("num_ln_in_parallel_attn", None)(values) or 2
     return 1 if _Key("parallel_attn", default=True)(values) else 2
@@ -298,7 +298,7 @@ _MOE_ONLY = {"decoder_sparse_step": 1}
 def _like(
     family: Mapping[str, _Rule], only: Mapping[str, Any] = MappingProxyType({}), **different: _Rule
 ) -> ModelType:
-    """A type with the rules of a family but for those that are different."""
+    """A model type with the rules of a family, of which `different` overrides some."""
     return ModelType({**family, **different}, only)
 
 
@@ -350,7 +350,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     ),
     "gemma": _like(_GEMMA),
     "gemma2": _like(_GEMMA2),
-    # A model with images names in its text_config only what is not the default.
+    # The text_config of a multimodal model states only what differs from the default.
     "gemma3_text": _like(
         _GEMMA2,
         qk_norm="head",

@@ -1,4 +1,4 @@
-"""Shapes of published transformers. `TransformerShape` and its matrices are in shape.py."""
+"""Shapes and constants of published transformers; shape.py defines `TransformerShape`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from course_lib.validation import choice
 
 
 def model(name: str) -> TransformerShape:
-    """The preset called `name`; ValueError with the nearest name for an unknown one."""
+    """The preset model `name`. Raises ValueError with the nearest name for an unknown one."""
     choice("model", name, MODELS)
     return MODELS[name]
 
@@ -102,10 +102,10 @@ MODELS = {
 }
 
 
-# --- What a model computes beyond its sizes: no parameter more, and another model without it ---
+# --- Constants that a model needs besides its sizes; they add no parameters ---
 
-# The keys are those of Hugging Face configurations, whose values are those of the released weights.
-# An engine starts from defaults of its own where a program does not name them.
+# The keys are those of Hugging Face configurations, with the values of the released weights. If a
+# program does not set them, an engine uses its own defaults, which make it another model.
 
 Constants = Mapping[str, Any]
 
@@ -115,9 +115,9 @@ KEYS = (
     *("scoring_func", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor"),
     *("topk_method", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux"),
 )
-# What these model types compute is said by their sizes and KEYS. Others scale embeddings, leave out
-# rotary positions, clip, … : see their modeling_*.py in transformers.
-TOLD = {
+# Model types fully described by their sizes and KEYS. Others scale embeddings, leave out rotary
+# positions, clip, … : see their modeling_*.py in transformers.
+FULLY_DESCRIBED = {
     *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
     *("deepseek_v2", "deepseek_v3", "kimi_k2", "gpt2"),
 }
@@ -157,7 +157,7 @@ _DEEPSEEK_V3 = {
     "seq_aux": True,
     "aux_loss_alpha": 1e-4,
 }
-_BY_PREFIX: Mapping[str, Constants] = {  # the first that fits
+_BY_PREFIX: Mapping[str, Constants] = {  # the first matching prefix wins
     "gpt": _GPT,
     "mt-nlg": _GPT,
     "llama1-65b": _LLAMA,
@@ -169,20 +169,20 @@ _BY_PREFIX: Mapping[str, Constants] = {  # the first that fits
     "deepseek-v3": _DEEPSEEK_V3,
 }
 CONSTANTS: Mapping[str, Constants] = {
-    name: next(found for prefix, found in _BY_PREFIX.items() if name.startswith(prefix))
+    name: next(values for prefix, values in _BY_PREFIX.items() if name.startswith(prefix))
     for name in MODELS
 }
 
 
 def of_shape(shape: TransformerShape) -> Constants:
-    """Those of the preset with these sizes; nothing where there is none."""
+    """Constants of the preset with this shape; empty if there is none."""
     return next((CONSTANTS[name] for name, preset in MODELS.items() if preset == shape), {})
 
 
 def of_configuration(values: Mapping[str, Any]) -> Constants:
-    """Those among the entries of a configuration.
+    """The constants (KEYS) among the entries of a configuration.
 
-    Newer versions of transformers write all that is about rotary positions as `rope_parameters`.
+    Newer versions of transformers keep the settings of rotary positions in `rope_parameters`.
     """
     rotary = values.get("rope_parameters")
     if isinstance(rotary, dict):
@@ -193,17 +193,17 @@ def of_configuration(values: Mapping[str, Any]) -> Constants:
 
 
 def stretching(constants: Constants) -> tuple[Mapping[str, Any], str]:
-    """How rotary positions are stretched to longer sequences, and by which method: "" for none."""
+    """Settings and method of rotary scaling for longer sequences; the method is "" for none."""
     scaling = constants.get("rope_scaling") or {}
     return scaling, scaling.get("rope_type", scaling.get("type", ""))
 
 
 def untold(constants: Constants, methods: Sequence[str] = ()) -> Iterator[str]:
-    """Lines on what a program with these constants may still lack; it knows `methods`."""
+    """Warnings about features missing from a program that supports rotary scaling `methods`."""
     if not constants:
         yield "no preset has this model: rotary base, norm epsilon and router are the defaults here"
     family, method = constants.get("model_type", "llama"), stretching(constants)[1]
-    if family not in TOLD:
+    if family not in FULLY_DESCRIBED:
         yield f"{family} computes more than is written here: compare its modeling_{family}.py"
     if method not in ("", *methods):
         yield f"rotary positions are not stretched here, as by {method}: only for long sequences"

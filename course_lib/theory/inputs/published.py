@@ -1,4 +1,4 @@
-"""Published training runs that several places of the course take up."""
+"""Published training runs that several parts of the course use."""
 
 from course_lib.theory.inputs.hardware import Cluster, accelerator
 from course_lib.theory.inputs.job import Job
@@ -7,7 +7,7 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 
 # Llama 3 405B on 16,384 H100 (arXiv:2407.21783, table 4 and section 3.3.2): 128 chunks, of which
-# the first has the embedding alone and the last the head alone, eight for each of 16 stages.
+# the first has only the embedding and the last only the head; 16 stages of eight chunks each.
 LLAMA3_405B = Job(
     MODELS["llama3.1-405b"],
     Recipe(gradients="fp32", fused_accumulation=True, fused_swiglu=True),

@@ -1,4 +1,4 @@
-"""How a model is trained: precisions, optimizer, kernels, and what is thrown away or moved."""
+"""How a model is trained: precisions, optimizer, kernels, recomputation and offloading."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,7 @@ from course_lib.validation import number
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 # Bytes of optimizer state per parameter: number of moments times bytes of each.
-# torch.optim.AdamW gives its moments the weights' own precision: without a master copy bf16.
+# torch.optim.AdamW keeps its moments in the precision of the weights: bf16 without a master copy.
 # bitsandbytes (Dettmers et al. 2021, arXiv:2110.02861) keeps two one-byte moments; its block
 # constants (under 2 %) and the small tensors that it leaves in fp32 are not counted here.
 OPTIMIZER_STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8, "adamw-bf16": 4, "adamw-8bit": 2}
@@ -24,36 +24,35 @@ LOSSES = ("eager", "in-place", "fused", "chunked")
 class Recipe:
     """Everything about training that is not the model's shape or the layout over GPUs.
 
-    States. `compute`: precision of the passes where it differs from that of the weights kept, as
-    under FSDP2's MixedPrecisionPolicy. `master_copy`: fp32 weights kept beside 16-bit ones.
-    `gradient_buffer`: fp32 gradients that add up over micro-batches beside 16-bit ones. `offload`:
-    "optimizer" keeps the master copy and the optimizer states in the host's memory.
-    `fused_accumulation`: the matmul that makes a weight's gradient adds it to the sum as well, so
-    that no pass over the memory does (Megatron-LM's gradient_accumulation_fusion).
+    States. `compute`: precision of forward and backward if it differs from that of the stored
+    weights, as under FSDP2's MixedPrecisionPolicy. `master_copy`: fp32 weights in addition to
+    16-bit ones. `gradient_buffer`: an fp32 buffer that accumulates 16-bit gradients over
+    micro-batches. `offload`: "optimizer" keeps master copy and optimizer states in host memory.
+    `fused_accumulation`: the matmul for a weight's gradient also adds it to the accumulated sum,
+    which saves a pass over the memory (Megatron-LM's gradient_accumulation_fusion).
 
-    Update. `gradient_life`: "always" for buffers that stay, as in Megatron-LM and DeepSpeed, or
-    "backward" for gradients that live from the backward pass to the update, as after PyTorch's
-    `zero_grad(set_to_none=True)`. `update`: "fused" reads gradients and states where they are,
-    "copied" makes fp32 copies of 16-bit gradients first (DeepSpeed), "foreach" as well, and a list
-    of temporaries as large as one moment (torch.optim's default on GPUs).
+    Update. `gradient_life`: "always" for persistent buffers, as in Megatron-LM and DeepSpeed, or
+    "backward" for gradients that exist from the backward pass to the update, as with PyTorch's
+    `zero_grad(set_to_none=True)`. `update`: "fused" works in place, "copied" first makes fp32
+    copies of 16-bit gradients (DeepSpeed), "foreach" does so too and needs temporaries as large as
+    one moment (torch.optim's default on GPUs).
 
     Activations. `attention`: "flash" never stores the s × s scores. `recompute`: "selective"
     stores all but the attention core, "operators" the output of attention and of every second
-    matmul (torchtitan's selective policy), "full" only each layer's input. `recompute_layers`: how
-    many layers of each chunk of a pipeline `recompute` is for, the first ones, while the others
+    matmul (torchtitan's selective policy), "full" only each layer's input. `recompute_layers`:
+    number of layers per pipeline chunk to which `recompute` applies, the first ones; the others
     keep everything (Megatron-LM's recompute_num_layers with recompute_method "block"); None: all.
-    `loss`: how many copies
-    of the logits there are, see `loss_copies`; `loss_chunks`: pieces in which "chunked" makes them.
-    `dropout`: its masks are stored. `fused_norms`: False for an RMSNorm written out in torch, which
-    keeps an fp32 copy of its input and the normalised input. `fused_swiglu`: True for a kernel that
-    recomputes silu(gate) in the backward pass. `repeat_kv`: keys and values are copied to all heads
-    before attention. `imbalance`: tokens on the busiest expert rank over the mean (a capacity
-    factor).
+    `loss`: sets how many copies of the logits exist, see `loss_copies`; `loss_chunks`: chunks in
+    which "chunked" computes them. `dropout`: stores its masks. `fused_norms`: False for an unfused
+    RMSNorm in torch, which keeps an fp32 copy of its input and the normalised input.
+    `fused_swiglu`: True for a kernel that recomputes silu(gate) in the backward pass. `repeat_kv`:
+    keys and values are copied to all heads before attention. `imbalance`: tokens on the busiest
+    expert rank over the mean (a capacity factor).
 
     Data parallelism. `gathering`: under ZeRO-3 "fsdp" holds `gathered_units` whole layers at a time
-    (one computed, the others fetched ahead) and all that is outside the layers; "yafsdp" has two
-    buffers as large as the largest layer or embedding. `gradient_as_bucket_view`: DDP's buckets
-    are the gradients, not a copy of them.
+    (the current one and prefetched ones) and all parameters outside the layers; "yafsdp" has two
+    buffers as large as the largest layer or embedding. `gradient_as_bucket_view`: gradients are
+    views into DDP's buckets instead of copies.
     """
 
     BY_NAME: ClassVar[str] = "RECIPES[{0}]"
@@ -102,12 +101,12 @@ class Recipe:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of one weight as it is kept."""
+        """Bytes of one stored weight."""
         return PRECISION_BYTES[self.parameters]
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of one element of the activations, and of a weight that is gathered for a pass."""
+        """Bytes of one element of the activations, and of the weights as gathered for a pass."""
         return PRECISION_BYTES[self.compute or self.parameters]
 
     @property
@@ -117,12 +116,12 @@ class Recipe:
 
     @property
     def accumulated_bytes(self) -> int:
-        """Bytes of one element of the sum over micro-batches: 4 with a `gradient_buffer`."""
+        """Bytes of one element of the accumulated gradients: 4 with a `gradient_buffer`."""
         return 4 if self.gradient_buffer else self.gradient_bytes
 
     @property
     def bytes_per_parameter(self) -> int:
-        """Model-state bytes for one parameter, wherever they are kept."""
+        """Model-state bytes per parameter, on the GPU or offloaded."""
         copies = 4 * (self.master_copy + self.gradient_buffer)
         moments = OPTIMIZER_STATE_BYTES[self.optimizer]
         return self.weight_bytes + self.gradient_bytes + copies + moments
@@ -130,7 +129,7 @@ class Recipe:
 
 MIXED_16 = Recipe()
 
-# The conventions that tools and papers disagree on, by bytes per parameter.
+# The conventions of different tools and papers, named by bytes per parameter.
 RECIPES = {
     # ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1): 2 + 2 + K with K = 12.
     "mixed-16": MIXED_16,

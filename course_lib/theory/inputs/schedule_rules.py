@@ -1,4 +1,4 @@
-"""The pipeline schedules there are, what each demands, and how many micro-batches it holds."""
+"""Pipeline schedules: their constraints, their chunks, and the micro-batches that they hold."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Annotated
 from course_lib.checked import Count, Text, check_public
 from course_lib.validation import choice, divisible, whole
 
-# As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
+# MOST_CHUNKS equals MOST_LAYERS in shape.py; no real pipeline comes near MOST_STAGES.
 MOST_CHUNKS = 10_000
 MOST_STAGES = 1024
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipe")
@@ -22,16 +22,16 @@ def check_schedule(
     group: int | None = None,
     words: tuple[Text, ...] = ("stages", "micro_batches"),
 ) -> None:
-    """Raise ValueError unless schedule `name` exists for these sizes.
+    """Raise ValueError unless schedule `name` is defined for these sizes.
 
     "interleaved" sends groups of micro-batches through each of its `virtual_stages` chunks in turn.
     `group`: micro-batches of one group (Megatron-LM's
     microbatch_group_size_per_virtual_pipeline_stage; N in Llama 3, arXiv:2407.21783, section
-    3.3.2): all of them, or at least `stages`, as many as must be in the last group, too, since the
-    stages would wait for each other. None: `stages`, which then have to divide the micro-batches.
-    "dualpipe" feeds half of the micro-batches in from either end; "zbv" has two chunks on each
-    stage and at least as many micro-batches as fill it, 2 stages - 1. `words`: what the caller
-    calls stages and micro-batches.
+    3.3.2): all of them, or at least `stages`, and the last group must be that large as well, or the
+    stages would deadlock. None: `stages`, which then must divide the micro-batches.
+    "dualpipe" feeds half of the micro-batches in from either end; "zbv" has two chunks per stage
+    and needs at least 2 stages - 1 micro-batches to fill the pipeline. `words`: the caller's names
+    for stages and micro-batches, used in error messages.
     """
     whole("words", len(words), 2, 2)
     stages_word, batches_word = words
@@ -64,9 +64,9 @@ def stage_chunks(
     stage: int,
     virtual_stages: Annotated[int, partial(whole, most=MOST_CHUNKS)] = 1,
 ) -> tuple[int, ...]:
-    """The pieces of the model that one stage holds: stage, stage + stages, …
+    """Indices of the chunks of the model that one stage holds: stage, stage + stages, …
 
-    Two mirrored ones in "dualpipe", of as many as stages, and in "zbv", of twice as many. Sources:
+    In "dualpipe" and "zbv" two mirrored ones, of `stages` and 2 · `stages` chunks. Sources:
     Narayanan et al. 2021, arXiv:2104.04473, section 2.2 (interleaved); DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies of the parameters); Qi et al. 2023,
     arXiv:2401.10241, section 6.
@@ -79,7 +79,7 @@ def stage_chunks(
 
 
 def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None:
-    """Megatron-LM's rule, and Llama 3's exception: fewer micro-batches than stages in one group."""
+    """Check Megatron-LM's rule and Llama 3's exception of one group smaller than the stages."""
     whole("group", group, most=micro_batches)
     if name != "interleaved":
         raise ValueError(
@@ -107,20 +107,21 @@ def full_moments(
     stage: int = 0,
     group: int | None = None,
 ) -> Moments:
-    """When `stage` may hold most: before a backward pass, at every moment that no other exceeds.
+    """Candidate memory peaks of `stage`: moments before a backward pass that no other exceeds.
 
-    Each is (changes, place): how many more micro-batches are held of which chunk of the stage than
-    at the moment before, and the chunk that works backward next; both count its chunks from 0.
+    Each is (changes, chunk). `changes` lists (chunk, count): by how many the micro-batches held of
+    a chunk have changed since the previous moment. `chunk` runs its backward pass next. Both number
+    the stage's own chunks from 0.
 
-    With p stages and m micro-batches. naive: 1; gpipe: m; 1f1b: min(m, p - stage); zb1p: min(m, p),
-    since the weights' part of backward waits; zbv: 2p passes of chunks, 2p - stage - 1 of the first
-    and stage + 1 of the second before that one's backward pass, and one more and one less before
-    the first one's; dualpipe: 1f1b in both directions, p + 1, before either's backward pass;
-    interleaved: 2(p - stage - 1) + (v - 1)N + 1 passes of chunks, v = virtual_stages, N = `group`,
-    p unless it is given. These many are held again and again, shared among the chunks in changing
-    ways. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Korthikanti et al. 2022,
-    arXiv:2205.05198, section 4.2.3; Qi et al. 2023, arXiv:2401.10241 (ZB-H1; ZB-V in section 6);
-    DeepSeek-V3, arXiv:2412.19437, table 2.
+    With p stages and m micro-batches a stage holds: naive: 1; gpipe: m; 1f1b: min(m, p - stage);
+    zb1p: min(m, p), since weight gradients are delayed; zbv: 2p chunk passes, 2p - stage - 1 of the
+    first chunk and stage + 1 of the second before a backward pass of the second, one more and one
+    less before one of the first; dualpipe: 1f1b in both directions, p + 1, before a backward pass
+    of either; interleaved: 2(p - stage - 1) + (v - 1)N + 1 chunk passes, v = virtual_stages, N =
+    `group`, by default p, reached repeatedly with changing splits among the chunks. Sources:
+    Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Korthikanti et al. 2022, arXiv:2205.05198,
+    section 4.2.3; Qi et al. 2023, arXiv:2401.10241 (ZB-H1; ZB-V in section 6); DeepSeek-V3,
+    arXiv:2412.19437, table 2.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stage", stage, least=0, most=stages - 1)
@@ -138,39 +139,39 @@ def full_moments(
 
 
 def _in_turns(m: int, v: int, group: int, passes: int) -> Moments:
-    """Interleaved: `passes` forward passes, then a backward and a forward pass in turn.
+    """Moments of an interleaved schedule: `passes` forward passes, then 1B1F in alternation.
 
-    Groups go through the chunks, backward the other way round; between two turns of either the
-    change from pass to pass is the same, so its first and its last moment are enough.
+    Groups visit the chunks in order, and in reverse order backward. Until either moves on to its
+    next chunk each pass changes the counts alike, so the first and last moments are enough.
     """
-    enough = (passes // (group * v) + 2) * group  # then all moments were there
+    enough = (passes // (group * v) + 2) * group  # more micro-batches add no new moments
     m = min(m, enough + m % group)
     sizes = [min(group, m - done) for done in range(0, m, group)]
-    there = [[place, size] for size in sizes for place in range(v)][::-1]
-    back = [[v - 1 - place, size] for place, size in there]
+    forward = [[chunk, size] for size in sizes for chunk in range(v)][::-1]
+    backward = [[v - 1 - chunk, size] for chunk, size in forward]
     held = dict.fromkeys(range(v), 0)
-    while there and passes:
-        step = min(passes, there[-1][1])
-        held[there[-1][0]] += step
+    while forward and passes:
+        step = min(passes, forward[-1][1])
+        held[forward[-1][0]] += step
         passes -= step
-        _take(there, step)
+        _take(forward, step)
     changes = list(held.items())
-    while back:
-        of, step = back[-1]
-        turn = [(of, -1)]
-        if there:
-            to, left = there[-1]
-            step, turn = min(step, left), [*turn, (to, 1)]
-            _take(there, step)
-        yield changes, of
+    while backward:
+        chunk, step = backward[-1]
+        turn = [(chunk, -1)]
+        if forward:
+            filled, left = forward[-1]
+            step, turn = min(step, left), [*turn, (filled, 1)]
+            _take(forward, step)
+        yield changes, chunk
         if step > 1:
-            yield [(place, count * (step - 1)) for place, count in turn], of
+            yield [(each, count * (step - 1)) for each, count in turn], chunk
         changes = turn
-        _take(back, step)
+        _take(backward, step)
 
 
 def _take(turns: list[list[int]], step: int) -> None:
-    """`step` passes off the turn that is next, the last of the list."""
+    """Remove `step` passes from the next turn, which is the last entry of the list."""
     turns[-1][1] -= step
     if not turns[-1][1]:
         turns.pop()

@@ -1,4 +1,4 @@
-"""Parameters of a model, or of a part of it, by place."""
+"""Shapes of transformers: sizes, weight matrices and exact parameter counts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -12,9 +12,9 @@ from course_lib.validation import DERIVED, derive, divisible, whole
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Trainable parameters by place; a tied embedding is counted once, under `embedding`.
+    """Trainable parameters by component; a tied embedding is counted once, under `embedding`.
 
-    Of the routed experts one token uses `chosen_experts` and leaves `idle_experts` alone.
+    Of the routed experts' parameters a token uses `chosen_experts`, but not `idle_experts`.
     """
 
     embedding: int = 0
@@ -36,7 +36,7 @@ class ParameterCount:
         return (getattr(self, leaf.name) for leaf in fields(self))
 
     def times(self, layers: CountOrZero) -> "ParameterCount":
-        """`layers` equal layers."""
+        """The parameters of `layers` identical layers."""
         return ParameterCount(*(layers * leaf for leaf in self))
 
     @property
@@ -46,29 +46,29 @@ class ParameterCount:
 
     @property
     def active(self) -> int:
-        """Parameters that one token meets: total − idle_experts. The embedding is counted."""
+        """Parameters active for one token: total − idle_experts. The embedding is included."""
         return self.total - self.idle_experts
 
     @property
     def experts(self) -> int:
-        """Routed experts, used by a token or not: what expert parallelism spreads."""
+        """Parameters of all routed experts, which expert parallelism distributes."""
         return self.chosen_experts + self.idle_experts
 
 
-# --- The sizes of a transformer, its weight matrices, and how many parameters they make ---
+# --- The sizes of a transformer, its weight matrices, and their parameter counts ---
 
-# Functions go through layers one by one; ten times as many as any model has.
+# Some functions loop over layers; this is far more than any model has.
 MOST_LAYERS = 10_000
-MOST_WIDTH = 10**40  # of a matrix: heads times the width of one
-MOST_NORMS = 4  # one before and one behind attention and MLP
-NORM_NUMBERS = {"layernorm": 2, "rmsnorm": 1, "plain": 0}  # for each number that is normalised
+MOST_WIDTH = 10**40  # of a matrix: heads times the width of one head
+MOST_NORMS = 4  # one before and one after attention and MLP
+NORM_NUMBERS = {"layernorm": 2, "rmsnorm": 1, "plain": 0}  # parameters per normalised element
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One weight matrix of a layer. A token multiplies `used` of its `copies` (experts).
+    """One weight matrix of a layer. A token is multiplied with `used` of its `copies` (experts).
 
-    `place` is a leaf of ParameterCount, or "experts" for routed ones.
+    `place` is the component: a field of ParameterCount, or "experts" for routed experts.
     """
 
     place: Text
@@ -80,7 +80,7 @@ class Matrix:
 
     @property
     def parameters(self) -> int:
-        """Parameters of one copy: inputs · outputs, and outputs more with a bias."""
+        """Parameters of one copy: inputs · outputs, plus outputs with a bias."""
         return self.outputs * (self.inputs + self.bias)
 
     @property
@@ -91,11 +91,11 @@ class Matrix:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Multi-head latent attention: queries, and keys with values, pass through narrow latents.
+    """Multi-head latent attention: queries, and keys with values, are projected from latents.
 
-    Each head's query and key have `nope_dim` numbers without a rotary position and `rope_dim`
-    with one (of the key's, all heads share one copy); its value has `value_dim`. `q_rank` None
-    means that queries are not compressed. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.
+    Each head's query and key have `nope_dim` elements without a rotary position and `rope_dim` with
+    one (the key's are shared by all heads); its value has `value_dim`. `q_rank` None means that
+    queries are not compressed. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.
     """
 
     q_rank: Count | None
@@ -111,21 +111,21 @@ class TransformerShape:
 
     Attention. `kv_heads` below `heads` means grouped-query attention; `head_dim` None means
     hidden / heads. `attention_biases`: "none", "qkv" (queries, keys and values: Qwen2,
-    arXiv:2407.10671, section 2.2.1) or "all"; None: as `biases`. `qk_norm`: queries and keys pass a
-    norm each, "head" by head (Qwen3, arXiv:2505.09388, section 2) or "all" heads together (OLMo 2,
+    arXiv:2407.10671, section 2.2.1) or "all"; None: as `biases`. `qk_norm`: norms on queries and
+    keys, per "head" (Qwen3, arXiv:2505.09388, section 2) or over "all" heads together (OLMo 2,
     arXiv:2501.00656, section 3.2). `mla` replaces attention's matrices.
 
     Layers. `mlp` is "gelu" (two matrices) or "swiglu" (three, whatever the gate's function);
     `norm` is "layernorm" (weight and bias), "rmsnorm" (weight) or "plain" (neither: OLMo,
-    arXiv:2402.00838, section 2.1). `layer_norms` of them are in a layer: 1 where attention and MLP
-    share it (Falcon, arXiv:2311.16867, section 3.3), 4 where each has one before and one behind
-    (Gemma 2, arXiv:2408.00118, section 2). `biases` gives one to every matrix but router and head.
+    arXiv:2402.00838, section 2.1). `layer_norms`: norms per layer: 1 where attention and MLP share
+    it (Falcon, arXiv:2311.16867, section 3.3), 4 where each has one before and one after (Gemma 2,
+    arXiv:2408.00118, section 2). `biases`: all matrices have one except router and head.
 
     Mixtures. With `experts` each layer after the first `dense_layers` has a router, `experts` MLPs
     of width `expert_ffn` (0: ffn) of which a token uses `top_k`, and `shared_experts` more that all
-    tokens use; where there are any, `shared_gate` is one more output of the router that weighs them
-    (Qwen2MoE's shared_expert_gate in Hugging Face transformers).
-    Raises ValueError for sizes that do not fit each other.
+    tokens use. `shared_gate` adds a router output that weights the shared experts (Qwen2MoE's
+    shared_expert_gate in Hugging Face transformers).
+    Raises ValueError for inconsistent sizes.
     """
 
     BY_NAME: ClassVar[str] = "MODELS[{0}] or model({0})"
@@ -202,24 +202,24 @@ class TransformerShape:
 
     @property
     def head_width(self) -> int:
-        """Numbers in one head's query: head_dim, or hidden / heads; nope + rope under `mla`."""
+        """Width of one head's query: head_dim, or hidden / heads; nope + rope under `mla`."""
         if self.mla is not None:
             return self.mla.nope_dim + self.mla.rope_dim
         return self.hidden // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def value_width(self) -> int:
-        """Numbers in one head's value: as many as in its query, but value_dim under `mla`."""
+        """Width of one head's value: that of its query, or value_dim under `mla`."""
         return self.head_width if self.mla is None else self.mla.value_dim
 
     @property
     def expert_width(self) -> int:
-        """Width of one expert's MLP: expert_ffn, or ffn where that is 0."""
+        """Width of one expert's MLP: expert_ffn, or ffn if that is 0."""
         return self.expert_ffn or self.ffn
 
     @property
     def kv_width(self) -> int:
-        """Width of the keys, all heads together: kv_heads · head_width."""
+        """Total width of the keys of all heads: kv_heads · head_width."""
         return self.kv_heads * self.head_width
 
     @property
@@ -241,18 +241,18 @@ class TransformerShape:
             )
 
     def has_experts(self, layer: CountOrZero) -> bool:
-        """Whether layer number `layer` has routed experts in place of one MLP."""
+        """Whether layer number `layer` has routed experts instead of a single MLP."""
         _at_most("layer", layer, "layers - 1", self.layers - 1)
         return self.experts > 0 and layer >= self.dense_layers
 
     def layer_matrices(self, layer: int) -> tuple[Matrix, ...]:
-        """Every weight matrix of one layer: the base of parameter counts and of FLOPs."""
+        """All weight matrices of one layer, from which parameters and FLOPs are counted."""
         return _matrices(self, self.has_experts(layer))
 
     def layer_parameters(self, layer: int) -> ParameterCount:
-        """Exact parameters of layer number `layer`, counted from 0.
+        """Exact parameter count of layer number `layer`, counted from 0.
 
-        Latent attention has a norm on each latent; `qk_norm` one for queries and one for keys.
+        Latent attention has a norm on each latent; `qk_norm` adds one on queries and one on keys.
         """
         leaves = dict.fromkeys((leaf.name for leaf in fields(ParameterCount)), 0)
         for matrix in self.layer_matrices(layer):
@@ -262,27 +262,27 @@ class TransformerShape:
             else:
                 leaves[matrix.place] += matrix.copies * matrix.parameters
         latents = 0 if self.mla is None else (self.mla.q_rank or 0) + self.mla.kv_rank
-        # Norms of queries and keys weigh the numbers of one head each, or of all heads.
+        # Norms of queries and keys have weights for one head each, or for all heads.
         heads = {"none": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
         normed = self.layer_norms * self.hidden + latents + heads * self.head_width
         leaves["norms"] = normed * NORM_NUMBERS[self.norm]
         return ParameterCount(**leaves)
 
     def embedding_parameters(self) -> ParameterCount:
-        """What is before the first layer: the embedding, vocab · hidden, and learned positions."""
+        """Parameters before the first layer: embedding, vocab · hidden, and learned positions."""
         positions = self.learned_positions * self.context * self.hidden
         return ParameterCount(embedding=self.vocab * self.hidden, positions=positions)
 
     def head_parameters(self) -> ParameterCount:
-        """What is after the last layer: a norm, and the head unless it is the tied embedding."""
+        """Parameters after the last layer: a norm, and the head unless it is tied."""
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
         return ParameterCount(norms=self.hidden * NORM_NUMBERS[self.norm], head=head)
 
     def layer_kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-        """Layers start … stop-1 as (a layer, how many are like it): dense, then with experts.
+        """Kinds among layers start … stop-1: (index of a layer, number of such layers).
 
-        Every layer of a kind has the same sizes, so that nothing is summed layer by layer. `stop`
-        None: to the last layer.
+        The dense kind comes before the one with experts. Layers of a kind have equal sizes, so sums
+        over layers need not loop over them. `stop` None: to the last layer.
         """
         stop = self.layers if stop is None else stop
         whole("stop", stop, least=0, most=self.layers)
@@ -292,7 +292,7 @@ class TransformerShape:
         return [(layer, count) for layer, count in kinds if count]
 
     def parameters(self) -> ParameterCount:
-        """Exact count of the whole model: embedding, layers and head, each as leaves."""
+        """Exact parameter count of the whole model: embedding, layers and head."""
         layers = [self.layer_parameters(layer).times(n) for layer, n in self.layer_kinds()]
         return sum(layers, self.embedding_parameters() + self.head_parameters())
 
@@ -302,12 +302,12 @@ def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:
         raise ValueError(f"{name} {value} is above {limit_name} = {limit}: take at most {limit}")
 
 
-@lru_cache(maxsize=64)  # a step asks again and again for those of one model
+@lru_cache(maxsize=64)  # called repeatedly for the same model in one step
 def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
-    """The matrices of a layer with one MLP, or of one with experts."""
+    """The weight matrices of a dense layer, or of one with experts."""
     h, mla, bias = shape.hidden, shape.mla, shape.biases
     queries, values = shape.heads * shape.head_width, shape.heads * shape.value_width
-    if mla is None:  # queries, keys, values, which are as wide as keys, and the output
+    if mla is None:  # queries, keys, values (as wide as keys), output
         qkv = shape.qkv_biases
         attention = [(h, queries, qkv), (h, shape.kv_width, qkv), (h, shape.kv_width, qkv)]
         attention.append((queries, h, shape.output_bias))
@@ -316,7 +316,7 @@ def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
         attention = [] if mla.q_rank is None else [(h, mla.q_rank, bias)]
         attention += [(mla.q_rank or h, queries, bias), (h, mla.kv_rank + mla.rope_dim, bias)]
         attention += [(mla.kv_rank, keys_values, bias), (values, h, bias)]
-    found = [Matrix("attention", *sizes) for sizes in attention]
+    matrices = [Matrix("attention", *sizes) for sizes in attention]
 
     def mlp(place: str, width: int, copies: int = 1, used: int = 1) -> list[Matrix]:
         into = Matrix(place, h, width, bias, copies, used)
@@ -324,12 +324,12 @@ def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
         return [into, back] if shape.mlp == "gelu" else [into, into, back]
 
     if not experts:
-        return (*found, *mlp("mlp", shape.ffn))
-    found.append(Matrix("router", h, shape.experts + shape.shared_gate, bias=False))
-    found += mlp("experts", shape.expert_width, shape.experts, shape.top_k)
+        return (*matrices, *mlp("mlp", shape.ffn))
+    matrices.append(Matrix("router", h, shape.experts + shape.shared_gate, bias=False))
+    matrices += mlp("experts", shape.expert_width, shape.experts, shape.top_k)
     if shape.shared_experts:
-        found += mlp("shared_experts", shape.expert_width, *[shape.shared_experts] * 2)
-    return tuple(found)
+        matrices += mlp("shared_experts", shape.expert_width, *[shape.shared_experts] * 2)
+    return tuple(matrices)
 
 
 check_public(globals())

@@ -1,4 +1,4 @@
-"""Units of size and count: bytes inside the library, text only at the edge."""
+"""Units and their formatting: the library computes in bytes, and text is made only for output."""
 
 import re
 from functools import partial
@@ -7,9 +7,9 @@ from typing import Annotated
 from course_lib.checked import NotNegative, check_public
 from course_lib.validation import number, told, whole
 
-# Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
+# Decimal units (SI): "GB" as used for disks, network links and on GPU data sheets.
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
-# Binary units (IEC 80000-13): what torch, nvidia-smi and operating systems count in.
+# Binary units (IEC 80000-13), used by torch, nvidia-smi and operating systems.
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _DECIMAL = {"TB": TB, "GB": GB, "MB": MB, "kB": KB}
@@ -53,9 +53,9 @@ def format_number(
     value: Annotated[float, partial(number, most=1e40)],
     digits: Annotated[int, partial(whole, least=1, most=12)] = 3,
 ) -> str:
-    """Text for a number of `digits` digits, and never "1.26e+03": 1258.4 is "1,258".
+    """Text for a number, to `digits` digits but never in exponent notation: 1258.4 is "1,258".
 
-    Large numbers keep all digits before the point.
+    Large numbers keep all digits before the decimal point.
     """
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
@@ -67,7 +67,7 @@ def format_number(
 
 
 def power_of_ten(power: Annotated[int, partial(whole, least=-400, most=400)]) -> str:
-    """Text for a power of ten: -5 is "10⁻⁵". Raises ValueError outside of ±400, past all floats."""
+    """Text for a power of ten: -5 is "10⁻⁵". Raises ValueError beyond ±400, outside float range."""
     return f"10{str(power).translate(_SUPERSCRIPTS)}"
 
 
@@ -89,7 +89,7 @@ def format_seconds(seconds: Annotated[float, partial(number, least=0, most=1e18)
 
 
 def format_duration(seconds: Annotated[float, partial(number, least=0, most=1e18)]) -> str:
-    """Text for a time that people wait: 1156 is "19.3 min"; less than two as `format_seconds`."""
+    """Text for a long time: 1156 is "19.3 min"; below two minutes it is `format_seconds`."""
     for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.9995 * factor:
             value = seconds / factor
@@ -98,16 +98,16 @@ def format_duration(seconds: Annotated[float, partial(number, least=0, most=1e18
 
 
 def parse_count(text: str) -> int:
-    """The number behind "70b", "13B", "124M" or "4k": B is billion (10^9), M is million (10^6).
+    """Parse a count such as "70b", "13B", "124M" or "4k": B is billion (10^9), M million (10^6).
 
     Raises ValueError when the text is not a number with one of those letters.
     """
-    told_text = told(text)
+    shown = told(text)
     match = re.fullmatch(
-        r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([kmbt]?)\s*", told_text.strip("'"), re.IGNORECASE
+        r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([kmbt]?)\s*", shown.strip("'"), re.IGNORECASE
     )
     if not match:
-        raise ValueError(f"text {told_text} is not a count: write it like '70b', '1.5B' or '124M'")
+        raise ValueError(f"text {shown} is not a count: write it like '70b', '1.5B' or '124M'")
     return round(float(match[1]) * _COUNTS.get(match[2].upper(), 1))
 
 

@@ -1,1 +1,1 @@
-"""The memory of one GPU: states, activations, buffers, and their peak."""
+"""The memory of one GPU: model states, activations, buffers, and their peak."""

@@ -1,9 +1,9 @@
-"""What one layer's forward pass keeps for its backward pass, term by term, in bytes on one GPU.
+"""Activations that a layer's forward pass keeps for backward, term by term, in bytes on one GPU.
 
-A tensor is cut in one of two ways. Outside the tensor-parallel region (norms, residuals, the
+A tensor is split in one of two ways. Outside the tensor-parallel region (norms, residuals, the
 inputs of the first matrices) every tp rank keeps all of it, or 1/tp under sequence parallelism;
-inside (heads, the MLP's width) every rank keeps 1/tp. Context parallelism cuts the sequence.
-Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4. Small change that is not counted: mean
+inside (heads, the MLP's width) every rank keeps 1/tp. Context parallelism splits the sequence.
+Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4. Small tensors are not counted: mean
 and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of collectives.
 """
 
@@ -17,22 +17,22 @@ from course_lib.theory.inputs.units import format_bytes
 
 @dataclass(frozen=True)
 class ActivationTerms:
-    """Bytes of one layer and micro-batch on one GPU, by what needs them in the backward pass.
+    """Saved activations of one layer and micro-batch on one GPU, in bytes by kind of tensor.
 
     Under full recomputation only `layer_input_bytes` is kept; the other terms are 0.
-    `unused_bytes`: what a policy keeps although no backward pass asks for it.
+    `unused_bytes`: tensors that a policy saves although the backward pass does not use them.
     """
 
     layer_input_bytes: int = 0
-    norms_bytes: int = 0  # inputs of the layer's norms, and of those of queries and keys
-    matrix_inputs_bytes: int = 0  # what the norms hand to attention and to the MLP
+    norms_bytes: int = 0  # inputs of the layer's norms, and of the query and key norms
+    matrix_inputs_bytes: int = 0  # outputs of the norms: the inputs of attention and MLP
     latents_bytes: int = 0  # latent attention's two latents and the inputs of their norms
     queries_bytes: int = 0
     keys_values_bytes: int = 0
-    scores_bytes: int = 0  # softmax's output, dropout's mask and output: s × s for each head
+    scores_bytes: int = 0  # softmax output, dropout mask and output: s × s for each head
     attention_output_bytes: int = 0
     mlp_inside_bytes: int = 0  # between the MLP's matrices
-    routed_experts_bytes: int = 0  # copies of the tokens, their results, and what lies between
+    routed_experts_bytes: int = 0  # the experts' input tokens, outputs and inner activations
     shared_experts_bytes: int = 0
     router_bytes: int = 0  # fp32 probabilities
     dropout_masks_bytes: int = 0  # of the two dropouts on the residual stream
@@ -40,11 +40,11 @@ class ActivationTerms:
 
     @property
     def total_bytes(self) -> int:
-        """All that the layer keeps."""
+        """Total bytes that the layer keeps."""
         return sum(self.leaves().values())
 
     def leaves(self) -> dict[str, int]:
-        """Bytes by term, in words."""
+        """Bytes of each term, by a readable name."""
         return {
             field.name.removesuffix("_bytes").replace("_", " "): getattr(self, field.name)
             for field in fields(self)
@@ -59,7 +59,7 @@ class ActivationTerms:
 
 
 def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
-    """What layer number `layer` keeps of one micro-batch until its backward pass.
+    """Activations of one micro-batch that layer number `layer` keeps until its backward pass.
 
     16-bit, GELU with ffn = 4h, dropout, standard attention, in units of s·b·h bytes: norms 4,
     inputs of matrices 4, queries 2, keys and values 4, attention output 2, MLP 16, masks 2, which
@@ -68,7 +68,7 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     see `_saved_operators`.
     """
     if job.recipe.recompute == "full":
-        job.shape.has_experts(layer)  # refuses a layer that is not there
+        job.shape.has_experts(layer)  # raises for a layer out of range
         width = job.shape.hidden * job.recipe.compute_bytes
         return ActivationTerms(layer_input_bytes=job.local_tokens.outside * width)
     if job.recipe.recompute == "operators":
@@ -84,27 +84,27 @@ def layer_activation_bytes(job: Job, layer: int = 0) -> int:
     a heads, t = tp): s·b·h·(10 + 24/t + 5·a·s/(h·t)), and s·b·h/t·(34 + 5·a·s/h) with sequence
     parallelism; without the last term under selective recomputation; 2·s·b·h (over t with sequence
     parallelism) under full recomputation (Korthikanti et al. 2022, arXiv:2205.05198, equations 1
-    to 6). The same inventory serves SwiGLU, grouped-query and latent attention, experts, no
-    dropout, flash attention and fp32, where everything but the one-byte dropout masks doubles.
+    to 6). The same terms cover SwiGLU, grouped-query and latent attention, experts, no dropout,
+    flash attention, and fp32, which doubles everything except the one-byte dropout masks.
     """
     return activation_terms(job, layer).total_bytes
 
 
 def recomputed_bytes(job: Job, layer: int = 0) -> int:
-    """Bytes that come back while one layer is recomputed: everything needed that was not kept.
+    """Bytes that recomputation of one layer restores: all that backward needs and was not kept.
 
-    Selective: the attention core. Full: all of one layer but its stored input. None: 0.
+    "selective": the attention core. "full": all of one layer except its stored input. "none": 0.
     """
     kept = activation_terms(job, layer)
     return needed_terms(job, layer).total_bytes - (kept.total_bytes - kept.unused_bytes)
 
 
 def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
-    """Gradients that exist for a moment inside one layer's backward pass, at their most.
+    """Peak bytes of temporary activation gradients inside one layer's backward pass.
 
-    The gradient of the residual stream, s·b·h, and those inside the MLP: ffn/t for GELU and 2·ffn/t
-    for SwiGLU once the last matrix has freed its input; or those of two s × s tensors. Measured
-    against the peak of a real step in tests/theory/memory/test_peak_against_torch.py.
+    This is the gradient of the residual stream, s·b·h, and the larger of the MLP's (ffn/t for GELU
+    and 2·ffn/t for SwiGLU once the last matrix has freed its input) and those of two s × s tensors.
+    Checked against a real step's peak in tests/theory/memory/test_peak_against_torch.py.
     """
     shape, recipe, tokens = job.shape, job.recipe, job.local_tokens
     width, routed = shape.ffn, 1.0
@@ -117,39 +117,39 @@ def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
 
 
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
-    """What the backward pass of one layer needs, whether it was kept or is recomputed."""
+    """Activations that the backward pass of one layer needs, whether saved or recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
     size, h = recipe.compute_bytes, shape.hidden
     heads = shape.heads // tp
-    # With more tp ranks than key-value heads each rank has a whole one, copied.
+    # With more tp ranks than key-value heads, each rank holds a copy of a whole head.
     kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
-    number = tokens.inside * size  # bytes of one number per token inside
-    # Numbers per token in the norms of queries and keys, before keys are copied.
+    element = tokens.inside * size  # bytes of one element per token inside
+    # Elements per token in the norms of queries and keys, before keys are copied.
     normed = (heads + max(1, shape.kv_heads // tp)) * shape.head_width * (shape.qk_norm != "none")
     terms = ActivationTerms(
         norms_bytes=tokens.outside * shape.layer_norms * norm_bytes(recipe, h)
         + tokens.inside * norm_bytes(recipe, normed),
         matrix_inputs_bytes=gathered_tokens(job) * min(2, shape.layer_norms) * h * size,
         latents_bytes=tokens.outside * _latent_bytes(shape, recipe),
-        queries_bytes=number * heads * shape.head_width,
-        keys_values_bytes=number * kv_heads * (shape.head_width + shape.value_width),
-        # Softmax output, and dropout's mask and output: 16-bit 5·a·s²·b/t.
+        queries_bytes=element * heads * shape.head_width,
+        keys_values_bytes=element * kv_heads * (shape.head_width + shape.value_width),
+        # Softmax output, dropout mask and output; in 16 bits 5·a·s²·b/t.
         scores_bytes=_score_count(job) * (size + (size + 1) * recipe.dropout),
-        attention_output_bytes=number * heads * shape.value_width,
+        attention_output_bytes=element * heads * shape.value_width,
         dropout_masks_bytes=tokens.outside * 2 * h * recipe.dropout,
     )
     if shape.has_experts(layer):
         return _with_experts(terms, job)
-    return replace(terms, mlp_inside_bytes=number * _mlp_width(shape, recipe, shape.ffn // tp))
+    return replace(terms, mlp_inside_bytes=element * _mlp_width(shape, recipe, shape.ffn // tp))
 
 
 def _saved_operators(job: Job, layer: int) -> ActivationTerms:
-    """What torchtitan's selective policy keeps: layer input, attention, every second matmul.
+    """Activations kept by torchtitan's selective policy: layer input, attention, some matmuls.
 
-    The first, third, … output in the order q, k, v, o and the MLP's matrices: queries, values, the
-    first of the MLP, and of three its last, which no backward pass needs. Under sequence
-    parallelism also both reduce-scatters. Routed experts are grouped matmuls, which the policy does
-    not know. Source: github.com/pytorch/torchtitan, torchtitan/models/llama/parallelize_llama.py,
+    It saves every second matmul output (first, third, …) in the order q, k, v, o, MLP: queries,
+    values, the first of the MLP, and the last of SwiGLU's three, which backward does not need; and
+    under sequence parallelism both reduce-scatters. It ignores the grouped matmuls of experts.
+    Source: github.com/pytorch/torchtitan, torchtitan/models/llama/parallelize_llama.py,
     _apply_ac_to_transformer_block with mode "selective" and option "op".
     """
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
@@ -169,7 +169,7 @@ def _saved_operators(job: Job, layer: int) -> ActivationTerms:
 
 
 def gathered_tokens(job: Job) -> int:
-    """Tokens of a column-cut matrix's input that are kept: outside, or all with `keep_gathered`."""
+    """Tokens kept of a column-parallel matrix's input: `outside`, or all with `keep_gathered`."""
     tokens = job.local_tokens
     return tokens.inside if job.layout.keep_gathered else tokens.outside
 
@@ -177,21 +177,21 @@ def gathered_tokens(job: Job) -> int:
 def norm_bytes(recipe: Recipe, width: CountOrZero) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
 
-    Written out in torch (fused_norms False) it keeps an fp32 copy of its input and the normalised
-    input in the precision of the weights, as LlamaRMSNorm in Hugging Face transformers does.
+    An unfused norm in torch (fused_norms False) keeps an fp32 copy of its input and the normalised
+    input in the precision of the weights, like LlamaRMSNorm in Hugging Face transformers.
     """
     return width * (recipe.compute_bytes + (0 if recipe.fused_norms else 4))
 
 
 def _score_count(job: Job) -> int:
-    """Numbers in one s × s tensor of all heads; flash attention stores none."""
+    """Elements of the s × s scores of all heads on this GPU; 0 for flash attention."""
     if job.recipe.attention == "flash":
         return 0
     return job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
 
 
 def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
-    """Bytes per token of latent attention's two latents: input of a norm, then of a matrix.
+    """Bytes per token of latent attention's two latents, each kept as input of a norm and a matrix.
 
     Source: DeepSeek-V2, arXiv:2405.04434, section 2.1. The down-projections are not split over tp.
     """
@@ -202,10 +202,10 @@ def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
 
 
 def _mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
-    """Elements per token inside an MLP: input of the activation and of the last matrix.
+    """Elements kept per token inside an MLP: inputs of the activation and of the last matrix.
 
-    GELU keeps 2·ffn; SwiGLU gate, silu(gate), up and their product, 4·ffn, or 3·ffn when a fused
-    kernel computes silu(gate) again.
+    GELU keeps 2·ffn. SwiGLU keeps gate, silu(gate), up and their product, 4·ffn, or 3·ffn if a
+    fused kernel recomputes silu(gate).
     """
     if shape.mlp == "gelu":
         return 2 * ffn
@@ -213,11 +213,11 @@ def _mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
 
 
 def _with_experts(terms: ActivationTerms, job: Job) -> ActivationTerms:
-    """Routed experts, shared experts and router of one layer, on the busiest rank.
+    """`terms` plus routed experts, shared experts and router of one layer, on the busiest rank.
 
-    Routed tokens = tokens × top_k × imbalance, wherever the experts are: ep moves tokens, it does
-    not change how many a rank has on average. Each keeps its copy of the expert's input and the
-    expert's output, which the router's weight multiplies; the router keeps fp32 probabilities.
+    Routed tokens = tokens × top_k × imbalance for any ep, which moves tokens without changing their
+    average number per rank. Each routed token keeps the expert's input and its output, which the
+    router's weight multiplies; the router keeps fp32 probabilities.
     """
     shape, recipe, tokens = job.shape, job.recipe, job.local_tokens
     size = recipe.compute_bytes
@@ -232,11 +232,11 @@ def _with_experts(terms: ActivationTerms, job: Job) -> ActivationTerms:
     )
 
 
-# --- What is kept for the backward pass before the first layer and after the last, in bytes ---
+# --- Activations kept before the first layer and after the last, in bytes ---
 
 
 def embedding_activation_bytes(job: Job) -> int:
-    """Bytes kept before the first layer: s·b·h for the mask of the embedding's dropout, or 0."""
+    """Bytes kept before the first layer: s·b·h for the embedding's dropout mask, or 0."""
     return job.local_tokens.outside * job.shape.hidden * job.recipe.dropout
 
 
@@ -244,8 +244,8 @@ def output_activation_bytes(job: Job) -> int:
     """Bytes kept after the last layer: inputs of the last norm and of the head, and the loss.
 
     16-bit: 4·s·b·h outside the tensor-parallel region, and 4·s·b·v/t of fp32 log-probabilities,
-    v the vocabulary, of which each tp rank has its part (Korthikanti et al. 2022,
-    arXiv:2205.05198, section 4.3); for other losses see `loss_copies`.
+    with the vocabulary v split over tp ranks (Korthikanti et al. 2022, arXiv:2205.05198,
+    section 4.3); for other losses see `loss_copies`.
     """
     width = job.shape.hidden
     inputs = job.local_tokens.outside * norm_bytes(job.recipe, width)
@@ -263,31 +263,31 @@ def head_activation_bytes(job: Job) -> int:
 
 
 def loss_temporary_bytes(job: Job) -> int:
-    """Bytes that the loss needs for a moment in its backward pass, beyond what it keeps."""
+    """Temporary bytes in the loss's backward pass, in addition to those kept from forward."""
     return math.ceil(logit_count(job) * loss_copies(job).temporary_bytes)
 
 
 def logit_count(job: Job) -> int:
-    """Numbers in the logits of one micro-batch: s·b·v/t, the vocabulary rounded up over t = tp."""
+    """Logits of one micro-batch on this GPU: s·b·v/t, with v/t rounded up for t = tp."""
     return job.local_tokens.inside * -(-job.shape.vocab // job.layout.tp)
 
 
 @dataclass(frozen=True)
 class LossCopies:
-    """Bytes for each logit: kept from the forward pass, and added for a moment after it."""
+    """Bytes per logit: kept from the forward pass, and temporary in the backward pass."""
 
     kept_bytes: float
     temporary_bytes: float
 
 
 def loss_copies(job: Job) -> LossCopies:
-    """How often the logits are there, by the implementation of the cross-entropy.
+    """Bytes per logit of all copies of the logits, for the recipe's cross-entropy implementation.
 
-    With w bytes of a weight: "eager" (PyTorch, over fp32 logits) keeps log-probabilities, 4, and
-    has two fp32 gradients, 8; cut over tp (DTensor's loss_parallel) one more copy, 4.
-    "in-place" (Megatron-LM, core/tensor_parallel/cross_entropy.py) turns one fp32 copy into
-    probabilities and these into the gradient: 4, and w for the head's matmul. "fused" (a kernel
-    that writes the gradient over the logits, as Liger's; Hsu et al. 2024, arXiv:2410.10989): w.
+    With w bytes per weight: "eager" (PyTorch, over fp32 logits) keeps log-probabilities, 4, and
+    has two fp32 gradients, 8; split over tp (DTensor's loss_parallel) one more copy, 4.
+    "in-place" (Megatron-LM, core/tensor_parallel/cross_entropy.py) overwrites one fp32 copy with
+    probabilities and then with the gradient: 4, and w for the head's matmul. "fused" (a kernel that
+    overwrites the logits with the gradient, like Liger's; Hsu et al. 2024, arXiv:2410.10989): w.
     "chunked": w for all logits, and "eager" for one chunk.
     """
     w = job.recipe.compute_bytes

@@ -1,4 +1,4 @@
-"""One layer forward and backward, operation by operation: which tensors are held when."""
+"""Lifetimes of the saved tensors in one layer's forward and backward pass, by operation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ OPERATIONS = (NORM_1, QKV, ATTENTION, PROJECTION, ADD_1, NORM_2, UP, GELU, DOWN,
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor that `saver` stores in the forward pass; backward of `freer` is the last to use it.
+    """A tensor that operation `saver` saves in forward; the backward of `freer` uses it last.
 
-    `scores`: selective recomputation throws it away.
+    `scores`: True if selective recomputation discards it.
     """
 
     name: str
@@ -30,41 +30,41 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class LayerWalk:
-    """A layer's forward pass and, at once behind it, its backward pass.
+    """A layer's forward pass, followed immediately by its backward pass.
 
-    A step of the trace is an operation of a pass: "forward", "again" (recomputation) or "backward".
-    What it stores is there after it, what it frees is gone; steps count from 1.
+    A step of the trace is an operation in one of the passes "forward", "again" (recomputation) or
+    "backward". Its tensors are stored or freed at the end of the step; steps count from 1.
     """
 
-    tensors: tuple[SavedTensor, ...]  # everything that the backward pass needs
+    tensors: tuple[SavedTensor, ...]  # all tensors that the backward pass needs
     trace: Trace
 
     @property
     def steps(self) -> tuple[Event, ...]:
-        """The operations in their order."""
+        """The operations in order of execution."""
         return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
     def held_bytes(self, step: CountOrZero) -> int:
-        """All that is held for the backward pass after so many steps."""
+        """Bytes held for the backward pass after `step` steps."""
         return sum(part.bytes for part in self.trace.held(step)[0].values())
 
     @property
     def kept_bytes(self) -> int:
-        """What waits between the two passes, while the other layers run."""
+        """Bytes held between the forward and the backward pass, while other layers run."""
         return self.held_bytes(sum(event.what == "forward" for event in self.trace))
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at once."""
+        """Peak bytes held at one time."""
         return max(size for _, size in self.trace.levels(0))
 
 
 def layer_walk(job: Job) -> LayerWalk:
-    """What one GELU layer holds for its backward pass after each operation, on one GPU.
+    """Tensors that a GELU layer holds for its backward pass after each operation, on one GPU.
 
-    The sizes are those of `activation_terms`; a tensor goes when the last backward that needs it
-    is done. Full recomputation runs all operations again before the first backward, selective
-    attention's alone. Measured against torch in tests/theory/memory/test_layer_walk.py. Raises
+    Sizes are those of `activation_terms`; a tensor is freed after the last backward operation that
+    needs it. Full recomputation repeats all operations before the first backward one, selective
+    only attention. Checked against torch in tests/theory/memory/test_layer_walk.py. Raises
     ValueError for experts, SwiGLU, norms or latents of queries and keys, and for "operators".
     """
     tensors = _tensors(job)
@@ -73,13 +73,13 @@ def layer_walk(job: Job) -> LayerWalk:
 
 def _walk(job: Job, tensors: tuple[SavedTensor, ...]) -> Iterator[Event]:
     held: set[SavedTensor] = set()
-    for step, (going, operation, stored) in enumerate(_passes(job, tensors), start=1):
-        yield Event(step, 0, going, operation)
+    for step, (direction, operation, stored) in enumerate(_passes(job, tensors), start=1):
+        yield Event(step, 0, direction, operation)
         for one in (one for one in stored if one not in held and one.size_bytes):
             held.add(one)
             yield Event(step, 0, TAKE, one, bytes=one.size_bytes, label=one.name)
         for one in tensors:
-            if one in held and (going, operation) == ("backward", one.freer):
+            if one in held and (direction, operation) == ("backward", one.freer):
                 held.remove(one)
                 yield Event(step, 0, FREE, one, bytes=one.size_bytes, label=one.name)
 
@@ -87,7 +87,7 @@ def _walk(job: Job, tensors: tuple[SavedTensor, ...]) -> Iterator[Event]:
 def _passes(
     job: Job, tensors: tuple[SavedTensor, ...]
 ) -> Iterator[tuple[str, str, list[SavedTensor]]]:
-    """Every operation of every pass, and the tensors that it would store."""
+    """(pass, operation, tensors that it stores) for every operation in order of execution."""
     saved = {name: [one for one in tensors if one.saver == name] for name in OPERATIONS}
     full, selective = (job.recipe.recompute == one for one in ("full", "selective"))
     for operation, stored in saved.items():
@@ -103,7 +103,7 @@ def _passes(
 
 
 def _tensors(job: Job) -> tuple[SavedTensor, ...]:
-    """All tensors that backward needs, in the order in which they are stored."""
+    """All tensors that the backward pass needs, in the order in which they are stored."""
     shape = job.shape
     if job.recipe.recompute == "operators":
         raise ValueError("recompute 'operators' is not walked: take none, selective or full")
@@ -115,7 +115,7 @@ def _tensors(job: Job) -> tuple[SavedTensor, ...]:
     terms = needed_terms(job)
     stream, normed = terms.norms_bytes // 2, terms.matrix_inputs_bytes // 2
     wide, mask = terms.mlp_inside_bytes // 2, terms.dropout_masks_bytes // 2
-    # Flash attention redoes its scores from queries, keys, values and its own result.
+    # Flash attention recomputes its scores from queries, keys, values and its own output.
     needs_result = ATTENTION if job.recipe.attention == "flash" else PROJECTION
     return (
         SavedTensor("the layer's input", stream, NORM_1, NORM_1),

@@ -1,7 +1,7 @@
-"""What is in the memory of a GPU that trains a model: alone, or in any layout over many.
+"""Peak memory of a GPU in training, alone or in any layout.
 
-The parts: `recipe` (bytes per number), `layout` (who holds what), `states` (weights, gradients,
-optimizer), `activations` (what forward keeps for backward). This module adds them up.
+It adds up the parts: `recipe` (bytes per element), `layout` (how tensors are split), `states`
+(weights, gradients, optimizer), `activations` (tensors that forward saves for backward).
 """
 
 import math
@@ -18,10 +18,10 @@ from course_lib.theory.memory import activations, states
 from course_lib.theory.memory.states import MemoryBreakdown
 from course_lib.validation import DERIVED, number
 
-# CUDA context, NCCL buffers, library workspaces: a convention, seen between 0.5 and 2 GiB.
+# CUDA context, NCCL buffers, library workspaces: a convention; observed are 0.5 to 2 GiB.
 # Source: Bekman, Machine Learning Engineering, training/performance.
 OVERHEAD_BYTES = 1 * GIB
-INDEX_BYTES = 8  # token numbers are int64
+INDEX_BYTES = 8  # token ids are int64
 
 
 def training_memory(
@@ -32,9 +32,9 @@ def training_memory(
     *,
     overhead_bytes: NotNegative = OVERHEAD_BYTES,
 ) -> MemoryBreakdown:
-    """All seven consumers of one GPU that trains `shape` alone, by default at its whole context.
+    """Memory of one GPU that trains `shape` alone, by consumer: `gpu_memory` for a single GPU.
 
-    `gpu_memory` with one GPU.
+    `sequence` defaults to the model's context.
     """
     job = Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=sequence)
     return gpu_memory(job, overhead_bytes=overhead_bytes)
@@ -51,25 +51,24 @@ def gpu_memory(
 def memory_moments(
     job: Job, stage: CountOrZero = 0, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> dict[str, MemoryBreakdown]:
-    """What is there at the moments of an update at which most may be needed.
+    """Memory at the four moments of an update at which it may peak.
 
-    "loss": all activations are held, and the copies of the logits. "backward begins": the loss is
-    gone, the last layer has its gradients and what it recomputes. "backward ends": all gradients
-    have come to be, the activations of one layer are left. "update": the optimizer's step. Inputs
-    and labels are int64. Whole gradients that FSDP reduces layer by layer are not there at the
-    loss. Where gradients live from the backward pass to the update they are missing at the first
-    two moments, unless other micro-batches have left theirs. That makes this an upper bound where a
-    pipeline holds most activations before all gradients have come to be;
-    `replay.memory_timeline` goes through the passes one by one. Where whole
-    gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
-    counted too, which come to be only as the whole ones go.
+    "loss": all activations and the copies of the logits. "backward begins": without the loss, but
+    with the gradients and recomputed activations of the last layer. "backward ends": all gradients,
+    and the activations of one layer. "update": the optimizer's step. Inputs and labels are int64.
+    Unsharded gradients that FSDP reduces layer by layer do not exist at the loss. With
+    gradient_life "backward" the first two moments have no gradients, unless earlier micro-batches
+    left some. So the result is an upper bound for a pipeline that holds most activations before all
+    gradients exist; `replay.memory_timeline` simulates its passes one by one. It is an upper bound,
+    too, where unsharded gradients accumulate until the update under ZeRO-2 and 3: their shards are
+    counted although they are allocated only as the unsharded ones are freed.
     """
     local = states.local_parameters(job.shape, job.layout, stage)
     kept = replace(
         states.sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
     )
-    passing = replace(kept, **states.sharding_buffers(local, job.recipe, job.layout))
-    first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
+    in_pass = replace(kept, **states.sharding_buffers(local, job.recipe, job.layout))
+    first = replace(in_pass, gradients_bytes=0) if gradients_come_late(job) else in_pass
     stay = states.whole_gradients_stay(job.recipe, job.layout)
     at_loss = replace(first, gathered_gradients_bytes=stay * first.gathered_gradients_bytes)
     chunks = job.layout.stage_chunks(stage)
@@ -80,16 +79,16 @@ def memory_moments(
         "loss": replace(at_loss, **dict(zip(_NEEDED, loss, strict=True))),
         "backward begins": replace(first, **dict(zip(_NEEDED, layer, strict=True))),
         "backward ends": replace(
-            passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
+            in_pass, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
         ),
         "update": replace(kept, update_bytes=states.update_bytes(local, job.recipe, job.layout)),
     }
 
 
 def gradients_come_late(job: Job) -> bool:
-    """Whether no gradients are there yet when most activations are held.
+    """Whether no gradients exist yet when most activations are held.
 
-    With one micro-batch, gradients that live from the backward pass to the update.
+    True for a single micro-batch without a pipeline under gradient_life "backward".
     """
     layout = job.layout
     return job.recipe.gradient_life == "backward" and layout.accumulation * layout.pp == 1
@@ -98,7 +97,7 @@ def gradients_come_late(job: Job) -> bool:
 def worst_stage(
     job: Job, *, overhead_bytes: NotNegative = OVERHEAD_BYTES
 ) -> tuple[int, MemoryBreakdown]:
-    """The pipeline rank that needs most memory, the earliest of equals, and its breakdown."""
+    """The pipeline rank with the highest peak (the first of equals) and its breakdown."""
     stages = range(job.layout.pp)
     bills = [gpu_memory(job, stage, overhead_bytes=overhead_bytes) for stage in stages]
     worst = max(stages, key=lambda stage: bills[stage].total_bytes)
@@ -106,7 +105,7 @@ def worst_stage(
 
 
 def host_bytes(job: Job, stage: CountOrZero = 0) -> int:
-    """Bytes in the host's memory for one GPU: offloaded master copy and optimizer states, or 0.
+    """Host memory per GPU in bytes: offloaded master copy and optimizer states, or 0.
 
     Source: ZeRO-Offload, arXiv:2101.06840. Gradients are counted on the GPU.
     """
@@ -117,29 +116,29 @@ def host_bytes(job: Job, stage: CountOrZero = 0) -> int:
 
 
 def fewest_gpus(total_bytes: NotNegative, gpu_bytes: Positive) -> int:
-    """GPUs whose memories together hold `total_bytes`: total / gpu, rounded up.
+    """Number of GPUs whose combined memory holds `total_bytes`: total / gpu, rounded up.
 
-    A lower bound: it takes perfect sharding, no buffers, no copies and no fragmentation.
+    A lower bound: it assumes perfect sharding, no buffers, no copies and no fragmentation.
     """
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
 def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
-    """One layer of each kind that the chunks have, with its job.
+    """(job, layer) for one layer of each kind in the chunks.
 
-    Where some layers of a chunk keep everything and some are recomputed, those count that keep: the
-    backward pass has freed them when it comes to the others.
+    If a chunk recomputes only some layers, only the others are listed: the backward pass frees
+    their activations before it reaches the recomputed ones.
     """
-    found = []
+    layers = []
     for chunk in chunks:
         kinds = job.layers_of(chunk)
-        keeping = [it for it in kinds if it[0] is not job]
-        found += [(layer_job, layer) for layer_job, layer, _ in keeping or kinds]
-    return found
+        keeping = [kind for kind in kinds if kind[0] is not job]
+        layers += [(layer_job, layer) for layer_job, layer, _ in keeping or kinds]
+    return layers
 
 
 def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
-    """Activations of one micro-batch and layer, the largest of the chunks."""
+    """Activation bytes of one micro-batch in the largest layer of the chunks."""
     sizes = (
         activations.layer_activation_bytes(layer_job, layer)
         for layer_job, layer in _layers(job, chunks)
@@ -148,7 +147,7 @@ def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
 
 
 def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
-    """What one layer needs for a moment: what it recomputes, and gradients inside it."""
+    """Temporary bytes of the largest layer: recomputed activations, and gradients inside it."""
     sizes = (
         activations.recomputed_bytes(layer_job, layer)
         + activations.layer_gradients_bytes(layer_job, layer)
@@ -158,13 +157,13 @@ def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
 
 
 def held_at_peak(job: Job, stage: CountOrZero = 0) -> dict[int, int]:
-    """Micro-batches that `stage` holds of each of its chunks when a backward pass needs most."""
-    found: dict[int, int] = {}
+    """Micro-batches that `stage` holds at its memory peak before a backward pass, by chunk."""
+    at_peak: dict[int, int] = {}
     most = -1
     for held, *needed in _before_backward(job, stage):
         if max(map(sum, needed)) > most:
-            found, most = dict(held), max(map(sum, needed))
-    return dict(zip(job.layout.stage_chunks(stage), found.values(), strict=True))
+            at_peak, most = dict(held), max(map(sum, needed))
+    return dict(zip(job.layout.stage_chunks(stage), at_peak.values(), strict=True))
 
 
 _NEEDED = ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes")
@@ -173,10 +172,10 @@ _NEEDED = ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes")
 def _before_backward(
     job: Job, stage: int
 ) -> Iterator[tuple[dict[int, int], tuple[int, ...], tuple[int, ...]]]:
-    """What is held, and the leaves in `_NEEDED` at the loss and in the first layer behind it.
+    """Micro-batches held by chunk, and the `_NEEDED` bytes at the loss and in the layer after it.
 
-    One for each of the schedule's `full_moments`. Only the last chunk of the model has a loss, and
-    frees its logits before its layers go backward.
+    One item for each of the schedule's `full_moments`. Only the last chunk of the model has a loss;
+    it frees its logits before the backward pass of its layers.
     """
     chunks = job.layout.stage_chunks(stage)
     each = [chunk_activations(job, chunk) for chunk in chunks]
@@ -188,20 +187,20 @@ def _before_backward(
     )
     held = dict.fromkeys(range(len(chunks)), 0)
     inputs = layers = head = 0
-    for changes, place in job.layout.full_moments(stage):
+    for changes, running in job.layout.full_moments(stage):
         for chunk, count in changes:
             held[chunk] += count
             inputs += count * each[chunk].inputs_bytes
             layers += count * each[chunk].activations_bytes
             head += count * each[chunk].head_bytes
-        at_loss = (inputs, layers, head, loss_bytes * last[place])
-        yield held, at_loss, (inputs, layers, head - output * last[place], layer_bytes[place])
+        at_loss = (inputs, layers, head, loss_bytes * last[running])
+        yield held, at_loss, (inputs, layers, head - output * last[running], layer_bytes[running])
 
 
 def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
-    """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends.
+    """Activations that a pipeline chunk keeps of one micro-batch: inputs, layers, both ends.
 
-    With `keep_outputs` also what it has sent on, s·b·h.
+    With `keep_outputs` the sent outputs, s·b·h, are included.
     """
     layers = job.layers_of(chunk)
     stored = sum(
@@ -218,7 +217,7 @@ def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
     )
 
 
-# --- The same memory read off different meters: what tensors need is not what a GPU shows ---
+# --- Readings of different tools: a GPU shows more memory than its tensors need ---
 
 METERS = ("allocated", "reserved", "nvidia-smi")
 # Buffers of one NCCL communicator. Measured: 688 MiB among 4 A100s over NVLink, 544 MiB between
@@ -226,8 +225,8 @@ METERS = ("allocated", "reserved", "nvidia-smi")
 COMMUNICATOR_BYTES = 688 * MIB
 # Reserved bytes over the bytes of tensors that this library predicts, at the peak. Fitted, not
 # measured: the median of torchtitan's 16 published reserved memories, 1.17 of 1.00 to 1.25, rounded
-# to a twentieth (benchmarks/README.md). It holds the allocator's gaps and whatever the prediction
-# misses.
+# to a twentieth (benchmarks/README.md). It covers fragmentation in the allocator and everything
+# that the prediction misses.
 RESERVED_OVER_ALLOCATED = 1.15
 
 
@@ -239,12 +238,12 @@ def metered_bytes(
     buffers_bytes: NotNegative = 0,
     reserved_over_allocated: Annotated[float, partial(number, least=1)] = RESERVED_OVER_ALLOCATED,
 ) -> float:
-    """What `meter` shows at the peak of `bill`, whose own overhead is left out.
+    """Bytes that `meter` shows at the peak `bill`, without the bill's own overhead.
 
-    "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": what the caching allocator
-    holds, taken as reserved_over_allocated (fitted) times as much, and `buffers_bytes` of the
-    framework. "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all
-    ranks.
+    "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": memory held by the caching
+    allocator, estimated as reserved_over_allocated (fitted) times the tensors, plus the framework's
+    `buffers_bytes`. "nvidia-smi": reserved, plus the CUDA context and one NCCL communicator for
+    each axis and one for all ranks.
     """
     allocated = bill.total_bytes - bill.overhead_bytes
     if meter == "allocated":
@@ -256,16 +255,16 @@ def metered_bytes(
 
 
 def communicators(layout: Layout) -> int:
-    """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
+    """NCCL communicators of one GPU: one for all ranks, and one for each axis of degree > 1."""
     axes = (layout.dp * layout.cp, layout.tp, layout.cp, layout.ep, layout.pp)
     return (layout.world > 1) + sum(ranks > 1 for ranks in axes)
 
 
-# --- How a GPU's memory comes about, one line per term with its numbers ---
+# --- The derivation of a GPU's memory, one line per term with its numbers ---
 
 
 def explain_memory(job: Job, stage: CountOrZero = 0, *, unit: str = "GB") -> str:
-    """The derivation of `gpu_memory` for one stage: convention, shares, leaves and total."""
+    """The derivation of `gpu_memory` for one stage: convention, shards, terms and total."""
     moments = memory_moments(job, stage)
     peak = max(moments, key=lambda name: moments[name].total_bytes)
     bill = moments[peak]
@@ -284,7 +283,7 @@ def explain_memory(job: Job, stage: CountOrZero = 0, *, unit: str = "GB") -> str
 
 
 def _convention(recipe: Recipe) -> str:
-    """The bytes of one parameter, kind by kind."""
+    """A line with the bytes per parameter, by kind of model state."""
     parts = [
         f"weights {recipe.weight_bytes} ({recipe.parameters})",
         f"gradients {recipe.gradient_bytes} ({recipe.gradients})",
@@ -297,7 +296,7 @@ def _convention(recipe: Recipe) -> str:
 
 
 def _assumed(job: Job) -> str:
-    """What the frameworks do differently, as it is assumed here."""
+    """A line with the assumptions on which frameworks differ."""
     recipe, layout = job.recipe, job.layout
     kept = {
         "weights stay gathered": not layout.reshard,
@@ -317,7 +316,7 @@ def _assumed(job: Job) -> str:
 
 
 def _parameter_lines(job: Job, stage: int) -> list[str]:
-    """What pipeline, tensor and expert parallelism leave this GPU, and over how many ZeRO cuts."""
+    """Lines on this GPU's parameters under pp, tp and ep, and on how ZeRO shards them."""
     layout, local = job.layout, states.local_parameters(job.shape, job.layout, stage)
     shards = {"optimizer": 1, "gradients": 2, "parameters": 3}
     cut = [name for name, least in shards.items() if layout.zero_stage >= least]
@@ -336,7 +335,7 @@ def _parameter_lines(job: Job, stage: int) -> list[str]:
 
 
 def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
-    """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
+    """Lines with micro-batches in flight × layers × bytes per layer, for each chunk."""
     lines = []
     for chunk, held in held_at_peak(job, stage).items():
         for layer_job, layer, count in job.layers_of(chunk):

@@ -1,4 +1,4 @@
-"""The memory of one GPU as a list of leaves."""
+"""Model states of one GPU, and the buffers of sharded data parallelism."""
 
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
@@ -14,26 +14,26 @@ from course_lib.validation import whole
 
 @dataclass(frozen=True)
 class MemoryBreakdown:
-    """Bytes on one GPU by leaf; the totals are properties."""
+    """Bytes on one GPU by kind of tensor; totals are properties."""
 
     parameters_bytes: int = 0
     gradients_bytes: int = 0
-    gradient_buffer_bytes: int = 0  # fp32 sums beside 16-bit gradients
+    gradient_buffer_bytes: int = 0  # fp32 sums in addition to 16-bit gradients
     master_copy_bytes: int = 0
     optimizer_state_bytes: int = 0
     inputs_bytes: int = 0
     activations_bytes: int = 0  # of the layers
     head_bytes: int = 0  # activations before the first layer and after the last
-    gathered_parameters_bytes: int = 0  # ZeRO-3: whole layers while they are computed
-    gathered_gradients_bytes: int = 0  # ZeRO-2 and 3: whole gradients until they are scattered
-    bucket_bytes: int = 0  # DDP: copies of the gradients that are sent
+    gathered_parameters_bytes: int = 0  # ZeRO-3: gathered layers while they are computed
+    gathered_gradients_bytes: int = 0  # ZeRO-2, 3: unsharded gradients until reduce-scatter
+    bucket_bytes: int = 0  # DDP: copies of the gradients for communication
     temporary_bytes: int = 0
     update_bytes: int = 0  # the optimizer's step
     overhead_bytes: int = 0
 
     @property
     def model_states_bytes(self) -> int:
-        """Parameters, gradients and optimizer states with their fp32 copies."""
+        """Parameters, gradients and optimizer states, including fp32 copies."""
         kinds = self.consumers
         return kinds["weights"] + kinds["gradients"] + kinds["optimizer"]
 
@@ -44,7 +44,7 @@ class MemoryBreakdown:
 
     @property
     def consumers(self) -> dict[str, int]:
-        """The seven consumers, in bytes: the leaves grouped as people speak of them."""
+        """Bytes of the seven usual consumers of memory: the fields, grouped."""
         return {
             "weights": self.parameters_bytes,
             "gradients": self.gradients_bytes + self.gradient_buffer_bytes,
@@ -69,21 +69,21 @@ class MemoryBreakdown:
         return "\n".join([*lines, f"{'total':<22}{format_bytes(self.total_bytes, unit):>12}"])
 
 
-# --- states on one GPU, and what sharding gathers for a moment ---
+# --- Model states on one GPU, and temporary buffers of sharding ---
 
-# At most as many as a shape makes whose sizes are all at their limits.
+# The bound is that of a shape whose sizes are all at their limits.
 _Parameters = Annotated[int, partial(whole, least=0, most=10**100)]
 
 
 @dataclass(frozen=True)
 class LocalParameters:
-    """Parameters of one GPU before ZeRO: what pipeline, tensor and expert parallelism leave it.
+    """Parameters of one GPU after pipeline, tensor and expert parallelism, but before ZeRO.
 
-    `dense` is held alike by dp·cp ranks, `experts` by dp·cp/ep. Of these, `layer_dense` and
-    `layer_experts` are in the layer of which most is sharded, `chunk_dense` and `chunk_experts` in
-    such a chunk of a pipeline with its embedding or head, `ends_dense` outside the layers, and
-    `table` of those in one embedding or head. Of the ends `head_dense` are last norm and head, and
-    `tied_dense` the table that is the embedding as well.
+    `dense` ones are replicated on dp·cp ranks, `experts` on dp·cp/ep. Subsets of these:
+    `layer_dense` and `layer_experts`: the layer with most sharded parameters; `chunk_dense` and
+    `chunk_experts`: the pipeline chunk with most, including its embedding or head; `ends_dense`:
+    everything outside the layers; `table`: one embedding or head matrix; `head_dense`: the last
+    norm and the head; `tied_dense`: a head that is also the embedding.
     """
 
     dense: _Parameters
@@ -106,48 +106,48 @@ class LocalParameters:
 def local_parameters(
     shape: TransformerShape, layout: Layout = ALONE, stage: CountOrZero = 0
 ) -> LocalParameters:
-    """Exact count for one GPU of pipeline rank `stage`.
+    """Exact parameter count for one GPU of pipeline rank `stage`.
 
-    tp splits matrices, vocabulary (rounded up) and experts. Every tp rank has all of the norms,
-    routers, learned positions, latent attention's down-projections and the biases that are added
-    after a sum over ranks; and a whole key-value head once ranks outnumber those. The last stage
-    holds its own copy of a tied embedding, unless it is the first as well.
+    tp splits matrices, vocabulary (rounded up) and experts. Every tp rank holds all norms, routers,
+    learned positions, latent attention's down-projections, the biases that are added after a sum
+    over ranks, and a whole key-value head if there are more ranks than such heads. The last stage
+    holds its own copy of a tied embedding, unless it is also the first.
     Source: Megatron-LM, core/tensor_parallel and core/transformer.
     """
     return _added_up(shape, layout, layout.stage_chunks(stage))
 
 
 def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> LocalParameters:
-    """The part of `local_parameters` that one chunk of a pipeline has."""
+    """The part of `local_parameters` that belongs to one pipeline chunk."""
     whole("chunk", chunk, least=0, most=layout.chunks - 1)
     return _added_up(shape, layout, (chunk,))
 
 
 def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) -> LocalParameters:
-    """The parameters of some chunks on one GPU."""
+    """The total parameters of the given chunks on one GPU."""
 
     def sharded(count: tuple[int, int]) -> tuple[int, int]:
-        """How many of them other ranks hold as well, then how many there are."""
+        """Sort key: parameters that ZeRO can shard, then all parameters."""
         dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
         return count[0] * dense + count[1] * experts, sum(count)
 
     dense = experts = ends = table = head = tied = 0
     largest_chunk = (0, 0)
-    cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
+    by_layer: dict[int, tuple[int, int]] = {}  # one entry for each kind of layer
     for chunk in chunks:
         chunk_table, chunk_embedding, chunk_head, chunk_tied = _end_parameters(shape, layout, chunk)
         chunk_ends = chunk_embedding + chunk_head - chunk_tied
         chunk_dense, chunk_experts = chunk_ends, 0
         for layer, count in shape.layer_kinds(*layout.layer_slice(shape, chunk)):
-            if layer not in cuts:
-                cuts[layer] = _layer_parameters(shape, layout, layer)
-            chunk_dense += count * cuts[layer][0]
-            chunk_experts += count * cuts[layer][1]
+            if layer not in by_layer:
+                by_layer[layer] = _layer_parameters(shape, layout, layer)
+            chunk_dense += count * by_layer[layer][0]
+            chunk_experts += count * by_layer[layer][1]
         dense, experts, ends = dense + chunk_dense, experts + chunk_experts, ends + chunk_ends
         head, tied = head + chunk_head, tied + chunk_tied
         table = max(table, chunk_table)
         largest_chunk = max(largest_chunk, (chunk_dense, chunk_experts), key=sharded)
-    largest_layer = max(cuts.values(), key=sharded, default=(0, 0))
+    largest_layer = max(by_layer.values(), key=sharded, default=(0, 0))
     return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk, head, tied)
 
 
@@ -163,10 +163,10 @@ def model_states(parameters: Count, recipe: Recipe, layout: Layout = ALONE) -> M
 
 
 def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> MemoryBreakdown:
-    """Model states of one GPU after ZeRO: each kind whole, or a part of it, rounded up.
+    """Model states of one GPU under ZeRO; each kind is whole or one shard, rounded up.
 
     Stage 1 shards optimizer states and master copy, stage 2 also gradients, stage 3 also
-    parameters; dense ones over dp·cp ranks, experts over dp·cp/ep. Offloaded states are not here.
+    parameters; dense ones over dp·cp ranks, experts over dp·cp/ep. Offloaded states are left out.
     """
     part = shard_parameters(local, layout)
 
@@ -190,15 +190,15 @@ def shard_parameters(local: LocalParameters, layout: Layout) -> int:
 
 
 def updated_parameters(local: LocalParameters, layout: Layout) -> int:
-    """Parameters that this GPU's optimizer updates: its shard from ZeRO-1 on, all without."""
+    """Parameters that this GPU's optimizer updates: its shard under ZeRO, else all."""
     return shard_parameters(local, layout) if layout.zero_stage else local.total
 
 
 def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
-    """Bytes that the optimizer's step needs for a moment.
+    """Temporary bytes of the optimizer step.
 
-    Unless it is fused: fp32 copies of 16-bit gradients for a master copy, and with `update`
-    "foreach" a list as large as one moment, the denominators of all parameters.
+    0 for a fused update. Otherwise fp32 copies of 16-bit gradients for a master copy, and with
+    `update` "foreach" a list as large as one moment, the denominators of all parameters.
     Source: torch/optim/adam.py, _multi_tensor_adam; DeepSpeed, runtime/zero/stage_1_and_2.py, step.
     """
     if recipe.update == "fused" or recipe.offload == "optimizer":
@@ -209,13 +209,13 @@ def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
 
 
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
-    """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
+    """Bytes of the temporary buffers of data parallelism, by field of MemoryBreakdown.
 
-    ZeRO-3 gathers parameters, ZeRO-2 and 3 hold whole gradients until they are scattered, DDP
-    (stage 0) has a second copy of the gradients, unless they are views. Only what other ranks hold
-    as well is gathered or sent. ZeRO-1 sends from the gradients themselves. Without `reshard` all
-    weights stay gathered; where ZeRO-2 and 3 reduce once per update, whole gradients add up,
-    and those of one chunk where they reduce after every group of micro-batches.
+    ZeRO-3 gathers parameters, ZeRO-2 and 3 hold unsharded gradients until the reduce-scatter, and
+    DDP (stage 0) has a second copy of the gradients, unless they are views. Parameters on a single
+    rank need no buffers. ZeRO-1 sends from the gradients themselves. Without `reshard` all weights
+    stay gathered. Where ZeRO-2 and 3 reduce once per update, all unsharded gradients accumulate;
+    where they reduce after every group of micro-batches, those of one chunk do.
     """
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
     sent = local.dense * dense + local.experts * experts
@@ -227,8 +227,8 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
         buffers, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
         weights = buffers if layout.reshard else weights
     else:
-        gone = (whole - root, whole) if layout.zero_stage == 3 else (0, 0)
-        gradients = dense * _fsdp_gradients(local, recipe, layer, gone)
+        freed = (whole - root, whole) if layout.zero_stage == 3 else (0, 0)
+        gradients = dense * _fsdp_gradients(local, recipe, layer, freed)
     if layout.adds_up and layout.reduces == "group":
         gradients = local.chunk_dense * dense + local.chunk_experts * experts
         gradients *= recipe.accumulated_bytes
@@ -243,18 +243,18 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
 
 
 def whole_gradients_stay(recipe: Recipe, layout: Layout) -> bool:
-    """Whether whole gradients, or buffers for them, are there outside of backward passes too."""
+    """Whether unsharded gradients, or buffers for them, exist outside of backward passes too."""
     return layout.adds_up or (recipe.gathering == "yafsdp" and layout.zero_stage == 3)
 
 
 def _fsdp_gradients(
-    local: LocalParameters, recipe: Recipe, layer: int, gone: tuple[int, int]
+    local: LocalParameters, recipe: Recipe, layer: int, freed: tuple[int, int]
 ) -> int:
-    """Whole gradients of FSDP2 at the worst of three moments, less the weights gone by then.
+    """Unsharded gradients of FSDP2 at the worst of three moments, less the weights freed by then.
 
-    While a layer goes backward its gradients are there, their copy in the precision in which they
-    are reduced, and the head's. The embedding's come last, when all layers are freed; a tied
-    table's two are added up into new memory. Then those of the root have a copy, and its weights
+    During a layer's backward pass its gradients exist, their copy in the reduction precision, and
+    the head's gradients. The embedding's come last, when all layers are freed; the two gradients of
+    a tied table are summed into new memory. Then the root's gradients have a copy, and its weights
     are freed as well.
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp; the sum is
     autograd's, torch/csrc/autograd/input_buffer.cpp.
@@ -263,15 +263,15 @@ def _fsdp_gradients(
     root = local.ends_dense
     return max(
         (layer + local.head_dense) * width + layer * copy,
-        (root + 2 * local.tied_dense - gone[0]) * width + layer * copy,
-        (root - gone[1]) * width + root * copy,
+        (root + 2 * local.tied_dense - freed[0]) * width + layer * copy,
+        (root - freed[1]) * width + root * copy,
     )
 
 
 def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
-    """Two weight and two gradient buffers of the largest unit, where embedding and head are units.
+    """(weight, gradient) buffer bytes of YaFSDP: two of each, as large as the largest unit.
 
-    With fp32 gradients one fp32 buffer more, in which they are reduced.
+    Embedding and head are units too. fp32 gradients need one more fp32 buffer for the reduction.
     Source: github.com/yandex/YaFSDP, ya_fsdp.py, version 1.
     """
     weights = 2 * unit * recipe.compute_bytes
@@ -279,11 +279,11 @@ def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
     return weights, weights + wide
 
 
-@lru_cache(maxsize=64)  # asked for every chunk of a pipeline
+@lru_cache(maxsize=64)  # called for every chunk of a pipeline
 def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
     """Dense and routed-expert parameters of one layer on one GPU, rounded up."""
     count, ranks = shape.layer_parameters(layer), layout.tp
-    # On every tp rank: norms, routers, the output's bias, and the latents' down-projections.
+    # Replicated on every tp rank: norms, routers, output bias and latent down-projections.
     copied = count.norms + count.router + shape.output_bias * shape.hidden
     if shape.mla is not None:
         widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim
@@ -299,12 +299,12 @@ def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tu
 def _end_parameters(
     shape: TransformerShape, layout: Layout, chunk: int
 ) -> tuple[int, int, int, int]:
-    """One table in a chunk; embedding and positions; last norm and head; what of both is one."""
+    """Parameters of a chunk: one vocabulary table, embedding and positions, norm and head, tied."""
     first, last = chunk == 0, chunk == layout.chunks - 1
     table = -(-shape.vocab // layout.tp) * shape.hidden * (first or last)
     embedding = first * (table + shape.embedding_parameters().positions)
     head = last * (table + shape.head_parameters().norms)
-    # The last stage has a copy of a tied embedding, unless it is the first as well.
+    # The last stage has a copy of a tied embedding, unless it is also the first.
     tied = shape.tied_embeddings and last and layout.holds_ends(layout.stage_of(chunk))[0]
     return table, embedding, head, tied * table
 

@@ -1,7 +1,7 @@
-"""The memory of one GPU moment by moment: layer by layer forward and backward, then the update.
+"""The memory of one GPU over a step: layer by layer forward and backward, then the update.
 
-`peak.memory_moments` has the four moments at which most may be needed; here they stand among all
-others. A pipeline's passes are replayed by `replay.memory_timeline`.
+`peak.memory_moments` has only the four candidate peaks; this timeline includes them among all other
+moments. For a pipeline's passes see `replay.memory_timeline`.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
 @dataclass(frozen=True)
 class StepMoment:
-    """What happens, and the bytes that are there while it does; micro-batches count from 0."""
+    """A moment of a step and the memory in use during it; micro-batches count from 0."""
 
     phase: str
     what: str
@@ -31,7 +31,7 @@ class StepMoment:
 
 @dataclass(frozen=True)
 class StepTimeline:
-    """The moments of one update in their order."""
+    """The moments of one update in order of time."""
 
     steps: tuple[StepMoment, ...]
 
@@ -42,7 +42,7 @@ class StepTimeline:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What happens at each moment."""
+        """The name of each moment, such as "layer 1" or "loss"."""
         return tuple(step.what for step in self.steps)
 
     @cached_property
@@ -53,7 +53,7 @@ class StepTimeline:
 
     @property
     def trace(self) -> Trace:
-        """The same as events: the phase of each moment, and what there is then of each consumer."""
+        """The timeline as a trace: the phase of each moment, and the bytes of each consumer."""
         return Trace(
             event
             for number, step in enumerate(self.steps)
@@ -68,29 +68,29 @@ class StepTimeline:
 
     @property
     def peak(self) -> StepMoment:
-        """The moment that needs most, the earliest of equals."""
+        """The moment with the most memory in use, the first of equals."""
         return max(self.steps, key=lambda step: step.bill.total_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """The most at any moment."""
+        """Peak bytes over all moments."""
         return self.peak.bill.total_bytes
 
 
 def step_timeline(
     job: Job, *, first_update: bool = False, overhead_bytes: float = OVERHEAD_BYTES
 ) -> StepTimeline:
-    """What one GPU holds at each moment of an update of `job`, which has no pipeline.
+    """Memory of one GPU at each moment of an update of `job`, which has no pipeline.
 
-    A layer's activations come with its forward pass and go after its backward pass. With
-    gradient_life "backward" the gradients of the layers above are there when a layer begins; those
-    of embedding and head come last, as in `memory_moments`, whose moments are "loss", "layer L",
-    "layer 1, end" and "update". So the peak is that of `gpu_memory`, but for ZeRO-2 and 3: what
-    is whole there for a while only is not counted at other moments, and the peak is at most that.
-    What is recomputed is a temporary buffer. `first_update`: the optimizer's states come to be in
-    this update. Not counted: a layer's gradients before they are added to those of an earlier
-    micro-batch, vectors of gradients that are made to be sent, temporaries of single operations.
-    Layers of one kind count as equal. Raises ValueError for a pipeline and for too many moments.
+    A layer's activations are allocated in its forward pass and freed after its backward pass. With
+    gradient_life "backward" a layer's backward starts with the gradients of the layers above it;
+    those of embedding and head come last, as in `memory_moments`, whose moments are "loss",
+    "layer L", "layer 1, end" and "update". So the peak equals that of `gpu_memory`. Under ZeRO-2
+    and 3 it may be lower, since gathered tensors are counted only while they exist. Recomputed
+    activations are temporary buffers. `first_update`: this update allocates the optimizer states.
+    Not counted: a layer's gradients before they are added to those of an earlier micro-batch,
+    communication buffers for gradients, temporaries of single operations. Layers of one kind count
+    as equal. Raises ValueError for a pipeline and for too many moments.
     """
     if job.layout.pp > 1:
         raise ValueError(
@@ -102,7 +102,7 @@ def step_timeline(
 
 
 class _Step:
-    """The bills of a step, made from those of `memory_moments`."""
+    """Computes the memory breakdowns of a step from those of `memory_moments`."""
 
     def __init__(self, job: Job, first_update: bool, overhead_bytes: float) -> None:
         self.job = job
@@ -112,7 +112,7 @@ class _Step:
         self.resting = replace(self.update, update_bytes=0, **hidden)
         buffers = ("gathered_parameters_bytes", "gathered_gradients_bytes", "bucket_bytes")
         largest = {name: getattr(moments["backward ends"], name) for name in buffers}
-        self.passing = replace(self.resting, **largest)
+        self.in_pass = replace(self.resting, **largest)
         self.kept: list[int] = []
         self.temporary: list[int] = []
         self.parameters: list[int] = []
@@ -124,11 +124,11 @@ class _Step:
             self.parameters += [job.shape.layer_parameters(layer).total] * count
 
     def walk(self) -> Iterator[StepMoment]:
-        """All moments, micro-batch after micro-batch."""
+        """Yield all moments, micro-batch by micro-batch, then those of the update."""
         late = self.job.recipe.gradient_life == "backward"
         for number in range(self.job.layout.accumulation):
-            yield from self.forward(number, come=not late or number > 0)
-            yield from self.backward(number, come=not late or number > 0)
+            yield from self.forward(number, present=not late or number > 0)
+            yield from self.backward(number, present=not late or number > 0)
         last = self.job.layout.accumulation - 1
         yield StepMoment(UPDATE, "update", last, self.update)
         after = replace(self.update, update_bytes=0)
@@ -136,15 +136,15 @@ class _Step:
             after = replace(after, gradients_bytes=0)
         yield StepMoment(UPDATE, "after it", last, after)
 
-    def forward(self, number: int, come: bool) -> Iterator[StepMoment]:
-        """Activations pile up. `come`: gradients of earlier micro-batches are there."""
+    def forward(self, number: int, present: bool) -> Iterator[StepMoment]:
+        """Moments of a forward pass. `present`: gradients are already allocated."""
         ends, layers = chunk_activations(self.job, 0), len(self.kept)
         reshard = self.job.layout.reshard
         base = replace(
-            self.passing,
+            self.in_pass,
             inputs_bytes=ends.inputs_bytes,
             head_bytes=activations.embedding_activation_bytes(self.job),
-            gradients_bytes=self.passing.gradients_bytes * come,
+            gradients_bytes=self.in_pass.gradients_bytes * present,
             gathered_gradients_bytes=self.unreduced(number),
         )
         yield self.moment(FORWARD, "embedding", number, base, layers=0)
@@ -156,13 +156,13 @@ class _Step:
         whole = 0 if reshard else layers
         yield self.moment(FORWARD, "head and loss", number, base, layers=whole, **head)
 
-    def backward(self, number: int, come: bool) -> Iterator[StepMoment]:
-        """Activations go, and gradients come."""
+    def backward(self, number: int, present: bool) -> Iterator[StepMoment]:
+        """Moments of a backward pass, which frees activations and allocates gradients."""
         job, layers = self.job, len(self.kept)
         ends = chunk_activations(job, 0)
-        base = replace(self.passing, inputs_bytes=ends.inputs_bytes)
+        base = replace(self.in_pass, inputs_bytes=ends.inputs_bytes)
         loss = {
-            "gradients_bytes": base.gradients_bytes * come,
+            "gradients_bytes": base.gradients_bytes * present,
             "head_bytes": ends.head_bytes,
             "temporary_bytes": activations.loss_temporary_bytes(job),
             "activations_bytes": sum(self.kept),
@@ -173,21 +173,21 @@ class _Step:
         for layer in range(layers, 0, -1):
             above = sum(self.parameters[layer:])
             share = base.gradients_bytes * above // job.shape.parameters().total
-            there = {
-                "gradients_bytes": base.gradients_bytes if come else share,
+            leaves = {
+                "gradients_bytes": base.gradients_bytes if present else share,
                 "head_bytes": activations.embedding_activation_bytes(job),
                 "activations_bytes": sum(self.kept[:layer]),
                 "temporary_bytes": self.temporary[layer - 1],
             }
-            yield self.moment(BACKWARD, f"layer {layer}", number, base, layers=layer, **there)
+            yield self.moment(BACKWARD, f"layer {layer}", number, base, layers=layer, **leaves)
         end = {"activations_bytes": self.kept[0], "temporary_bytes": self.temporary[0]}
-        yield self.moment(BACKWARD, "layer 1, end", number, self.passing, layers=1, **end)
+        yield self.moment(BACKWARD, "layer 1, end", number, self.in_pass, layers=1, **end)
 
     def unreduced(self, number: int) -> int:
-        """Whole gradients that earlier micro-batches have left under ZeRO-2 and 3."""
+        """Bytes of unsharded gradients of earlier micro-batches under ZeRO-2 and 3."""
         buffers = self.job.recipe.gathering == "yafsdp" and self.job.layout.zero_stage == 3
         adding = self.job.layout.adds_up and number > 0
-        return self.passing.gathered_gradients_bytes * (buffers or adding)
+        return self.in_pass.gathered_gradients_bytes * (buffers or adding)
 
     def moment(
         self,
@@ -199,7 +199,7 @@ class _Step:
         layers: int,
         **leaves: int,
     ) -> StepMoment:
-        """A bill with these leaves, and at most `layers` layers whole of those ZeRO-3 gathers."""
+        """A moment with `bill` updated by `leaves`; ZeRO-3 gathers at most `layers` layers."""
         job = self.job
         if job.layout.zero_stage == 3 and job.recipe.gathering != "yafsdp":
             most = job.recipe.gathered_units if job.layout.reshard else len(self.kept)

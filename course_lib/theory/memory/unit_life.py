@@ -1,7 +1,7 @@
-"""One step of fully sharded data parallelism as a trace, told once: what is called, held and sent.
+"""One step of fully sharded data parallelism as a trace of calls, memory and messages.
 
-With the seconds of `UnitCosts` it has a clock (`unit_life`); without them it is the order in which
-bytes come and go (`gather_timeline`).
+With the seconds of `UnitCosts` the trace is timed (`unit_life`); without them it is the order of
+allocations and frees (`gather_timeline`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,9 +13,9 @@ from course_lib.checked import CountOrZero, check_public
 from course_lib.trace import FREE, TAKE, Event, Trace
 from course_lib.validation import listed, number, whole
 
-ROOT = 0  # the unit of all that is outside the layers; layers are units 1, 2, …
+ROOT = 0  # the unit of all parameters outside the layers; layers are units 1, 2, …
 WEIGHTS, GRADIENTS = "whole weights", "gradients"  # a part of the trace is (one of these, unit)
-REDUCED = GRADIENTS, "reduced"  # the copy that is being reduced, one at a time; its label: the unit
+REDUCED = GRADIENTS, "reduced"  # the copy that is being reduced, one at a time; label: the unit
 COMPUTES = ("forward", "backward")
 _MESSAGES = {"gather": "all-gather", "reduce": "reduce-scatter"}
 _MOST_UNITS = 200
@@ -24,10 +24,10 @@ _Seconds = Annotated[float, partial(number, least=0, most=1e6)]
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
+    """Costs of one FSDP unit: seconds of its passes and messages, and its unsharded bytes.
 
-    `waiting_bytes`: of the root's gradients the head's, which wait for the embedding's. A gather or
-    a reduction of 0 s is a message all the same.
+    `waiting_bytes`: for the root, the head's gradients, which wait for the embedding's. A gather or
+    reduction of 0 s still counts as a message.
     """
 
     forward_s: _Seconds
@@ -41,47 +41,47 @@ class UnitCosts:
 
 @dataclass(frozen=True)
 class UnitLife:
-    """A step of several units; unit 0 is the root, whole from beginning to end.
+    """A step of several units; unit 0 is the root, which stays gathered throughout.
 
-    The trace of one rank: "forward" and "backward" of a unit, its "all-gather" (there is room for
-    it from the moment at which it is asked for) and "reduce-scatter", and all that is whole.
+    The trace of one rank: "forward" and "backward" of each unit, its "all-gather" (memory is
+    allocated when it is issued) and "reduce-scatter", and all unsharded tensors.
     """
 
     trace: Trace
 
     @property
     def tasks(self) -> tuple[Event, ...]:
-        """Passes and messages in the order of their starts."""
+        """Passes and messages, sorted by start time."""
         return tuple(event for event in self.trace if event.what not in (TAKE, FREE))
 
     @property
     def total_s(self) -> float:
-        """When the last task has ended."""
+        """Seconds until the last task ends."""
         return self.trace.times[-1]
 
     @property
     def computing_s(self) -> float:
-        """Time in which something computes."""
+        """Seconds spent computing."""
         return sum(event.until - event.at for event in self.trace if event.what in COMPUTES)
 
     @property
     def waiting_s(self) -> float:
-        """Time in which nothing computes: total - computing."""
+        """Seconds without computation: total - computing."""
         return self.total_s - self.computing_s
 
     @property
     def peak_bytes(self) -> int:
-        """The most whole weights and gradients at one time, beside the shards."""
+        """Peak bytes of unsharded weights and gradients, in addition to the shards."""
         return max(size for _, size in self.trace.levels(0))
 
 
 def unit_life(units: Sequence[UnitCosts], *, prefetch: int = 1, reshard: bool = True) -> UnitLife:
-    """The root and its layers through one step: `units[0]` is the root, then the layers in order.
+    """Simulate a step of FSDP: `units[0]` is the root, followed by the layers in order.
 
-    A layer is gathered, or already on its way, before it computes; `prefetch` more are asked for
-    then. It is freed after its forward pass (`reshard`), gathered again and freed after its
-    backward pass, whose gradients are reduced, one reduction at a time. There is one link: messages
-    go one after the other, in the order in which they were asked for.
+    A layer's gather is issued before it computes, unless it was prefetched, together with those of
+    the next `prefetch` layers. The layer is freed after its forward pass (`reshard`), gathered
+    again, and freed after its backward pass, whose gradients are reduced, one reduction at a time.
+    All messages share one link, in the order in which they were issued.
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3.
     Raises ValueError without a root and a layer, and for a prefetch that is negative.
     """
@@ -98,41 +98,42 @@ def fsdp_calls(
     prefetch: Annotated[int, partial(whole, least=0, most=_MOST_UNITS)] = 1,
     reshard: bool = True,
 ) -> tuple[tuple[str, int], ...]:
-    """(what, unit) of all that the program calls in a step, in its order.
+    """(call, unit) for every call of the program in a step, in order.
 
-    "gather", "wait" (for it), "forward", "free", "backward", "reduce", "done" (a wait for that).
+    "gather", "wait" (for the gather), "forward", "free", "backward", "reduce" and "done" (wait for
+    the reduction).
     """
     return tuple(_calls(layers, prefetch, reshard))
 
 
 def _calls(layers: int, prefetch: int, reshard: bool) -> Iterator[tuple[str, int]]:
-    here: set[int] = set()  # whole, or on its way
-    expected: set[int] = set()  # on its way, and nobody has waited for it
+    gathered: set[int] = set()  # gathered, or being gathered
+    pending: set[int] = set()  # being gathered, not yet waited for
 
-    def ask(numbers: Iterable[int]) -> Iterator[tuple[str, int]]:
+    def gather(numbers: Iterable[int]) -> Iterator[tuple[str, int]]:
         for unit in numbers:
-            if 0 <= unit <= layers and unit not in here:
-                here.add(unit)
-                expected.add(unit)
+            if 0 <= unit <= layers and unit not in gathered:
+                gathered.add(unit)
+                pending.add(unit)
                 yield "gather", unit
 
     def use(what: str, unit: int, ahead: Iterable[int]) -> Iterator[tuple[str, int]]:
-        yield from ask([unit])
-        if unit in expected:
-            expected.remove(unit)
+        yield from gather([unit])
+        if unit in pending:
+            pending.remove(unit)
             yield "wait", unit
-        yield from ask(ahead)
+        yield from gather(ahead)
         yield what, unit
 
     for unit in range(layers + 1):
         yield from use("forward", unit, range(unit + 1, unit + 1 + prefetch))
         if reshard and unit != ROOT:
-            here.remove(unit)
+            gathered.remove(unit)
             yield "free", unit
     yield "backward", ROOT  # it begins at the head
     for unit in range(layers, 0, -1):
         yield from use("backward", unit, range(unit - 1, unit - 1 - prefetch, -1))
-        here.remove(unit)
+        gathered.remove(unit)
         yield "free", unit
         if unit < layers:
             yield "done", unit + 1
@@ -143,11 +144,11 @@ def _calls(layers: int, prefetch: int, reshard: bool) -> Iterator[tuple[str, int
 def changes(
     units: Sequence[UnitCosts], calls: Iterable[tuple[str, int]], copy_bytes: Sequence[int] = ()
 ) -> Iterator[tuple[Event, ...]]:
-    """What each call changes, with its time: the events of one change together.
+    """The timed events of each call, grouped by call.
 
-    `copy_bytes`: of a unit's gradients in the precision in which they are reduced.
+    `copy_bytes`: bytes of each unit's gradients in the reduction precision.
     """
-    ends: dict[tuple[str, int], float] = {}  # of the latest message of each kind and unit
+    ends: dict[tuple[str, int], float] = {}  # end of the latest message of each kind and unit
     copies = copy_bytes or [costs.gradients_bytes for costs in units]
     now = link_free = 0.0
     for what, unit in calls:
@@ -166,7 +167,7 @@ def changes(
                 yield (Event(now, 0, FREE, gradients),)
         elif what in ("wait", "done"):
             now = max(now, ends["gather" if what == "wait" else "reduce", unit])
-            if (what, unit) == ("done", ROOT):  # before, the next one takes its place
+            if (what, unit) == ("done", ROOT):  # earlier copies are overwritten by the next one
                 yield (Event(now, 0, FREE, REDUCED),)
         elif what == "free":
             yield (Event(now, 0, FREE, weights, label=label),)
@@ -178,27 +179,28 @@ def changes(
             yield (taken, event) if what == "backward" else (event,)
 
 
-# --- YaFSDP's two pairs of buffers, layer by layer ---
+# --- YaFSDP's two pairs of buffers ---
 
 
 def buffer_turns(layers: Annotated[int, partial(whole, least=2, most=_MOST_UNITS)]) -> Trace:
-    """Each layer's forward pass, then each layer's backward pass, for layers 0 … layers - 1.
+    """Contents of YaFSDP's buffers over a step: each layer's forward, then each layer's backward.
 
-    A turn is a pass. Layer n uses buffer n mod 2: the part ("whole weights", 0) or ("gradients",
-    1), whose label is the layer. While one computes, the next layer arrives in the other buffer, an
-    "all-gather", unless it lies there from before; in the backward pass the gradients of the layer
-    before leave, a "reduce-scatter". 2·layers - 2 gathers in all, one before the first turn.
+    One step of the trace is one pass of a layer. Layer n uses buffer n mod 2: a part is ("whole
+    weights", 0 or 1) or ("gradients", 0 or 1), labelled with the layer. During a pass the next
+    layer is gathered into the other buffer ("all-gather") unless it is still there; in backward the
+    gradients of the layer computed before are reduced ("reduce-scatter"). There are 2·layers - 2
+    gathers, one of them before the first step.
     Source: github.com/yandex/YaFSDP, version 1, 2024.
     """
     return Trace(_events(layers))
 
 
 def _events(layers: int) -> Iterator[Event]:
-    there = [("forward", layer, layer + 1) for layer in range(layers)]
-    back = [("backward", layer, layer - 1) for layer in reversed(range(layers))]
-    held = [0, -1]  # in the buffers of weights
+    forward = [("forward", layer, layer + 1) for layer in range(layers)]
+    backward = [("backward", layer, layer - 1) for layer in reversed(range(layers))]
+    held = [0, -1]  # the layer in each weight buffer
     yield Event(0, 0, TAKE, (WEIGHTS, 0), label="0")
-    for turn, (phase, layer, following) in enumerate(there + back):
+    for turn, (phase, layer, following) in enumerate(forward + backward):
         now, end = turn, turn + 1
         yield Event(now, 0, phase, layer, end=end, label=str(layer))
         if 0 <= following < layers and held[following % 2] != following:

@@ -1,1 +1,1 @@
-"""What is sent between GPUs: collectives, their traffic and their time."""
+"""Communication between GPUs: collectives, their traffic and their time."""

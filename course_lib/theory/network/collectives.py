@@ -1,8 +1,8 @@
-"""Collectives: bytes that each GPU sends, steps, and time by the α–β model.
+"""Collectives: bytes sent per GPU, steps, and time in the α–β model.
 
 T = steps · α + sent bytes / β, with α the latency of one step in seconds and β the bandwidth of one
 GPU in bytes per second, one way. `size_bytes` is always the whole tensor as nccl-tests counts it:
-what all-reduce, broadcast and send/recv carry, the result of all-gather, the input of
+the tensor in all-reduce, broadcast and send/recv, the output of all-gather, the input of
 reduce-scatter, all n pieces of one GPU in all-to-all.
 """
 
@@ -25,17 +25,17 @@ OPERATIONS = (
     "send-recv",
 )
 Operation = Annotated[str, OPERATIONS]
-# The share of the link that NCCL expects a tree to reach (nccl, src/graph/tuning.cc: busBw * .92).
+# The share of the link's bandwidth that NCCL assumes for a tree (src/graph/tuning.cc: busBw * .92).
 TREE_EFFICIENCY = 0.92
 
 
 @dataclass(frozen=True)
 class _Algorithm:
-    """How a collective goes: steps up or round, of all-reduce as many again, and what they carry.
+    """An algorithm for collectives.
 
-    `steps` for so many ranks. `trees`: how many trees, 0 for a ring. `whole_tensor`: each step
-    carries all of it, instead of all steps together what one GPU sends. `share` of the link's
-    bandwidth that it reaches. `operations` that it can do.
+    `steps`: number of ranks to sequential steps; an all-reduce takes twice as many. `trees`: number
+    of trees, 0 for a ring. `whole_tensor`: each step sends the whole tensor, instead of a part.
+    `share`: fraction of the link's bandwidth that it reaches. `operations`: those it supports.
     """
 
     steps: Callable[[int], int]
@@ -50,8 +50,8 @@ def _levels(ranks: int) -> int:
 
 
 _OF_TREES = ("all-reduce", "broadcast", "reduce")
-# "tree" sends the whole tensor up and down one binary tree, level by level; "double-tree" cuts it
-# into pieces that follow each other through two trees (Sanders, Speck, Träff 2009; NCCL 2.4).
+# "tree" sends the whole tensor up and down one binary tree, level by level; "double-tree" pipelines
+# pieces of it through two trees (Sanders, Speck, Träff 2009; NCCL 2.4).
 ALGORITHMS = {
     "ring": _Algorithm(lambda ranks: ranks - 1, 0, OPERATIONS),
     "tree": _Algorithm(_levels, 1, _OF_TREES, whole_tensor=True),
@@ -75,9 +75,10 @@ def bus_factor(operation: Operation, ranks: Count) -> float:
 def sent_bytes(operation: Operation, size_bytes: NotNegative, ranks: int) -> float:
     """Bytes that one GPU sends: size · 2(n-1)/n for all-reduce, · (n-1)/n for its halves.
 
-    No messages from GPU to GPU do with fewer; rings send just that from every GPU and trees on
-    average. Switches that add on the way, such as NVLink SHARP, are not in this model. Broadcast
-    and reduce: every GPU of the chain but its end sends the size once, as in send/recv.
+    This is the minimum for messages between GPUs; every GPU of a ring sends just that, and those of
+    a tree send it on average. In-network reduction, such as NVLink SHARP, is not modelled. In
+    broadcast and reduce every GPU of the chain except the last sends the size once, as in
+    send/recv.
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
     return size_bytes * bus_factor(operation, ranks)
@@ -86,7 +87,7 @@ def sent_bytes(operation: Operation, size_bytes: NotNegative, ranks: int) -> flo
 def steps(
     operation: Operation, ranks: Count, algorithm: Annotated[str, ALGORITHMS] = "ring"
 ) -> int:
-    """Messages that follow each other, each costing one latency.
+    """Number of sequential messages, each of which costs one latency.
 
     Ring: 2(n-1) for all-reduce, n-1 for the others; pairwise all-to-all n-1; trees: ceil(log2 n),
     twice for all-reduce; send/recv 1. Source: Thakur, Rabenseifner, Gropp 2005, section 4.
@@ -107,7 +108,7 @@ def steps(
 def messages(
     operation: Operation, ranks: Count, algorithm: Annotated[str, ALGORITHMS] = "ring"
 ) -> int:
-    """Messages of all GPUs together, before any cutting into pieces that follow each other.
+    """Total number of messages of all GPUs, without splitting into pipelined pieces.
 
     Ring: n · steps, but n-1 for broadcast and reduce (a chain). Tree: n-1 edges, each used once,
     or twice for all-reduce; a double tree has two trees.
@@ -124,7 +125,7 @@ def messages(
 def seconds(
     operation: str, size_bytes: float, ranks: int, link: Link, *, algorithm: str = "ring"
 ) -> float:
-    """Time of one collective: steps · latency + bytes / bandwidth, one way, of each GPU's link."""
+    """Seconds of one collective: steps · latency + bytes / one-way bandwidth of a GPU's link."""
     count = steps(operation, ranks, algorithm)
     moved = moved_bytes(operation, size_bytes, ranks, algorithm)
     return count * link.latency_s + moved / link.bytes_per_s
@@ -133,10 +134,10 @@ def seconds(
 def moved_bytes(
     operation: str, size_bytes: NotNegative, ranks: int, algorithm: str = "ring"
 ) -> float:
-    """Bytes behind each other on the slowest way: what `seconds` divides by the bandwidth.
+    """Bytes on the critical path, which `seconds` divides by the bandwidth.
 
-    What one GPU sends; in the plain "tree" the whole size at each level, since no level starts
-    before the one below has ended.
+    These are the bytes that one GPU sends; for the plain "tree", the whole size at each level,
+    since a level starts only after the one below has ended.
     """
     levels = steps(operation, ranks, algorithm)
     whole_tensor = ALGORITHMS[algorithm].whole_tensor
@@ -151,11 +152,11 @@ def crossover_bytes(
     tree: Annotated[str, TREES] = "double-tree",
     efficiency: Positive | None = None,
 ) -> float:
-    """Size below which a tree is faster than a ring: equal times, solved for size.
+    """Size in bytes below which a tree is faster than a ring, where their times are equal.
 
     For an all-reduce: α (2(n-1) - 2 ceil(log2 n)) = size/β (f/efficiency - 2(n-1)/n), with
-    f = 2 ceil(log2 n) for the plain tree and 2(n-1)/n for the double one. Infinite where the tree
-    never loses, 0 where it saves no step. `efficiency`: the share of the bandwidth that the tree
+    f = 2 ceil(log2 n) for the plain tree and 2(n-1)/n for the double one. Infinite if the tree is
+    never slower, 0 if it saves no steps. `efficiency`: the fraction of the bandwidth that the tree
     reaches; None: that of ALGORITHMS.
     """
     share = ALGORITHMS[tree].share if efficiency is None else efficiency
@@ -167,20 +168,20 @@ def crossover_bytes(
 
 
 def bus_bandwidth(operation: str, size_bytes: NotNegative, ranks: int, time_s: Positive) -> float:
-    """Bytes per second to compare with a link: size / time · 2(n-1)/n, (n-1)/n or 1 (busbw).
+    """Bus bandwidth (busbw) in bytes/s: size / time · 2(n-1)/n, (n-1)/n or 1.
 
-    Where switches add on the way, it is no bandwidth of any wire, but the one that a ring would
-    need for the same time. Source: nccl-tests, doc/PERFORMANCE.md; issue 212.
+    It is comparable to a link's bandwidth. With in-network reduction it is not that of any wire,
+    but what a ring would need for the same time. Source: nccl-tests, doc/PERFORMANCE.md; issue 212.
     """
     return size_bytes / time_s * bus_factor(operation, ranks)
 
 
 def zero_volume(size_bytes: NotNegative, zero_stage: ZeroStage, ranks: int | None = None) -> float:
-    """Bytes a GPU sends in a step with one micro-batch: 2, 2, 2 or 3 times the parameters' size.
+    """Bytes a GPU sends per step with one micro-batch: 2, 2, 2 or 3 times the parameters' size.
 
     ZeRO-0 all-reduces the gradients; 1 and 2 reduce-scatter them and gather the parameters; 3
-    gathers the parameters for the forward and again for the backward pass. Gradients are taken to
-    be as large as parameters. `ranks` None: the paper's limit; else times (n-1)/n.
+    gathers the parameters for the forward and again for the backward pass. Gradients are assumed
+    as large as parameters. `ranks` None: the paper's limit of many ranks; else times (n-1)/n.
     Source: ZeRO, arXiv:1910.02054, section 7.
     """
     volume = size_bytes * (3 if zero_stage == 3 else 2)
@@ -190,11 +191,11 @@ def zero_volume(size_bytes: NotNegative, zero_stage: ZeroStage, ranks: int | Non
 def tensor_parallel_bytes(
     micro_batch: int, sequence: int, hidden: int, tp: int, *, element_bytes: int = 2
 ) -> float:
-    """Bytes a GPU sends for one layer and micro-batch, forward and backward: 8bsh(t-1)/t elements.
+    """Bytes a GPU sends per layer and micro-batch, forward and backward: 8bsh(t-1)/t elements.
 
-    Four all-reduces of b·s·h; as many bytes with sequence parallelism, whose all-gathers and
-    reduce-scatters are halves of them. Source: Narayanan et al. 2021, arXiv:2104.04473, section
-    3.2; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    Four all-reduces of b·s·h; sequence parallelism sends as many bytes, since its all-gathers and
+    reduce-scatters are halves of all-reduces. Source: Narayanan et al. 2021, arXiv:2104.04473,
+    section 3.2; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
     size = activation_bytes(micro_batch, sequence, hidden, element_bytes)
     return 4 * sent_bytes("all-reduce", size, tp)
@@ -203,7 +204,7 @@ def tensor_parallel_bytes(
 def activation_bytes(
     micro_batch: Count, sequence: Count, hidden: Count, element_bytes: Count = 2
 ) -> int:
-    """What crosses one stage boundary each way per micro-batch: b·s·h elements.
+    """Bytes sent across a stage boundary in each direction per micro-batch: b·s·h elements.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
     """
@@ -211,11 +212,11 @@ def activation_bytes(
 
 
 def matrix_intensity(hidden: Count, tp: Positive, element_bytes: Count = 2) -> float:
-    """FLOP per byte of one h × h matrix cut by columns over t GPUs: 3·2·h / t / bytes of a number.
+    """FLOP per byte sent for one h × h matrix split by columns over t GPUs: 3·2·h / t / element.
 
-    3 passes, one forward and two backward (the gradients of the input and of the weights), of
-    2·h/t FLOP for each number of the input, which is received once. Study notes reckon like
-    this, with t = heads. It leaves out the rest of the layer: see `layer_intensity`.
+    There are 3 products, one forward and two backward (gradients of the input and of the weights),
+    of 2·h/t FLOP per input element, which is received once. The study notes use this estimate, with
+    t = heads. It leaves out the rest of the layer: see `layer_intensity`.
     """
     return 3 * 2 * hidden / tp / element_bytes
 
@@ -223,7 +224,7 @@ def matrix_intensity(hidden: Count, tp: Positive, element_bytes: Count = 2) -> f
 def layer_intensity(
     hidden: Count, tp: Count, element_bytes: Count = 2, layer_parameters: Count | None = None
 ) -> float:
-    """FLOP per byte of a whole layer under tensor parallelism, forward and backward.
+    """FLOP per byte sent for a whole layer under tensor parallelism, forward and backward.
 
     (6 P b s / t) / (8 b s h (t-1)/t · element) = 6P / (8h (t-1) · element), attention scores left
     out. `layer_parameters` P None: 12h², which gives 4.5h/(t-1) in 16 bits. Infinite at t = 1.
@@ -236,7 +237,7 @@ def layer_intensity(
 def matrix_tp_reach(
     hidden: int, peak_flop_per_s: float, bytes_per_s: float, element_bytes: int = 2
 ) -> float:
-    """Largest t (a real number) with `matrix_intensity` >= peak / bandwidth: 6h / bytes / ridge."""
+    """Largest real t with `matrix_intensity` >= peak / bandwidth: 6h / element bytes / ridge."""
     return matrix_intensity(hidden, 1, element_bytes) / ridge(peak_flop_per_s, bytes_per_s)
 
 
@@ -248,9 +249,9 @@ def layer_tp_reach(
     element_bytes: int = 2,
     layer_parameters: int | None = None,
 ) -> int:
-    """Largest whole t with `layer_intensity` >= peak / bandwidth: floor(1 + 6P / (8h·e·ridge)).
+    """Largest integer t with `layer_intensity` >= peak / bandwidth: floor(1 + 6P / (8h·e·ridge)).
 
-    Without overlap, latency or loss of efficiency; 9h/e takes the place of 6P/(8h·e) for P = 12h².
+    Overlap, latency and efficiency losses are ignored. For P = 12h², 6P/(8h·e) is 9h/e.
     """
     of_two = layer_intensity(hidden, 2, element_bytes, layer_parameters)
     return int(1 + of_two / ridge(peak_flop_per_s, bytes_per_s))

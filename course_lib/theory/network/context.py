@@ -1,4 +1,4 @@
-"""Slices of a sequence on several ranks: who computes how many scores, and what a ring needs."""
+"""Context parallelism: attention scores per rank, and block sizes that hide ring messages."""
 
 from functools import partial
 from typing import Annotated
@@ -12,7 +12,7 @@ _MOST_RANKS = 65_536
 def chunks(
     rank: int, ranks: Annotated[int, partial(whole, most=_MOST_RANKS)], zigzag: bool = False
 ) -> tuple[int, ...]:
-    """Chunks of the sequence on `rank`: one of n, or zig-zag an early and a late one of 2n.
+    """Chunks of the sequence on `rank`: one of n, or under zig-zag an early and a late one of 2n.
 
     Source: Llama 3, arXiv:2407.21783, section 3.3.2.
     """
@@ -21,10 +21,10 @@ def chunks(
 
 
 def rank_scores(sequence: Count, rank: int, ranks: int, *, zigzag: bool = False) -> int:
-    """Causal scores (query times key) of one head and one sequence that `rank` computes.
+    """Number of attention scores (query times key) per head and sequence that `rank` computes.
 
-    A chunk of c tokens meets each earlier chunk in c² scores, and itself in c², of which the mask
-    hides c(c-1)/2 afterwards.
+    A chunk of c tokens has c² scores with each earlier chunk, and c² with itself, of which the
+    causal mask then discards c(c-1)/2.
     """
     mine = chunks(rank, ranks, zigzag)
     divisible("sequence", sequence, "chunks", ranks * len(mine))
@@ -40,14 +40,14 @@ def hidden_ring_tokens(
     *,
     element_bytes: Count = 2,
 ) -> float:
-    """Tokens on a rank from which on computing a block takes as long as the next one's way.
+    """Tokens per rank at which computing a block takes as long as sending the next one.
 
-    Without a mask: 4 c² h FLOP for a block of c queries and c keys, 2 c kv_width numbers to send,
+    Without a mask: 4 c² h FLOP for a block of c queries and c keys, 2 c kv_width elements to send,
     so c = element_bytes · kv_width / (2 h) · (FLOP/s) / (bytes/s). With as many key heads as query
-    heads and 2 bytes that is FLOP/s over bytes/s. Source: Liu et al. 2023, arXiv:2310.01889,
-    section 3.
+    heads and 2-byte elements that is FLOP/s over bytes/s. Source: Liu et al. 2023,
+    arXiv:2310.01889, section 3.
     """
-    send_s = 2 * kv_width * element_bytes / bytes_per_s  # for each token
+    send_s = 2 * kv_width * element_bytes / bytes_per_s  # per token
     return send_s * flop_per_s / (4 * hidden)
 
 

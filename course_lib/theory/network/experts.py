@@ -1,4 +1,4 @@
-"""How a router loads experts and ranks: what is accepted, what is dropped, what travels."""
+"""Expert load and capacity, dropped choices, and the bytes of the all-to-alls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ _Experts = Annotated[int, partial(whole, most=_MOST_EXPERTS)]
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Choices that fall on each expert, and the capacity that each expert has.
+    """The load of each expert, in choices, and the experts' common capacity.
 
-    A token makes `top_k` choices. Experts are spread over `ranks` in order, equally many on each;
-    `row_bytes` is what one token takes on its way.
+    A token makes `top_k` choices. Experts are distributed evenly over `ranks`, in order;
+    `row_bytes` are the bytes sent per token.
     """
 
     load: tuple[CountOrZero, ...]
@@ -37,7 +37,7 @@ class ExpertLoad:
 
     @property
     def choices(self) -> int:
-        """tokens · top_k."""
+        """Total choices: tokens · top_k."""
         return sum(self.load)
 
     @property
@@ -47,52 +47,52 @@ class ExpertLoad:
 
     @property
     def imbalance(self) -> float:
-        """The busiest expert's load over the mean; 1 when all are equal."""
+        """Load of the busiest expert over the mean; 1 if all are equal."""
         return max(self.load) / self.mean
 
     @property
     def accepted(self) -> tuple[int, ...]:
-        """What each expert takes: min(load, capacity)."""
+        """Choices accepted by each expert: min(load, capacity)."""
         return tuple(min(choices, self.capacity) for choices in self.load)
 
     @property
     def dropped(self) -> int:
-        """Choices beyond the capacity of their expert."""
+        """Choices dropped because they exceed their expert's capacity."""
         return self.choices - sum(self.accepted)
 
     @property
     def dropped_fraction(self) -> float:
-        """dropped / choices."""
+        """Fraction of choices that are dropped: dropped / choices."""
         return self.dropped / self.choices
 
     @property
     def rank_load(self) -> tuple[int, ...]:
-        """Accepted choices by rank: the rows that each rank receives."""
-        own, accepted = len(self.load) // self.ranks, self.accepted
-        starts = range(0, len(self.load), own)
-        return tuple(sum(accepted[start : start + own]) for start in starts)
+        """Accepted choices per rank: the rows that each rank receives."""
+        per_rank, accepted = len(self.load) // self.ranks, self.accepted
+        starts = range(0, len(self.load), per_rank)
+        return tuple(sum(accepted[start : start + per_rank]) for start in starts)
 
     @property
     def rank_imbalance(self) -> float:
-        """The busiest rank's rows over the mean: the others wait for it."""
+        """Rows of the busiest rank, for which the others wait, over the mean."""
         return max(self.rank_load) * self.ranks / sum(self.rank_load)
 
     @property
     def dispatch_bytes(self) -> float:
-        """One all-to-all as a rank hands it over: accepted choices · row_bytes / ranks.
+        """Bytes of a rank's input to one all-to-all: accepted choices · row_bytes / ranks.
 
-        The tokens lie equally on all ranks. Rows that stay on their rank are counted.
+        Tokens are distributed evenly over the ranks. Rows that stay on their rank are included.
         """
         return sum(self.accepted) * self.row_bytes / self.ranks
 
     @property
     def travelling_bytes(self) -> float:
-        """What of it leaves the rank when all experts are asked alike: (n-1)/n."""
+        """The part of `dispatch_bytes` that leaves the rank under uniform routing: (n-1)/n."""
         return self.dispatch_bytes * bus_factor("all-to-all", self.ranks)
 
     @property
     def received_bytes(self) -> int:
-        """What the busiest rank receives in one dispatch."""
+        """Bytes that the busiest rank receives in one dispatch."""
         return max(self.rank_load) * self.row_bytes
 
 
@@ -101,7 +101,7 @@ def capacity(
     experts: _Experts,
     factor: Annotated[float, partial(number, above=0, most=_MOST_EXPERTS)] | None,
 ) -> int:
-    """Choices that one expert takes: factor · choices / experts, rounded up; all where None.
+    """Choices that one expert accepts: factor · choices / experts, rounded up; None: all.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equation 3 (there top_k is 1).
     """
@@ -119,10 +119,10 @@ def _choices(top_k: int, experts: int) -> None:
 
 
 def nodes_of_a_token(experts: _Experts, top_k: Count, nodes: int) -> float:
-    """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
+    """Expected number of nodes with a token's experts, if all sets of `top_k` are equally likely.
 
-    nodes · (1 − the chance that none of them lies on one node). Raises ValueError for more nodes or
-    choices than experts.
+    nodes · (1 − probability that a given node has none of them). Raises ValueError for more nodes
+    or choices than experts.
     """
     _choices(top_k, experts)
     whole("nodes", nodes, most=experts)
@@ -131,12 +131,12 @@ def nodes_of_a_token(experts: _Experts, top_k: Count, nodes: int) -> float:
 
 
 def routed_intensity(width: Count, *, matrices: Count = 3, element_bytes: Count = 2) -> float:
-    """FLOP of the experts for each byte that their tokens are sent, forward and backward.
+    """FLOP of the experts per byte of tokens sent to them, forward and backward.
 
-    A row of h numbers travels four times, there and back, and its gradient too; meanwhile its
-    expert of `matrices` · h · width weights does 6 FLOP with each of them:
-    6·matrices·h·width / (4·h·bytes), so h cancels, and so do the tokens. Bytes are counted with
-    the part that stays on the rank. Source: from Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    A row of h elements is sent four times: dispatch and combine, for activations and gradients. Its
+    expert has `matrices` · h · width weights, with 6 FLOP each:
+    6·matrices·h·width / (4·h·bytes), so h and the tokens cancel. Bytes include those that stay on
+    the rank. Source: from Lepikhin et al. 2020, arXiv:2006.16668, section 3.
     """
     return 1.5 * matrices * width / element_bytes
 
@@ -147,11 +147,11 @@ def zipf_load(
     top_k: Count,
     skew: Annotated[float, partial(number, least=0, most=10)],
 ) -> tuple[int, ...]:
-    """Expected load when expert i is liked in proportion to 1 / i^skew, i = 1, 2, …
+    """Expected load of each expert if expert i has popularity 1 / i^skew, i = 1, 2, …
 
-    A token chooses `top_k` different experts, so none gets more than `tokens`; what is above that
-    goes to the others in proportion. Rounded to whole choices that add up to tokens · top_k
-    (largest remainders first). Skew 0: all alike.
+    A token chooses `top_k` different experts, so none gets more than `tokens`; the excess goes to
+    the others in proportion. Loads are rounded to integers that sum to tokens · top_k (largest
+    remainders first). Skew 0: uniform.
     """
     _choices(top_k, experts)
     exact = [tokens * share for share in _shares(experts, top_k, skew)]
@@ -163,8 +163,8 @@ def zipf_load(
 
 
 def _shares(experts: int, top_k: int, skew: float) -> list[float]:
-    """How many of all tokens choose each expert: at most 1, in all top_k; falling."""
-    weights = [(place + 1) ** -skew for place in range(experts)]
+    """Fraction of tokens that choose each expert, in decreasing order: at most 1, sum top_k."""
+    weights = [(index + 1) ** -skew for index in range(experts)]
     rest = sum(weights)
     for full, weight in enumerate(weights):
         scale = (top_k - full) / rest
@@ -184,18 +184,18 @@ def expert_load(
     row_bytes: int = 2,
     skew: float = 0.0,
 ) -> ExpertLoad:
-    """The load of `zipf_load` with the capacity of `capacity`."""
+    """The ExpertLoad for the load from `zipf_load` and the capacity from `capacity`."""
     load = zipf_load(tokens, experts, top_k, skew)
     limit = capacity(tokens * top_k, experts, capacity_factor)
     return ExpertLoad(load, top_k, limit, ranks, row_bytes)
 
 
 def balance_loss(load: Sequence[NotNegative], probabilities: Sequence[NotNegative]) -> float:
-    """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
+    """Balancing loss N Σ f_i P_i: f_i is expert i's share of choices, P_i its mean probability.
 
-    1 when all N experts are chosen alike, which is not the least; at most N / top_k, when the same
-    top_k get everything. Source: Fedus et al. 2021, arXiv:2101.03961, equation 4, without its
-    factor α. Raises ValueError for unequal lengths, numbers below 0, and a load of 0.
+    It is 1 for a uniform load, which is not the minimum, and at most N / top_k, if all tokens
+    choose the same top_k experts. Source: Fedus et al. 2021, arXiv:2101.03961, equation 4, without
+    its factor α. Raises ValueError for unequal lengths, numbers below 0, and a load of 0.
     """
     whole("experts", len(load), most=_MOST_EXPERTS)
     if len(load) != len(probabilities):
@@ -209,10 +209,10 @@ def balance_loss(load: Sequence[NotNegative], probabilities: Sequence[NotNegativ
 
 
 def experts_per_rank(counts: Sequence[Sequence[CountOrZero]]) -> int:
-    """experts / ranks, if `counts[rank][expert]` is a table of counts for evenly placed experts.
+    """Experts per rank, experts / ranks, for a valid table `counts[rank][expert]`.
 
-    Raises ValueError for rows of different length, counts below 0, and experts that do not divide
-    by the ranks.
+    Raises ValueError for rows of different lengths, counts below 0, and a number of experts that
+    the ranks do not divide.
     """
     whole("ranks", len(counts))
     experts = len(counts[0])
@@ -230,16 +230,16 @@ def experts_per_rank(counts: Sequence[Sequence[CountOrZero]]) -> int:
 def routed_bytes(
     counts: Sequence[Sequence[int]], rank: int, row_bytes: Count, passes: Count = 2
 ) -> int:
-    """Bytes that `rank` hands over to one layer's all-to-alls in one step.
+    """Bytes of `rank`'s inputs to one layer's all-to-alls in one step.
 
-    `counts[r][e]`: accepted choices of rank r for expert e; the experts lie on the ranks in order.
-    Dispatch hands over the rows that the rank sends, combine those that it received; `passes` is 2
+    `counts[r][e]`: accepted choices of rank r for expert e; experts are placed on ranks in order.
+    Dispatch sends the rank's own rows, combine returns the rows that it received; `passes` is 2
     for forward and backward, 3 with recomputation: passes · (sent + received) · row_bytes. Rows
-    that stay are counted. Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    that stay on the rank are included. Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
     """
-    own = experts_per_rank(counts)
+    per_rank = experts_per_rank(counts)
     whole("rank", rank, least=0, most=len(counts) - 1)
-    received = sum(sum(row[rank * own : (rank + 1) * own]) for row in counts)
+    received = sum(sum(row[rank * per_rank : (rank + 1) * per_rank]) for row in counts)
     return passes * (sum(counts[rank]) + received) * row_bytes
 
 

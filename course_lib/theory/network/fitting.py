@@ -1,4 +1,4 @@
-"""The α and β of a machine, from the times of one collective at several sizes."""
+"""Fits α and β of a machine to the measured times of a collective at several sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from course_lib.theory.network import collectives
 
 @dataclass(frozen=True)
 class FittedLink:
-    """The link of the α–β model that explains measured times best.
+    """The link of the α–β model that best fits measured times.
 
-    `residual`: root mean square of (model - measured) / measured; 0 where the model is exact.
+    `residual`: root mean square of (model - measured) / measured; 0 for an exact fit.
     """
 
     latency_s: float
@@ -23,7 +23,7 @@ class FittedLink:
 
     @property
     def link(self) -> Link:
-        """The fit as a link."""
+        """The fit as a Link."""
         return Link("fitted", self.bytes_per_s, self.latency_s)
 
     def explain(self) -> str:
@@ -42,18 +42,18 @@ def fit_alpha_beta(
     seconds: Sequence[Positive],
     ranks: int,
 ) -> FittedLink:
-    """Least squares of a ring's relative errors: sum of ((steps · α + sent / β - t) / t)².
+    """Fit a ring's α and β by least relative squares: sum of ((steps · α + sent / β - t) / t)².
 
-    Relative, because small sizes tell the latency and would not count beside large ones otherwise.
-    Raises ValueError for fewer than two different sizes, and where the best line has a latency
-    below zero or does not rise with the size.
+    Errors are relative because small sizes determine the latency, and large ones would outweigh
+    them otherwise. Raises ValueError for fewer than two different sizes, and if the fitted latency
+    is negative or the fitted time does not grow with size.
     """
     steps, sent = _sent(operation, sizes_bytes, seconds, ranks)
     level, slope = _line(sent, seconds, [1 / time**2 for time in seconds])
     if slope <= 0:
         span = f"{format_number(min(seconds), 2)} to {format_number(max(seconds), 2)}"
         raise ValueError(f"seconds do not grow with the sizes ({span} s): measure larger sizes")
-    if level < -1e-9 * max(seconds):  # less is rounding
+    if level < -1e-9 * max(seconds):  # smaller values are rounding errors
         raise ValueError(
             f"latency comes out below zero ({format_number(level / steps, 2)} s): measure "
             "smaller sizes, or take the fastest of more repeats"
@@ -67,11 +67,11 @@ def fit_alpha_beta(
 def bounding_link(
     operation: str, sizes_bytes: Sequence[NotNegative], seconds: Sequence[Positive], ranks: int
 ) -> Link:
-    """What measured times prove of a ring's link, where no line fits them.
+    """Bounds on a ring's link from measured times that no line fits.
 
     A time is at least steps · α and at least sent / β. So α is at most the smallest time / steps,
-    which becomes the link's latency, and β at least the largest sent / time, its bandwidth.
-    Raises ValueError as `fit_alpha_beta` does for times and sizes that are no measurement.
+    used as the link's latency, and β at least the largest sent / time, used as its bandwidth.
+    Raises ValueError for invalid times and sizes, as `fit_alpha_beta` does.
     """
     steps, sent = _sent(operation, sizes_bytes, seconds, ranks)
     fastest = max(moved / time for moved, time in zip(sent, seconds, strict=True))
@@ -81,7 +81,7 @@ def bounding_link(
 def _sent(
     operation: str, sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int
 ) -> tuple[int, list[float]]:
-    """Steps of a collective on a ring, and the bytes that a rank sends at each size."""
+    """Ring steps of a collective, and the bytes that a rank sends at each size."""
     if len(sizes_bytes) != len(seconds):
         raise ValueError(
             f"sizes_bytes has {len(sizes_bytes)} entries and seconds {len(seconds)}: give one time "
@@ -101,7 +101,7 @@ def _sent(
 def _line(
     xs: Sequence[float], ys: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
-    """Intercept and slope of the weighted least squares; about the means, which rounds less."""
+    """Intercept and slope by weighted least squares, centred on the means to reduce rounding."""
     points = list(zip(xs, ys, weights, strict=True))
     total = sum(weights)
     mean_x = sum(w * x for x, _, w in points) / total

@@ -1,4 +1,4 @@
-"""The places of a layout's ranks: coordinates, groups, and which groups leave their node.
+"""The device mesh of a layout: coordinates of ranks, groups, and the nodes that groups span.
 
 Axes are named innermost first. Megatron-LM's order: tp, cp, dp, pp (Narayanan et al. 2021,
 arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
@@ -16,14 +16,14 @@ from course_lib.trace import Event, Trace
 from course_lib.validation import divisible, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
-# The axes of the experts' own mesh, and those whose places they take.
+# The axes of the experts' mesh, and the axes that they replace.
 EXPERT_AXES = {"etp": "tp", "ep": "cp", "edp": "dp"}
 
 
 def data_parallel(world: Count, tp: Count = 1, pp: Count = 1, cp: Count = 1) -> int:
     """Replicas of the model: dp = world / (tp · pp · cp).
 
-    Raises ValueError where the product does not divide `world`.
+    Raises ValueError if the product does not divide `world`.
     """
     replica = tp * pp * cp
     if world % replica:
@@ -35,7 +35,7 @@ def data_parallel(world: Count, tp: Count = 1, pp: Count = 1, cp: Count = 1) -> 
 
 
 def strides(layout: Layout, order: Sequence[Annotated[str, ORDER]] = ORDER) -> dict[str, int]:
-    """Distance in ranks between neighbours on each axis: the product of the axes further inside.
+    """Rank stride between neighbours on each axis: the product of the degrees of inner axes.
 
     Raises ValueError unless `order` names each axis once.
     """
@@ -43,15 +43,15 @@ def strides(layout: Layout, order: Sequence[Annotated[str, ORDER]] = ORDER) -> d
         raise ValueError(
             f"order {tuple(order)} must name each of {', '.join(ORDER)} once: it is innermost first"
         )
-    found, stride = {}, 1
+    result, stride = {}, 1
     for axis in order:
-        found[axis] = stride
+        result[axis] = stride
         stride *= getattr(layout, axis)
-    return found
+    return result
 
 
 def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
-    """Coordinates of a rank: rank // stride mod degree, for each axis."""
+    """Coordinates of a rank on each axis: rank // stride mod degree."""
     whole("rank", rank, least=0, most=layout.world - 1)
     return {
         axis: rank // stride % getattr(layout, axis)
@@ -62,10 +62,10 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
 def groups(
     layout: Layout, axis: Annotated[str, ORDER], order: Sequence[str] = ORDER
 ) -> tuple[tuple[int, ...], ...]:
-    """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
+    """Groups of ranks that differ only in `axis`, one tuple per group, sorted by first rank."""
     stride, degree = strides(layout, order)[axis], getattr(layout, axis)
     listed("world", layout.world, "take smaller degrees, or ask `place` about one rank")
-    width = stride * degree  # ranks from the first of one block of groups to the first of the next
+    width = stride * degree  # ranks in a block of interleaved groups
     blocks = range(0, layout.world, width)
     starts = (block + rank for block in blocks for rank in range(stride))
     return tuple(tuple(range(start, start + width, stride)) for start in starts)
@@ -74,11 +74,11 @@ def groups(
 def expert_groups(
     layout: Layout, axis: Annotated[str, EXPERT_AXES], etp: Count | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of the experts' own mesh, "etp", "ep" or "edp", over the same ranks, by their first.
+    """Groups of the experts' mesh along "etp", "ep" or "edp", sorted by first rank.
 
-    Each stage's tp · cp · dp ranks are dealt out anew: etp ranks share an expert's matrices, ep
-    such groups have all experts, and the edp = tp·cp·dp / (etp·ep) ranks of a place hold the same.
-    `etp` None: tp, as the rest of the theory has it. Source: Liu et al. 2025, arXiv:2504.14960,
+    Each stage's tp · cp · dp ranks form a second mesh: etp ranks share an expert's matrices, ep
+    such groups have all experts, and edp = tp·cp·dp / (etp·ep) ranks are replicas.
+    `etp` None: tp, as in the rest of `theory`. Source: Liu et al. 2025, arXiv:2504.14960,
     section 3.2; Megatron-LM, parallel_state.py.
     """
     etp = layout.tp if etp is None else etp
@@ -91,16 +91,16 @@ def expert_groups(
 def nodes_of(
     layout: Layout, axis: str, gpus_per_node: Count = 8, order: Sequence[str] = ORDER
 ) -> int:
-    """Nodes over which the most scattered group of `axis` lies; 1: it never leaves its node."""
+    """Largest number of nodes that a group of `axis` spans; 1: all groups stay within a node."""
     members = groups(layout, axis, order)
     return max(len({rank // gpus_per_node for rank in group}) for group in members)
 
 
-# --- Who talks to whom in one update: every message of a GPU, and the group it goes around in ---
+# --- Communication in one update: every message of a GPU, and its group ---
 
 _ONE_BUCKET = CommunicationPolicy(bucket_bytes=10**15)
 
-# The order in which they come up: forward, backward, end of the update.
+# The order of messages in an update: forward, backward, end of the update.
 _TURNS = (
     ("tp", "embedding"),
     ("cp", "keys and values"),
@@ -123,9 +123,9 @@ _TURNS = (
 
 @dataclass(frozen=True)
 class Talk:
-    """One kind of message: what a GPU sends, and all groups in which that happens at the same time.
+    """One kind of message of a GPU, and all groups that exchange it at the same time.
 
-    `group` is the GPU's own one of `groups`; `nodes` is how many nodes it lies on.
+    `group` is the one of `groups` that contains the GPU; `nodes` is how many nodes it spans.
     """
 
     message: Collective
@@ -137,8 +137,8 @@ class Talk:
 def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     """The messages of `step_traffic` for one rank, with their groups, in the order of an update.
 
-    Ranks are placed in `ORDER`. Gradients and parameters travel in one bucket. Raises ValueError
-    for a rank that is not there, and for a layout with a `shard_group` or DualPipe.
+    Ranks are placed in `ORDER`. Gradients and parameters are sent in one bucket. Raises ValueError
+    for a rank out of range, and for a layout with a `shard_group` or DualPipe.
     """
     layout = job.layout
     whole("rank", rank, least=0, most=layout.world - 1)
@@ -151,15 +151,15 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     sent = step_traffic(job, stage, policy=_ONE_BUCKET).collectives
     talks = []
     for message in sorted(sent, key=_turn):
-        together = _groups(layout, message)
-        (own,) = (group for group in together if rank in group)
-        nodes = len({member // job.cluster.gpus_per_node for member in own})
-        talks.append(Talk(message, together, own, nodes))
+        parallel = _groups(layout, message)
+        (group,) = (each for each in parallel if rank in each)
+        nodes = len({member // job.cluster.gpus_per_node for member in group})
+        talks.append(Talk(message, parallel, group, nodes))
     return tuple(talks)
 
 
 def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
-    """An event of `rank` in each turn, with all bytes that it sends in an update, by axis."""
+    """A trace with one event of `rank` per message: all its bytes in an update, axis as label."""
     turns = enumerate(talk.message for talk in talks)
     return Trace(
         Event(turn, rank, one.operation, one.what, bytes=round(one.total_bytes), label=one.axis)
@@ -168,7 +168,7 @@ def sent_in_turn(talks: tuple[Talk, ...], rank: CountOrZero = 0) -> Trace:
 
 
 def sent_bytes(talks: tuple[Talk, ...], axis: str = "") -> float:
-    """What a rank sends in an update: along one axis, or along all."""
+    """Bytes that a rank sends in an update along `axis`, or along all axes."""
     return sum(talk.message.total_bytes for talk in talks if axis in ("", talk.message.axis))
 
 
@@ -180,7 +180,7 @@ def _turn(message: Collective) -> int:
 
 
 def _groups(layout: Layout, message: Collective) -> tuple[tuple[int, ...], ...]:
-    """Groups of one axis; dp and ep run along dp · cp, whose ranks form one line."""
+    """The groups of a message; those of dp and ep run along the combined dp · cp axis."""
     if message.axis in ("tp", "cp"):
         return groups(layout, message.axis)
     if message.axis == "pp":

@@ -1,6 +1,6 @@
-"""Which collectives one training step makes on one GPU: the counts behind `Traffic`.
+"""The collectives of one training step on one GPU, which make up `Traffic`.
 
-Ranks are placed as Megatron-LM does by default: tp innermost, then cp (and ep, over dp·cp), dp, and
+Ranks are placed in Megatron-LM's default order: tp innermost, then cp (and ep, over dp·cp), dp, and
 pp outermost. Not counted, since small: gradients of norms under sequence parallelism, the norm
 of all gradients, the loss itself.
 """
@@ -34,29 +34,29 @@ def step_traffic(
     overlap: Mapping[Axis, Part] | None = None,
     axes: Collection[Axis] = AXES,
 ) -> Traffic:
-    """Every collective of one update on a GPU of pipeline rank `stage`.
+    """All collectives of one update on a GPU of pipeline rank `stage`.
 
-    dp (over dp·cp): all-reduce of gradients; ZeRO-1 and 2 reduce-scatter and gather of parameters;
-    ZeRO-3 two gathers of each layer (one of what is outside the layers) and a reduce-scatter per
-    micro-batch; gradients as often as `Layout.reductions` says. tp: 4 all-reduces of b·s·h per
-    layer and micro-batch, or as many pairs of all-gather and reduce-scatter. cp: keys and values
-    around a ring, their gradients back. ep: all-to-all of routed tokens, there and back, forward
-    and backward. pp: b·s·h per boundary. Full recomputation repeats what belongs to the forward
-    pass. `overlap`: see `Traffic`. Only what talks along `axes` is counted, which is quicker for
-    one of them.
+    dp (over dp·cp): all-reduce of gradients; ZeRO-1 and 2: reduce-scatter, and gather of
+    parameters; ZeRO-3: per micro-batch two gathers of each layer (one of parameters outside the
+    layers) and a reduce-scatter. `Layout.reductions` is the number of gradient reductions. tp: 4
+    all-reduces of b·s·h per layer and micro-batch, or as many pairs of all-gather and
+    reduce-scatter. cp: keys and values around a ring, and their gradients back. ep: all-to-alls for
+    dispatch and combine, forward and backward. pp: b·s·h per boundary. Full recomputation repeats
+    the forward pass's messages. `overlap`: see `Traffic`. Only messages along `axes` are counted:
+    a single axis is quicker to compute.
     """
     step = _Step(job, stage, policy or CommunicationPolicy())
     entries = (entry for axis in AXES if axis in axes for entry in _ON_AXIS[axis](step))
     return Traffic(tuple(entry for entry in entries if entry.count), dict(overlap or {}))
 
 
-# Who talks to each other along an axis: its name, how many ranks, and their distance.
+# A communication group: name of the axis, number of ranks, and their stride.
 _Group = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The inputs of `step_traffic`, and the counts that several axes need."""
+    """The inputs of `step_traffic`, and quantities shared by several axes."""
 
     job: Job
     stage: int
@@ -64,11 +64,11 @@ class _Step:
 
     @cached_property
     def layers(self) -> tuple[int, int]:
-        """Layers on this rank: those with one MLP, and those with experts."""
+        """Layers on this stage: (dense, with experts)."""
         return self.repeated(RECOMPUTE)
 
     def repeated(self, kinds: tuple[str, ...] = ("full",)) -> tuple[int, int]:
-        """Those with one of these kinds of recomputation; all of it runs forward twice if full."""
+        """(dense, with experts) layers with one of these kinds of recomputation."""
         counts = [0, 0]
         for chunk in self.job.layout.stage_chunks(self.stage):
             for job, layer, count in self.job.layers_of(chunk):
@@ -77,24 +77,24 @@ class _Step:
 
     @cached_property
     def ends(self) -> tuple[bool, bool]:
-        """Whether this rank has the embedding, and whether it has the head."""
+        """(has the embedding, has the head) for this stage."""
         return self.job.layout.holds_ends(self.stage)
 
     def activation_bytes(self, *, inside: bool) -> int:
-        """b·s·h of one micro-batch on this GPU, inside or outside the tensor-parallel region."""
+        """Bytes of b·s·h activations on this GPU, inside or outside the tensor-parallel region."""
         tokens = self.job.local_tokens
         count = tokens.inside if inside else tokens.outside
         return count * self.job.shape.hidden * self.job.recipe.compute_bytes
 
     def routed_bytes(self, *, inside: bool) -> float:
-        """The same for tokens on their way to the busiest experts: top_k · imbalance times."""
+        """`activation_bytes` of tokens routed to the busiest experts: times top_k · imbalance."""
         routes = self.job.shape.top_k * self.job.recipe.imbalance
         return self.activation_bytes(inside=inside) * routes
 
     def calls(
         self, group: _Group, what: str, operation: str, count: int, size_bytes: float, **more: Any
     ) -> Collective:
-        """`count` calls of one kind, on the link of the group."""
+        """A Collective of `count` calls, on the group's link and with the policy's algorithm."""
         axis, ranks, stride = group
         link = group_link(self.job.cluster, operation, ranks, stride)
         algorithm = self.policy.algorithm
@@ -104,8 +104,8 @@ class _Step:
 def _tensor(step: _Step) -> Iterator[Collective]:
     """Tensor parallelism; Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
 
-    Each block's input or output is summed over tp, in so many passes of one micro-batch. With
-    sequence parallelism that is an all-gather and a reduce-scatter, each half of an all-reduce.
+    Each block sums its output over tp in forward, and its input's gradient in backward. Sequence
+    parallelism uses an all-gather and a reduce-scatter, each half of an all-reduce, instead.
     """
     layout, passes = step.job.layout, step.job.layout.passes
     if layout.tp == 1:
@@ -113,12 +113,12 @@ def _tensor(step: _Step) -> Iterator[Collective]:
     (dense, experts), (dense_again, experts_again) = step.layers, step.repeated()
     embedding, head = step.ends
     size = step.activation_bytes(inside=True)
-    # Without it every rank has all tokens, and one sum at the end does for all experts.
+    # Without sequence parallelism every rank has all tokens: one sum covers all experts.
     routed = step.routed_bytes(inside=True) if layout.sequence_parallel else size
     shared = layout.sequence_parallel and step.job.shape.shared_experts > 0
-    forward, again = dense + experts, dense_again + experts_again
+    forward, repeated = dense + experts, dense_again + experts_again
     blocks = (  # what, forward and backward passes, bytes, place
-        ("attention", forward + again, forward, size, "layers"),
+        ("attention", forward + repeated, forward, size, "layers"),
         ("MLP", dense + dense_again, dense, size, "layers"),
         ("experts", experts + experts_again, experts, routed, "layers"),
         ("shared experts", shared * (experts + experts_again), shared * experts, size, "layers"),
@@ -127,25 +127,25 @@ def _tensor(step: _Step) -> Iterator[Collective]:
     )
     group: _Group = ("tp", layout.tp, 1)
     operations = ("all-gather", "reduce-scatter") if layout.sequence_parallel else ("all-reduce",)
-    for what, there, back, block_bytes, place in blocks:
-        if not there + back:
+    for what, forwards, backwards, block_bytes, place in blocks:
+        if not forwards + backwards:
             continue
         for operation in operations:
-            count = passes * (there + back)
+            count = passes * (forwards + backwards)
             yield step.calls(group, what, operation, count, block_bytes, place=place)
         if layout.sequence_parallel and not layout.keep_gathered:
-            what, count = f"{what}, inputs again", passes * back
+            what, count = f"{what}, inputs again", passes * backwards
             more = {"place": place, "hidden": True}
             yield step.calls(group, what, "all-gather", count, block_bytes, **more)
-    # The loss over a split vocabulary: maximum, sum and right logit of each token, in fp32.
+    # The loss over a split vocabulary: maximum, sum and target logit of each token, in fp32.
     loss, count = step.job.local_tokens.inside * 4, 3 * head * passes
     yield step.calls(group, "loss", "all-reduce", count, loss, place="head")
 
 
 def _context(step: _Step) -> Iterator[Collective]:
-    """Ring attention: each rank's keys and values visit the other cp - 1 ranks.
+    """Ring attention: each rank's keys and values are sent around the other cp - 1 ranks.
 
-    Once for each forward pass and once for the backward pass, when their gradients travel as well.
+    This happens once per forward pass and once in backward, together with their gradients.
     All-gather and reduce-scatter instead of the ring send as many bytes if the backward pass
     gathers again, and two thirds of them if the gathered keys and values are kept.
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
@@ -165,11 +165,11 @@ def _context(step: _Step) -> Iterator[Collective]:
 
 
 def _expert(step: _Step) -> Iterator[Collective]:
-    """Tokens to their experts and back, and the same for their gradients.
+    """Expert parallelism: dispatch and combine of tokens and of their gradients.
 
-    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3. With `token_nodes` a GPU sends to the
-    one in its place on each other node, which forwards behind that, once to each rank that has some
-    of the token's experts (github.com/deepseek-ai/DeepEP, get_dispatch_layout).
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3. With `token_nodes` a GPU sends a
+    token to its counterpart on each other node, which forwards it, overlapped, once to each rank
+    that has some of the token's experts (github.com/deepseek-ai/DeepEP, get_dispatch_layout).
     """
     shape, layout, limit = step.job.shape, step.job.layout, step.policy.token_nodes
     if layout.ep == 1:
@@ -188,13 +188,13 @@ def _expert(step: _Step) -> Iterator[Collective]:
             continue
         copies = min(limit, nodes_of_a_token(shape.experts, shape.top_k, nodes))
         once = copies * size / shape.top_k
-        what, on = f"{what} to nodes", f"{what} in a node"
+        what, forwarded = f"{what} to nodes", f"{what} in a node"
         yield step.calls(between, what, "all-to-all", count, once, place="experts")
-        yield step.calls(inside, on, "all-to-all", count, each, place="experts", hidden=True)
+        yield step.calls(inside, forwarded, "all-to-all", count, each, place="experts", hidden=True)
 
 
 def _ranks_of_a_token(step: _Step, most: int) -> float:
-    """Ranks that have some of a token's experts, on average, if they all lie on `most` ranks."""
+    """Expected number of ranks with some of a token's experts, if all are on `most` ranks."""
     shape, ep = step.job.shape, step.job.layout.ep
     each = shape.experts // ep
     ranks = min(ep, max(most, -(-shape.top_k // each)))
@@ -202,15 +202,15 @@ def _ranks_of_a_token(step: _Step, most: int) -> float:
 
 
 def _data(step: _Step) -> Iterator[Collective]:
-    """Gradients and, under ZeRO, parameters; ZeRO, arXiv:1910.02054, section 7."""
+    """Data parallelism: gradients and, under ZeRO, parameters; arXiv:1910.02054, section 7."""
     layout = step.job.layout
     local = local_parameters(step.job.shape, layout, step.stage)
     dense, experts = step.layers
-    alike = ("dp", layout.shard_ranks, layout.tp)
+    replicas = ("dp", layout.shard_ranks, layout.tp)
     same_experts = ("dp", layout.expert_shard_ranks, layout.tp * layout.ep)
     shares = (
-        _Share(step, alike, "layers", local.dense - local.ends_dense, dense + experts),
-        _Share(step, alike, "ends", local.ends_dense, 1),
+        _Share(step, replicas, "layers", local.dense - local.ends_dense, dense + experts),
+        _Share(step, replicas, "ends", local.ends_dense, 1),
         _Share(step, same_experts, "experts", local.experts, experts),
     )
     for share in shares:
@@ -222,7 +222,7 @@ def _data(step: _Step) -> Iterator[Collective]:
 
 @dataclass(frozen=True)
 class _Share:
-    """Parameters that all ranks of `group` hold or shard alike, in `units` equal pieces."""
+    """Parameters replicated on, or sharded over, the ranks of `group`, in `units` equal pieces."""
 
     step: _Step
     group: _Group
@@ -237,7 +237,7 @@ class _Share:
         return self.step.calls(self.group, what, operation, count, size_bytes, **more)
 
     def bucketed(self) -> Iterator[Collective]:
-        """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
+        """DDP, ZeRO-1 and ZeRO-2: gradients in buckets, then under ZeRO parameters in buckets."""
         recipe, layout = self.step.job.recipe, self.step.job.layout
         size, syncs = self.parameters * recipe.gradient_bytes, layout.reductions
         buckets = -(-size // self.step.policy.bucket_bytes)
@@ -249,13 +249,13 @@ class _Share:
             yield self._calls("parameters", "all-gather", buckets, size / buckets, 1)
 
     def sharded(self) -> Iterator[Collective]:
-        """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered.
+        """ZeRO-3: a gather per layer and pass; parameters outside the layers stay gathered.
 
-        Nothing hides what is outside the layers, the first layer's gather, and its reduction, which
-        is the last.
+        Not overlapped are messages outside the layers, the first layer's gather, and its gradient
+        reduction, which is the last one.
         """
         recipe, layout = self.step.job.recipe, self.step.job.layout
-        passes = layout.passes if layout.reshard else 1  # without reshard one gather for an update
+        passes = layout.passes if layout.reshard else 1  # without reshard one gather per update
         each, syncs = self.parameters / self.units, layout.reductions
         gathers = passes * self.units * (2 if layout.reshard and self.place != "ends" else 1)
         yield self._calls("parameters", "all-gather", gathers, each * recipe.compute_bytes, passes)
@@ -263,7 +263,7 @@ class _Share:
         yield self._calls("gradients", "reduce-scatter", self.units * syncs, size, syncs)
 
     def between_groups(self) -> Collective:
-        """Hybrid sharding: gradient shards are summed over the groups that hold the same ones.
+        """Hybrid sharding: gradient shards are all-reduced over the groups that replicate them.
 
         Source: Zhao et al. 2023, arXiv:2304.11277, section 3.2.2.
         """
@@ -276,9 +276,9 @@ class _Share:
 
 
 def _pipeline(step: _Step) -> Iterator[Collective]:
-    """Activations to the next stage, gradients to the one before, and copies of parameters.
+    """Pipeline: activations to the next stage, gradients to the previous one, tied embeddings.
 
-    Under sequence parallelism each tp rank sends its own part. Source: Narayanan et al. 2021,
+    Under sequence parallelism each tp rank sends its own slice. Source: Narayanan et al. 2021,
     arXiv:2104.04473, section 2.2.
     """
     layout = step.job.layout
@@ -289,10 +289,10 @@ def _pipeline(step: _Step) -> Iterator[Collective]:
     embedding, head = step.ends
     chunks = len(layout.stage_chunks(step.stage))
     stays = layout.schedule == "zbv" and step.stage == layout.pp - 1  # where the V turns
-    there = (chunks - head - stays) * step.job.layout.passes
-    back = (chunks - embedding - stays) * step.job.layout.passes
-    yield step.calls(group, "activations", "send-recv", there, size)
-    yield step.calls(group, "gradients", "send-recv", back, size, kind="gradients")
+    forward = (chunks - head - stays) * step.job.layout.passes
+    backward = (chunks - embedding - stays) * step.job.layout.passes
+    yield step.calls(group, "activations", "send-recv", forward, size)
+    yield step.calls(group, "gradients", "send-recv", backward, size, kind="gradients")
     # DualPipe holds two copies of the parameters: DeepSeek-V3, arXiv:2412.19437, section 3.2.1.
     shape, what, copies = step.job.shape, "tied embedding", 0
     if layout.schedule == "dualpipe":
@@ -300,7 +300,7 @@ def _pipeline(step: _Step) -> Iterator[Collective]:
     elif shape.tied_embeddings and embedding != head:  # both on one stage are one table
         copies = -(-shape.vocab // layout.tp) * shape.hidden
     if copies:
-        # The two copies lie on two stages: as far apart as the whole pipeline, for the link.
+        # The two copies are on two stages; the link is that of a group spanning the pipeline.
         link = group_link(step.job.cluster, "send-recv", layout.pp, group[2])
         size = copies * step.job.recipe.gradient_bytes
         yield Collective("pp", what, "all-reduce", 1, size, 2, link, kind="gradients", place="ends")

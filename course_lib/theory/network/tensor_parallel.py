@@ -1,4 +1,4 @@
-"""Tensor parallelism: the time of one cut layer on a link, and who holds which heads."""
+"""Tensor parallelism: the time of one split layer on a link, and the heads on each rank."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class CutLayer:
 
     @property
     def summed_bytes(self) -> int:
-        """The tensor of one all-reduce: b·s·h elements."""
+        """Bytes of the tensor in one all-reduce: b·s·h elements."""
         return collectives.activation_bytes(1, self.tokens, self.hidden, self.element_bytes)
 
     @property
@@ -48,45 +48,45 @@ class CutLayer:
 
     @property
     def ridge_flop_per_byte(self) -> float:
-        """FLOP per byte at which the link takes as long as the arithmetic."""
+        """FLOP per byte at which communication takes as long as computation."""
         return ridge(self.peak_flop_per_s, self.link.bytes_per_s)
 
     @property
     def compute_s(self) -> float:
-        """Seconds of arithmetic: flop / peak."""
+        """Seconds of computation: flop / peak."""
         return self.flop / self.peak_flop_per_s
 
     @property
     def communication_s(self) -> float:
-        """Seconds of four ring all-reduces one after the other: latency and bytes."""
+        """Seconds of four successive ring all-reduces, latency included."""
         return 4 * collectives.seconds("all-reduce", self.summed_bytes, self.tp, self.link)
 
     @property
     def seconds(self) -> float:
-        """Seconds of the layer: compute, then communicate."""
+        """Seconds of the layer: compute_s + communication_s, without overlap."""
         return self.compute_s + self.communication_s
 
     @property
     def matrix_reach(self) -> float:
-        """Largest t by the study notes: see `collectives.matrix_tp_reach`."""
+        """Largest t by the study notes' estimate, see `collectives.matrix_tp_reach`."""
         return collectives.matrix_tp_reach(
             self.hidden, self.peak_flop_per_s, self.link.bytes_per_s, self.element_bytes
         )
 
     @property
     def layer_reach(self) -> int:
-        """Largest t by the bytes of a layer: see `collectives.layer_tp_reach`."""
+        """Largest t by the bytes of a whole layer, see `collectives.layer_tp_reach`."""
         rates = (self.peak_flop_per_s, self.link.bytes_per_s)
         return collectives.layer_tp_reach(self.hidden, *rates, element_bytes=self.element_bytes)
 
 
 def qkv_rows(heads: Count, kv_heads: Count, width: Count, *, tp: Count, rank: int) -> list[int]:
-    """Rows of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
+    """Row indices of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
 
-    Rows lie q first, heads·width of them, then k, then v, kv_heads·width each. With tp above
+    The matrix has heads·width rows of q, then kv_heads·width of k, then as many of v. With tp above
     kv_heads, tp/kv_heads ranks hold a copy of the same key-value head.
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises ValueError where the heads
-    cannot be divided.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises ValueError if the heads cannot
+    be divided.
     """
     whole("rank", rank, least=0, most=tp - 1)
     divisible("heads", heads, "kv_heads", kv_heads)
@@ -100,7 +100,7 @@ def qkv_rows(heads: Count, kv_heads: Count, width: Count, *, tp: Count, rank: in
 
 
 def kv_copies(kv_heads: Count, tp: Count) -> int:
-    """Ranks that hold the same key-value head: 1 while tp <= kv_heads, then tp / kv_heads.
+    """Ranks that hold a copy of a key-value head: 1 for tp <= kv_heads, else tp / kv_heads.
 
     Raises ValueError unless one of the two divides the other.
     """

@@ -1,4 +1,4 @@
-"""What frameworks do differently when they communicate."""
+"""Communication of a training step: policies of frameworks, links of groups, and collectives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from course_lib.validation import number, whole
 
 @dataclass(frozen=True)
 class CommunicationPolicy:
-    """What frameworks do differently.
+    """Communication choices in which frameworks differ.
 
-    `bucket_bytes`: gradients of stages 0 to 2, and ZeRO-1 and 2's parameters, travel in buckets of
-    this size. `algorithm`: of all-reduces, "ring", "tree" or "double-tree". `token_nodes`: None
+    `bucket_bytes`: bucket size for gradients of ZeRO stages 0 to 2 and for parameters of stages 1
+    and 2. `algorithm`: all-reduce algorithm, "ring", "tree" or "double-tree". `token_nodes`: None
     sends a token once for each of its experts; a number sends it over the network once to each node
-    that has some of them, to so many nodes at most, and forwards it there over the inner link
-    meanwhile, once to each rank (DeepSeek-V3, arXiv:2412.19437, sections 2.1.2 and 3.2.2: 4 nodes;
+    that has some of them, at most that many nodes, and forwards it there over the inner link,
+    overlapped, once to each rank (DeepSeek-V3, arXiv:2412.19437, sections 2.1.2 and 3.2.2: 4 nodes;
     DeepEP).
     """
 
@@ -31,16 +31,16 @@ class CommunicationPolicy:
     token_nodes: Count | None = None
 
 
-# --- The link that a group of ranks sees, inside a node or over several ---
+# --- The effective link of a group of ranks, within a node or across nodes ---
 
 
 def group_link(cluster: Cluster, operation: Operation, ranks: int, stride: int = 1) -> Link:
-    """The link as one GPU of a group sees it: ranks r, r + stride, … with `ranks` members.
+    """Effective link per GPU of a group of `ranks` members r, r + stride, r + 2·stride, …
 
-    Within a node: the inner link. Over k nodes with g members in each, each member next to its own
+    Within a node it is the inner link. Across k nodes with g members each, every member has its own
     network port: rings use all g ports of the group, min(inside, g · between); in all-to-all only
-    (n-g)/(n-1) of the bytes leave the node, min(inside, between · (n-1)/(n-g)); send/recv has one
-    port. Of the n-1 steps of a ring k-1 cross the network, and the latency is their mean.
+    (n-g)/(n-1) of the bytes leave the node, min(inside, between · (n-1)/(n-g)); send/recv uses one
+    port. Of the n-1 steps of a ring k-1 cross the network; the latency is the mean over the steps.
     Source: NCCL, src/graph/tuning.cc (nInterSteps); Bekman, Machine Learning Engineering, network.
     """
     slowest = cluster.link(ranks, stride)
@@ -56,25 +56,25 @@ def group_link(cluster: Cluster, operation: Operation, ranks: int, stride: int =
     return Link(slowest.name, rate, latency)
 
 
-# --- Collectives of a training step: what is sent, how often, how many bytes, for how long ---
+# --- Collectives of a training step: tensors, counts, bytes and times ---
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
 Axis = Annotated[str, AXES]
 Part = Annotated[float, partial(number, least=0, most=1)]
-# What a message carries, and of which part of the model.
+# The kind of tensor in a message, and the part of the model that it belongs to.
 KINDS = ("activations", "gradients", "parameters")
 PLACES = ("layers", "experts", "embedding", "head", "ends")
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
+    """`count` calls of `operation` in a step, on `size_bytes` among `ranks` GPUs.
 
-    `what` says in words which tensor, `kind` and `place` what it is and of which part of the model;
-    `size_bytes` is the whole tensor as in `collectives`. `hidden`: by its nature it goes on behind
-    computing. `alone`: so many of the calls have nothing to go on behind, such as the first gather
-    of a pass and its last reduction.
+    `what` describes the tensor, `kind` is one of KINDS and `place`, the part of the model, one of
+    PLACES; `size_bytes` is the whole tensor as in `collectives`. `hidden`: always overlapped with
+    computation. `alone`: number of calls with no computation to overlap with, such as the first
+    gather of a pass and its last reduction.
     """
 
     axis: Axis
@@ -95,7 +95,7 @@ class Collective:
 
     @cached_property
     def sent_bytes(self) -> float:
-        """Bytes that one GPU sends in one call."""
+        """Bytes that one GPU sends per call."""
         return collectives.sent_bytes(self.operation, self.size_bytes, self.ranks)
 
     @property
@@ -105,29 +105,29 @@ class Collective:
 
     @cached_property
     def seconds(self) -> float:
-        """Time of all calls, one after the other: count · (steps · α + sent / β)."""
+        """Seconds of all calls without overlap: count · (steps · α + sent / β)."""
         sizes = (self.operation, self.size_bytes, self.ranks, self.link)
-        known = self.operation in ALGORITHMS[self.algorithm].operations
-        algorithm = self.algorithm if known else "ring"
+        supported = self.operation in ALGORITHMS[self.algorithm].operations
+        algorithm = self.algorithm if supported else "ring"
         return self.count * collectives.seconds(*sizes, algorithm=algorithm)
 
     @property
     def waited_s(self) -> float:
-        """Time that may have to be waited for: all of it, or none of what is hidden."""
+        """Seconds that computation may have to wait for: all, or 0 if `hidden`."""
         return 0.0 if self.hidden else self.seconds
 
     @property
     def hideable_s(self) -> float:
-        """The part of it that computing can hide: all calls but those that are `alone`."""
-        return self.waited_s * self._beside
+        """Seconds that computation can hide: all calls except the `alone` ones."""
+        return self.waited_s * self._hideable_fraction
 
     @property
     def hideable_bytes(self) -> float:
-        """Bytes that the GPU sends meanwhile."""
-        return 0.0 if self.hidden else self.total_bytes * self._beside
+        """Bytes that the GPU sends in `hideable_s`."""
+        return 0.0 if self.hidden else self.total_bytes * self._hideable_fraction
 
     @property
-    def _beside(self) -> float:
+    def _hideable_fraction(self) -> float:
         return 1 - self.alone / self.count if self.alone else 1.0
 
 
@@ -135,7 +135,7 @@ class Collective:
 class Traffic:
     """Every collective of one training step on one GPU; totals are properties.
 
-    `overlap`: the part of an axis' time that hides behind computation, {"dp": 0.9}; 0 where absent.
+    `overlap`: fraction of an axis' time hidden behind computation, {"dp": 0.9}; absent means 0.
     """
 
     collectives: tuple[Collective, ...]
@@ -143,50 +143,50 @@ class Traffic:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes that the GPU sends in a step."""
+        """Bytes that the GPU sends per step."""
         return sum(entry.total_bytes for entry in self.collectives)
 
     @property
     def bytes_by_axis(self) -> dict[str, float]:
-        """Bytes sent for each axis that communicates."""
+        """Bytes sent along each axis that communicates."""
         return self._sums("total_bytes")
 
     @property
     def seconds(self) -> float:
-        """Time of all collectives, none hidden and none at the same time as another."""
+        """Seconds of all collectives if run one after another without overlap."""
         return sum(entry.seconds for entry in self.collectives)
 
     @property
     def waited_by_axis(self) -> dict[str, float]:
-        """Time of each axis' collectives without what is hidden by its nature."""
+        """Seconds of each axis' collectives, without those that are always `hidden`."""
         return self._sums("waited_s")
 
     @property
     def hideable_by_axis(self) -> dict[str, tuple[float, float]]:
-        """Seconds of each axis that computing can hide, and bytes sent in them."""
+        """(seconds that computation can hide, bytes sent in them) by axis."""
         times, sent = self._sums("hideable_s"), self._sums("hideable_bytes")
         return {axis: (time, sent[axis]) for axis, time in times.items()}
 
     @property
     def exposed_by_axis(self) -> dict[str, float]:
-        """Time of each axis that computation does not hide: waited · (1 - overlap)."""
+        """Seconds of each axis not hidden by computation: waited · (1 - overlap)."""
         times = self.waited_by_axis
         return {axis: (1 - self.overlap.get(axis, 0)) * time for axis, time in times.items()}
 
     @property
     def exposed_seconds(self) -> float:
-        """Time that is added to the step: the sum of `exposed_by_axis`."""
+        """Seconds that communication adds to the step: the sum of `exposed_by_axis`."""
         return sum(self.exposed_by_axis.values())
 
     def _sums(self, value: str) -> dict[str, float]:
-        """The sum of a property over the collectives of each axis."""
+        """Sum of the property `value` over the collectives of each axis."""
         totals: dict[str, float] = {}
         for entry in self.collectives:
             totals[entry.axis] = totals.get(entry.axis, 0.0) + getattr(entry, value)
         return totals
 
     def explain(self, unit: str = "GB") -> str:
-        """One line per collective: how many, among how many, bytes sent per GPU, link and time."""
+        """One line per collective: count, ranks, bytes sent per GPU, time and link."""
         lines = [
             f"{entry.axis:<3}{entry.what:<26}{entry.count:>7} x {entry.operation:<15}"
             f"among {entry.ranks:<6}{format_bytes(entry.total_bytes, unit):>10}"

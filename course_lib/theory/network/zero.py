@@ -1,4 +1,4 @@
-"""ZeRO's four stages side by side: what one GPU stores, what it sends, what crosses the bus."""
+"""ZeRO's four stages compared: memory of one GPU, bytes sent, and bytes between GPU and host."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Shard:
-    """The elements start … stop-1 that one rank owns, and the zeros that fill its part up."""
+    """Elements start … stop-1 owned by one rank, and the number of zeros that pad the shard."""
 
     start: int
     stop: int
@@ -27,9 +27,9 @@ class Shard:
 
 
 def shard(parameters: Count, ranks: Count, rank: int) -> Shard:
-    """Rank `rank`'s part of a vector of `parameters` elements cut over `ranks`.
+    """The shard of `rank` for a vector of `parameters` elements split over `ranks`.
 
-    s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s.
+    Each has s = ceil(P / n) elements; zero padding after the last parameter makes n·s.
     """
     whole("rank", rank, least=0, most=ranks - 1)
     size = -(-parameters // ranks)
@@ -39,10 +39,10 @@ def shard(parameters: Count, ranks: Count, rank: int) -> Shard:
 
 @dataclass(frozen=True)
 class StageBill:
-    """One stage: bytes on one GPU, on the host beside it, and what moves in one update.
+    """One ZeRO stage: bytes on one GPU and on its host, and bytes moved in one update.
 
-    `optimizer_bytes` has the fp32 master copy in it, as ZeRO's K has. `sent_bytes`: by one GPU to
-    the other ranks. `bus_bytes`: between this GPU and the host, both ways added.
+    `optimizer_bytes` includes the fp32 master copy, like ZeRO's K. `sent_bytes`: from one GPU to
+    the other ranks. `bus_bytes`: between this GPU and the host, both directions added.
     """
 
     zero_stage: int
@@ -55,20 +55,20 @@ class StageBill:
 
     @property
     def total_bytes(self) -> int:
-        """Model states on the GPU."""
+        """Bytes of all model states on the GPU."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     def bus_seconds(self, link: Link = PCIE4) -> float:
-        """Time of gradients to the host and weights back, one after the other: bytes / bandwidth.
+        """Seconds to move gradients to the host, then weights back: bytes / bandwidth.
 
-        One GPU has `link` for itself; the latency is left out.
+        The GPU does not share `link`; latency is left out.
         """
         return self.bus_bytes / link.bytes_per_s
 
 
 @dataclass(frozen=True)
 class ZeroStages:
-    """Stages 0 to 3 of the same model on the same ranks."""
+    """ZeRO stages 0 to 3 for the same model, ranks and recipe."""
 
     parameters: int
     ranks: int
@@ -77,11 +77,11 @@ class ZeroStages:
 
 
 def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
-    """The bill of each stage, for one micro-batch an update: `states.model_states`, `sent_bytes`.
+    """Memory and traffic of each ZeRO stage, for one micro-batch per update.
 
-    Offloaded (recipe.offload "optimizer"), gradients go to the host and weights come back, of the
-    part that this rank updates. Source: ZeRO, arXiv:1910.02054, sections 5 and 7; ZeRO-Offload,
-    arXiv:2101.06840, section 4.
+    With recipe.offload "optimizer" gradients go to the host and weights come back, for the
+    parameters that this rank updates. Source: ZeRO, arXiv:1910.02054, sections 5 and 7;
+    ZeRO-Offload, arXiv:2101.06840, section 4.
     """
     bills = tuple(_bill(parameters, ranks, recipe, stage) for stage in STAGES)
     return ZeroStages(parameters, ranks, recipe, bills)
@@ -123,7 +123,7 @@ def _bill(parameters: int, ranks: int, recipe: Recipe, stage: int) -> StageBill:
     )
 
 
-# --- What a unit of FSDP takes alone: seconds of its passes and messages, bytes while whole ---
+# --- Costs of one FSDP unit: seconds of its passes and messages, and its unsharded bytes ---
 
 
 def unit_costs(
@@ -135,12 +135,12 @@ def unit_costs(
     tokens: Count,
     flop_per_s: Positive,
 ) -> tuple[UnitCosts, ...]:
-    """The root, then each layer, for `tokens` on each of `ranks` GPUs that reach `flop_per_s`.
+    """Costs of the root, then of each layer, for `tokens` on each GPU that reaches `flop_per_s`.
 
-    A layer's forward pass is 2 FLOP for each weight and token, its backward pass 4; attention's
-    scores are left out. The root computes its head, 6 FLOP, at the turn; the embedding is free.
-    Messages are rings on `link`, gathered in the precision of compute and reduced in that of
-    gradients. Raises ValueError for one rank and for a mixture of experts.
+    A layer's forward pass takes 2 FLOP per weight and token, its backward pass 4; attention scores
+    are left out. The root computes the head, 6 FLOP, between the two passes; the embedding is free.
+    Messages are ring collectives on `link`: gathers in compute precision, reductions in gradient
+    precision. Raises ValueError for one rank and for a mixture of experts.
     """
     if shape.experts:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Pipeline schedules in time: orders of passes, timelines and bubbles."""
+"""Pipeline schedules: orders of passes, simulated timelines and bubbles."""

@@ -1,4 +1,4 @@
-"""How long one micro-batch takes on each stage of a pipeline."""
+"""Durations of passes, and closed forms of a schedule's bubble and micro-batches in flight."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from course_lib.validation import listed, number
 
 @dataclass(frozen=True)
 class PassTimes:
-    """Seconds (or any unit) that one micro-batch takes on one stage, with all its chunks.
+    """Seconds (or any unit) that a micro-batch takes on one stage, summed over the stage's chunks.
 
     Each is one number for all stages or one per stage. `backward` is the whole backward pass and
-    `weight` the part of it for the gradients of the weights (default: half); `overlapped` is a
-    forward and a backward pass run together (default: their sum). `transfer` is the time from a
-    stage to its neighbour; sending costs the sender nothing.
+    `weight` the part of it for the weight gradients (default: half); `overlapped` is a forward and
+    a backward pass run together (default: their sum). `transfer` is the time of a message to a
+    neighbouring stage, which does not occupy the sender.
     """
 
     forward: float | tuple[float, ...] = 1.0
@@ -45,7 +45,7 @@ class PassTimes:
                 number(f"{name}[{stage}]" if several else name, item, **limit)
 
     def of(self, stages: Count) -> list[dict[str, float]]:
-        """Duration by kind of pass, for each stage; ValueError if the stages differ in number."""
+        """Durations by kind of pass, per stage. Raises ValueError for a wrong number of values."""
         listed("stages", stages, "take fewer", most=MOST_PASSES)
         forward, backward = self._each("forward", stages), self._each("backward", stages)
         weight = self._each("weight", stages) or [full / 2 for full in backward]
@@ -79,7 +79,7 @@ class PassTimes:
 
 
 def bubble_over_ideal(stages: Count, micro_batches: Count, virtual_stages: Count = 1) -> float:
-    """Idle over ideal time of GPipe, 1F1B and interleaved 1F1B: (p-1) / (v m).
+    """Ratio of idle to ideal time of GPipe, 1F1B and interleaved 1F1B: (p-1) / (v m).
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
     """
@@ -87,7 +87,7 @@ def bubble_over_ideal(stages: Count, micro_batches: Count, virtual_stages: Count
 
 
 def bubble_fraction(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """Idle over total time of the same schedules: (p-1) / (v m + p-1).
+    """Ratio of idle to total time of GPipe, 1F1B and interleaved 1F1B: (p-1) / (v m + p-1).
 
     Source: Huang et al. 2018, arXiv:1811.06965, section 2.3, for v = 1.
     """
@@ -104,22 +104,22 @@ def bubble_time(
     group: int | None = None,
     times: PassTimes | None = None,
 ) -> float:
-    """Idle time of a stage, with F forward, B whole backward, W its weight part, F&B both at once.
+    """Idle time of a stage; F forward, B whole backward, W its weight part, F&B both overlapped.
 
     naive m(p-1)(F+B); gpipe, 1f1b (p-1)(F+B); interleaved (p-1)(F+B)/v with any `group`, and
     (p-1 + (v-1)(p-m))(F+B)/v for m < p; zb1p (p-1)(F+B-2W), and (p-m)W more for m < p, which
-    holds for W <= min(F, B-W); zbv (p-1)(B-W)/2, which holds for F <= B-W and
-    W <= B-W <= 2W; dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W
-    and F&B >= B, on the two middle stages (the others idle no longer). All stages take equal times
-    and transfers are free. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; table 2
-    of DeepSeek-V3, arXiv:2412.19437; that of zbv was found by simulation. Raises ValueError where
-    a form would give a negative time.
+    holds for W <= min(F, B-W); zbv (p-1)(B-W)/2, which holds for F <= B-W and W <= B-W <= 2W;
+    dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W and F&B >= B, on the two middle
+    stages (the others are not idle longer). All stages take equal times and transfers are free.
+    Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; table 2 of DeepSeek-V3,
+    arXiv:2412.19437; that of zbv was derived by simulation. Raises ValueError if a formula would
+    give a negative time.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     each = (times or PassTimes()).of(1)[0]
     weight, both = each[WEIGHT], each[FORWARD] + each[BACKWARD]
-    missing = max(0, stages - micro_batches)  # micro-batches with which no stage would wait
-    late = (virtual_stages - 1) * missing  # until a chunk's first comes back
+    missing = max(0, stages - micro_batches)  # micro-batches short of one per stage
+    late = (virtual_stages - 1) * missing  # idle until a chunk's first micro-batch returns
     idle = {
         "naive": micro_batches * (stages - 1) * both,
         "interleaved": (stages - 1 + late) * both / virtual_stages,
@@ -143,11 +143,11 @@ def in_flight(
     virtual_stages: int = 1,
     group: int | None = None,
 ) -> float:
-    """Most micro-batches whose activations `stage` holds at once; a chunk is 1/v of one.
+    """Peak number of micro-batches whose activations `stage` holds; a chunk is a fraction of one.
 
-    The first of `schedule_rules.full_moments`, whose docstring has the forms: a chunk of
-    DualPipe is a whole micro-batch, one of an interleaved schedule 1 / virtual_stages, one of ZB-V
-    a half.
+    For the formulas see `schedule_rules.full_moments`, whose first moment this is. A chunk of
+    DualPipe counts as a whole micro-batch, one of an interleaved schedule as 1 / virtual_stages,
+    one of ZB-V as a half.
     """
     sizes = (stages, micro_batches, virtual_stages)
     changes, _ = next(full_moments(name, *sizes, stage=stage, group=group))

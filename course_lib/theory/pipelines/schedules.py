@@ -1,4 +1,4 @@
-"""Pipeline schedules: the order in which each stage runs its passes. No times here."""
+"""Pipeline schedules: the order in which each stage runs its passes, without times."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from course_lib.validation import listed, whole
 # pass; I is its part for the input and W its part for the weights; F&B is a forward pass of one
 # micro-batch that runs together with a backward pass of another.
 FORWARD, BACKWARD, INPUT, WEIGHT, OVERLAPPED = "F", "B", "I", "W", "F&B"
-MOST_PASSES = 130_000  # of all stages; a second of simulation
+MOST_PASSES = 130_000  # over all stages; simulated in about a second
 
 
 class Pass(NamedTuple):
-    """One pass of a micro-batch through the part of the model (`chunk`) that a stage holds.
+    """One pass of a micro-batch through a chunk of the model; `chunk` numbers those of the stage.
 
-    For kind "F&B", `micro_batch` and `chunk` are of the forward pass and `backward` is the other.
+    For kind "F&B", `micro_batch` and `chunk` describe the forward pass, `backward` the other one.
     """
 
     kind: str
@@ -40,10 +40,10 @@ class Pass(NamedTuple):
 class Schedule:
     """The order of passes on each stage.
 
-    `chunks` parts of the model lie on each stage. A micro-batch visits chunk 0 of all stages, then
-    chunk 1, and so on, in `way` "rounds" always from the first stage to the last. In "v" it visits
-    chunk 1 from the last stage back to the first; in "both ways" other micro-batches do so, and
-    each visits one chunk of a stage.
+    Each stage holds `chunks` chunks of the model. Under `way` "rounds" a micro-batch visits chunk 0
+    of all stages, then chunk 1, and so on, always from the first stage to the last. Under "v" it
+    visits chunk 1 from the last stage back to the first. Under "both ways" half of the
+    micro-batches visit chunk 0 in this direction, the other half chunk 1 in the opposite one.
     """
 
     name: str
@@ -54,37 +54,37 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """Stages of the pipeline: one order each."""
+        """Number of pipeline stages."""
         return len(self.orders)
 
     @property
     def visits(self) -> int:
-        """How many chunks of a stage one micro-batch goes through."""
+        """Number of chunks per stage that one micro-batch visits."""
         return 1 if self.way == "both ways" else self.chunks
 
     @property
     def length(self) -> int:
-        """How many pieces one micro-batch visits; those of both ways are two lots."""
+        """Number of pieces (chunks of all stages) that one micro-batch visits."""
         return self.stages * self.visits
 
     @cached_property
     def homes(self) -> tuple[int, ...]:
-        """The stage of each piece, in the order of visits: chunk 0 of all stages, chunk 1, …"""
+        """The stage of each piece in visiting order: chunk 0 of all stages, chunk 1, …"""
         down = tuple(range(self.stages))
         later = down if self.way == "rounds" else down[::-1]
         return down + later * (self.chunks - 1)
 
     @cached_property
     def pieces(self) -> tuple[tuple[int, ...], ...]:
-        """The other way round, pieces[stage][chunk]: the number of each stage's chunk."""
-        found: list[list[int]] = [[] for _ in range(self.stages)]
+        """The inverse of `homes`: pieces[stage][chunk] is the index of the piece."""
+        by_stage: list[list[int]] = [[] for _ in range(self.stages)]
         for piece, stage in enumerate(self.homes):
-            found[stage].append(piece)
-        return tuple(map(tuple, found))
+            by_stage[stage].append(piece)
+        return tuple(map(tuple, by_stage))
 
 
 def apart(plan: Schedule) -> Schedule:
-    """The same orders with each "F&B" as two passes, forward first."""
+    """A copy of `plan` with each "F&B" split into two passes, forward first."""
     orders = (tuple(part for work in order for part in work.parts) for order in plan.orders)
     return replace(plan, orders=tuple(orders))
 
@@ -97,12 +97,12 @@ def schedule(
     *,
     group: int | None = None,
 ) -> Schedule:
-    """The order of every stage for a schedule in SCHEDULES.
+    """Build the schedule `name`, one of SCHEDULES: the order of passes on every stage.
 
-    `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1), `group` how
-    many micro-batches it sends through a chunk before the next chunk; without a group it needs
-    micro-batches in multiples of the stages. "zbv" needs 2 · stages - 1 micro-batches or more;
-    "dualpipe" an even number of stages and an even number of micro-batches of at least twice the
+    `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1), `group` the
+    number of micro-batches that it runs through a chunk before the next chunk; without it, the
+    stages must divide the micro-batches. "zbv" needs at least 2 · stages - 1 micro-batches;
+    "dualpipe" an even number of stages and an even number of micro-batches, at least twice the
     stages. Raises ValueError otherwise.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
@@ -128,7 +128,7 @@ def stage_order(
     virtual_stages: int = 1,
     group: int | None = None,
 ) -> tuple[Pass, ...]:
-    """The order of one stage alone: what `schedule` has for it, without the others."""
+    """The order of passes on one stage of schedule `name`, computed without the other stages."""
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     _check_order(stage, stages, micro_batches * virtual_stages)
     if name == "interleaved":
@@ -137,13 +137,13 @@ def stage_order(
 
 
 def _check_order(stage: int, stages: int, passes: int) -> None:
-    """Raise ValueError unless there is such a stage and its order is short enough to be made."""
+    """Raise ValueError unless the stage exists and its order is short enough to build."""
     whole("stage", stage, least=0, most=stages - 1)
     listed("passes", 2 * passes, "take fewer micro-batches", most=MOST_PASSES)
 
 
 def _naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
-    """Forward and backward of one micro-batch, then the next: one stage works at a time."""
+    """Forward and backward of one micro-batch, then the next: one stage is active at a time."""
     return tuple(Pass(kind, i) for i in range(micro_batches) for kind in (FORWARD, BACKWARD))
 
 
@@ -174,7 +174,7 @@ def _interleaved_order(
 
     N = `group`, by default `stages`. Warm-up: 2 (stages - stage - 1) + (virtual_stages - 1) N chunk
     passes. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2, Megatron-LM's
-    schedules.py; Llama 3, arXiv:2407.21783, section 3.3.2, for the free N.
+    schedules.py; Llama 3, arXiv:2407.21783, section 3.3.2, for arbitrary N.
     """
     size = group or stages
     forward, backward = [], []
@@ -183,22 +183,22 @@ def _interleaved_order(
             for i in range(first, min(first + size, micro_batches)):
                 forward.append(Pass(FORWARD, i, chunk))
                 backward.append(Pass(BACKWARD, i, virtual_stages - 1 - chunk))
-    # With one chunk this is 1F1B, for which Megatron warms up once and not twice per stage.
+    # With one chunk this is 1F1B, whose warm-up in Megatron has one pass per later stage, not two.
     hops = (stages - stage - 1) * (1 if virtual_stages == 1 else 2)
     return _one_in_turn(forward, backward, hops + (virtual_stages - 1) * size)
 
 
 def _zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
-    """1F1B whose backward is split: the gradient of the input first, the weights' `stage` later.
+    """1F1B with split backward: input gradients at once, weight gradients `stage` passes later.
 
-    Late weight gradients fill the idle time at the end; each stage holds at most `stages`
+    Delayed weight gradients fill the idle time at the end; each stage holds at most `stages`
     micro-batches. Source: ZB-H1 in Qi et al. 2023, arXiv:2401.10241, section 2.1.
     """
     return split_backward(one_f_one_b_order(stage, stages, micro_batches), late=stage)
 
 
 def split_backward(order: Sequence[Pass], late: CountOrZero) -> tuple[Pass, ...]:
-    """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
+    """`order` with each B split into I, run at once, and W, delayed until `late` more I are done.
 
     1F1B with `late` = stage is ZB-H1; with twice the warm-up and `late` = 2 · stage it is ZB-H2.
     Source: Qi et al. 2023, arXiv:2401.10241, section 2.
@@ -219,11 +219,11 @@ def split_backward(order: Sequence[Pass], late: CountOrZero) -> tuple[Pass, ...]
 def _zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """ZB-V: chunk 0 on the way down the stages, chunk 1 on the way back up.
 
-    Warm up until the first micro-batches return, then one pass of each kind in turn; at the end
-    the gradients of the input go first, and those of the weights fill the gaps. Source: Qi et al.
+    Warm up until the first micro-batches return, then alternate one pass of each kind; at the end
+    input gradients go first, and weight gradients fill the gaps. Source: Qi et al.
     2023, arXiv:2401.10241, section 6; Qi et al. 2024, arXiv:2405.15362, for the V.
     """
-    behind = stages - stage  # stages from here to the turn of the V, with this one
+    behind = stages - stage  # stages from this one, included, to the turn of the V
     down, up = [(FORWARD, 0)], [(FORWARD, 1)]
     back = [[(INPUT, chunk), (WEIGHT, chunk)] for chunk in (0, 1)]
     steps = down * (2 * behind - 1) + (up + down) * stage + (up + back[1]) * behind
@@ -240,9 +240,9 @@ def _zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
 
 
 def _dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
-    """Two pipelines in opposite directions over the same stages, in the eight steps of DualPipe.
+    """DualPipe's eight steps: two pipelines in opposite directions over the same stages.
 
-    "Near" is the direction whose first stage is the closer one. Forward passes of one direction
+    The "near" direction is the one whose first stage is closer. Forward passes of one direction
     overlap with backward passes of the other. Source: DeepSeek-V3, arXiv:2412.19437, section
     3.2.1 and figure 5; github.com/deepseek-ai/DualPipe, dualpipe.py.
     """
@@ -259,13 +259,13 @@ def _dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, 
         run.weight_gradient()
         run.forward(1)
     for turn in range(micro_batches // 2 - stages + depth + 1):
-        # The two middle stages leave their first pair apart, which makes the bubble smaller.
+        # The two middle stages do not overlap their first pair, which makes the bubble smaller.
         run.pair(0, overlap=turn > 0 or outside > 0)
         run.pair(1)
     for _ in range(outside):
         run.whole_backward(1)
         run.pair(1)
-    # The last three steps: backward passes, the second half of them split.
+    # The last three steps: backward passes, of which the second half are split.
     for turn in range(2 * (depth + 1)):
         way = 1 - turn % 2
         if turn > depth:
@@ -281,7 +281,7 @@ def _dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, 
 
 
 class _TwoWays:
-    """Writes the order of one stage of DualPipe; `way` 0 is the near direction, 1 the far one."""
+    """Builds the order of one DualPipe stage; `way` 0 is the near direction, 1 the far one."""
 
     def __init__(self, half: int, near: int) -> None:
         self.order: list[Pass] = []

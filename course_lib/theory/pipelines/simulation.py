@@ -1,4 +1,4 @@
-"""A pipeline in time: what every stage does and when; bubble and memory follow."""
+"""Simulation of a pipeline schedule: the timeline of every stage, its bubble and its memory."""
 
 from bisect import bisect
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What every stage does and when; `tasks` by stage, then by start."""
+    """The timed passes of all stages; `tasks` are sorted by stage, then by start."""
 
     schedule: Schedule
     tasks: tuple[Task, ...]
 
     @property
     def stages(self) -> int:
-        """Stages of the pipeline."""
+        """Number of pipeline stages."""
         return self.schedule.stages
 
     @cached_property
     def by_stage(self) -> tuple[tuple[Task, ...], ...]:
-        """The tasks of each stage in the order of time."""
+        """The tasks of each stage, sorted by start."""
         lists: list[list[Task]] = [[] for _ in range(self.stages)]
         for task in self.tasks:
             lists[task.stage].append(task)
@@ -57,40 +57,40 @@ class Timeline:
 
     @cached_property
     def makespan(self) -> float:
-        """From the first start to the last end."""
+        """Time from the first start to the last end."""
         return max(task.end for task in self.tasks)
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
-        """Time in which each stage computes."""
+        """Time that each stage spends computing."""
         return tuple(sum(task.end - task.start for task in tasks) for tasks in self.by_stage)
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """Time in which each stage waits: makespan - busy."""
+        """Time that each stage spends waiting: makespan - busy."""
         return tuple(max(0.0, self.makespan - busy) for busy in self.busy)
 
     @property
     def bubble_time(self) -> float:
-        """Idle time of a stage, on average over the stages (equal for equal stages)."""
+        """Idle time per stage, averaged over the stages (equal for equal stages)."""
         return sum(self.idle) / self.stages
 
     @property
     def bubble_fraction(self) -> float:
-        """Bubble as a fraction of the whole time: bubble_time / makespan."""
+        """Bubble as a fraction of the total time: bubble_time / makespan."""
         return self.bubble_time / self.makespan
 
     @property
     def bubble_over_ideal(self) -> float:
-        """Bubble over the time without one: bubble_time / average busy time."""
+        """Bubble as a fraction of the ideal time: bubble_time / mean busy time."""
         return self.bubble_time * self.stages / sum(self.busy)
 
     def in_flight(self, stage: int) -> float:
-        """Most micro-batches whose activations `stage` holds at once, counted over its passes.
+        """Peak number of micro-batches whose activations `stage` holds, counted over its passes.
 
-        Held from the start of the forward pass to the end of B, or of W where the backward is
-        split (a convention: I frees some of it earlier). A chunk of an interleaved schedule is
-        1 / chunks of a micro-batch.
+        Activations are held from the start of the forward pass to the end of B, or of W if the
+        backward is split (a convention: I frees some of them earlier). A chunk of an interleaved
+        schedule counts as 1 / chunks of a micro-batch.
         """
         whole("stage", stage, least=0, most=self.stages - 1)
         held = most = 0
@@ -101,9 +101,9 @@ class Timeline:
         return most / self.schedule.visits
 
     def repeated(self, turns: Annotated[int, partial(whole, most=1000)]) -> tuple[Task, ...]:
-        """The tasks of `turns` such batches: each begins when the one before is flushed.
+        """The tasks of `turns` successive batches; each starts after the previous one is flushed.
 
-        Micro-batches and times are shifted by a batch and by the makespan for each turn.
+        Each turn shifts micro-batch numbers by one batch and times by one makespan.
         """
         size = self.schedule.micro_batches
         return tuple(
@@ -119,11 +119,11 @@ class Timeline:
         )
 
 
-# --- a schedule's order of passes becomes a timeline; bubble and memory follow ---
+# --- From a schedule's order of passes to its timeline ---
 
 
 class Deadlock(ValueError):
-    """Orders in which stages wait for each other without end."""
+    """Raised for orders in which stages wait for each other forever."""
 
 
 def timeline(
@@ -141,17 +141,17 @@ def timeline(
 
 
 def simulate(plan: Schedule, times: PassTimes) -> Timeline:
-    """Run each stage's passes in the given order, each as soon as what it needs has arrived.
+    """Run each stage's passes in the given order, each as soon as its inputs have arrived.
 
-    A forward pass needs the one before it in the model; a backward pass its own forward pass and
-    the backward pass after it in the model; W needs its I. Raises Deadlock (a ValueError) for
-    orders that can't finish.
+    A forward pass needs that of the previous piece of the model; a backward pass its own forward
+    pass and the backward pass of the next piece; W needs its I. Raises Deadlock (a ValueError) for
+    orders that cannot finish.
     """
     return _Simulation(plan, times).run()
 
 
 class _Simulation:
-    """The state of `simulate`: when each pass ended, and which stage waits for which pass."""
+    """State of `simulate`: the end of each pass, and the pass for which each stage waits."""
 
     def __init__(self, plan: Schedule, times: PassTimes) -> None:
         self.plan = plan
@@ -159,7 +159,7 @@ class _Simulation:
             {kind: seconds / plan.visits for kind, seconds in stage.items()}
             for stage in times.of(plan.stages)
         ]
-        self.hop = times.transfer  # to another stage
+        self.hop = times.transfer  # time of a message to another stage
         self.ended: dict[tuple[str, int, int], float] = {}
         self.waiting: dict[tuple[str, int, int], int] = {}
 
@@ -198,7 +198,7 @@ class _Simulation:
                     ready.append(self.waiting.pop(key))
 
     def _needs(self, stage: int, work: Pass) -> list[tuple[tuple[str, int, int], float]]:
-        """The passes that `work` needs, each with the time until its result is here."""
+        """The passes that `work` needs, each with the transfer time of its result."""
         if work.kind == OVERLAPPED:
             return [need for part in work.parts for need in self._needs(stage, part)]
         kind, i, chunk, _ = work
@@ -208,12 +208,12 @@ class _Simulation:
         own = [] if kind == FORWARD else [((FORWARD, i, piece), 0.0)]
         other = piece + (-1 if kind == FORWARD else 1)
         if other // self.plan.length != piece // self.plan.length:
-            return own  # an end of the way
+            return own  # first or last piece of the model
         hop = 0.0 if self.plan.homes[other] == stage else self.hop
         return [*own, ((FORWARD if kind == FORWARD else BACKWARD, i, other), hop)]
 
     def _makes(self, stage: int, work: Pass) -> list[tuple[str, int, int]]:
-        """The results that others wait for; I and B make the same gradient of the input."""
+        """The results for which other passes wait; I and B produce the same input gradient."""
         if work.kind == OVERLAPPED:
             return [made for part in work.parts for made in self._makes(stage, part)]
         kind, i, chunk, _ = work
@@ -232,7 +232,7 @@ class _Simulation:
         )
 
 
-# --- A pipeline as a trace: what each stage runs and holds, and which messages leave ---
+# --- A pipeline as a trace: passes, activations held, and messages of each stage ---
 
 DOES = {
     FORWARD: "forward",
@@ -243,12 +243,12 @@ DOES = {
 
 
 def pipeline_trace(line: Timeline) -> Trace:
-    """The passes of `line`, what stages hold meanwhile, and what they send.
+    """A trace with the passes of `line`, the activations held, and the messages sent.
 
     A part is (micro-batch, chunk of the stage); the two halves of an "F&B" run at the same time.
-    Activations are taken when a forward pass starts and freed at the end of B, or of W where the
+    Activations are taken when a forward pass starts and freed at the end of B, or of W if the
     backward is split: the convention of `Timeline.in_flight`. Each counts as one byte. A message,
-    "activations" or "gradients", leaves when its pass has ended.
+    "activations" or "gradients", is sent when its pass ends.
     """
     times = _times(line)
     middles = [(early + late) / 2 for early, late in pairwise(times)]
@@ -265,13 +265,13 @@ def pipeline_trace(line: Timeline) -> Trace:
 
 
 def _times(line: Timeline) -> list[float]:
-    """The distinct times; sums of thirds that differ by rounding count once."""
-    nearly = 1e-9 * line.makespan
-    found: list[float] = []
+    """The distinct start and end times, merging those that differ only by rounding."""
+    tolerance = 1e-9 * line.makespan
+    distinct: list[float] = []
     for time in sorted({time for task in line.tasks for time in (task.start, task.end)}):
-        if not found or time - found[-1] > nearly:
-            found.append(time)
-    return found
+        if not distinct or time - distinct[-1] > tolerance:
+            distinct.append(time)
+    return distinct
 
 
 def _events(plan: Schedule, task: Task, start: float, end: float) -> Iterator[Event]:
@@ -285,7 +285,7 @@ def _events(plan: Schedule, task: Task, start: float, end: float) -> Iterator[Ev
         onward = half.kind == FORWARD
         piece, step = plan.pieces[task.stage][half.chunk], 1 if onward else -1
         if half.kind == WEIGHT or (piece + step) // plan.length != piece // plan.length:
-            continue  # nothing to send, or an end of the way
+            continue  # nothing to send, or the first or last piece of the model
         receiver = plan.homes[piece + step]
         if receiver != task.stage:
             what = "activations" if onward else "gradients"

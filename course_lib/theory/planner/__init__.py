@@ -1,7 +1,7 @@
-"""The planner: every layout of a cluster for a model and a global batch, which fit, which is best.
+"""The planner: searches all layouts of a model on a cluster for those that fit and are fastest.
 
 `planner.space` lists the layouts, `planner.tables` fills small tables with the formulas of `memory`
-and `step`, `planner.search` adds them up, and `planner.reasons` says why one is rejected.
+and `step`, `planner.search` adds them up, and `planner.reasons` explains why one is rejected.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from numpy import bool_, float64, intp
     from numpy.typing import NDArray
 
-MOST_SHOWN = 10_000  # options that are made at once
+MOST_SHOWN = 10_000  # options built in one call
 _Shown = Annotated[int, partial(whole, most=MOST_SHOWN)]
-# A layout with no more regret is near the top: predictions err by as much.
+# A layout with at most this regret is near the top: the error of predictions is as large.
 NEAR_THE_TOP = 0.05
-# What no prediction tells apart counts as equally fast.
+# Relative differences in time too small for any prediction count as equally fast.
 EQUALLY_FAST = 0.001
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
@@ -46,7 +46,7 @@ COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulat
 class PlannedLayout:
     """A layout with its recipe, the bytes of its worst stage and the seconds of a step.
 
-    `as_fast`: how many others cut the model alike and are as fast, where it is shown for them.
+    `as_fast`: number of equally fast layouts with the same tp, pp and ep, which it represents.
     """
 
     layout: Layout
@@ -56,7 +56,7 @@ class PlannedLayout:
     as_fast: int = field(default=0, compare=False)
 
     def as_dict(self) -> dict[str, int | float | str]:
-        """The numbers that tell layouts apart, by name."""
+        """Degrees and settings of the layout, its memory and its step time, by name."""
         degrees = {name: getattr(self.layout, name) for name in COLUMNS}
         more = {"virtual_stages": self.layout.virtual_stages, "recompute": self.recipe.recompute}
         return {**degrees, **more, "memory_bytes": self.memory_bytes, "step_s": self.step_s}
@@ -73,7 +73,7 @@ class PlannedLayout:
 class Judged:
     """A layout with the seconds of its step under each of several assumptions.
 
-    `regret`: its time over that of the best layout, minus 1, where that is largest.
+    `regret`: the largest of its relative excess times over the best layout, one per assumption.
     """
 
     option: PlannedLayout
@@ -82,50 +82,50 @@ class Judged:
 
     @property
     def sturdy(self) -> bool:
-        """Whether it is near the top under all of them."""
+        """Whether the layout is near the top under all assumptions."""
         return self.regret <= NEAR_THE_TOP
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All layouts of a question. Numbers of layouts are properties, lists are made on demand."""
+    """All layouts of a question. Counts are properties; lists of layouts are built on demand."""
 
     question: Question
     found: Found
 
     @property
     def layouts(self) -> int:
-        """Layouts that were looked at, each kind of recomputation counted."""
+        """Number of layouts evaluated, each kind of recomputation counted separately."""
         return self.found.count
 
     @property
     def fitting(self) -> int:
-        """Layouts whose worst stage fits into a GPU."""
+        """Number of layouts whose worst stage fits into a GPU."""
         return len(self._fits)
 
     def best(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
-        """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
+        """The `count` fastest layouts that fit; ties are sorted by memory."""
         return tuple(map(self._option, self._fits[:count].tolist()))
 
     def ranked(self, count: _Shown = 10) -> tuple[PlannedLayout, ...]:
-        """One layout of each tp × pp × ep that fits, the fastest first, and then all others.
+        """The fastest layout for each tp × pp × ep that fits, fastest first, then all others.
 
-        tp, pp and ep cut the model; what is left of a cut is its fastest layout, and of those that
-        are as fast (within EQUALLY_FAST) the first with the least cp.
+        tp, pp and ep determine how the model is split. Each split is represented by its fastest
+        layout, and among equally fast ones (within EQUALLY_FAST) by the one with the smallest cp.
         """
         import numpy
 
         first, as_fast = self._one_of_each_cut(self._fits, self._time[self._fits])
-        found = [*map(self._option, first[:count].tolist(), as_fast.tolist())]
-        if len(found) < count:
+        options = [*map(self._option, first[:count].tolist(), as_fast.tolist())]
+        if len(options) < count:
             others = self._fits[~numpy.isin(self._fits, first)]
-            found += map(self._option, others[: count - len(found)].tolist())
-        return tuple(found)
+            options += map(self._option, others[: count - len(options)].tolist())
+        return tuple(options)
 
     def _one_of_each_cut(
         self, numbers: "NDArray[intp]", cost: "NDArray[float64]"
     ) -> "tuple[NDArray[intp], NDArray[intp]]":
-        """Of some layouts by rising `cost` one of each tp × pp × ep, and how many others tie."""
+        """One layout per tp × pp × ep, and its number of ties; `numbers` are sorted by `cost`."""
         import numpy
 
         seen: dict[tuple[int, ...], int] = {}
@@ -140,22 +140,22 @@ class Plan:
         return numbers[tied[chosen]][order], sizes[order] - 1
 
     def under(self, assumptions: Assumptions) -> "Plan":
-        """The same layouts under other assumptions, which change times and not memory."""
+        """The plan under other assumptions, which change the times but not the memory."""
         question = replace(self.question, assumptions=assumptions)
         return Plan(question, search_again(self.found, question))
 
     @cached_property
     def remedies(self) -> dict[str, int]:
-        """How many of the layouts that do not fit would, by what changes; the commonest first."""
+        """How many of the layouts that do not fit each remedy would make fit, most first."""
         return dict(sorted(remedies(self.found, self.capacity_bytes), key=lambda it: -it[1]))
 
     @cached_property
     def excluded(self) -> dict[str, int]:
-        """Meshes tp × pp × cp × dp of all GPUs that break a rule, by rule; the commonest first."""
+        """Number of meshes tp × pp × cp × dp of all GPUs that break each rule, most first."""
         return dict(sorted(excluded(self.question).items(), key=lambda item: -item[1]))
 
     def pareto(self) -> tuple[PlannedLayout, ...]:
-        """Layouts that fit and for which none is both faster and smaller, by step time."""
+        """The Pareto front of fitting layouts in step time and memory, sorted by step time."""
         import numpy
 
         size = self._memory[self._fits]
@@ -166,13 +166,13 @@ class Plan:
         return tuple(map(self._option, self._fits[front].tolist()))
 
     def rejected(self) -> Iterator[tuple[PlannedLayout, str]]:
-        """Each layout that does not fit with the reason, the smallest first."""
+        """Each layout that does not fit, with the reason; sorted by memory."""
         for index in self._unfit.tolist():
             option = self._option(index)
             yield option, too_large(self.question, option.layout, option.recipe) or ""
 
     def why(self, layout: Layout, recompute: str | None = None) -> str:
-        """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
+        """One sentence on a layout: the rule it breaks, what does not fit, or how fast it is.
 
         `recompute` None: as in the recipe.
         """
@@ -192,16 +192,16 @@ class Plan:
         )
 
     def memory(self, option: PlannedLayout) -> MemoryBreakdown:
-        """The breakdown of the worst stage."""
+        """The memory breakdown of the option's worst stage."""
         return need(self.question, option.layout, option.recipe)[1]
 
     def step(self, option: PlannedLayout) -> StepTime:
-        """The leaves of the step."""
+        """The breakdown of the option's step time."""
         return self._step(option.layout, option.recipe)
 
     @property
     def capacity_bytes(self) -> int:
-        """What a layout may need: the memory of one GPU less the margin."""
+        """Memory available to a layout: that of one GPU less the margin."""
         return self.question.capacity_bytes
 
     def explain(self, count: int = 10) -> str:
@@ -225,7 +225,7 @@ class Plan:
         return f"{title}\n{self.table(self.ranked(count))}\n{legend}"
 
     def table(self, options: Sequence[PlannedLayout]) -> str:
-        """A line for each of `options`, below a head."""
+        """A table with a header and one line for each of `options`."""
         times = [f"{one.step_s:8.3f} {self.mfu(one.step_s):6.1%}" for one in options]
         tied = [f"{one.as_fast:>10,}" * (one.as_fast > 0) for one in options]
         rows = zip(times, map(_columns, options), tied, strict=True)
@@ -264,12 +264,12 @@ class Plan:
 
     @cached_property
     def _fits(self) -> "NDArray[intp]":
-        """Numbers of the layouts that fit, by time and then by memory."""
+        """Indices of the layouts that fit, sorted by time and then by memory."""
         return self._ordered(self._memory <= self.capacity_bytes, self._memory, self._time)
 
     @cached_property
     def _unfit(self) -> "NDArray[intp]":
-        """Numbers of the layouts that do not fit, by memory and then by time."""
+        """Indices of the layouts that do not fit, sorted by memory and then by time."""
         return self._ordered(self._memory > self.capacity_bytes, self._time, self._memory)
 
     def _ordered(
@@ -284,11 +284,11 @@ class Plan:
 
 
 def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
-    """The `count` ways to cut the model, tp × pp × ep, of the least regret under some assumptions.
+    """The `count` splits of the model, tp × pp × ep, with the least regret over all plans.
 
-    Each comes with the layout of it that has the least, see `Plan.ranked`. `plans` answer one
-    question under different assumptions, as `Plan.under` gives them. Memory and time of a layout
-    itself are those of the first plan. Raises ValueError for no plans and for different layouts.
+    Each is represented by its layout with the least regret, see `Plan.ranked`. `plans` answer one
+    question under different assumptions, see `Plan.under`. The memory and time of a PlannedLayout
+    are those of the first plan. Raises ValueError for no plans and for different layouts.
     """
     first = _same_layouts(plans)
     worst = _worst(plans, first._fits)
@@ -297,14 +297,14 @@ def sturdy(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
 
 
 def fastest(plans: Sequence[Plan], count: _Shown = 5) -> tuple[Judged, ...]:
-    """The first plan's fastest cuts of the model, with their times in all plans; see `sturdy`."""
+    """The first plan's fastest splits of the model, with their times in all plans; see `sturdy`."""
     first = _same_layouts(plans)
     times = first._time[first._fits]
     return _judged(plans, first._one_of_each_cut(first._fits, times)[0][:count])
 
 
 def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
-    """A table of the sturdiest layouts, below what is assumed: in all plans, and in each."""
+    """A table of the layouts of least regret, below the common and the separate assumptions."""
     best = sturdy(tuple(plans.values()), count)
     parts = {name: each.question.assumptions.explain().split("; ") for name, each in plans.items()}
     common = [
@@ -322,7 +322,7 @@ def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
 
 
 def _same_layouts(plans: Sequence[Plan]) -> Plan:
-    """The first of the plans; ValueError unless all of them have its layouts."""
+    """The first plan. Raises ValueError unless all plans have the same layouts."""
     whole("plans", len(plans))
     first = plans[0]
     if any(other.found.rows != first.found.rows for other in plans[1:]):
@@ -331,7 +331,7 @@ def _same_layouts(plans: Sequence[Plan]) -> Plan:
 
 
 def _worst(plans: Sequence[Plan], numbers: "NDArray[intp]") -> "NDArray[float64]":
-    """Time over that of the best layout, in the plan in which that is largest."""
+    """Largest ratio over all plans of each layout's time to that of the best layout."""
     import numpy
 
     ratios = [each._time[numbers] / each._time[each._fits[:1]] for each in plans]
@@ -340,7 +340,7 @@ def _worst(plans: Sequence[Plan], numbers: "NDArray[intp]") -> "NDArray[float64]
 
 
 def _judged(plans: Sequence[Plan], numbers: "NDArray[intp]") -> tuple[Judged, ...]:
-    """The layouts with these numbers."""
+    """The layouts with these indices, judged under all plans."""
     regrets = (_worst(plans, numbers) - 1).tolist()
     return tuple(
         Judged(plans[0]._option(at), tuple(float(each._time[at]) for each in plans), regret)
@@ -353,7 +353,7 @@ _HEAD = " memory   tp   pp   cp   ep    dp zero micro accum virtual recompute"
 
 
 def _columns(option: PlannedLayout) -> str:
-    """What `_HEAD` names."""
+    """The columns named in `_HEAD`, as one line."""
     numbers = option.as_dict()
     pairs = zip(COLUMNS, _WIDTHS, strict=True)
     degrees = " ".join(f"{numbers[name]:>{width}}" for name, width in pairs)
@@ -380,10 +380,10 @@ def plan(
     tp (with sequence parallelism) within a node, pp, cp, ep and dp with tp·pp·cp·dp = world, ZeRO
     stages, micro-batches, 1F1B and interleaved 1F1B with any number of virtual stages, and all
     kinds of recomputation unless `recipe` asks for one. Layers are spread evenly, the remainder
-    over the first chunks. `sequence` None: the model's context. `margin`: the part of each GPU's
-    memory that stays free, for what is not a tensor. `only`: a smaller search, such as
-    {"cp": (1,), "zero_stage": (0, 1)}. Raises ValueError for bad counts, a global batch that cannot
-    be shared out and a cluster too small for one layer.
+    over the first chunks. `sequence` None: the model's context. `margin`: fraction of each GPU's
+    memory that stays free for allocations other than tensors. `only`: restricts the search, as in
+    {"cp": (1,), "zero_stage": (0, 1)}. Raises ValueError for invalid counts, a global batch that
+    cannot be divided over the GPUs, and a cluster too small for one layer.
     """
     sequence = shape.context if sequence is None else sequence
     asked = (shape, recipe, cluster, global_batch, sequence, assumptions or Assumptions())

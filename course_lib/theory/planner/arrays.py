@@ -1,4 +1,4 @@
-"""The tables of one search as arrays: each row of the search looks up its line in each table."""
+"""The tables of a search as arrays: every row of the search indexes one line of each table."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     Array = NDArray[float64]
 
-Lines = dict[tuple[int, ...], Any]  # a table's lines by what they depend on
-MOST_LINES, MOST_TABLES = 1024, 64  # that are kept
+Lines = dict[tuple[int, ...], Any]  # a table's lines by the values that they depend on
+MOST_LINES, MOST_TABLES = 1024, 64  # limits of the cache
 kept: dict[tuple[Hashable, ...], Lines] = {}
 
 
 def lines_of(*asked: Hashable) -> Lines:
-    """The lines that earlier searches have filled for questions with the same `asked`.
+    """The cached lines of earlier searches for the cache key `asked`.
 
-    Two questions of a slider differ in the global batch, the nodes or the sequence, and no table
-    depends on all three.
+    Successive questions of a slider differ in the global batch, the nodes or the sequence, and no
+    table depends on all three, so some tables can be reused.
     """
     if len(kept) >= MOST_TABLES:
         kept.clear()
@@ -33,7 +33,7 @@ def lines_of(*asked: Hashable) -> Lines:
 
 
 def asked_of_tables(question: Question) -> Assumptions:
-    """The assumptions without those that tables do not contain."""
+    """The assumptions on which tables depend; all others are reset."""
     return replace(
         question.assumptions,
         overlap={},
@@ -47,9 +47,9 @@ def asked_of_tables(question: Question) -> Assumptions:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of named numbers, and for each row of the search the line that it has.
+    """Lines of named numbers, and for each row of the search the index of its line.
 
-    `values` is [line, …, name]: what lies between depends on the table.
+    `values` is [line, …, name]; the axes in between depend on the table.
     """
 
     names: tuple[str, ...]
@@ -57,9 +57,9 @@ class Table:
     lines: "NDArray[int64]"
 
     def of(self, part: slice) -> "dict[str, Array]":
-        """The numbers of some rows by name, each [row, …]."""
+        """The numbers of the rows in `part` by name, each an array [row, …]."""
         values = self.values[self.lines[part]]
-        return {name: values[..., place] for place, name in enumerate(self.names)}
+        return {name: values[..., index] for index, name in enumerate(self.names)}
 
 
 class Tables:
@@ -87,10 +87,10 @@ class Tables:
         known: Lines | None = None,
         even: Callable[[list[Any]], list[Any]] = list,
     ) -> Table:
-        """A table whose key is made of columns, and of `more` arrays of whole numbers.
+        """Build a table whose key consists of the columns `names` and the integer arrays `more`.
 
-        `fill` gives the line of a row: named numbers, or lists of them; what is `known` is not
-        asked for again.
+        `fill` computes the line of a row: named numbers, or lists of them. `known` are cached
+        lines. `even` makes the lines equally long.
         """
         import numpy
 
@@ -113,7 +113,7 @@ class Tables:
         return Table(_names(filled), numpy.array(_values(filled), dtype=float), lines)
 
     def _pipelines(self) -> dict[tuple[int, int], list[StageKind]]:
-        """Kinds of stages by (pp, virtual_stages), equally many of each."""
+        """Kinds of stages by (pp, virtual_stages), padded to equal length."""
         shape = self.question.shape
         pairs = sorted({(row.pp, row.virtual_stages) for row in self.rows})
         rows = [Row(pp=pp, accumulation=pp, virtual_stages=virtual) for pp, virtual in pairs]
@@ -124,7 +124,7 @@ class Tables:
         return self.pipelines[row.pp, row.virtual_stages]
 
     def _counts(self, row: Row) -> list[Numbers]:
-        """[kind]: how many layers and ends a stage has, and how many such stages there are."""
+        """[kind]: numbers of layers and ends in a stage, and number of such stages."""
         names = ("dense", "experts", "first", "last")
         return [
             {name: getattr(kind, name) for name in names} | {"stages": kind.count}
@@ -132,10 +132,10 @@ class Tables:
         ]
 
     def _held(self) -> Table:
-        """[kind, moment]: layers and ends times micro-batches in flight, when most may be there."""
+        """[kind, moment]: layers and ends times micro-batches in flight, at candidate peaks."""
         import numpy
 
-        # More micro-batches hold no more: see `schedule_rules.full_moments`.
+        # More micro-batches do not raise the peak: see `schedule_rules.full_moments`.
         enough = numpy.where(self.columns["virtual_stages"] > 1, 3, 1) * self.columns["pp"]
         steps = numpy.minimum(self.columns["accumulation"], enough)
 
@@ -163,14 +163,14 @@ class Tables:
         return self._table(("tp",), fill, tokens, known=known)
 
     def _known(self, table: str, *asked: Hashable) -> Lines:
-        """Lines of earlier searches for the same model, recipes and assumptions, and `asked`."""
+        """Cached lines of a table for this model, recipes and assumptions, and the key `asked`."""
         question = self.question
         return lines_of(table, question.shape, question.recipes, self.assumed, *asked)
 
     def _states(self) -> Table:
         """[kind, ZeRO stage]: the numbers of `state_parts`."""
         question = self.question
-        alike: dict[tuple[int, ...], list[Numbers]] = {}
+        filled: dict[tuple[int, ...], list[Numbers]] = {}
 
         def fill(row: Row) -> list[list[Numbers]]:
             kinds = self._kinds(row)
@@ -178,36 +178,36 @@ class Tables:
                 (row.tp, row.pp, row.ep, kind.dense, kind.experts, kind.first, kind.last)
                 for kind in kinds
             ]
-            new = {k: kind for k, kind in zip(keys, kinds, strict=True) if k not in alike}
+            new = {k: kind for k, kind in zip(keys, kinds, strict=True) if k not in filled}
             if new:
                 parts = tables.state_parts(question, row, list(new.values()))
-                alike.update(zip(new, parts, strict=True))
-            return [alike[key] for key in keys]
+                filled.update(zip(new, parts, strict=True))
+            return [filled[key] for key in keys]
 
-        width = len(self._kinds(self.rows[0]))  # of all lines: another search may have more kinds
+        width = len(self._kinds(self.rows[0]))  # other searches may have more
         known = self._known("states", question.cluster, width)
         return self._table(("tp", "pp", "ep", "virtual_stages"), fill, known=known)
 
     def _messages(self) -> dict[str, Table]:
-        """[recompute]: what is known of a micro-batch's messages by axis.
+        """Tables [recompute] of a micro-batch's messages, by axis.
 
         Tensor parallelism has one table for each kind of layer.
         """
         cluster = self.question.cluster
         kinds = list(tables.layer_numbers(self.question.shape))
-        node = replace(cluster, nodes=1)  # tp stays within one
-        found = {f"tp_{kind}": self._along("tp", kind, node) for kind in kinds}
-        # Rings do not care what follows attention, and stages not what a layer is.
-        found |= {"cp": self._along("cp", kinds[-1], cluster)}
-        found |= {"pp": self._along("pp", "dense", cluster)}
+        node = replace(cluster, nodes=1)  # tp stays within a node
+        messages = {f"tp_{kind}": self._along("tp", kind, node) for kind in kinds}
+        # cp's messages do not depend on the MLP, pp's do not depend on the kind of layer.
+        messages |= {"cp": self._along("cp", kinds[-1], cluster)}
+        messages |= {"pp": self._along("pp", "dense", cluster)}
         if "experts" in kinds:
-            found |= {"ep": self._along("ep", "experts", cluster)}
-        return found
+            messages |= {"ep": self._along("ep", "experts", cluster)}
+        return messages
 
     def _along(self, axis: str, kind: str, cluster: Cluster) -> Table:
-        """[recompute]: the messages along one axis of a model of one layer, or one a stage."""
+        """[recompute]: messages along one axis for a model of one layer, under pp one per stage."""
         question = self.question
-        recipes = question.recipes[: 1 if axis == "pp" else None]  # stages send alike with all
+        recipes = question.recipes[: 1 if axis == "pp" else None]  # same messages for all
 
         def fill(row: Row) -> list[Numbers]:
             layers = row.pp if axis == "pp" else 1
@@ -224,16 +224,16 @@ class Tables:
 
 
 def _equally_many(lines: list[list[list[Numbers]]]) -> list[list[list[Numbers]]]:
-    """Lines whose lists of moments are filled up with their last."""
+    """Lines with their lists of moments padded to equal length with the last moment."""
     most = max(len(moments) for line in lines for moments in line)
     return [[held + held[-1:] * (most - len(held)) for held in line] for line in lines]
 
 
 def _names(filled: Any) -> tuple[str, ...]:
-    """The names of the numbers in nested lists of named numbers."""
+    """The names in nested lists of named numbers."""
     return tuple(filled) if isinstance(filled, dict) else _names(filled[0])
 
 
 def _values(filled: Any) -> Any:
-    """The same lists with the numbers alone."""
+    """Nested lists of named numbers with the names removed."""
     return list(filled.values()) if isinstance(filled, dict) else [_values(one) for one in filled]

@@ -1,4 +1,4 @@
-"""Why a layout cannot be taken, and what to change: one sentence."""
+"""Why a layout is rejected, and what to change, in one sentence."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from course_lib.theory.planner.space import Question, divisors, tensor_degrees
 
 
 def rule_broken(question: Question, layout: Layout) -> str | None:
-    """The sentence that says why `layout` does not belong to the question, or None."""
+    """A sentence on the first rule of the question that `layout` breaks, or None."""
     per_node, batch = question.cluster.gpus_per_node, question.global_batch
     try:
         layout.check(question.shape, question.sequence)
@@ -42,7 +42,7 @@ def rule_broken(question: Question, layout: Layout) -> str | None:
 
 
 def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
-    """What needs too much memory on the worst stage, and what to try; None if it fits."""
+    """A sentence on what needs too much memory, with a remedy; None if the layout fits."""
     stage, bill = need(question, layout, recipe)
     capacity = question.capacity_bytes
     if bill.total_bytes <= capacity:
@@ -64,12 +64,12 @@ def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
 
 
 def need(question: Question, layout: Layout, recipe: Recipe) -> tuple[int, MemoryBreakdown]:
-    """The worst stage and its breakdown."""
+    """The pipeline rank that needs most memory, and its breakdown."""
     return worst_stage(question.job(layout, recipe), overhead_bytes=question.overhead_bytes)
 
 
 def remedy(question: Question, layout: Layout, recipe: Recipe, activations: bool) -> str:
-    """The first single change that makes it fit; changes for the largest part come first."""
+    """The first single change that makes it fit; `activations`: try to reduce those first."""
     tried = [*_for_activations(layout, recipe), *_for_states(layout, recipe)]
     if not activations:
         tried = [*_for_states(layout, recipe), *_for_activations(layout, recipe)]
@@ -93,7 +93,7 @@ Change = tuple[str, Layout, Recipe]
 
 
 def _for_activations(layout: Layout, recipe: Recipe) -> Iterator[Change]:
-    """More recomputation, then smaller micro-batches."""
+    """Changes that reduce activations: more recomputation, then smaller micro-batches."""
     kinds = ("none", "selective", "full")
     for kind in kinds[kinds.index(recipe.recompute) + 1 :]:
         yield f"recompute={kind}", layout, replace(recipe, recompute=kind)
@@ -104,14 +104,14 @@ def _for_activations(layout: Layout, recipe: Recipe) -> Iterator[Change]:
 
 
 def _for_states(layout: Layout, recipe: Recipe) -> Iterator[Change]:
-    """More sharding by ZeRO, where there are ranks to shard over."""
+    """Changes that reduce states: higher ZeRO stages, if there are ranks to shard over."""
     if layout.shard_ranks > 1:
         for stage in range(layout.zero_stage + 1, 4):
             yield f"zero_stage={stage}", replace(layout, zero_stage=stage), recipe
 
 
 def _for_both(layout: Layout, recipe: Recipe) -> Iterator[Change]:
-    """More of another parallelism, for less data parallelism."""
+    """Changes that reduce both: higher tp, pp or cp with less data parallelism."""
     for name in ("tp", "pp", "cp"):
         for factor in divisors(layout.dp)[1:]:
             degrees = {name: factor * getattr(layout, name), "dp": layout.dp // factor}
@@ -120,7 +120,7 @@ def _for_both(layout: Layout, recipe: Recipe) -> Iterator[Change]:
             degrees["stage_layers"] = None if name == "pp" else layout.stage_layers
             try:
                 other = replace(layout, **degrees)
-            except ValueError:  # experts or the schedule do not allow it
+            except ValueError:  # not allowed by experts or the schedule
                 continue
             yield f"{name}={degrees[name]} with dp={degrees['dp']}", other, recipe
 
@@ -146,14 +146,14 @@ def check_one_layer(question: Question) -> None:
         )
 
 
-# --- rejected layouts, counted: rules that meshes break, and what would make layouts fit ---
+# --- Counts of rejected layouts, by remedy and by broken rule ---
 
 
 def remedies(found: Found, capacity_bytes: int) -> list[tuple[str, int]]:
-    """How many layouts that do not fit would with the most recomputation, ZeRO-3, or both.
+    """Number of unfitting layouts that more recomputation, a higher ZeRO stage or both would fit.
 
-    "neither": other degrees or more GPUs are needed. Only what the search looked at counts: with
-    one recipe there is nothing more to recompute.
+    "neither": other degrees or more GPUs are needed. Only layouts in the search count: with a
+    single recipe, recomputation is no remedy.
     """
     import numpy
 
@@ -177,7 +177,7 @@ def remedies(found: Found, capacity_bytes: int) -> list[tuple[str, int]]:
 
 
 def excluded(question: Question) -> dict[str, int]:
-    """Meshes tp × pp × cp × dp = world that break a rule, by the first rule that they break."""
+    """Number of meshes tp × pp × cp × dp = world that break a rule, by their first broken rule."""
     broken: Counter[str] = Counter()
     tensor, most_stages = tensor_degrees(question), min(question.shape.layers, MOST_STAGES)
     for tp, pp, cp, dp in _meshes(question):

@@ -1,7 +1,7 @@
-"""Memory and time of all layouts of a search: numpy multiplies by counts, adds and compares.
+"""Memory and time of all layouts of a search, vectorised with numpy from the filled tables.
 
-Arrays have the axes [row, recompute] or [row, recompute, ZeRO stage]; a loop goes over the kinds of
-stages. A test proves both results equal to `memory.peak.worst_stage` and `step.step_time`.
+Arrays have the axes [row, recompute] or [row, recompute, ZeRO stage]; the kinds of stages are
+looped over. A test checks both results against `memory.peak.worst_stage` and `step.step_time`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[float64]
-    # So many times the straight line of a table's part, at what it depends on.
+    # (count, table, part, x): `count` times the linear function of a table's part at x.
     _Line = tuple[Any, str, str, Any]
 
-CHUNK_ROWS = 4096  # arrays of so many rows stay in a processor's cache
+CHUNK_ROWS = 4096  # arrays of this many rows fit into a CPU cache
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Found:
     """All layouts of a question: bytes of the worst stage and seconds of a step.
 
     `memory_bytes` and `step_s` are [row, recompute, ZeRO stage]; `differs` is [row, ZeRO stage],
-    False for ZeRO without ranks to shard over, which is no layout of its own, and for stages that
-    the question does not allow. `tables` are what both were added up from.
+    False for ZeRO without ranks to shard over, which duplicates stage 0, and for stages that the
+    question does not allow. `tables` are those from which both were computed.
     """
 
     rows: list[Row]
@@ -40,22 +40,22 @@ class Found:
 
     @property
     def count(self) -> int:
-        """Layouts with their kinds of recomputation."""
+        """Number of layouts, each kind of recomputation counted separately."""
         kinds: int = self.memory_bytes.shape[1]
         return int(self.differs.sum()) * kinds
 
 
 def search(question: Question) -> Found:
-    """Evaluate every layout. Raises ValueError if no layout can be built at all."""
+    """Evaluate every layout of the question. Raises ValueError if there is none."""
     import numpy
 
-    found = rows(question)
-    if not found:
+    layouts = rows(question)
+    if not layouts:
         raise ValueError(_nothing_to_search(question))
-    tables = Tables(question, found)
-    size = (len(found), len(question.recipes), len(ZERO_STAGES))
+    tables = Tables(question, layouts)
+    size = (len(layouts), len(question.recipes), len(ZERO_STAGES))
     memory, time = numpy.empty(size), numpy.empty(size)
-    for start in range(0, len(found), CHUNK_ROWS):
+    for start in range(0, len(layouts), CHUNK_ROWS):
         part = slice(start, start + CHUNK_ROWS)
         chunk = _Chunk(question, tables, part)
         memory[part], time[part] = chunk.memory(), chunk.time()
@@ -63,14 +63,14 @@ def search(question: Question) -> Found:
     stages = numpy.array(ZERO_STAGES)
     allowed = numpy.array([question.allows("zero_stage", stage) for stage in ZERO_STAGES])
     differs = numpy.where(ranks[:, None] > 1, allowed, stages == 0)
-    return Found(found, memory, time, differs, tables)
+    return Found(layouts, memory, time, differs, tables)
 
 
 def search_again(found: Found, question: Question) -> Found:
-    """The same layouts under the assumptions of `question`: only their times are others.
+    """Evaluate the same layouts under the assumptions of `question`, which change only times.
 
-    What hides and how fast matmuls are is asked after the tables, which take most of a search; for
-    any other change they are filled anew.
+    Overlap and FLOP rates are applied after the tables, which take most of a search; only other
+    changes require filling the tables again.
     """
     import numpy
 
@@ -97,19 +97,19 @@ def _nothing_to_search(question: Question) -> str:
 
 
 class _Chunk:
-    """Some rows of a search, with what they look up."""
+    """A block of rows of a search, with the table entries of each row."""
 
     def __init__(self, question: Question, tables: Tables, part: slice) -> None:
         self.question = question
         column = {name: values[part].astype(float) for name, values in tables.columns.items()}
         self.steps = column["accumulation"][:, None]
         self.virtual = column["virtual_stages"][:, None]
-        self.sums = (self.steps * (self.steps > 1))[:, :, None]  # gradients that add up
+        self.sums = (self.steps * (self.steps > 1))[:, :, None]  # gradient accumulations
         self.micro_batch = column["micro_batch"][:, None]
         late = question.recipe.gradient_life == "backward"
         alone = column["accumulation"] * column["pp"] == 1
         self.gradients_come_late = (late & alone)[:, None]
-        self.share = self.micro_batch / column["cp"][:, None]  # of a micro-batch on one rank
+        self.share = self.micro_batch / column["cp"][:, None]  # of the micro-batch per rank
         self.counts = _by_kind(tables.kinds.of(part))
         self.held = tables.held.of(part)
         self.activations = tables.activations.of(part)
@@ -117,7 +117,7 @@ class _Chunk:
         self.messages = {name: table.of(part) for name, table in tables.messages.items()}
 
     def memory(self) -> "Array":
-        """Bytes of the worst stage."""
+        """Bytes of the worst stage, [row, recompute, ZeRO stage]."""
         import numpy
 
         worst = numpy.zeros(1)
@@ -125,7 +125,7 @@ class _Chunk:
             states = {name: each[:, None, kind] for name, each in self.states.items()}
             loss, layer = (most[:, :, None] for most in self._fullest(kind))
             passing = numpy.maximum(loss + states["loss_bytes"], layer + states["bytes"])
-            if self.gradients_come_late.any():  # else the last layer needs no more than the first
+            if self.gradients_come_late.any():  # else the last layer never exceeds the first
                 one_layer = self._largest(counts, "bytes") + self._largest(counts, "temporary")
                 passing = passing - self.gradients_come_late[:, :, None] * states["gradients_bytes"]
                 passing = numpy.maximum(passing, one_layer[:, :, None] + states["bytes"])
@@ -135,7 +135,7 @@ class _Chunk:
         return worst + int(self.question.overhead_bytes)
 
     def _fullest(self, kind: int) -> "tuple[Array, Array]":
-        """The most activations and temporaries of one kind of stage: at a loss, and in a layer."""
+        """Peak activations and temporaries of one kind of stage: (at the loss, in a layer)."""
         import numpy
 
         at_loss = in_layer = numpy.zeros(1)
@@ -150,7 +150,7 @@ class _Chunk:
         return at_loss, in_layer
 
     def _largest(self, counts: "dict[str, Array]", leaf: str) -> "Array":
-        """The largest of a leaf among the kinds of layers that one kind of stage has."""
+        """The largest value of `leaf` among the kinds of layers in one kind of stage."""
         import numpy
 
         largest = numpy.zeros(1)
@@ -161,20 +161,20 @@ class _Chunk:
         return largest
 
     def _sum(self, counts: "dict[str, Array]", leaf: str) -> "Array":
-        """counts · parts: dense and expert layers, embedding and head; parts that exist."""
+        """Sum of counts · parts over dense layers, expert layers, embedding and head."""
         parts = ((name, self.activations.get(f"{name}_{leaf}")) for name in _PARTS)
         return _added([counts[name] * part for name, part in parts if part is not None])
 
     def time(self) -> "Array":
-        """Seconds of a step: on the stage that ends last, with the passes of the others."""
+        """Seconds of a step on the slowest stage, [row, recompute, ZeRO stage]."""
         import numpy
 
         work = [self._passes(counts) for counts in self.counts]
         pairs = zip(self.counts, work, strict=True)
-        everyone = _added([counts["stages"] * passes for counts, (_, passes) in pairs])
+        all_passes = _added([counts["stages"] * passes for counts, (_, passes) in pairs])
         slowest = numpy.zeros(1)
         for kind, (left, passes) in enumerate(work):
-            waiting = (everyone - passes) / (self.steps * self.virtual)
+            waiting = (all_passes - passes) / (self.steps * self.virtual)
             update = self.states["update_s"][:, None, kind]
             sums = self.sums * self.states["sum_s"][:, None, kind]
             total = (passes + waiting)[:, :, None] + self._data(kind, left) + update + sums
@@ -182,7 +182,7 @@ class _Chunk:
         return slowest
 
     def _passes(self, counts: "dict[str, Array]") -> "tuple[Array, Array]":
-        """Seconds of computing that hide nothing yet, and of all that repeats, in a step."""
+        """Seconds in a step of (computation that hides no message yet, all recurring work)."""
         question, steps = self.question, self.steps
         rates = question.cluster, question.assumptions
         attention = steps * self._sum(counts, "attention")
@@ -207,17 +207,17 @@ class _Chunk:
         return left, total
 
     def _known(self, lines: "list[_Line]", name: str) -> "Array":
-        """What is known of an axis' messages in a step: count · straight line, added up."""
+        """Quantity `name` of an axis' messages in a step: the sum of count · linear function."""
         parts = [count * self._line(table, f"{part}_{name}", x) for count, table, part, x in lines]
         return _added(parts)
 
     def _line(self, table: str, name: str, x: "Array") -> "Array":
-        """The straight line `name` of a table at x."""
+        """The linear function `name` of a table at x."""
         numbers = self.messages[table]
         return numbers[f"{name}_0"] + numbers[f"{name}_x"] * x
 
     def _tensor(self, counts: "dict[str, Array]") -> "list[_Line]":
-        """tp: layers of both kinds, embedding and head."""
+        """Messages of tp: layers of both kinds, embedding and head."""
         kinds = [kind for kind in ("dense", "experts") if f"tp_{kind}" in self.messages]
         ends = f"tp_{kinds[-1]}"  # both tables have the same ends
         parts = [(kind, f"tp_{kind}", "layers") for kind in kinds]
@@ -225,13 +225,13 @@ class _Chunk:
         return [(self.steps * counts[held], *line, self.share) for held, *line in parts]
 
     def _boundary(self, counts: "dict[str, Array]") -> "list[_Line]":
-        """pp: every chunk sends both ways, but for both ends; a tied embedding once."""
+        """Messages of pp: each chunk sends both ways, except at the ends; a tied embedding once."""
         ends = counts["first"] + counts["last"]
         sends = self.steps * (2 * self.virtual - ends)
         return [(sends, "pp", "layers", self.share), ((ends > 0) * 1.0, "pp", "ends", self.share)]
 
     def _data(self, kind: int, left: "Array") -> "Array":
-        """Seconds of dp that show, by ZeRO stage."""
+        """Seconds of exposed dp messages, by ZeRO stage."""
         import numpy
 
         known = {
@@ -247,7 +247,7 @@ class _Chunk:
         return shown
 
     def _saved(self, axis: str, known: "dict[str, Array]", window: "Array") -> "Array":
-        """`step.stage.Hideable` for arrays."""
+        """Seconds saved by overlap: `step.stage.Hideable` applied to arrays."""
         question = self.question
         messages = Hideable(known["hideable_s"], known["bytes"], window)
         memory_bytes_per_s = question.cluster.accelerator.memory_bytes_per_s
@@ -259,13 +259,13 @@ _PARTS = ("dense", "experts", "first", "last")
 
 
 def _by_kind(numbers: "dict[str, Array]") -> "list[dict[str, Array]]":
-    """[row, kind] by name to one dictionary of columns [row, 1] for each kind of stage."""
+    """Split arrays [row, kind] by name into a dictionary of columns [row, 1] per kind of stage."""
     kinds = next(iter(numbers.values())).shape[1]
     return [{name: each[:, kind, None] for name, each in numbers.items()} for kind in range(kinds)]
 
 
 def _added(terms: "list[Array]") -> "Array":
-    """The sum of arrays, from left to right; there is at least one."""
+    """The sum of at least one array, from left to right."""
     total = terms[0]
     for term in terms[1:]:
         total = total + term

@@ -1,4 +1,4 @@
-"""Every layout of a cluster that a model and a global batch allow, as rows of whole numbers."""
+"""The search space: every layout of a model and a global batch on a cluster, as integer rows."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,25 +14,24 @@ from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import choice, number, whole
 
 ZERO_STAGES = (0, 1, 2, 3)
-# More than anybody has; the whole numbers of a search then fit 64 bits.
+# More than any cluster or data set has; it keeps the integers of a search within 64 bits.
 MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 2 * 10**6, 10**9, 10**11
-# DeepSeek-V3 on 2,048 GPUs has 375,000: a search of so many takes seconds and 400 MB.
+# DeepSeek-V3 on 2,048 GPUs has 375,000: such a search takes seconds and 400 MB.
 MOST_ROWS, MOST_PARTS = 400_000, 200_000
 
 
-# Left free, by convention: what tensors need and `overhead_bytes` are not all that a GPU shows.
-# torch's allocator loses between 1 and 23 % where there is room (memory.meter) and gives back what
-# it can before it fails; the fullest published run that is in the tests took 76 of 79.15 GiB.
+# Left free, by convention: a GPU needs more memory than its tensors and `overhead_bytes`. torch's
+# allocator loses between 1 and 23 % if there is room (memory.meter) and releases what it can before
+# it fails; the fullest published run in the tests used 76 of 79.15 GiB.
 MARGIN = 0.05
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.
+    """The input of a plan: one step of `global_batch` sequences on all GPUs of `cluster`.
 
-    `margin`: the part of a GPU's memory that stays free. `only`: values that a layout may have,
-    {"cp": (1,)}, by the names of Row's fields, "zero_stage" and "recompute"; what is not named is
-    free.
+    `margin`: fraction of a GPU's memory that stays free. `only`: allowed values, {"cp": (1,)}, for
+    fields of Row, "zero_stage" and "recompute"; names that are left out are unrestricted.
     Raises ValueError for counts below 1, a sequence longer than the learned positions, unknown
     names in `only` and names without a value.
     """
@@ -65,32 +64,32 @@ class Question:
     def job(
         self, layout: Layout, recipe: Recipe | None = None, shape: TransformerShape | None = None
     ) -> Job:
-        """One step of the question with this layout; `recipe` and `shape` None: the question's."""
+        """A Job of the question with this layout; `recipe` and `shape` None: the question's."""
         return Job(shape or self.shape, recipe or self.recipe, layout, self.cluster, self.sequence)
 
     @cached_property
     def reached(self) -> Cluster:
-        """The cluster as fast as collectives are on it."""
+        """The cluster with the link bandwidth that collectives reach."""
         return self.assumptions.reached(self.cluster)
 
     @property
     def capacity_bytes(self) -> int:
-        """What a layout may need: a GPU's memory · (1 - margin)."""
+        """Memory available to a layout: a GPU's memory · (1 - margin)."""
         return int(self.cluster.accelerator.memory_bytes * (1 - self.margin))
 
     def allows(self, name: str, value: int | str) -> bool:
-        """Whether `only` lets `name` have this value."""
+        """Whether `only` allows `value` for `name`."""
         return name not in self.only or value in self.only[name]
 
     def allowed(self, name: str, values: Iterable[int]) -> list[int]:
-        """Those of `values` that `only` lets `name` have."""
+        """The entries of `values` that `only` allows for `name`."""
         return [value for value in values if self.allows(name, value)]
 
-    @cached_property  # every line of a table asks for them
+    @cached_property  # used by every line of a table
     def recipes(self) -> tuple[Recipe, ...]:
-        """The recipe with every allowed recomputation, or as it is when it asks for one.
+        """The recipe with each allowed kind of recomputation; unchanged if it names one.
 
-        Flash attention has no "selective": it never keeps the scores that this recomputes.
+        Flash attention has no "selective", which recomputes scores that flash never stores.
         """
         if self.recipe.recompute != "none":
             return (self.recipe,)
@@ -101,7 +100,7 @@ class Question:
 
 
 class Row(NamedTuple):
-    """One layout but for its ZeRO stage. `virtual_stages` above 1 means interleaved 1F1B."""
+    """A layout without its ZeRO stage. `virtual_stages` above 1 means interleaved 1F1B."""
 
     tp: int = 1
     pp: int = 1
@@ -114,15 +113,15 @@ class Row(NamedTuple):
 
     @property
     def cut(self) -> tuple[int, int, int]:
-        """tp, pp and ep, which cut the model."""
+        """(tp, pp, ep): the degrees that split the model."""
         return self.tp, self.pp, self.ep
 
     def layout(self, zero_stage: int = 0) -> Layout:
-        """The validated Layout; sequence parallelism comes with tensor parallelism."""
+        """The validated Layout, with sequence parallelism if tp > 1."""
         return _layout(self, zero_stage)
 
 
-@lru_cache(maxsize=4096)  # a search, and the next one, ask for the same rows again and again
+@lru_cache(maxsize=4096)  # a search, and the next one, use the same rows repeatedly
 def _layout(row: Row, zero_stage: int) -> Layout:
     return Layout(
         **row._asdict(),
@@ -134,22 +133,22 @@ def _layout(row: Row, zero_stage: int) -> Layout:
 
 @cache
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, in order; by prime factors, since most numbers here have small ones only."""
-    found, rest, factor = [1], number, 2
+    """All divisors, sorted; built from prime factors, which are small for most numbers here."""
+    result, rest, factor = [1], number, 2
     while factor * factor <= rest:
         powers = [1]
         while rest % factor == 0:
             rest //= factor
             powers.append(powers[-1] * factor)
-        found = [one * power for one in found for power in powers]
+        result = [divisor * power for divisor in result for power in powers]
         factor += 1
     if rest > 1:
-        found += [one * rest for one in found]
-    return tuple(sorted(found))
+        result += [divisor * rest for divisor in result]
+    return tuple(sorted(result))
 
 
 def tensor_degrees(question: Question) -> list[int]:
-    """Degrees that stay within a node and divide the model's heads and widths."""
+    """tp degrees that stay within a node and divide the model's heads and widths."""
     degrees = divisors(question.cluster.gpus_per_node)
     return [tp for tp in degrees if _accepts(question.shape, tp)]
 
@@ -163,9 +162,9 @@ def _accepts(shape: TransformerShape, tp: int) -> bool:
 
 
 def rows(question: Question) -> list[Row]:
-    """All layouts with dp·tp·pp·cp = world. Raises ValueError for too many of them."""
+    """All layouts with dp·tp·pp·cp = world. Raises ValueError if there are too many."""
     found = list(islice(_rows(question), MOST_ROWS + 1))
-    # Virtual stages are as many as layers allow, and each number of them is another pipeline.
+    # Layers limit the virtual stages; every number of virtual stages is a separate pipeline.
     chunks = sum(pp * virtual for pp, virtual in {(row.pp, row.virtual_stages) for row in found})
     if len(found) > MOST_ROWS or chunks > MOST_PARTS:
         raise ValueError(
@@ -177,7 +176,7 @@ def rows(question: Question) -> list[Row]:
 
 
 def _rows(question: Question) -> Iterator[Row]:
-    """One after the other; every choice that `only` forbids is left out as soon as it is made."""
+    """Generate the rows, pruning choices that `only` forbids as early as possible."""
     world = question.cluster.world
     for tp in question.allowed("tp", tensor_degrees(question)):
         for pp in question.allowed("pp", divisors(world // tp)):
@@ -186,13 +185,13 @@ def _rows(question: Question) -> Iterator[Row]:
 
 
 def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[Row]:
-    """cp and dp that share `ranks`, and how each replica's sequences are cut."""
+    """Rows for all cp · dp = `ranks`, micro-batches, virtual stages and expert degrees."""
     degrees = question.allowed("ep", divisors(question.shape.experts or 1))
     experts = [ep for ep in degrees if ranks % ep == 0]
     most_chunks = question.shape.layers // pp
     for cp in question.allowed("cp", divisors(ranks)):
         dp = ranks // cp
-        # Sequence parallelism cuts what context parallelism leaves of the sequence once more.
+        # Sequence parallelism splits the slices of context parallelism once more.
         if question.sequence % (cp * tp) or question.global_batch % dp:
             continue
         if not question.allows("dp", dp):

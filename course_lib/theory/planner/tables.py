@@ -1,7 +1,7 @@
-"""Kinds of pipeline stages: those that hold as many layers of each kind and the same ends.
+"""Tables of a search, and kinds of pipeline stages: those with equal layers and ends.
 
-Stages of a kind compute and send alike, and the first of them holds most activations, so a plan
-looks at one stage of each kind.
+Stages of a kind have the same work and messages, and the first of them holds most activations, so a
+plan evaluates one stage of each kind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,11 @@ from course_lib.theory.step import stage
 
 
 class Held(NamedTuple):
-    """What a stage holds before a backward pass, and of what kind that pass is.
+    """Activations that a stage holds before a backward pass, and the kind of that pass.
 
-    Layers of either kind times micro-batches in flight; micro-batches of both ends; 1 if the pass
-    begins with the loss, which frees one of the last; whether its chunk has layers of either kind.
+    `dense`, `experts`: layers times micro-batches in flight. `first`, `last`: micro-batches at the
+    ends of the model. `freed`: 1 if the pass starts with the loss, which frees one of `last`.
+    `next_dense`, `next_experts`: whether the chunk of the pass has layers of that kind.
     """
 
     dense: int
@@ -34,9 +35,9 @@ class Held(NamedTuple):
     next_experts: int
 
     def exceeds(self, other: "Held") -> bool:
-        """Whether this moment needs at least as much memory, whatever the parts are worth."""
+        """Whether this moment needs at least as much memory, for any sizes of the parts."""
         kept = self.last - self.freed >= other.last - other.freed
-        return kept and all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+        return kept and all(left >= right for left, right in zip(self, other, strict=True))
 
 
 @dataclass(frozen=True)
@@ -60,26 +61,26 @@ class StageKind:
         return sum(experts for _, experts in self.chunks)
 
     def held(self, layout: Layout) -> list[Held]:
-        """The moments at which a stage of this kind may need most; no other exceeds one of them."""
+        """Candidate memory peaks of a stage of this kind; none of them exceeds another."""
         end = len(self.chunks) - 1
         parts = [
-            (*layers, self.first * (place == 0), self.last * (place == end))
-            for place, layers in enumerate(self.chunks)
+            (*layers, self.first * (chunk == 0), self.last * (chunk == end))
+            for chunk, layers in enumerate(self.chunks)
         ]
         following = [(last, dense > 0, experts > 0) for dense, experts, _, last in parts]
         dense = experts = first = last = 0
-        found: dict[tuple[int, int, int, tuple[int, int, int]], int] = {}  # most dense layers
-        for changes, place in layout.full_moments(self.stage):
+        most_dense: dict[tuple[int, int, int, tuple[int, int, int]], int] = {}
+        for changes, running in layout.full_moments(self.stage):
             for chunk, count in changes:
                 each = parts[chunk]
                 dense += count * each[0]
                 experts += count * each[1]
                 first += count * each[2]
                 last += count * each[3]
-            rest = experts, first, last, following[place]
-            if dense > found.get(rest, -1):
-                found[rest] = dense
-        moments = [Held(most, *rest[:3], *rest[3]) for rest, most in found.items()]
+            rest = experts, first, last, following[running]
+            if dense > most_dense.get(rest, -1):
+                most_dense[rest] = dense
+        moments = [Held(most, *rest[:3], *rest[3]) for rest, most in most_dense.items()]
         largest: list[Held] = []
         for moment in sorted(moments, reverse=True):
             if not any(other.exceeds(moment) for other in largest):
@@ -88,34 +89,34 @@ class StageKind:
 
 
 def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
-    """The kinds of stages of one pipeline, by their first stages."""
+    """The kinds of stages of one pipeline, sorted by their first stages."""
     chunks, pp = stage.chunk_kinds(shape, layout), layout.pp
-    found: dict[tuple[tuple[tuple[int, int], ...], bool, bool], list[int]] = {}
+    by_kind: dict[tuple[tuple[tuple[int, int], ...], bool, bool], list[int]] = {}
     for rank in range(pp):
         key = (tuple(chunks[rank::pp]), rank == 0, rank == pp - 1)
-        found.setdefault(key, []).append(rank)
-    return [StageKind(stages[0], len(stages), *key) for key, stages in found.items()]
+        by_kind.setdefault(key, []).append(rank)
+    return [StageKind(stages[0], len(stages), *key) for key, stages in by_kind.items()]
 
 
 def pad(kinds: Iterable[list[StageKind]]) -> list[list[StageKind]]:
-    """Lists made equally long with kinds of no stages, which repeat the first kind."""
+    """Pad lists of kinds to equal length with copies of the first kind that have no stages."""
     lists = list(kinds)
     width = max(len(kinds) for kinds in lists)
     return [kinds + [replace(kinds[0], count=0)] * (width - len(kinds)) for kinds in lists]
 
 
-# --- Small tables, filled by the readable functions, from which a search adds up whole layouts ---
+# --- Small tables, filled by the functions of `memory` and `step`, for the search to combine ---
 
-# Memory and time of a layout are sums of parts that depend on a few of its degrees each. Every part
-# is computed here once for each value of those degrees by the functions that `memory.peak` and
-# `step.step_time` use themselves; `planner.arrays` only looks up, multiplies by counts, adds and
-# compares. Each function returns its numbers by name.
+# Memory and time of a layout are sums of parts, each of which depends on only a few degrees. Every
+# part is computed here once for each value of those degrees, by the same functions that
+# `memory.peak` and `step.step_time` use; `planner.search` only looks up, multiplies by counts, adds
+# and compares. Each function returns its numbers by name.
 
 Numbers = dict[str, float]
 
 
 def layer_numbers(shape: TransformerShape) -> dict[str, int]:
-    """An example of each kind of layer that the model has: "dense", "experts"."""
+    """The index of a layer of each kind in the model, by kind: "dense", "experts"."""
     return {
         "experts" if shape.has_experts(layer) else "dense": layer
         for layer, _ in shape.layer_kinds()
@@ -123,7 +124,7 @@ def layer_numbers(shape: TransformerShape) -> dict[str, int]:
 
 
 def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """Bytes and FLOP of one micro-batch, by part: depend on tp and micro_batch / cp."""
+    """Bytes and FLOP of one micro-batch, by part; they depend on tp and micro_batch / cp."""
     job = question.job(row.layout(), recipe)
     indices, head = (
         INDEX_BYTES * job.local_tokens.inside,
@@ -153,7 +154,7 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
 def state_parts(question: Question, row: Row, kinds: Sequence[StageKind]) -> list[list[Numbers]]:
     """[kind, ZeRO stage]: bytes of states and buffers, and seconds of optimizer and dp.
 
-    Depend on tp, pp, ep, and on layers and ends of the stage.
+    They depend on tp, pp, ep, and on the layers and ends of the stage.
     """
     jobs = [question.job(row.layout(zero_stage)) for zero_stage in ZERO_STAGES]
     sent = [replace(job, cluster=question.reached) for job in jobs]
@@ -184,13 +185,13 @@ def _states_of(
     return lines
 
 
-# What is known of messages, as a number of their own each: see `Collective`.
+# Quantities of messages in the tables, and the properties of `Collective` that they sum.
 KNOWN = {"s": "waited_s", "hideable_s": "hideable_s", "bytes": "hideable_bytes"}
 
 
-def known_of(found: Iterable[Collective], prefix: str) -> Numbers:
-    """Seconds of messages, those that may hide, and bytes sent in them: "prefix_s", …"""
-    several = tuple(found)
+def known_of(messages: Iterable[Collective], prefix: str) -> Numbers:
+    """Seconds of messages, seconds that may be hidden, and bytes sent in them: "prefix_s", …"""
+    several = tuple(messages)
     return {
         f"{prefix}_{name}": sum(getattr(each, value) for each in several)
         for name, value in KNOWN.items()
@@ -198,9 +199,9 @@ def known_of(found: Iterable[Collective], prefix: str) -> Numbers:
 
 
 def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> list[Numbers]:
-    """What is known of dp by ZeRO stage: "once" for a step, "each" for every micro-batch.
+    """Quantities of dp messages by ZeRO stage: "once" per step, "each" per micro-batch.
 
-    Stage 2 exchanges what stage 1 does, but gradients with every micro-batch.
+    Stage 2 has the messages of stage 1, but reduces gradients in every micro-batch.
     """
     policy, lines = question.assumptions.policy, []
     for zero_stage, job in zip(ZERO_STAGES, sent, strict=True):
@@ -213,9 +214,9 @@ def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> li
     return lines
 
 
-@lru_cache(maxsize=64)  # every line of a table asks for the same few
+@lru_cache(maxsize=64)  # every line of a table uses the same few
 def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
-    """The model with `layers` layers, all dense or all with experts."""
+    """A copy of the model with `layers` layers, all dense or all with experts."""
     if kind == "experts":
         return replace(shape, layers=layers, dense_layers=0, ffn=shape.expert_width)
     none: dict[str, Any] = dict.fromkeys(
@@ -224,7 +225,7 @@ def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     return replace(shape, layers=layers, shared_gate=False, **none)
 
 
-# The parts of the model whose messages along an axis are counted apart: places of `Collective`.
+# The parts of the model (`Collective.place`) whose messages along an axis are counted separately.
 PARTS = {
     "tp": ("layers", "embedding", "head"),
     "cp": ("layers",),
@@ -236,11 +237,11 @@ PARTS = {
 def message_lines(
     question: Question, recipe: Recipe, row: Row, *, shape: TransformerShape, axis: str
 ) -> Numbers:
-    """What is known of messages along an axis, for each part of the model.
+    """Quantities of the messages along an axis, for each part of the model.
 
     Times of the α–β model are linear in the micro-batch: "…_0" is the intercept, "…_x" the slope.
     """
-    found = []
+    samples = []
     for micro_batch in (1, 2):
         layout = row._replace(micro_batch=micro_batch).layout()
         sent: tuple[Collective, ...] = ()
@@ -251,7 +252,7 @@ def message_lines(
         numbers: Numbers = {}
         for part in PARTS[axis]:
             numbers |= known_of((each for each in sent if each.place == part), part)
-        found.append(numbers)
-    one, two = found
+        samples.append(numbers)
+    one, two = samples
     slopes = {f"{name}_x": two[name] - value for name, value in one.items()}
     return slopes | {f"{name}_0": 2 * value - two[name] for name, value in one.items()}

@@ -1,1 +1,1 @@
-"""A training step: its batch, its time, and what a failure costs."""
+"""A training step: its batch and its time."""

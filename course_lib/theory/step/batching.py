@@ -11,24 +11,24 @@ from course_lib.validation import divisible, listed, whole
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the data consists of, on each data-parallel rank."""
+    """Steps and samples of one pass over the data, on each data-parallel rank."""
 
     micro_steps: int  # forward + backward passes
     updates: int  # optimizer steps
     samples_per_rank: int
-    repeated: int  # samples that some rank sees a second time, so that all ranks get equally many
-    dropped: int  # samples nobody sees
+    repeated: int  # samples that some rank sees twice, so that all ranks get equally many
+    dropped: int  # samples that no rank sees
     last_micro_batch: int  # samples in the last micro-batch
     last_window: int  # micro-steps in the last update
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How a data set is cut into batches for `nodes * gpus_per_node` processes.
+    """How a data set is split into batches for `nodes * gpus_per_node` processes.
 
     `micro_batch` is the number of samples in one forward pass of one data-parallel rank
-    (also called per-device batch). `drop_last` drops every ragged tail: samples that do not
-    divide over ranks, the short last micro-batch, the short last accumulation window.
+    (also called per-device batch). `drop_last` drops every incomplete tail: samples left over when
+    divided over ranks, the short last micro-batch, the short last accumulation window.
     Without it the sampler repeats samples and the tails are kept, as torch's DistributedSampler
     and DataLoader do by default.
 
@@ -66,16 +66,16 @@ class Batching:
 
     @property
     def global_batch(self) -> int:
-        """Samples behind one optimizer update: micro_batch * accumulation * dp."""
+        """Samples per optimizer update: micro_batch * accumulation * dp."""
         return self.micro_batch * self.accumulation * self.dp
 
     @property
     def tokens_per_batch(self) -> int:
-        """Tokens behind one optimizer update: global_batch * sequence."""
+        """Tokens per optimizer update: global_batch * sequence."""
         return self.global_batch * self.sequence
 
     def epoch(self) -> Epoch:
-        """Steps and tails of one epoch.
+        """Step counts and incomplete tails of one epoch.
 
         samples per rank = ceil(samples / dp); micro-steps = ceil(that / micro_batch);
         updates = ceil(micro-steps / accumulation). With drop_last every ceil is a floor.
@@ -98,7 +98,7 @@ class Batching:
         )
 
     def explain(self) -> str:
-        """The derivation, one line per quantity, with its numbers; tokens where they are given."""
+        """The derivation with its numbers, one line per quantity; tokens if `sequence` is set."""
         epoch = self.epoch()
         rounding = "down (drop_last)" if self.drop_last else "up"
         tokens = (
@@ -124,7 +124,7 @@ class Batching:
 
 
 def rank_samples(samples: Count, dp: Count, rank: int, drop_last: bool = False) -> list[int]:
-    """Indices that data-parallel `rank` sees, in order, without shuffling.
+    """Indices of the samples that data-parallel `rank` sees, in order, without shuffling.
 
     Rank r takes every dp-th index starting at r. Without drop_last the first indices are
     repeated until all ranks have equally many, as torch's DistributedSampler does.
@@ -143,13 +143,13 @@ def scaled_learning_rate(
     *,
     critical_batch: Positive | None = None,
 ) -> float:
-    """The learning rate for another batch size.
+    """The learning rate scaled from `base_batch` to `batch`.
 
     rule "linear": base * batch / base_batch, for SGD (Goyal et al. 2017, arXiv:1706.02677).
     rule "sqrt": base * sqrt(batch / base_batch), for Adam and LAMB (You et al. 2019,
     arXiv:1904.00962). Both are rules of thumb, not laws.
 
-    With a `critical_batch` c both level off beyond it: the ratio of the batches becomes
+    With a `critical_batch` c both rules level off beyond it: the ratio of the batches becomes
     (1 + c / base_batch) / (1 + c / batch). Source: McCandlish et al. 2018, arXiv:1812.06162,
     section 2.2, which has it for SGD.
     """
@@ -195,7 +195,7 @@ def noise_scale(small: Count, square_small: Positive, big: int, square_big: Posi
 
 
 def _parts(value: int, by: int, drop_last: bool) -> int:
-    """value / by, rounded down with `drop_last` and else up."""
+    """value / by, rounded down if `drop_last`, else up."""
     return value // by if drop_last else -(-value // by)
 
 

@@ -1,19 +1,19 @@
-"""What hiding messages behind computing saves, and what it costs: one model for all axes.
+"""The busy time of a pipeline stage, and a model of overlapping messages with computation.
 
-A message under way takes from the computing beside it whatever is scarcer: the multiprocessors
-(SMs) that its kernel holds, or the memory bandwidth that its bytes use. In t seconds it sends B
-bytes and takes
+A message slows down concurrent computation by the scarcer of two resources: the multiprocessors
+(SMs) that its kernel occupies, or the memory bandwidth that its bytes use. A message of t seconds
+and B bytes takes
 
     taken = max(message_sms · t, message_touches · B / memory bandwidth), at most t.
 
-So hiding it saves t - taken. All axes share one window: they hide one after another, in
-`HIDING_ORDER`, each behind the computing that the axes before it have left. Messages that may hide,
-t in all, beside C seconds of computing thus take max(t, C + taken).
+So overlapping it saves t - taken. All axes share one window: they are hidden one after another, in
+`HIDING_ORDER`, each behind the computation left over by the axes before it. Thus t seconds of
+messages overlapped with C seconds of computation take max(t, C + taken).
 
-Measured by Lee et al. 2025, arXiv:2507.03114, on nodes of 4 A100, H100, MI210 and MI250: computing
-gets 18.9 % longer beside messages, and one after the other takes 10.2 % longer than side by side.
-So a second of hidden messages takes 0.6 s from computing there; the formula says 0.4 to 0.5 on
-NVLink. On a slow network it is message_sms.
+Measured by Lee et al. 2025, arXiv:2507.03114, on nodes of 4 A100, H100, MI210 and MI250: overlap
+makes computation 18.9 % longer, and running both in sequence takes 10.2 % longer than overlapped.
+So a second of hidden messages costs 0.6 s of computation there; the formula gives 0.4 to 0.5 on
+NVLink. On a slow network the cost is message_sms.
 """
 
 from dataclasses import dataclass, replace
@@ -41,15 +41,15 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import number
 
-# What is small and hides in every layer goes first; dp has what is left of its window.
+# Small messages that overlap in every layer go first; dp gets what is left of its window.
 HIDING_ORDER = ("cp", "tp", "ep", "pp", "dp")
 
 
 @dataclass(frozen=True)
 class Hideable:
-    """Messages of one axis that may hide: seconds, bytes sent in them, and the window.
+    """Messages of one axis that may be overlapped: their seconds, bytes sent, and the window.
 
-    `window_s`: computing to hide behind. Numbers, or numpy's arrays of them.
+    `window_s`: seconds of computation to hide behind. All are numbers or numpy arrays.
     """
 
     seconds: Any
@@ -67,9 +67,9 @@ class Hideable:
         axis: Annotated[str, HIDING_ORDER],
         memory_bytes_per_s: Positive,
     ) -> Any:
-        """By how much the step gets shorter because messages of `axis` hide.
+        """Seconds that overlapping the messages of `axis` saves in a step.
 
-        overlap · (seconds - taken), but never more than the window: see above.
+        overlap · (seconds - taken), but never more than the window: see the module's docstring.
         """
         held = assumptions.message_sms * self.seconds
         moved = assumptions.message_touches * self.sent_bytes / memory_bytes_per_s
@@ -78,16 +78,16 @@ class Hideable:
 
 
 def _least(one: Any, other: Any) -> Any:
-    """The smaller of two numbers; of two of numpy's arrays place by place."""
+    """The smaller of two numbers; element by element for numpy arrays."""
     return min(one, other) if isinstance(one, (int, float)) else one.clip(None, other)
 
 
-# --- What one pipeline rank does in a training step, in seconds, before it waits for the others ---
+# --- Seconds of work of one pipeline rank in a training step, without waiting for other ranks ---
 
 
 @dataclass(frozen=True)
 class StageBusyTime:
-    """Seconds of one update on pipeline rank `stage`, by leaf, messages as far as they show."""
+    """Seconds of one update on pipeline rank `stage`, by part; only exposed messages count."""
 
     stage: int
     compute_s: float
@@ -102,54 +102,54 @@ class StageBusyTime:
 
     @property
     def communication_s(self) -> float:
-        """Messages that nothing hides, all axes together."""
+        """Seconds of exposed messages, all axes together."""
         return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
 
     @property
     def passes_s(self) -> float:
-        """What repeats with every micro-batch, but for dp and for adding up gradients."""
+        """Seconds that recur in every micro-batch, except dp and gradient accumulation."""
         messages = self.tp_s + self.cp_s + self.ep_s + self.pp_s
         return self.compute_s + self.elementwise_s + messages
 
     @property
     def total_s(self) -> float:
-        """The sum of the leaves."""
+        """The sum of all parts, in seconds."""
         return self.passes_s + self.dp_s + self.accumulation_s + self.optimizer_s
 
 
 def chunk_kinds(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
-    """Layers with one MLP, and with experts, of each chunk in the order of the model."""
+    """(dense layers, layers with experts) of each chunk, in model order."""
     counts = layout.chunk_layers(shape)
     dense = shape.dense_layers if shape.experts else shape.layers
     starts = [0, *accumulate(counts[:-1])]
-    one_mlp = [
+    in_chunk = [
         min(count, max(0, dense - start)) for count, start in zip(counts, starts, strict=True)
     ]
-    return [(one, count - one) for one, count in zip(one_mlp, counts, strict=True)]
+    return [(plain, count - plain) for plain, count in zip(in_chunk, counts, strict=True)]
 
 
 def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
-    """How many pipeline ranks compute and send alike, by the first of them.
+    """Number of pipeline ranks with identical work and messages, by the first of them.
 
-    Their chunks have as many layers of each kind, and they hold the same ends.
+    Their chunks have equally many layers of each kind, and they hold the same ends of the model.
     """
     kinds = chunk_kinds(shape, layout)
-    found: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     for stage in range(layout.pp):
         chunks = sorted(kinds[chunk] for chunk in layout.stage_chunks(stage))
-        found.setdefault((*chunks, layout.holds_ends(stage)), []).append(stage)
-    return {stages[0]: len(stages) for stages in found.values()}
+        alike.setdefault((*chunks, layout.holds_ends(stage)), []).append(stage)
+    return {stages[0]: len(stages) for stages in alike.values()}
 
 
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
-    """The leaves of one pipeline rank, the bubble left out."""
+    """The busy time of one pipeline rank, without the bubble."""
     return _Step(job, assumptions).busy_time(stage)
 
 
 def stage_busy_times(
     job: Job, assumptions: Assumptions, stages: tuple[int, ...]
 ) -> list[StageBusyTime]:
-    """Those of several pipeline ranks: what they have in common is computed once."""
+    """The busy times of several pipeline ranks; work that they share is computed once."""
     step = _Step(job, assumptions)
     return [step.busy_time(stage) for stage in stages]
 
@@ -159,7 +159,7 @@ _Amount = Annotated[float, partial(number, least=0, most=ABSURD_FLOP)]
 
 @dataclass(frozen=True)
 class Work:
-    """What one GPU computes: FLOP of matmuls, of the attention kernel, bytes of elementwise."""
+    """Work of one GPU: FLOP of matmuls and of attention, memory traffic of elementwise kernels."""
 
     matmul_flop: _Amount = 0.0
     attention_flop: _Amount = 0.0
@@ -169,20 +169,20 @@ class Work:
         return Work(*map(add, vars(self).values(), vars(other).values()))
 
     def times(self, count: CountOrZero) -> "Work":
-        """`count` times the same."""
+        """This work repeated `count` times."""
         return Work(*(count * value for value in vars(self).values()))
 
 
 def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
-    """One layer and micro-batch, forward and backward, on one GPU with the busiest experts.
+    """Work of one layer and micro-batch, forward and backward, on the GPU with the busiest experts.
 
-    A third of the touches are in the forward pass, which recomputation repeats.
+    A third of the memory accesses are in the forward pass, which recomputation repeats.
     """
     recipe, layout = job.recipe, job.layout
     conventions = assumptions.flop_conventions(recipe)
     flops = layer_flops(job.shape, layer, layout.micro_batch, job.sequence, **conventions)
-    again = 4 / 3 if recipe.recompute == "full" else 1  # experts are recomputed like all else
-    extra = (recipe.imbalance - 1) * flops.experts_flop * again
+    repeat = 4 / 3 if recipe.recompute == "full" else 1  # experts are recomputed like all else
+    extra = (recipe.imbalance - 1) * flops.experts_flop * repeat
     needed = needed_terms(job, layer).total_bytes
     touched = assumptions.touches * (needed + recomputed_bytes(job, layer) / 3)
     attention = attention_flop(job.shape, flops, recipe.recompute, recipe.attention)
@@ -191,7 +191,7 @@ def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
 
 
 def head_work(job: Job, assumptions: Assumptions) -> Work:
-    """The last norm, the logits and the loss of one micro-batch, forward and backward."""
+    """Work of the last norm, the logits and the loss of one micro-batch, forward and backward."""
     layout = job.layout
     flops = head_flops(job.shape, layout.micro_batch, job.sequence)
     touched = assumptions.touches * output_activation_bytes(job)
@@ -199,29 +199,29 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
 
 
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
-    """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
+    """Work of a pipeline rank in a step: its layers, and the head on the last rank."""
     return _Step(job, assumptions).work(stage)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A job under assumptions, with what all its stages have in common."""
+    """A job under assumptions, with results shared by all its stages."""
 
     job: Job
     assumptions: Assumptions
 
     @cached_property
     def sent(self) -> Job:
-        """The job on links as fast as collectives are on them."""
+        """The job with links at the bandwidth that collectives reach."""
         return replace(self.job, cluster=self.assumptions.reached(self.job.cluster))
 
     @cached_property
     def known(self) -> dict[tuple[str, int], Work]:
-        """What one layer of each kind does, with each kind of recomputation, once it was asked."""
+        """Cache of `layer_work` by (recomputation, layer)."""
         return {}
 
     def work(self, stage: int) -> Work:
-        """What `stage_work` says."""
+        """See `stage_work`."""
         layout, total = self.job.layout, Work()
         for chunk in layout.stage_chunks(stage):
             for job, layer, count in self.job.layers_of(chunk):
@@ -234,7 +234,7 @@ class _Step:
         return total.times(layout.passes)
 
     def busy_time(self, stage: int) -> StageBusyTime:
-        """What `stage_busy_time` says."""
+        """See `stage_busy_time`."""
         job, assumptions = self.job, self.assumptions
         layout, chip = job.layout, job.cluster.accelerator
         traffic = step_traffic(self.sent, stage, policy=assumptions.policy)
@@ -242,7 +242,7 @@ class _Step:
         attention = work.attention_flop / attention_rate(job.cluster, assumptions, job.recipe)
         compute = work.matmul_flop / layer_rate(job.cluster, assumptions) + attention
         elementwise = work.memory_bytes / chip.memory_bytes_per_s
-        passes = 1 if layout.exchanges_each_pass else layout.accumulation  # of which one hides dp
+        passes = 1 if layout.exchanges_each_pass else layout.accumulation  # one of them hides dp
         left, shown = compute + elementwise, traffic.waited_by_axis
         for axis in HIDING_ORDER:
             if axis not in shown:
@@ -264,13 +264,13 @@ class _Step:
 
 
 def layer_rate(cluster: Cluster, assumptions: Assumptions) -> float:
-    """FLOP per second that one GPU reaches in a layer's matmuls."""
+    """FLOP/s that one GPU reaches in a layer's matmuls."""
     chip = cluster.accelerator
     return cluster.matmul_flop_per_s * (assumptions.layer_efficiency or chip.layer_efficiency)
 
 
 def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -> float:
-    """FLOP per second of the attention kernel; standard attention is matmuls like the others."""
+    """FLOP/s of the attention kernel; standard attention runs at the rate of other matmuls."""
     if recipe.attention == "standard":
         return layer_rate(cluster, assumptions)
     chip = cluster.accelerator
@@ -279,10 +279,10 @@ def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -
 
 
 def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -> float:
-    """The optimizer: reads and writes its part of all states once, at the memory's bandwidth.
+    """Seconds of the optimizer step: reads and writes its states once at memory bandwidth.
 
-    Offloaded: gradients go to the host and weights come back, over `host_link`, which takes longer
-    than the host's own work (ZeRO-Offload, arXiv:2101.06840, section 4).
+    Offloaded: gradients go to the host and weights come back over `host_link`, which takes longer
+    than the host's computation (ZeRO-Offload, arXiv:2101.06840, section 4).
     """
     recipe, part = job.recipe, updated_parameters(local, job.layout)
     if recipe.offload == "optimizer":
@@ -292,11 +292,11 @@ def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -
 
 
 def accumulation_seconds(job: Job, local: LocalParameters) -> float:
-    """Adding the gradients of one micro-batch to the sum: reads both, writes the sum.
+    """Seconds to add the gradients of one micro-batch to the sum: reads both, writes the sum.
 
     Parameters · (bytes of a gradient + 2 · bytes of a sum) / memory bandwidth: 10 bytes for a
-    16-bit gradient and an fp32 sum. The parameters are those of the shard where ZeRO-2 or 3 reduces
-    every micro-batch. Nothing under `fused_accumulation`.
+    16-bit gradient and an fp32 sum. The parameters are those of the shard if ZeRO-2 or 3 reduces
+    every micro-batch. 0 under `fused_accumulation`.
     """
     recipe, layout = job.recipe, job.layout
     if recipe.fused_accumulation:

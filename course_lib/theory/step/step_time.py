@@ -1,4 +1,4 @@
-"""The time of one training step: computing, waiting for messages, waiting for the pipeline."""
+"""The time of one training step: computation, exposed communication, and the pipeline bubble."""
 
 from dataclasses import dataclass, replace
 
@@ -17,19 +17,19 @@ from course_lib.theory.step.stage import (
     stage_busy_times,
 )
 
-# What the time of a step is made of, in the order in which it is shown.
+# The parts of a step's time, in display order.
 _MESSAGES = ("tp_s", "cp_s", "ep_s", "pp_s", "dp_s")
 LEAVES = ("compute_s", "elementwise_s", *_MESSAGES, "bubble_s", "accumulation_s", "optimizer_s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime(StageBusyTime):
-    """Seconds of one training step on the slowest stage, by leaf; totals are properties.
+    """Seconds of one training step on the slowest stage, by part; totals are properties.
 
-    `compute_s`: matmuls. `elementwise_s`: what is between them and limited by the memory. `tp_s` to
-    `dp_s`: messages that computing doesn't hide. `bubble_s`: waiting for the other stages.
-    `accumulation_s`: adding up gradients over micro-batches. `optimizer_s`: updating parameters.
-    `model_flop` and `hardware_flop`: of all GPUs together.
+    `compute_s`: matmuls. `elementwise_s`: memory-bound kernels between them. `tp_s` to `dp_s`:
+    exposed communication. `bubble_s`: waiting for other stages. `accumulation_s`: accumulating
+    gradients over micro-batches. `optimizer_s`: updating parameters. `model_flop` and
+    `hardware_flop`: of all GPUs together.
     """
 
     bubble_s: float
@@ -42,21 +42,21 @@ class StepTime(StageBusyTime):
     convention: str
 
     def leaves(self) -> dict[str, float]:
-        """The leaves in seconds, by name."""
+        """Seconds of each part, by name."""
         return {name: getattr(self, name) for name in LEAVES}
 
     @property
     def total_s(self) -> float:
-        """Seconds of one step: the sum of the leaves."""
+        """Seconds of one step: the sum of all parts."""
         return sum(self.leaves().values())
 
     @property
     def working_s(self) -> float:
-        """What the chip does itself: matmuls, what lies between them, sums, and the optimizer."""
+        """Seconds of computation: matmuls, elementwise kernels, accumulation and optimizer."""
         return self.compute_s + self.elementwise_s + self.accumulation_s + self.optimizer_s
 
     def parts(self) -> dict[str, float]:
-        """Seconds by what the GPUs do; their sum is `total_s`."""
+        """Seconds of computing, exposed messages and idling; their sum is `total_s`."""
         return {
             "computing": self.working_s,
             "messages that show": self.communication_s,
@@ -65,12 +65,12 @@ class StepTime(StageBusyTime):
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens of one step / its time, all GPUs together."""
+        """Throughput of all GPUs together: tokens of one step / its time."""
         return self.tokens / self.total_s
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
-        """The same for one GPU."""
+        """Throughput per GPU."""
         return self.tokens_per_s / self.gpus
 
     @property
@@ -80,11 +80,11 @@ class StepTime(StageBusyTime):
 
     @property
     def hfu(self) -> float:
-        """Hardware FLOPs utilisation: with what is recomputed, never below MFU."""
+        """Hardware FLOPs utilisation: recomputation included, so never below MFU."""
         return utilisation(self.hardware_flop, self.total_s, self.gpus, self.peak_flop_per_s)
 
     def run(self, tokens: NotNegative) -> TrainingRun:
-        """Training on `tokens`: days, GPU-hours and money."""
+        """The TrainingRun for `tokens`: days, GPU-hours and cost."""
         return TrainingRun(tokens / self.tokens_per_s, self.gpus, self.gpu_hour_usd)
 
     def days(self, tokens: float) -> float:
@@ -92,11 +92,11 @@ class StepTime(StageBusyTime):
         return self.run(tokens).days
 
     def cost_usd(self, tokens: float) -> float:
-        """Money for `tokens`, at the cluster's price of a GPU-hour."""
+        """Cost in USD of training on `tokens`, at the cluster's price per GPU-hour."""
         return self.run(tokens).cost_usd
 
     def explain(self) -> str:
-        """One line per leaf with its part of the step, then totals and the convention."""
+        """One line per part with its share of the step, then totals and the convention."""
         total = self.total_s
         lines = [
             f"{name.removesuffix('_s'):<14}{time:>12.4f} s {time / total:>7.1%}"
@@ -112,20 +112,20 @@ class StepTime(StageBusyTime):
 
 
 def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
-    """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
+    """Time of one update on the slowest stage: computation + exposed messages + bubble + optimizer.
 
-    Computing: FLOP of the stage / (tp · cp) / the rates of layers and of attention, elementwise:
+    Computation: FLOP of the stage / (tp · cp) / the rates of layers and of attention; elementwise:
     touches · bytes of activations / memory bandwidth. Messages: the α–β time of `step_traffic`,
-    less what hides. Bubble: the closed form of the schedule with the other stages' mean pass; for
-    1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
+    less what is hidden. Bubble: the schedule's closed form with the other stages' mean pass; for
+    1F1B one micro-batch through all other stages, which is an upper bound if stages differ.
     """
     assumptions = assumptions or Assumptions()
     flops = _flops(job, assumptions)
     alike = alike_stages(job.shape, job.layout)
     stages = stage_busy_times(job, assumptions, tuple(alike))
-    everyone = sum(stage.passes_s * alike[stage.stage] for stage in stages)
+    all_passes = sum(stage.passes_s * alike[stage.stage] for stage in stages)
     forward = flops.forward_flop / flops.hardware_flop
-    bubbles = [_bubble_s(job.layout, everyone - stage.passes_s, forward) for stage in stages]
+    bubbles = [_bubble_s(job.layout, all_passes - stage.passes_s, forward) for stage in stages]
     ends = [stage.total_s + bubble for stage, bubble in zip(stages, bubbles, strict=True)]
     slowest = ends.index(max(ends))  # the earliest of equals
     cluster, tera = job.cluster, 1e12
@@ -148,7 +148,7 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
 
 
 def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
-    """FLOP of an update on all GPUs, every layer with the recomputation that it has."""
+    """FLOP of an update on all GPUs, with the recomputation of each layer."""
     shape, batch = job.shape, job.layout.global_batch
     conventions = assumptions.flop_conventions(job.recipe)
     if job.recipe.recompute_layers is None:
@@ -164,10 +164,10 @@ def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
 
 
 def _bubble_s(layout: Layout, others: float, forward: float) -> float:
-    """Seconds that one stage waits for the others, whose passes of a step take `others` together.
+    """Seconds that one stage waits for the others, whose passes in a step take `others` in total.
 
-    `forward`: the forward pass' part of a pass. The gradient of the weights, W of zero-bubble
-    schedules, is taken to cost one forward pass.
+    `forward`: the forward pass' fraction of forward and backward. The weight gradients, W of
+    zero-bubble schedules, are assumed to cost one forward pass.
     """
     if layout.pp == 1:
         return 0.0

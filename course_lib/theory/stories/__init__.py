@@ -1,1 +1,1 @@
-"""What happens one after another: each function tells a Trace, which a stepper walks through."""
+"""Algorithms as sequences of events: each function returns a Trace for steppers and figures."""

@@ -1,4 +1,4 @@
-"""Copies of a model that train together: ZeRO, DDP's buckets, a parameter server."""
+"""Traces of data-parallel training: ZeRO, DDP's buckets, a parameter server."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -25,12 +25,12 @@ def zero_steps(
     """One training step under ZeRO: forward, backward and update, with one micro-batch.
 
     A parameter has 2 bytes of weights, 2 of gradients and 12 of states.
-    Parts are (kind, layer, slice): a layer is cut into a slice for each rank. "gathered" are whole
-    weights that are there for a moment, beside the own slice. Each rank sends slices straight to
-    those who need them, and `label` names the collective; the sums of an all-reduce come back at
-    half past. Weights with a label are those of after the update. This is the shortest form, as
-    `scratch.zero` has it: nothing is gathered ahead.
-    Raises ValueError where `layer_parameters` is not a multiple of `ranks`: nothing is padded.
+    Parts are (kind, layer, slice): a layer is split into one slice per rank. "gathered" are
+    temporary whole weights, in addition to the rank's slice. Each rank sends slices directly to the
+    ranks that need them, and `label` names the collective; the sums of an all-reduce come back half
+    a step later. Weights with a label are those after the update. This is the simplest form, as in
+    `scratch.zero`: nothing is prefetched.
+    Raises ValueError if `layer_parameters` is not a multiple of `ranks`: nothing is padded.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7.
     """
     if layer_parameters % ranks:
@@ -46,12 +46,12 @@ def zero_steps(
 
 
 def _timed(at: float, events: Sequence[Event]) -> Iterator[Event]:
-    """Events whose times count from 0, at their place in the story."""
+    """`events`, whose times count from 0, shifted by `at`."""
     return (event._replace(at=event.at + at) for event in events)
 
 
 class _Zero(NamedTuple):
-    """The events of each moment, with times from 0 on."""
+    """Generates the events of each moment, with times relative to that moment."""
 
     slices: dict[str, int]
     layers: range
@@ -86,7 +86,7 @@ class _Zero(NamedTuple):
                 yield self.spread("weights", layer)
 
     def take(self, kind: str, layer: int, own: bool = False, label: str = "") -> list[Event]:
-        """Every rank takes all slices of a layer, or its `own` one."""
+        """Every rank allocates all slices of a layer, or only its `own` one."""
         return [
             Event(0, rank, TAKE, (kind, layer, part), bytes=self.size(kind), label=label)
             for rank in self.ranks
@@ -112,7 +112,7 @@ class _Zero(NamedTuple):
         return self.spread("gathered", layer) + self.take("gathered", layer, own=True)
 
     def reduce(self, layer: int) -> list[Event]:
-        """The gradient's sum over ranks: all of it, or each rank's part; whole weights may go."""
+        """Gradient reduction: an all-reduce, or a reduce-scatter, which may free whole weights."""
         call = "reduce-scatter" if self.stage else "all-reduce"
         added = [
             one._replace(what=ADD, part=("gradients", layer, one.to))
@@ -120,8 +120,8 @@ class _Zero(NamedTuple):
         ]
         if not self.stage:  # the sums come back
             return added + list(_timed(0.5, self.spread("gradients", layer, call)))
-        gone = self.free("gathered", layer) if self.stage == 3 else []
-        return added + self.free("gradients", layer, own=False) + gone
+        freed = self.free("gathered", layer) if self.stage == 3 else []
+        return added + self.free("gradients", layer, own=False) + freed
 
     def update(self) -> list[Event]:
         updated = [Event(0, rank, "update") for rank in self.ranks]
@@ -138,17 +138,17 @@ class _Zero(NamedTuple):
 
 
 def bucket_steps(timeline: BucketTimeline) -> Trace:
-    """The backward pass of one rank, which a `BucketTimeline` prices: "backward" and "all-reduce".
+    """A `BucketTimeline` as a trace of one rank, with events "backward" and "all-reduce".
 
-    A gradient (bucket, place) is there when its "backward" ends; `label` is its name. The parts of
-    "all-reduce" are the numbers of buckets. Source: Li et al. 2020, PyTorch Distributed,
-    arXiv:2006.15704, section 3.2.
+    The part of "backward" is (bucket, index of the gradient), which is ready at the end; `label` is
+    its name. The part of "all-reduce" is the bucket's number. Source: Li et al. 2020, PyTorch
+    Distributed, arXiv:2006.15704, section 3.2.
     """
-    there = accumulate(gradient.size_bytes for gradient in timeline.gradients)
+    produced = accumulate(gradient.size_bytes for gradient in timeline.gradients)
     full = list(accumulate(exchange.size_bytes for exchange in timeline.exchanges))
     start_s, events = 0.0, []
-    for place, (gradient, size) in enumerate(zip(timeline.gradients, there, strict=True)):
-        part, end_s = (sum(limit < size for limit in full), place), start_s + gradient.backward_s
+    for index, (gradient, size) in enumerate(zip(timeline.gradients, produced, strict=True)):
+        part, end_s = (sum(limit < size for limit in full), index), start_s + gradient.backward_s
         events.append(Event(start_s, 0, "backward", part, end=end_s, label=gradient.name))
         start_s = end_s
     for bucket, sent in enumerate(timeline.exchanges):
@@ -164,8 +164,8 @@ _MOST_EVENTS = 10_000
 
 
 class Rows(NamedTuple):
-    """`version`: updates that the table has seen when the event is over. `late`: those that it has
-    seen between the pull of these rows and the push of their gradient."""
+    """`version`: number of updates to the table after the event. `late`: staleness, the number of
+    updates between the pull of these rows and the push of their gradient."""
 
     version: int
     late: int = 0
@@ -177,14 +177,14 @@ def served_steps(
     bound: CountOrZero | None = None,
     together: bool = False,
 ) -> Trace:
-    """What a server and its trainers do in the first `until_s` seconds; messages take no time.
+    """Events of a server and its trainers in the first `until_s` seconds; messages take no time.
 
-    A trainer pulls `Rows`, computes, pushes their gradient and asks at once for the next. With
-    `together` all gradients of a round are summed into one "update", an event of the trainer that
-    came last, and only then are rows served again; else each push is an update. `bound`: no trainer
-    gets rows for an update that is more than so many ahead of the slowest; None: nobody waits. Of
-    two that come at one time the trainer with the lower number is first. Raises ValueError for
-    more than some thousand events. Sources: Dean et al. 2012, "Large Scale Distributed Deep
+    A trainer pulls `Rows`, computes, pushes their gradient and immediately requests the next. With
+    `together` all gradients of a round are summed into one "update", an event of the last trainer
+    to push, and only then are rows served again; otherwise each push is an update. `bound`: maximum
+    number of updates by which a trainer may be ahead of the slowest before it must wait; None:
+    trainers never wait. Of simultaneous requests the lower trainer number goes first. Raises
+    ValueError for more than 10,000 events. Sources: Dean et al. 2012, "Large Scale Distributed Deep
     Networks", section 4.1; Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
     Parallel Parameter Server", NeurIPS.
     """
@@ -200,8 +200,8 @@ def _served(
     compute_s: Sequence[float], until_s: float, bound: int | None, together: bool
 ) -> Iterator[Event]:
     trainers, version = range(len(compute_s)), 0
-    done = [0 for _ in trainers]  # gradients of each trainer
-    pulled: dict[int, int] = {}  # by trainer: the version of its rows
+    done = [0 for _ in trainers]  # gradients pushed by each trainer
+    pulled: dict[int, int] = {}  # version of the rows of each computing trainer
     waiting: list[int] = []
     requests = [(0.0, trainer) for trainer in trainers]
     while requests and requests[0][0] <= until_s:

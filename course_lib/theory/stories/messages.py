@@ -1,7 +1,7 @@
-"""Collectives and what is made of them, message by message.
+"""Traces of collectives and of algorithms built on them, message by message.
 
-Parts of a trace here: the numbers of a tensor's parts, pairs of ranks, chunks of keys. The clock
-counts steps; what happens in one step happens at once.
+Parts of these traces are indices of tensor parts, pairs of ranks, or chunks of keys. Time counts
+steps; all events of one step are simultaneous.
 """
 
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from course_lib.theory.network.experts import capacity, experts_per_rank, zipf_l
 from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
 from course_lib.validation import divisible, whole
 
-MOST_RANKS = 32  # as many as a picture has room for
+MOST_RANKS = 32  # as many as fit into a figure
 _Ranks = Annotated[int, partial(whole, least=2, most=MOST_RANKS)]
-STAY = "stay"  # what is sent to oneself
+STAY = "stay"  # replaces a message from a rank to itself
 Table = tuple[tuple[int, ...], ...]
 
 
 def ring_steps(ranks: _Ranks, part_bytes: Count = 1) -> Trace:
     """The ring all-reduce: n-1 steps in which parts are added, n-1 in which sums are copied.
 
-    Part i sets out at rank i+1 and is complete at rank i. Source: Patarasuk and Yuan 2009,
+    Part i starts at rank i+1 and is complete at rank i. Source: Patarasuk and Yuan 2009,
     doi:10.1016/j.jpdc.2008.09.002, section 3.
     """
-    own = [Event(0, r, TAKE, p, bytes=part_bytes) for r in range(ranks) for p in range(ranks)]
+    taken = [Event(0, r, TAKE, p, bytes=part_bytes) for r in range(ranks) for p in range(ranks)]
     sent = [
         Event(step, r, ADD if step < ranks else COPY, (r - step) % ranks, (r + 1) % ranks)
         for step in range(1, 2 * ranks - 1)
         for r in range(ranks)
     ]
-    return Trace([*own, *(one._replace(bytes=part_bytes) for one in sent)])
+    return Trace([*taken, *(one._replace(bytes=part_bytes) for one in sent)])
 
 
 def tree_steps(ranks: _Ranks, size_bytes: Count = 1) -> Trace:
@@ -56,20 +56,20 @@ def tree_steps(ranks: _Ranks, size_bytes: Count = 1) -> Trace:
 def ring_attention_steps(
     sequence: Count, ranks: _Ranks, *, zigzag: bool = False, token_bytes: Count = 1
 ) -> Trace:
-    """Causal attention of `sequence` tokens whose keys and values go round a ring.
+    """Causal ring attention over `sequence` tokens: keys and values are passed around a ring.
 
-    At 0 each rank has its own ("keys", rank). At 1, 3, … rank r works, on each pair of chunks
-    (queries, keys) that the mask lets meet; at 2, 4, … it hands its keys on. Source: Liu et al.
-    2023, arXiv:2310.01889, section 3; zig-zag: Llama 3, arXiv:2407.21783, section 3.3.2.
+    At 0 each rank holds its own ("keys", rank). At 1, 3, … it computes each pair of chunks
+    (queries, keys) that the mask allows; at 2, 4, … it passes its current keys on. Source: Liu et
+    al. 2023, arXiv:2310.01889, section 3; zig-zag: Llama 3, arXiv:2407.21783, section 3.3.2.
     """
     divisible("sequence", sequence, "chunks", ranks * (2 if zigzag else 1))
     size = sequence // ranks * token_bytes
-    mine = [chunks(rank, ranks, zigzag) for rank in range(ranks)]
+    held = [chunks(rank, ranks, zigzag) for rank in range(ranks)]
     events = [Event(0, rank, TAKE, ("keys", rank), bytes=size) for rank in range(ranks)]
     for rank, step in product(range(ranks), range(ranks)):
         owner = (rank - step) % ranks
-        met = [(q, k) for q, k in product(mine[rank], mine[owner]) if k <= q]
-        events += [Event(2 * step + 1, rank, "work", pair) for pair in met]
+        pairs = [(q, k) for q, k in product(held[rank], held[owner]) if k <= q]
+        events += [Event(2 * step + 1, rank, "work", pair) for pair in pairs]
         if step < ranks - 1:
             keys, hop = ("keys", owner), 2 * step + 2
             events.append(Event(hop, rank, COPY, keys, (rank + 1) % ranks, size))
@@ -82,9 +82,9 @@ def ring_attention_steps(
 
 @dataclass(frozen=True)
 class ExpertExchange:
-    """Choices of each rank's tokens for each expert, and how many of them are accepted.
+    """Choices of each rank's tokens for each expert, and the accepted ones (`kept`).
 
-    Both tables are (ranks, experts); the experts lie on the ranks in order.
+    Both tables are (ranks, experts); experts are placed on the ranks in order.
     """
 
     counts: Table
@@ -93,29 +93,29 @@ class ExpertExchange:
 
     @property
     def ranks(self) -> int:
-        """Ranks, each with tokens and with experts."""
+        """Number of ranks; each has tokens and experts."""
         return len(self.counts)
 
     @property
     def experts_of_a_rank(self) -> int:
-        """Experts on each rank."""
+        """Number of experts per rank."""
         return len(self.counts[0]) // self.ranks
 
     @property
     def sent(self) -> Table:
-        """Rows from each rank to each rank in the dispatch: (sender, receiver)."""
-        own = self.experts_of_a_rank
-        starts = range(0, len(self.counts[0]), own)
-        return tuple(tuple(sum(row[start : start + own]) for start in starts) for row in self.kept)
+        """Rows sent in the dispatch: table (sender, receiver)."""
+        size = self.experts_of_a_rank
+        starts = range(0, len(self.counts[0]), size)
+        return tuple(tuple(sum(row[start : start + size]) for start in starts) for row in self.kept)
 
     @property
     def received(self) -> tuple[int, ...]:
-        """Rows that each rank's experts work on."""
+        """Rows that each rank's experts process."""
         return tuple(sum(column) for column in zip(*self.sent, strict=True))
 
     @property
     def dropped(self) -> int:
-        """Choices that no expert accepts."""
+        """Number of choices that are dropped."""
         return sum(map(sum, self.counts)) - sum(map(sum, self.kept))
 
 
@@ -123,8 +123,8 @@ def expert_exchange(counts: Sequence[Sequence[int]], limit: Count) -> ExpertExch
     """The exchange for `counts` (ranks, experts) if each expert accepts `limit` choices.
 
     First come, first served: rank 0's tokens before rank 1's. Raises ValueError for rows of
-    different length and experts that do not divide by the ranks. Source: Lepikhin et al. 2020,
-    arXiv:2006.16668, section 3.
+    different lengths and a number of experts that the ranks do not divide. Source: Lepikhin et al.
+    2020, arXiv:2006.16668, section 3.
     """
     experts_per_rank(counts)
     room = [limit] * len(counts[0])
@@ -139,7 +139,7 @@ def expert_exchange(counts: Sequence[Sequence[int]], limit: Count) -> ExpertExch
 def skewed_exchange(
     tokens: int, experts: Count, top_k: int, ranks: Count, *, skew: float, factor: float | None
 ) -> ExpertExchange:
-    """The exchange of `ranks` with `tokens` each, all with the taste of `zipf_load`.
+    """The exchange of `ranks` with `tokens` each and the expert popularity of `zipf_load`.
 
     `factor` is the capacity factor; None: every choice is accepted.
     """
@@ -150,23 +150,23 @@ def skewed_exchange(
 
 
 def expert_steps(exchange: ExpertExchange, row_bytes: Count = 1) -> Trace:
-    """Tokens are chosen at 0, accepted at 1, travel to their experts and back in n turns each.
+    """An exchange as a trace: choices at 0, acceptance at 1, dispatch and combine in n turns each.
 
-    ("rows", r, e): what rank r has for the experts of rank e; ("results", r, e): what comes back.
-    In turn k of either all-to-all rank r sends to rank r+k; turn 0 is what stays at home. Then
-    "work", then "sum". Source: Thakur, Rabenseifner and Gropp 2005, section 4.3.
+    ("rows", r, e) are rank r's tokens for the experts of rank e; ("results", r, e) their outputs.
+    In turn k of either all-to-all rank r sends to rank r+k; turn 0 stays on the rank. "work" is
+    between the two, "sum" at the end. Source: Thakur, Rabenseifner and Gropp 2005, section 4.3.
     """
     ranks, busiest = exchange.ranks, max(exchange.received)
     computing, end = 2 + ranks, 3 + 2 * ranks
     events = []
     for rank, turn in product(range(ranks), range(ranks)):
         to = (rank + turn) % ranks
-        there, back = (exchange.sent[a][b] * row_bytes for a, b in ((rank, to), (to, rank)))
+        sent, returned = (exchange.sent[a][b] * row_bytes for a, b in ((rank, to), (to, rank)))
         rows, results = ("rows", rank, to), ("results", to, rank)
-        events.append(Event(1, rank, TAKE, rows, bytes=there))
-        events.append(Event(2 + turn, rank, COPY, rows, to, there))
-        events.append(Event(computing, rank, TAKE, results, bytes=back))
-        events.append(Event(computing + 1 + turn, rank, COPY, results, to, back))
+        events.append(Event(1, rank, TAKE, rows, bytes=sent))
+        events.append(Event(2 + turn, rank, COPY, rows, to, sent))
+        events.append(Event(computing, rank, TAKE, results, bytes=returned))
+        events.append(Event(computing + 1 + turn, rank, COPY, results, to, returned))
     for rank, received in enumerate(exchange.received):
         choices = sum(exchange.counts[rank])
         events.append(Event(0, rank, "choose", choices))
@@ -176,7 +176,7 @@ def expert_steps(exchange: ExpertExchange, row_bytes: Count = 1) -> Trace:
     return Trace(stays)
 
 
-# --- a pair of cut matrices -----------------------------------------------------------------------
+# --- a pair of split matrices ---------------------------------------------------------------------
 
 MLP, ATTENTION = "mlp", "attention"
 # Columns of the first matrix and rows of the second, in units of the hidden size.
@@ -184,7 +184,7 @@ PAIR_WIDTHS = {MLP: (4, 4), ATTENTION: (3, 1)}
 
 
 class Tensor(NamedTuple):
-    """What a rank makes: X, f(X), XA, Y, YB, Z; backward dZ, g(dZ), dY, dXA, dX part, dX."""
+    """A tensor on a rank: X, f(X), XA, Y, YB, Z; backward dZ, g(dZ), dY, dXA, dX part, dX."""
 
     name: str
     rows: int  # tokens
@@ -200,12 +200,12 @@ def pair_steps(
     element_bytes: Count = 2,
     sequence_parallel: bool = False,
 ) -> Trace:
-    """An "mlp" (A is h × 4h, B 4h × h) or an "attention" (A is h × 3h, B h × h), there and back.
+    """Forward and backward of an "mlp" (A is h × 4h, B 4h × h) or "attention" (h × 3h, h × h).
 
-    In each step a rank takes one `Tensor`, and may call a collective for it. f copies forward and
-    sums backward, g sums forward and copies backward; with `sequence_parallel` they gather and
-    scatter tokens instead. `tokens` of all ranks together. Raises ValueError where the ranks do
-    not divide hidden size or tokens, and for fewer than two. Source: Shoeybi et al. 2019,
+    In each step a rank produces one `Tensor`, possibly by a collective. f copies in forward and
+    sums in backward, g sums in forward and copies in backward; with `sequence_parallel` they gather
+    and scatter tokens instead. `tokens` counts those of all ranks. Raises ValueError if the ranks
+    do not divide hidden size or tokens, and for fewer than two ranks. Source: Shoeybi et al. 2019,
     arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
     """
     divisible("hidden", hidden, "ranks", ranks)
@@ -215,7 +215,7 @@ def pair_steps(
     outside = tokens // ranks if sequence_parallel else tokens
     gather = "all-gather" if sequence_parallel else ""
     add = "reduce-scatter" if sequence_parallel else "all-reduce"
-    made = (
+    tensors = (
         (Tensor("X", outside, hidden), ""),
         (Tensor("f(X)", tokens, hidden), gather),
         (Tensor("XA", tokens, inner), ""),
@@ -231,11 +231,11 @@ def pair_steps(
     )
     size = tokens * hidden * element_bytes
     events = []
-    for (step, (tensor, call)), rank in product(enumerate(made), range(ranks)):
+    for (step, (tensor, call)), rank in product(enumerate(tensors), range(ranks)):
         if call:
             events.append(Event(step, rank, call, tensor.name, bytes=size))
-        its_bytes = tensor.rows * tensor.columns * element_bytes
-        events.append(Event(step, rank, TAKE, tensor, bytes=its_bytes))
+        tensor_bytes = tensor.rows * tensor.columns * element_bytes
+        events.append(Event(step, rank, TAKE, tensor, bytes=tensor_bytes))
     return Trace(events)
 
 

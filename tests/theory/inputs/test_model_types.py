@@ -11,7 +11,7 @@ from course_lib.theory.inputs.model_types import (
     MODEL_TYPES,
     ModelType,
     all_keys,
-    json_told,
+    json_repr,
     nearest_type,
 )
 
@@ -170,7 +170,7 @@ def test_a_missing_size_is_named(name):
 
 GPT2 = MODEL_TYPES["gpt2"]
 PROBES = by_name(
-    Probe(json_told, {"value": None}, {"value": True}),
+    Probe(json_repr, {"value": None}, {"value": True}),
     Probe(all_keys, {"values": {"a": 1}}, {"values": {"a": {"b": 1}}}),
     Probe(nearest_type, {"values": entries("gpt2")}, {"values": entries("Qwen3-8B")}),
     Probe(
