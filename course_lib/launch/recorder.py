@@ -1,9 +1,8 @@
 """Writes this rank's page while it runs, so that a recent one exists however the rank ends.
 
 A thread samples the main thread's stack 50 times a second and writes the page 4 times a second,
-more often while that is cheap, since a rank may die just after its start. `group.init` starts it,
-and so does `import course_lib.record` in the user's own program, if the environment names a folder;
-otherwise it costs nothing.
+more often while that is cheap, since a rank may die just after its start. `group.init` and `import
+course_lib.record` start it if the environment names a folder; otherwise it costs nothing.
 """
 
 from __future__ import annotations
