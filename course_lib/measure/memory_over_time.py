@@ -193,12 +193,12 @@ def one_step(
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     def states() -> list[Tensor]:
-        kept = [
+        values = [
             value
             for state in optimizer.state.values()
             for value in state.values()
         ]
-        return [value for value in kept if isinstance(value, Tensor)]
+        return [value for value in values if isinstance(value, Tensor)]
 
     with record_step(weights, batch, gradients, states) as record:
         record.phase("forward")
