@@ -193,11 +193,8 @@ def one_step(
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     def states() -> list[Tensor]:
-        values = [
-            value
-            for state in optimizer.state.values()
-            for value in state.values()
-        ]
+        kept = optimizer.state.values()
+        values = [value for state in kept for value in state.values()]
         return [value for value in values if isinstance(value, Tensor)]
 
     with record_step(weights, batch, gradients, states) as record:

@@ -26,9 +26,7 @@ def tensor_bytes(tensors: Iterable[Tensor]) -> int:
     storages = [t.untyped_storage() for t in local]
     # Identified by the storage object: a fake one has no address, and all on
     # device "meta" have the same address.
-    return sum(
-        {storage._cdata: storage.nbytes() for storage in storages}.values()
-    )
+    return sum({s._cdata: s.nbytes() for s in storages}.values())
 
 
 @dataclass
