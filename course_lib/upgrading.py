@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from course_lib.building import Outcome
 from course_lib.building.folders import load, untouched
-from course_lib.launch.errors import interrupts_deferred
+from course_lib.launch.errors import uninterrupted
 from course_lib.problem import Problem
 
 AGAIN = "then run `course upgrade` again"
@@ -55,7 +55,7 @@ def upgrade(root: Path) -> list[str]:
     _require_descendant(root, new)
     words = _names(root, "diff", "--name-status", "-z", "--no-renames", "HEAD", new)
     changes = dict(zip(words[1::2], words[::2], strict=True))  # path → A, M, D or T (another type)
-    with interrupts_deferred():  # for about a second
+    with uninterrupted():  # for about a second
         moved = _replace(root, changes, new)
     return _report(root, changes, moved)
 

@@ -84,16 +84,14 @@ def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
 
     A chapter without exercises has only the one in notebooks/.
     """
-    cells_in = {
-        "notebooks": [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]
-    }
+    parts = {"notebooks": [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]}
     if chapter.has_exercises:
         routed = [cell for cell in chapter.cells if _ROUTING_TAGS & set(cell.tags)]
         for folder, change in (("exercises", unsolved), ("solutions", solved)):
             cells = [replace(cell, source=change(cell.source)) for cell in routed]
-            cells_in[folder] = [_title_cell(chapter, folder), *cells]
+            parts[folder] = [_title_cell(chapter, folder), *cells]
     texts = {}
-    for folder, cells in cells_in.items():
+    for folder, cells in parts.items():
         links = [cell for cell in [bar(chapters, chapter, folder)] if cell.source]
         linked = [
             replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell

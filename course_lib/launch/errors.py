@@ -52,7 +52,7 @@ class Stop:
 
 
 @contextmanager
-def interrupts_deferred() -> Iterator[Stop]:
+def uninterrupted() -> Iterator[Stop]:
     """Defer interrupts: inside the block, SIGINT only sets the Stop flag that this yields.
 
     Where Python would not raise KeyboardInterrupt (other threads, SIGINT ignored), does nothing.

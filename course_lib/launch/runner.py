@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launch import server
-from course_lib.launch.errors import (
-    RankFailed,
-    Stop,
-    disk_full,
-    interrupts_deferred,
-    message_of,
-)
+from course_lib.launch.errors import RankFailed, Stop, disk_full, message_of, uninterrupted
 from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack, unpack
 from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
 from course_lib.launch.output import ProgressLine
@@ -61,7 +55,7 @@ def run(
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
     line = ProgressLine(timeout_s, chatty=stream)
-    with interrupts_deferred() as stop:
+    with uninterrupted() as stop:
         try:
             wait_until_warm(stop, line.warming_up, _own_modules(function, *args))
         finally:

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from course_lib import validation
 from course_lib.launch.descendants import fresh_python
-from course_lib.launch.errors import Stop, interrupts_deferred
+from course_lib.launch.errors import Stop, uninterrupted
 from course_lib.launch.job import TIMEOUT_VARIABLE
 from course_lib.launch.limits import MAX_RANKS, threads_per_rank
 
@@ -153,7 +153,7 @@ def run_on_two_nodes(
         "PATH": search_path(),
     }
     with (
-        interrupts_deferred() as stop,
+        uninterrupted() as stop,
         tempfile.TemporaryDirectory(prefix="course_nodes_", ignore_cleanup_errors=True) as path,
     ):
         call = f"inside({path!r}, {commands!r}, {limit!r})"
