@@ -1,6 +1,6 @@
 """How large models are trained on many accelerators: predict, measure, explain the gap.
 
-`import course_lib` is light: torch and ipywidgets load when they are first used.
+`import course_lib` is cheap: torch and ipywidgets are imported when they are first used.
 """
 
 import os
@@ -13,7 +13,7 @@ from course_lib import short_errors
 
 __version__ = "0.1.0"
 
-# What every notebook uses, and the module that has it.
+# Functions that every notebook uses, and the module of each.
 _FUNCTIONS = {
     "check": "checking",
     "hint": "checking",
@@ -27,16 +27,16 @@ _FUNCTIONS = {
     "recorded": "show",
 }
 
-# Between two operations, OpenMP's threads would spin and keep the cores from other programs: four
-# fp8 demos at once on two cores ended after their limit of 120 s, and sleeping between operations
-# after 25 s. Ranks and the kernels of `course lab` inherit this, and torch reads it when it loads.
+# By default OpenMP's threads spin between two operations and keep the cores from other programs:
+# four concurrent fp8 demos on two cores exceeded their limit of 120 s, and took 25 s with passive
+# waiting. Ranks and the kernels of `course lab` inherit this; torch reads it at import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 short_errors.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a sub-package, or one of the functions every notebook uses, on first use."""
+    """Import a subpackage, or a function that every notebook uses, on first access."""
     if name in _FUNCTIONS:
         return getattr(import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}"):

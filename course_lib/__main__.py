@@ -1,4 +1,4 @@
-"""`python -m course_lib`: the same as the command `course`."""
+"""`python -m course_lib` runs the command `course`."""
 
 import sys
 

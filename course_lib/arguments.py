@@ -1,4 +1,4 @@
-"""What every command and every demo reads its command line with, and prints to any terminal."""
+"""The argument parser of all commands and demos, and output that any terminal can encode."""
 
 import argparse
 import difflib
@@ -9,19 +9,19 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors stand below all of its options, each with its meaning."""
+    """An argument parser that prints errors below the full help."""
 
     def __init__(self, **settings: Any) -> None:
         # Without abbreviations, `--step 5` can never be taken for another option.
         super().__init__(**{"allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
-        """End the program with code 2."""
+        """Print the help and the error on stderr, and exit with code 2."""
         self.print_help(sys.stderr)
         self.exit(2, f"\n{self.prog}: {message}\n")
 
     def refuse(self, others: Sequence[str]) -> NoReturn:
-        """End the program because of what was left over, and name the option that was meant."""
+        """Exit with code 2 because of unknown arguments, suggesting the nearest option."""
         word = others[0].partition("=")[0]
         near = difflib.get_close_matches(word, self._option_string_actions, n=1)
         remedy = f"did you mean {near[0]}?" if near else "all that there are stand above"
@@ -29,11 +29,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def never_refuse() -> None:
-    """Let stdout and stderr write a ? for what their encoding does not have, instead of failing.
+    """Let stdout and stderr replace characters that their encoding lacks by "?".
 
-    For every program of ours, before it prints: an old Chinese or C locale has no µ, and an answer
-    that took a minute must not end in a UnicodeEncodeError.
+    Every program of the course calls this before it prints: an old Chinese or C locale has no µ,
+    and an answer that took a minute must not end in a UnicodeEncodeError.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a notebook's stream takes everything
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's stream accepts all characters
             stream.reconfigure(errors="replace")

@@ -1,11 +1,11 @@
-"""Where the course keeps what belongs to the learner, outside of the repository."""
+"""The folder of the learner's own data, outside of the repository."""
 
 import os
 from pathlib import Path
 
 
 def home() -> Path:
-    """The learner's folder: COURSE_HOME, else the user's data folder."""
+    """The learner's data folder: COURSE_HOME, else a folder in the user's data directory."""
     if folder := os.environ.get("COURSE_HOME"):
         return Path(folder).expanduser()
     import platformdirs

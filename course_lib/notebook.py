@@ -1,4 +1,4 @@
-"""Whether a notebook's cell shows what we say, and how it shows it there."""
+"""Shows HTML, text and widgets in the output of a notebook's cell."""
 
 import itertools
 import os
@@ -10,37 +10,37 @@ _numbers = itertools.count()
 
 
 def in_notebook() -> bool:
-    """Whether stdout is a cell of a Jupyter kernel, and has not been redirected."""
+    """Whether stdout goes to a cell of a Jupyter kernel, and has not been redirected."""
     return type(sys.stdout).__module__.startswith("ipykernel")
 
 
 class Slot:
-    """A place in the output of a cell, whose content can be replaced."""
+    """A part of a cell's output whose content can be replaced."""
 
     def __init__(self) -> None:
         self._id = f"course-{os.getpid()}-{next(_numbers)}"
         self._used = False
 
     def show(self, html: str, text: str) -> None:
-        """Show `html`, or `text` where there is no HTML, in place of what stands there."""
+        """Replace the content with `html`, or with `text` where HTML cannot be shown."""
         data = {"text/html": html, "text/plain": text}
         _display(data, raw=True, display_id=self._id, update=self._used)
         self._used = True
 
 
 def browser_code(path: Path) -> str:
-    """A widget's JavaScript, behind the lines that all widgets share."""
+    """The JavaScript of a widget: the code that all widgets share, then the file at `path`."""
     shared = Path(__file__).with_name("widget.js")
     return "\n".join(part.read_text(encoding="utf-8") for part in (shared, path))
 
 
 def show_widget(widget: object) -> None:
-    """Show a widget, or whatever else a notebook knows how to show."""
+    """Show a widget, or any other object that a notebook can display."""
     _display(widget)
 
 
 def show(html: str, text: str) -> None:
-    """Show `html` in a notebook, and print `text` elsewhere."""
+    """Show `html` in a notebook; print `text` elsewhere."""
     if in_notebook():
         Slot().show(html, text)
     else:

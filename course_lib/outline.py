@@ -1,11 +1,11 @@
-"""The chapters in their order, and what each of them builds upon."""
+"""The chapters in order, and the prerequisites of each."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One chapter: `needs` are the chapters that it says you need."""
+    """One chapter: `needs` are the chapters that its text names as prerequisites."""
 
     number: int
     title: str
@@ -35,18 +35,18 @@ CHAPTERS = (
 
 
 def steps(chapters: tuple[Entry, ...] = CHAPTERS) -> list[tuple[int, int]]:
-    """(from, to) for each chapter and what it needs, without what another need brings along.
+    """(prerequisite, chapter) pairs, without those implied by others (transitive reduction).
 
-    Chapter 8 needs 3, 6 and 7. Chapter 7 needs 6, and by way of it 3: (7, 8) is all that is left.
-    A chapter that needs nothing comes after chapter 0.
+    Chapter 8 needs 3, 6 and 7. Chapter 7 needs 6, and through it 3, so only (7, 8) remains.
+    A chapter without prerequisites follows chapter 0.
     """
     needs = {entry.number: entry.needs or (0,) * (entry.number > 0) for entry in chapters}
-    brought: dict[int, set[int]] = {}  # by chapter: all that must be read before it
+    before: dict[int, set[int]] = {}  # by chapter: all chapters to be read before it
     for number in sorted(needs):
-        brought[number] = set(needs[number]).union(*(brought[need] for need in needs[number]))
+        before[number] = set(needs[number]).union(*(before[need] for need in needs[number]))
     return [
         (need, number)
         for number, own in needs.items()
         for need in own
-        if not any(need in brought[other] for other in own)
+        if not any(need in before[other] for other in own)
     ]

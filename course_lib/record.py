@@ -1,11 +1,11 @@
-"""One line makes a program of your own leave a record for `course diagnose`:
+"""Records a program of your own for `course diagnose`, by one line:
 
     import course_lib.record     # anywhere in train.py, the earlier the better
 
     COURSE_RECORD=here torchrun --nproc-per-node=3 train.py
     COURSE_RECORD=here torchrun --nproc-per-node=3 -m course_lib.record train.py    # or without it
 
-Each rank then keeps a page in the folder `here`. It is said where nothing is recorded.
+Each rank then writes a page to the folder `here`. Without COURSE_RECORD, a message says so.
 """
 
 import os
@@ -17,17 +17,17 @@ from course_lib.launch.job import FOLDER_VARIABLE
 
 
 def begin() -> None:
-    """Begin this process's page, and say on rank 0 where it is, or why there is none."""
+    """Start recording this process; rank 0 prints the folder, or how to enable recording."""
     rank = int(os.environ.get("RANK", -1))
     recorded = recorder.start(rank, int(os.environ.get("WORLD_SIZE", 0)))
     if rank <= 0:
         folder = os.environ.get(FOLDER_VARIABLE, "")
-        said = (
+        message = (
             f"recording into {folder}: `course diagnose {folder}` reads it"
             if recorded
             else f"nothing is recorded: start it with {FOLDER_VARIABLE}=FOLDER"
         )
-        print(f"course_lib.record: {said}", file=sys.stderr, flush=True)
+        print(f"course_lib.record: {message}", file=sys.stderr, flush=True)
 
 
 begin()

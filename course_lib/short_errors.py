@@ -1,7 +1,7 @@
-"""In a notebook, what the course refuses is a sentence and the learner's own line.
+"""Shortens the course's own errors in a notebook to a sentence and the learner's line.
 
-Installed in IPython alone. An error that is not raised by a `raise` of the course's own, such as a
-bug of ours or of the learner's, keeps its whole traceback.
+Installed only in IPython. An error that does not come from a `raise` statement of the course, such
+as a bug in the course or in the learner's code, keeps its full traceback.
 """
 
 import dis
@@ -16,7 +16,7 @@ _MORE = "(%tb shows the lines inside the course as well.)"
 
 
 def install() -> None:
-    """Shorten refusals where IPython runs and nobody else handles its exceptions."""
+    """Install the handler in IPython, unless it has a custom exception handler already."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None and not shell.custom_exceptions:
@@ -24,12 +24,12 @@ def install() -> None:
 
 
 def short(error: BaseException) -> list[str]:
-    """The learner's line and the sentence; nothing if the course did not refuse this by itself."""
+    """The learner's line and the error's sentence; empty if no `raise` of the course raised it."""
     steps = list(_steps(error.__traceback__))
-    theirs = [step for step in steps if not _of_the_course(step)]
-    if not theirs or theirs[-1] is steps[-1] or not _raises(steps[-1]):
+    callers = [step for step in steps if not _of_the_course(step)]
+    if not callers or callers[-1] is steps[-1] or not _raises(steps[-1]):
         return []
-    frame, number = theirs[-1].tb_frame, theirs[-1].tb_lineno
+    frame, number = callers[-1].tb_frame, callers[-1].tb_lineno
     if frame.f_globals.get("__name__") != "__main__":
         return []
     source = linecache.getline(frame.f_code.co_filename, number).strip()
@@ -43,12 +43,12 @@ def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _of_the_course(step: TracebackType) -> bool:
-    # By name, not by file: the __init__ of a dataclass has none.
+    # By module name: the generated __init__ of a dataclass has no file.
     return str(step.tb_frame.f_globals.get("__name__")).partition(".")[0] == "course_lib"
 
 
 def _raises(step: TracebackType) -> bool:
-    """Whether it stopped at a `raise`, and not in something that it called."""
+    """Whether this frame stopped at a `raise` statement, not inside a call."""
     return dis.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] == "RAISE_VARARGS"
 
 
@@ -59,7 +59,7 @@ def _show(
     trace: TracebackType | None,
     tb_offset: int | None = None,
 ) -> None:
-    """What IPython calls for an error of one of these kinds that reaches the end of a cell."""
+    """IPython's handler for an uncaught error of these kinds in a cell."""
     lines = short(error)
     if not lines or shell.InteractiveTB.mode == "Verbose":
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)

@@ -1,4 +1,4 @@
-"""Shows the library's own source, and what was recorded elsewhere, so that nothing is pasted."""
+"""Shows the library's own source and recorded outputs, so that chapters need no pasted copies."""
 
 import html
 import inspect
@@ -7,11 +7,11 @@ from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
-OPEN_LINES = 12  # a source of so few lines needs no click
+OPEN_LINES = 12  # a source of at most this many lines is shown unfolded
 
 
 class Source:
-    """Source code that a page shows highlighted, folded when it is long; elsewhere plain text."""
+    """Source code: highlighted in a notebook, folded if long; plain text elsewhere."""
 
     def __init__(self, text: str, title: str = "Source") -> None:
         self.text, self.title = text, title
@@ -20,7 +20,7 @@ class Source:
         return self.text
 
     def _repr_html_(self) -> str:
-        """A `<details>` with pygments' classes, to which JupyterLab's theme gives the colours."""
+        """A `<details>` element with pygments' classes, coloured by JupyterLab's theme."""
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import PythonLexer
@@ -33,9 +33,9 @@ class Source:
 
 
 def show_source(*things: Callable[..., Any] | type | ModuleType) -> Source:
-    """Return the source of `things`, to be shown as the last value of a cell.
+    """The source of functions, classes or modules; make it the last value of a cell to show it.
 
-    Raises TypeError for something that has no Python source.
+    Raises TypeError for anything else, or for something without Python source.
     """
     for thing in things:
         if not (callable(thing) or inspect.ismodule(thing)):
@@ -48,15 +48,15 @@ def show_source(*things: Callable[..., Any] | type | ModuleType) -> Source:
 
 
 def _name(thing: Callable[..., Any] | ModuleType) -> str:
-    """`ring_all_reduce`; of a method with its class, of a module without the library's name."""
+    """The qualified name of a function or class; a module's name without "course_lib."."""
     name = thing.__name__ if inspect.ismodule(thing) else getattr(thing, "__qualname__", "code")
     return name.removeprefix("course_lib.").rpartition("<locals>.")[2]
 
 
 def recorded(name: str) -> str:
-    """What was printed where the engines are: a command, when and by what it ran, its output.
+    """A recorded run of an engine that may be missing here: command, date, versions, output.
 
-    `name` is that of a file in course_lib/data/recorded. Raises ValueError for another one.
+    `name` is that of a file in course_lib/data/recorded. Raises ValueError for any other name.
     """
     folder = files("course_lib.data") / "recorded"
     names = sorted(file.name.removesuffix(".txt") for file in folder.iterdir())

@@ -1,8 +1,8 @@
-"""`course upgrade`: fetch, rename what is in the way, fast-forward. Nothing else is touched.
+"""`course upgrade`: fetch, rename conflicting files, fast-forward. Nothing else is touched.
 
-A file of the learner's is renamed, never copied or written: that needs no room on the disk.
-Interrupted anywhere, even by a kill, an upgrade leaves each of these files whole under its own name
-or one that ends in `mine`; the next run goes on from there.
+The learner's files are renamed, never copied or rewritten, which needs no space on the disk.
+Wherever an upgrade is interrupted, even by a kill, each of these files is intact under its own name
+or one that ends in `mine`; the next run continues from there.
 """
 
 import os
@@ -14,31 +14,31 @@ from typing import NamedTuple
 
 from course_lib.building import Outcome
 from course_lib.building.folders import load, untouched
-from course_lib.launch.errors import held
+from course_lib.launch.errors import uninterrupted
 from course_lib.problem import Problem
 
 AGAIN = "then run `course upgrade` again"
-# Where these are set, as in a hook, git would look at another repository than the one at root.
+# If these are set, as in a hook, git would use another repository than the one at root.
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 
 
 class InTheWay(NamedTuple):
     """A file or folder that the new version would overwrite or delete.
 
-    `edited` is false for what git holds as well and for notebooks that were only run.
+    `edited` is false if git has the same content, and for notebooks that were only run.
     """
 
     path: Path
     edited: bool
 
 
-Moved = dict[InTheWay, Path]  # what was in the way, and the name that it has now
+Moved = dict[InTheWay, Path]  # each file that was in the way, and its new name
 
 
 def upgrade(root: Path) -> list[str]:
-    """Bring the clone at `root` to the newest version; returns what there is to say about it.
+    """Bring the clone at `root` to the newest version; return the lines of a report.
 
-    Raises Problem, with nothing changed, where that is not possible.
+    Raises Problem, with nothing changed, if that is not possible.
     """
     _require_clone(root)
     if obstacle := _unfinished(root) or _lost(root):
@@ -55,7 +55,7 @@ def upgrade(root: Path) -> list[str]:
     _require_descendant(root, new)
     words = _names(root, "diff", "--name-status", "-z", "--no-renames", "HEAD", new)
     changes = dict(zip(words[1::2], words[::2], strict=True))  # path → A, M, D or T (another type)
-    with held():  # Ctrl-C waits for the second that this takes
+    with uninterrupted():  # for about a second
         moved = _replace(root, changes, new)
     return _report(root, changes, moved)
 
@@ -67,7 +67,7 @@ def _require_clone(root: Path) -> None:
         if "not a git repository" not in str(problem):
             raise
         top = ""
-    # A course in the environment of some other project would upgrade that project.
+    # If the course is installed inside another project's clone, that project would be upgraded.
     if not top or Path(top).resolve() != root:
         raise Problem(
             f"{root} is no git clone, so there is nothing to upgrade it from: clone the repository "
@@ -76,7 +76,7 @@ def _require_clone(root: Path) -> None:
 
 
 def _unfinished(root: Path) -> str:
-    """What git has begun and not ended, with the line that ends it; "" where there is nothing."""
+    """An unfinished git operation and the command that ends it; "" if there is none."""
     lock = root / ask(root, "rev-parse", "--git-path", "index.lock")
     if lock.exists():
         return f"another git works here, or was killed: if none does, delete {lock}"
@@ -95,7 +95,7 @@ def _unfinished(root: Path) -> str:
 
 
 def _lost(root: Path) -> str:
-    """Why git does not know what a new version is, with the line that says it; "" if it knows."""
+    """Why the branch has no upstream, and the command that sets one; "" if it has one."""
     branches = ask(root, "for-each-ref", "--format=%(refname:short) %(upstream)", "refs/heads")
     pairs = (line.split(" ") for line in branches.splitlines())
     branch = next((name for name, upstream in pairs if upstream), "main")
@@ -116,7 +116,7 @@ def _lost(root: Path) -> str:
 
 
 def _require_descendant(root: Path, new: str) -> None:
-    """Raise Problem unless the commit `new` follows HEAD, without own commits in between."""
+    """Raise Problem unless HEAD is an ancestor of the commit `new`, so it can fast-forward."""
     if _agrees(root, "merge-base", "--is-ancestor", "HEAD", new):
         return
     if not _agrees(root, "merge-base", "HEAD", new):
@@ -137,14 +137,14 @@ def _require_descendant(root: Path, new: str) -> None:
 
 
 def _replace(root: Path, changes: Mapping[str, str], new: str) -> Moved:
-    """Rename what is in the way, then let git write the new version; returns what was moved."""
+    """Rename the files in the way, then fast-forward to `new`; return the renamed files."""
     moved: Moved = {}
     try:
         for thing in list(_in_the_way(root, changes, new)):
             name = _free_name(thing.path)
             thing.path.rename(name)
             moved[thing] = name
-        # Git fills in missing files, and refuses to touch any other that is not as it was.
+        # Git restores missing files, and refuses to overwrite any file that has changed.
         options = ("--ff-only", "--no-overwrite-ignore", "--quiet")
         ask(root, "-c", "merge.autostash=false", "merge", *options, new, apart=True)
     except (OSError, Problem) as error:
@@ -164,7 +164,7 @@ def _replace(root: Path, changes: Mapping[str, str], new: str) -> Moved:
 
 
 def _in_the_way(root: Path, changes: Mapping[str, str], new: str) -> Iterator[InTheWay]:
-    """What of the learner's is at a path that the commit `new` writes or deletes."""
+    """The learner's files at paths that the commit `new` writes or deletes."""
     edited = set(_names(root, "diff", "--name-only", "-z", "--no-renames", "HEAD"))
     seen = set()
     for name, letter in changes.items():
@@ -172,8 +172,8 @@ def _in_the_way(root: Path, changes: Mapping[str, str], new: str) -> Iterator[In
         parents = [root / parent for parent in reversed(Path(name).parents)][1:]
         files = [each for each in parents if os.path.lexists(each) and not each.is_dir()]
         if files:  # where the new version has a folder
-            own = files[0].relative_to(root).as_posix() not in changes
-            if own and files[0] not in seen:
+            untracked = files[0].relative_to(root).as_posix() not in changes
+            if untracked and files[0] not in seen:
                 yield InTheWay(files[0], edited=True)
             seen.add(files[0])
         elif os.path.lexists(path) and (letter == "A" or name in edited):
@@ -186,10 +186,10 @@ def _is_edited(root: Path, name: str, new: str) -> bool:
         return True
     if path.suffix == ".ipynb" and untouched(load(path)):
         return False
-    # An upgrade that was killed leaves files of the new version, which git takes for edited ones.
+    # A killed upgrade leaves files of the new version, which git reports as edited.
     blob = f"{new}:{name}"
-    there = _agrees(root, "cat-file", "-e", blob)
-    return not there or ask(root, "rev-parse", blob) != ask(root, "hash-object", "--", name)
+    exists = _agrees(root, "cat-file", "-e", blob)
+    return not exists or ask(root, "rev-parse", blob) != ask(root, "hash-object", "--", name)
 
 
 def _free_name(path: Path) -> Path:
@@ -230,9 +230,9 @@ def _report(root: Path, changes: Mapping[str, str], moved: Moved) -> list[str]:
 
 
 def ask(root: Path, *arguments: str, apart: bool = False) -> str:
-    """What git prints, without the last line end. Raises Problem where git is missing or fails.
+    """git's stdout without the final newline. Raises Problem if git is missing or fails.
 
-    `apart` from the terminal, Ctrl-C does not reach git, nor can it ask for a password.
+    `apart`: run git in a new session, without Ctrl-C and without prompts for passwords.
     """
     finished = _run(root, arguments, apart)
     if finished.returncode:
@@ -243,12 +243,12 @@ def ask(root: Path, *arguments: str, apart: bool = False) -> str:
 
 
 def _names(root: Path, *arguments: str) -> list[str]:
-    """The words that git prints under -z."""
+    """The NUL-separated words that git prints under -z."""
     return [word for word in ask(root, *arguments).split("\0") if word]
 
 
 def _agrees(root: Path, *arguments: str) -> bool:
-    """Whether git ends with exit code 0."""
+    """Whether git exits with code 0."""
     return _run(root, arguments).returncode == 0
 
 
@@ -256,7 +256,7 @@ def _run(
     root: Path, arguments: tuple[str, ...], apart: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
     environment = {key: value for key, value in os.environ.items() if key not in _ELSEWHERE}
-    environment["LC_ALL"] = "C"  # one of git's sentences is read
+    environment["LC_ALL"] = "C"  # one of git's messages is parsed
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],

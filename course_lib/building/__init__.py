@@ -1,7 +1,7 @@
-"""From the chapters' texts to notebooks/, exercises/, solutions/ and the glossary.
+"""Builds notebooks/, exercises/, solutions/ and the glossary from the chapters' texts.
 
-`chapters` reads the sources and refuses what breaks a rule, `notebooks` turns them into the text
-of notebooks, `folders` writes what is missing or stale and keeps what was edited.
+`chapters` reads and validates the sources, `notebooks` turns them into the JSON of notebooks, and
+`folders` writes missing or stale notebooks and keeps edited ones.
 """
 
 from course_lib.building.folders import Outcome, build, compare

@@ -1,9 +1,9 @@
-"""Reads the text of each chapter and the glossary, and refuses what breaks their rules.
+"""Reads and validates the chapters' texts and the glossary.
 
 In a chapter an exercise is a markdown cell that begins with `### 5.1 Calculate: GPT-3`, a cell of
-hints, and below it code with `check("5.1", …)`. What that runs is in exercises.py beside the text:
-a text without a check and a check without a text are refused. The glossary is one table,
-glossary.tsv.
+hints, and below it code with `check("5.1", …)`. Its check function is in exercises.py in the same
+folder: a heading without a check function is an error, and so is the reverse. The glossary is one
+table, glossary.tsv.
 """
 
 import csv
@@ -26,14 +26,14 @@ _LOOKS_LIKE_A_PART = re.compile(r"#.*\b(BEGIN|END) (SOLUTION|GIVEN)")
 
 @dataclass(frozen=True)
 class Chapter:
-    """One chapter file: its number, name such as "01_steps_and_batches" and cells."""
+    """One chapter's file, named like "01_steps_and_batches.py", and its cells."""
 
     path: Path
     cells: tuple[Cell, ...]
 
     @property
     def name(self) -> str:
-        """File name without its suffix."""
+        """The file name without its suffix."""
         return self.path.stem
 
     @property
@@ -43,12 +43,12 @@ class Chapter:
 
     @property
     def has_exercises(self) -> bool:
-        """True when some cell is tagged `exercise`."""
+        """Whether a cell is tagged `exercise`."""
         return any("exercise" in cell.tags for cell in self.cells)
 
     @property
     def title(self) -> str:
-        """The first heading, else the name in words."""
+        """The first heading, else the name with spaces."""
         for cell in self.cells:
             if cell.kind == "markdown" and (match := re.search(r"^# +(.+)$", cell.source, re.M)):
                 return match[1].strip()
@@ -56,12 +56,12 @@ class Chapter:
 
 
 def solved_here(cell: Cell) -> bool:
-    """True when the cell holds a solution, or code that only the unsolved exercise shows."""
+    """Whether the cell has a solution, or code that only the unsolved exercise shows."""
     return cell.kind == "code" and (BEGIN in cell.source or GIVEN_BEGIN in cell.source)
 
 
 def read_chapter(path: Path) -> Chapter:
-    """The cells of a chapter. Raises Problem naming file and line when it breaks a rule."""
+    """Read a chapter. Raises Problem with file and line if it breaks a rule."""
     text = path.read_text(encoding="utf-8")
     _require_marks(path, text)
     cells = tuple(cells_of(text))
@@ -71,9 +71,9 @@ def read_chapter(path: Path) -> Chapter:
 
 
 def read_chapters(root: Path) -> list[Chapter]:
-    """The text of each room, ch01_steps/01_steps.py, by number.
+    """Read the text of each chapter's folder, such as ch01_steps/01_steps.py, by number.
 
-    Raises Problem for a duplicate number.
+    Raises Problem for a duplicate number, a bad name, or a chapter that breaks a rule.
     """
     paths = sorted((root / ROOMS).glob("*/[0-9]*.py"))
     if not paths:
@@ -113,7 +113,7 @@ def _require_marks(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """One exercise of a chapter: its id, where its heading stands, and the code below that."""
+    """One exercise of a chapter: its id, `file:line` of its heading, and the code cells below."""
 
     id: str
     where: str
@@ -121,10 +121,10 @@ class _Part:
 
 
 def with_exercises(chapter: Chapter, root: Path) -> Chapter:
-    """The chapter as notebooks show it: without the hints and the questions of its quiz.
+    """Validate the chapter's exercises; return it without the cells of hints and quiz questions.
 
-    Raises Problem naming exercise and file when an exercise has no heading, no check or no check
-    function, or its id is there twice.
+    Raises Problem with exercise and file if an exercise has no heading, no check or no check
+    function, or if an id is used twice.
     """
     checks = chapter.path.with_name("exercises.py").relative_to(root)
     known = _registered(root, checks)
@@ -158,7 +158,7 @@ def _require_once(keys: list[str], path: Path) -> None:
 
 
 def _parts(chapter: Chapter) -> list[_Part]:
-    """The exercises of a chapter, each from its heading to the next one."""
+    """The exercises of a chapter, each with the code cells up to the next heading."""
     parts: list[_Part] = []
     for cell in chapter.cells:
         where = f"{chapter.path}:{cell.line}"
@@ -180,18 +180,18 @@ def _heading(cell: Cell) -> re.Match[str] | None:
 
 
 def _require_check(part: _Part) -> None:
-    """Every solution is checked before the next one begins, and under its own id."""
-    checked, waiting = 0, False
+    """Raise Problem unless each solution is followed by a check with the exercise's own id."""
+    checked, unchecked = 0, False
     for cell in part.code:
-        if solved_here(cell) and waiting:
+        if solved_here(cell) and unchecked:
             break
-        waiting = waiting or solved_here(cell)
+        unchecked = unchecked or solved_here(cell)
         for key in CHECK_CALL.findall(cell.source):
             if key != part.id:
                 remedy = f'write `check("{part.id}", …)`'
                 raise Problem(f"{part.where}: exercise {part.id} checks {key}: {remedy}")
-            checked, waiting = checked + 1, False
-    if waiting or not checked:
+            checked, unchecked = checked + 1, False
+    if unchecked or not checked:
         remedy = f'add `check("{part.id}", …)` below it'
         raise Problem(f"{part.where}: exercise {part.id} has no check: {remedy}")
 
@@ -199,14 +199,14 @@ def _require_check(part: _Part) -> None:
 # --- The glossary ---------------------------------------------------------------------------------
 
 TABLE = ROOMS / "glossary.tsv"
-_COLUMNS = ["chapter", "term", "中文", "meaning", "又作"]  # the last one where there is one
+_COLUMNS = ["chapter", "term", "中文", "meaning", "又作"]  # the last one is optional
 
 
 @dataclass(frozen=True)
 class Term:
-    """One row: the chapter that first uses the term, its name in English and Chinese.
+    """One row: the chapter that introduces the term, its name in English and Chinese, its meaning.
 
-    `also`: what the notes, or others, call it in Chinese.
+    `also`: another Chinese name, used in the notes or elsewhere.
     """
 
     chapter: int
@@ -217,7 +217,7 @@ class Term:
 
 
 def read_terms(root: Path) -> list[Term]:
-    """The rows of the table in its order. Raises Problem for a row that is not complete."""
+    """The rows of the table, in order. Raises Problem for an incomplete row."""
     with open(root / TABLE, encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     if rows[:1] != [_COLUMNS]:
@@ -234,7 +234,7 @@ def read_terms(root: Path) -> list[Term]:
 
 
 def glossary(root: Path, names: dict[int, str]) -> Chapter:
-    """The page as a chapter of one cell; `names` are the chapters' notebooks by number."""
+    """The glossary as a chapter of one cell; `names` maps chapter numbers to notebook names."""
     lines = [
         "# Glossary (术语表)",
         "",

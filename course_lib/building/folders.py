@@ -1,7 +1,7 @@
 """Compares and writes notebooks/, exercises/ and solutions/.
 
-Nothing that somebody wrote is overwritten: each notebook stores a hash of its own sources, and one
-whose sources no longer match it stays as it is.
+No user's edit is overwritten: each notebook stores a hash of its own sources, and a notebook whose
+sources no longer match its hash is left as it is.
 """
 
 import json
@@ -22,7 +22,7 @@ from course_lib.building.notebooks import render, sources_sha
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The notebook at path; an empty one when `course build` has not written it."""
+    """The notebook at `path`; {} if `course build` has not written it."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         sources_sha(data["cells"])
@@ -32,13 +32,13 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def about(notebook: dict[str, Any]) -> dict[str, Any]:
-    """What `course build` noted in the notebook: `chapter`, `folded`, `sources_sha`."""
-    noted: dict[str, Any] = notebook["metadata"]["course"] if notebook else {}
-    return noted
+    """The metadata that `course build` wrote: `chapter`, `folded`, `sources_sha`; else {}."""
+    metadata: dict[str, Any] = notebook["metadata"]["course"] if notebook else {}
+    return metadata
 
 
 def untouched(notebook: dict[str, Any]) -> bool:
-    """True when nobody edited the sources since the notebook was built; it may have been run."""
+    """Whether the sources are unedited since the notebook was built; it may have been run."""
     return bool(notebook) and about(notebook)["sources_sha"] == sources_sha(notebook["cells"])
 
 
@@ -48,14 +48,14 @@ BUILD = "run `course build`"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one file; state is a word such as written or kept, or a fault's name."""
+    """The outcome for one file: `state` is "written", "kept", …, or a fault such as "stale"."""
 
     path: Path
     state: str
     text: str = ""
 
     def line(self, root: Path) -> str:
-        """The outcome on one line, its path below `root`."""
+        """The outcome on one line, with the path relative to `root`."""
         tail = f": {self.text}" if self.text else ""
         return f"{self.state:<8} {self.path.relative_to(root)}{tail}"
 
@@ -65,13 +65,13 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
         tags = cell.get("metadata", {}).get("tags")
         return (cell.get("id"), cell.get("cell_type"), "".join(cell.get("source", "")), tags)
 
-    # A reader who opens a folded cell changes the cell, and not what is noted about the notebook.
-    same_notes = about(notebook) == about(fresh)
-    return same_notes and list(map(key, notebook["cells"])) == list(map(key, fresh["cells"]))
+    # Unfolding a cell changes the cell's own metadata, but not the notebook's.
+    same_metadata = about(notebook) == about(fresh)
+    return same_metadata and list(map(key, notebook["cells"])) == list(map(key, fresh["cells"]))
 
 
 def expected(root: Path) -> dict[Path, str]:
-    """Every notebook that the chapters and the glossary give, with its text."""
+    """{path: text} of every notebook built from the chapters and the glossary."""
     chapters = [with_exercises(chapter, root) for chapter in read_chapters(root)]
     if (root / TABLE).exists():
         chapters.append(glossary(root, {chapter.number: chapter.name for chapter in chapters}))
@@ -82,8 +82,8 @@ def expected(root: Path) -> dict[Path, str]:
     }
 
 
-def _looked_at(root: Path) -> Iterator[tuple[Outcome, str]]:
-    """Each notebook that a chapter asks for or an earlier build has left, and its right text."""
+def _examined(root: Path) -> Iterator[tuple[Outcome, str]]:
+    """The state and expected text of each notebook that is wanted or left by an earlier build."""
     wanted = expected(root)
     for path, text in wanted.items():
         notebook = load(path)
@@ -97,29 +97,29 @@ def _looked_at(root: Path) -> Iterator[tuple[Outcome, str]]:
             yield Outcome(path, "current"), text
         else:
             yield Outcome(path, "stale", BUILD), text
-    found = [path for folder in FOLDERS for path in sorted((root / folder).glob("*.ipynb"))]
-    for path in found:
-        # A learner's own notebook was not written for a chapter of its name.
+    existing = [path for folder in FOLDERS for path in sorted((root / folder).glob("*.ipynb"))]
+    for path in existing:
+        # Not the learner's own notebooks, whose metadata do not have a chapter of their name.
         if path not in wanted and about(load(path)).get("chapter") == path.stem:
             remedy = BUILD if untouched(load(path)) else "delete or rename what you edited"
             yield Outcome(path, "surplus", f"no chapter asks for it: {remedy}"), ""
 
 
 def compare(root: Path) -> list[Outcome]:
-    """The faults of the three folders without writing: missing, stale, edited and surplus files.
+    """Find missing, stale, edited and surplus files in the three folders; write nothing.
 
-    Notebooks that were only run are no fault. Raises Problem when a chapter breaks a rule.
+    A notebook that was only run is not a fault. Raises Problem if a chapter breaks a rule.
     """
-    return [outcome for outcome, _ in _looked_at(root) if outcome.state != "current"]
+    return [outcome for outcome, _ in _examined(root) if outcome.state != "current"]
 
 
 def build(root: Path) -> list[Outcome]:
-    """Write what is missing or stale; leave every notebook whose sources somebody edited.
+    """Write missing or stale notebooks; leave those whose sources were edited.
 
-    Raises Problem when a chapter breaks a rule.
+    Raises Problem if a chapter breaks a rule.
     """
     outcomes = []
-    for outcome, text in list(_looked_at(root)):
+    for outcome, text in list(_examined(root)):
         path = outcome.path
         if outcome.state in ("missing", "stale"):
             _write(path, text)
@@ -135,6 +135,6 @@ def build(root: Path) -> list[Outcome]:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".tmp")
-    scratch.write_bytes(text.encode("utf-8"))
-    os.replace(scratch, path)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(text.encode("utf-8"))
+    os.replace(temporary, path)

@@ -1,7 +1,7 @@
-"""Turns a chapter into the text of its notebooks, the same bytes each time.
+"""Turns a chapter into the text of its notebooks, deterministically.
 
 Cells tagged `exercise` go to exercises/ and solutions/, cells tagged `both` to all three folders,
-the others to notebooks/ only. Each notebook begins and ends with a line of links.
+all others to notebooks/ only. Each notebook begins and ends with a line of links.
 """
 
 import ast
@@ -21,9 +21,9 @@ _PLACEHOLDER = re.compile(
     r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
 )
 _ROUTING_TAGS = {"exercise", "both"}
-# What JupyterLab shows of a folded cell.
+# The first line of a folded cell, which JupyterLab still shows.
 FOLD = "# Run this first: imports for the cells below"
-# As JupyterLab writes it: what it must add makes a notebook look unsaved when it is opened.
+# The metadata that JupyterLab writes: if it has to add any, the notebook looks unsaved when opened.
 # `course lab` adds the version of Python.
 _PYTHON = {
     "codemirror_mode": {"name": "ipython", "version": 3},
@@ -34,12 +34,12 @@ _PYTHON = {
     "pygments_lexer": "ipython3",
 }
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-# Calls that a chapter makes once, below its imports, and that show nothing.
+# Calls below a chapter's imports that set something up and show nothing.
 _SETS_UP = {"launch.warm_up", "torch.set_num_threads"}
 
 
 def unsolved(source: str) -> str:
-    """The source without solutions: `...` in their place unless something given stands there."""
+    """Replace each solution by `...`, unless given code or a placeholder is there already."""
     kept: list[str] = []
     cutting = given = False
     for line in source.split("\n"):
@@ -57,14 +57,14 @@ def unsolved(source: str) -> str:
 
 
 def _asks(kept: list[str], mark: str) -> bool:
-    """Whether there is a `...` to replace already: just above, or in a list or dict of the cell."""
+    """Whether there is a `...` to replace: in the line above, or, if not indented, in the cell."""
     if mark.startswith("###") and any("..." in line for line in kept):
         return True
     return bool(kept and _PLACEHOLDER.match(kept[-1]))
 
 
 def solved(source: str) -> str:
-    """The source without marks, without what is given, and without placeholders it replaces."""
+    """Remove the marks, the given code, and the placeholders that a solution replaces."""
     kept: list[str] = []
     given = False
     for line in source.split("\n"):
@@ -80,18 +80,18 @@ def solved(source: str) -> str:
 
 
 def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
-    """Folder name → notebook text, with links to its neighbours among `chapters`.
+    """{folder: text} of the chapter's notebooks, with links to its neighbours in `chapters`.
 
-    A chapter without exercises has notebooks/ only.
+    A chapter without exercises has only the one in notebooks/.
     """
-    made = {"notebooks": [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]}
+    parts = {"notebooks": [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]}
     if chapter.has_exercises:
-        chosen = [cell for cell in chapter.cells if _ROUTING_TAGS & set(cell.tags)]
+        routed = [cell for cell in chapter.cells if _ROUTING_TAGS & set(cell.tags)]
         for folder, change in (("exercises", unsolved), ("solutions", solved)):
-            cells = [replace(cell, source=change(cell.source)) for cell in chosen]
-            made[folder] = [_title_cell(chapter, folder), *cells]
+            cells = [replace(cell, source=change(cell.source)) for cell in routed]
+            parts[folder] = [_title_cell(chapter, folder), *cells]
     texts = {}
-    for folder, cells in made.items():
+    for folder, cells in parts.items():
         links = [cell for cell in [bar(chapters, chapter, folder)] if cell.source]
         linked = [
             replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell
@@ -102,7 +102,7 @@ def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
 
 
 def _folded(cell: Cell) -> Cell:
-    """A cell that only imports and sets up shows one line, until the reader opens it."""
+    """Fold a cell that only imports and sets up, so that it shows one line until it is opened."""
     if cell.kind != "code" or "import" not in cell.source or not _only_prepares(cell.source):
         return cell
     folded = {**cell.metadata, "jupyter": {"source_hidden": True}}
@@ -110,7 +110,7 @@ def _folded(cell: Cell) -> Cell:
 
 
 def _only_prepares(source: str) -> bool:
-    """Whether a cell begins with an import and has only imports and calls that set up."""
+    """Whether a cell begins with an import and has only imports and calls in _SETS_UP."""
     try:
         statements = ast.parse(source).body
     except SyntaxError:  # such as a line that begins with % or !
@@ -146,19 +146,19 @@ Worked answers are in [solutions/{name}](../solutions/{name})."""
 
 def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
     counts: Counter[str] = Counter()
-    made = []
+    rendered = []
     for cell in cells:
         digest = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:12]
         counts[digest] += 1
         repeat = f"-{counts[digest]}" if counts[digest] > 1 else ""
-        made.append(_cell_json(cell, digest + repeat))
+        rendered.append(_cell_json(cell, digest + repeat))
     data = {
-        "cells": made,
+        "cells": rendered,
         "metadata": {
             "course": {
                 "chapter": chapter.name,
-                "folded": [cell["id"] for cell in made if "jupyter" in cell["metadata"]],
-                "sources_sha": sources_sha(made),
+                "folded": [cell["id"] for cell in rendered if "jupyter" in cell["metadata"]],
+                "sources_sha": sources_sha(rendered),
             },
             "kernelspec": _KERNEL,
             "language_info": _PYTHON,
@@ -170,7 +170,7 @@ def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
 
 
 def sources_sha(cells: list[dict[str, Any]]) -> str:
-    """A hash of the types and sources of cells; outputs and ids do not count."""
+    """A hash of the types and sources of cells, but not of their outputs and ids."""
     pairs = [(cell.get("cell_type"), "".join(cell.get("source", ""))) for cell in cells]
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
 
@@ -179,12 +179,12 @@ def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
     metadata = {key: value for key, value in cell.metadata.items() if key != "tags"}
     if tags := [tag for tag in cell.tags if tag not in _ROUTING_TAGS]:
         metadata["tags"] = tags
-    made = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}
-    made["source"] = cell.source.splitlines(keepends=True)
-    return made if cell.kind != "code" else {**made, "execution_count": None, "outputs": []}
+    data = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}
+    data["source"] = cell.source.splitlines(keepends=True)
+    return data if cell.kind != "code" else {**data, "execution_count": None, "outputs": []}
 
 
-# Code in backticks and whole links come first, so that what stands in them is left alone.
+# Code in backticks and whole links match first, so that their content is left alone.
 _PAPER = re.compile(
     r"(?P<ticks>`+).+?(?P=ticks)(?!`)|\[[^\]]*\]\([^)]*\)|arXiv:(?P<number>\d{4}\.\d{4,5})",
     re.S,
@@ -192,36 +192,36 @@ _PAPER = re.compile(
 
 
 def with_papers(text: str) -> str:
-    """Markdown in which each arXiv:1910.02054 is a link to that paper."""
+    """Turn each id such as arXiv:1910.02054 in Markdown into a link to that paper."""
     return _PAPER.sub(_linked, text)
 
 
-def _linked(found: re.Match[str]) -> str:
-    number = found["number"]
-    return f"[{found[0]}](https://arxiv.org/abs/{number})" if number else found[0]
+def _linked(match: re.Match[str]) -> str:
+    number = match["number"]
+    return f"[{match[0]}](https://arxiv.org/abs/{number})" if number else match[0]
 
 
 def bar(chapters: Sequence[Chapter], chapter: Chapter, folder: str) -> Cell:
     """A line of links: previous chapter, this one, its exercises, solutions, next chapter.
 
-    `folder` is that of the notebook with the line; what the reader has open stands there in bold.
+    `folder` is that of the notebook with the line; in it, the notebook itself is in bold.
     """
-    place = [each.name for each in chapters].index(chapter.name)
+    index = [each.name for each in chapters].index(chapter.name)
     parts = []
-    if place:
-        parts.append(_link(f"← {chapters[place - 1].title}", chapters[place - 1], folder))
+    if index:
+        parts.append(_link(f"← {chapters[index - 1].title}", chapters[index - 1], folder))
     if chapter.has_exercises:
-        for there, words in _FOLDERS.items():
-            here = there == folder
-            parts.append(f"**{words}**" if here else _link(words, chapter, folder, there))
-    if place + 1 < len(chapters):
-        parts.append(_link(f"{chapters[place + 1].title} →", chapters[place + 1], folder))
+        for target, words in _FOLDERS.items():
+            here = target == folder
+            parts.append(f"**{words}**" if here else _link(words, chapter, folder, target))
+    if index + 1 < len(chapters):
+        parts.append(_link(f"{chapters[index + 1].title} →", chapters[index + 1], folder))
     return Cell("markdown", " · ".join(parts), 0)
 
 
 _FOLDERS = {"notebooks": "chapter", "exercises": "exercises", "solutions": "solutions"}
 
 
-def _link(words: str, chapter: Chapter, here: str, there: str = "notebooks") -> str:
-    path = "" if here == there else f"../{there}/"
+def _link(words: str, chapter: Chapter, source: str, target: str = "notebooks") -> str:
+    path = "" if source == target else f"../{target}/"
     return f"[{words}]({path}{chapter.name}.ipynb)"

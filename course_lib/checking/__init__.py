@@ -1,4 +1,4 @@
-"""Grades exercises, gives hints, keeps progress: immediate, offline, one stable line per check."""
+"""Grades exercises, gives hints, saves progress: immediate, offline, one stable line per check."""
 
 from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, exercise
 from course_lib.checking.grading import Verdict, check, grade, hint, quiz, solution

@@ -1,4 +1,4 @@
-"""What an exercise is, how a check is declared, and where exercises are found by their ids."""
+"""Defines exercises, declares their checks, and finds exercises by id."""
 
 import difflib
 import importlib
@@ -19,9 +19,9 @@ KINDS = ("calculate", "implement", "debug", "predict", "build")
 
 
 class Wrong(Exception):
-    """An answer is wrong: the text says what kind of wrong it is, and not the value.
+    """An answer is wrong: the text says in which way, without the right value.
 
-    `because`: why the right answer is what it is, which is told after the hints.
+    `because`: the reason for the right answer, which is shown after the last hint.
     """
 
     def __init__(self, text: str, because: str = "") -> None:
@@ -30,7 +30,7 @@ class Wrong(Exception):
 
 
 class Unanswered(Exception):
-    """The learner has not answered yet: the answer is `...` or None."""
+    """The exercise is not answered yet: the answer is `...` or None."""
 
 
 class CheckFailed(Exception):
@@ -39,13 +39,13 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: `check(answer)` returns when the answer is right and raises `Wrong` when not.
+    """One exercise: `check(answer)` raises `Wrong` unless the answer is right.
 
-    Of a build, `part` is the file of `mine/` that keeps the answer, without `.py`, and `race` says
-    how it is measured beside the course's own. `verdict` makes a right answer the sentence that is
-    kept with the learner's progress.
-    Raises ValueError when the id is not "chapter.number", the kind is unknown, the title is empty
-    or the hints are not different sentences.
+    For a build, `part` is the file in `mine/` that stores the answer, without `.py`, and `race` is
+    how it is benchmarked against the course's version. `verdict` turns a right answer into a
+    sentence that is saved with the learner's progress.
+    Raises ValueError if the id is not "chapter.number", the kind is unknown, the title is empty or
+    has a full stop, or the hints are not different sentences.
     """
 
     id: str
@@ -71,17 +71,17 @@ class Exercise:
 
     @property
     def heading(self) -> str:
-        """What stands above the exercise in a notebook: "5.1 Calculate: GPT-3"."""
+        """The heading of the exercise in a notebook: "5.1 Calculate: GPT-3"."""
         return f"{self.id} {self.kind.capitalize()}: {self.title}"
 
 
 def exercise(
     id: str, *, verdict: Callable[[Any], str] | None = None
 ) -> Callable[[Callable[[Any], None]], Exercise]:
-    """Make the check below it an `Exercise`, found because it is in its chapter's module.
+    """Decorator that turns a check function in a chapter's module into an `Exercise`.
 
-    Kind, title and hints come from the text in the folder of the check. Raises ValueError when that
-    text does not ask the exercise, and as `Exercise` does.
+    Kind, title and hints come from the chapter's text in the same folder. Raises ValueError if that
+    text does not have the exercise, and as `Exercise` does.
     """
 
     def declared(check: Callable[[Any], None]) -> Exercise:
@@ -92,7 +92,7 @@ def exercise(
 
 
 def chapters() -> list[int]:
-    """Numbers of the chapters that have exercises."""
+    """The numbers of the chapters that have exercises."""
     found = rooms.files("exercises.py")
     return [number for number, room in rooms.rooms().items() if f"{room}.exercises" in found]
 
@@ -107,19 +107,19 @@ def chapter_module(chapter: int) -> ModuleType:
 
 
 def exercises_in(module: ModuleType) -> tuple[Exercise, ...]:
-    """The exercises that stand in a module, and its BUILDS, in the order of their numbers."""
+    """The exercises defined in a module, and its BUILDS, in the order of their numbers."""
     found = [value for value in vars(module).values() if isinstance(value, Exercise)]
     found += getattr(module, "BUILDS", ())
     return tuple(sorted(found, key=lambda each: int(each.id.partition(".")[2])))
 
 
 def exercises_of(chapter: int) -> tuple[Exercise, ...]:
-    """The exercises of one chapter. Raises ValueError when the chapter has none."""
+    """The exercises of one chapter. Raises ValueError if it has none."""
     return exercises_in(chapter_module(chapter))
 
 
 def exercises_at(path: Path) -> tuple[Exercise, ...]:
-    """The exercises in the file at `path`, run afresh; none when there is no such file."""
+    """Execute the file at `path` anew and return its exercises; () if there is no such file."""
     spec = importlib.util.spec_from_file_location(f"exercises_{path.stem}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         return ()
@@ -129,7 +129,7 @@ def exercises_at(path: Path) -> tuple[Exercise, ...]:
 
 
 def find(exercise_id: object) -> Exercise:
-    """The exercise with this id. Raises ValueError naming the nearest id when there is none."""
+    """The exercise with this id. Raises ValueError with the nearest id if there is none."""
     match = re.fullmatch(r"(\d{1,2})\.\d{1,2}", str(exercise_id))
     if match and int(match[1]) in chapters():
         for found in exercises_of(int(match[1])):
@@ -146,7 +146,7 @@ _Value = TypeVar("_Value")
 
 @contextmanager
 def bound(variable: ContextVar[_Value | None], value: _Value) -> Iterator[_Value]:
-    """Inside, the context variable has this value."""
+    """Context manager: set the context variable to `value` inside the block; yields `value`."""
     token = variable.set(value)
     try:
         yield value
@@ -158,12 +158,12 @@ _kept: ContextVar[list[str] | None] = ContextVar("reasons", default=None)
 
 
 def kept() -> AbstractContextManager[list[str]]:
-    """Inside, the reasons of all comparisons that hold are collected in this list, each once."""
+    """Context manager: collect the reasons of all passed comparisons in the list it yields."""
     return bound(_kept, [])
 
 
 def keep(reason: str) -> None:
-    """A comparison held, because of this."""
-    found = _kept.get()
-    if found is not None and reason and reason not in found:
-        found.append(reason)
+    """Record the reason of a passed comparison, once, if `kept` is active."""
+    reasons = _kept.get()
+    if reasons is not None and reason and reason not in reasons:
+        reasons.append(reason)

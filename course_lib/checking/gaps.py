@@ -1,4 +1,4 @@
-"""Numbers in words, how far one is from another, and both beside the learner's."""
+"""Formats numbers and gaps, and compares a prediction with theory and measurement."""
 
 import math
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from course_lib.checking import cards
 from course_lib.theory.inputs.units import power_of_ten
 
-_NEAR = 0.01  # a guess so near needs no factor
+_NEAR = 0.01  # relative error below which a guess counts as right
 _TINY_GAP = 1e-5
 
 
 def gap_of(predicted: float, measured: float) -> float:
-    """(measured - predicted) / |predicted|; around 0 it is 0 for an exact hit, else ± infinity."""
+    """(measured - predicted) / |predicted|; for predicted = 0, 0 if equal, else ± infinity."""
     difference = float(measured - predicted)
     if predicted == 0:
         return math.copysign(math.inf, difference) if difference else 0.0
@@ -19,7 +19,7 @@ def gap_of(predicted: float, measured: float) -> float:
 
 
 def how_far(guess: float, found: float) -> str:
-    """How far a guess is off, as a factor where there is one: "2.33 × too low"."""
+    """How far a guess is off, as a factor if possible: "2.33 × too low"."""
     if abs(guess - found) <= _NEAR * abs(found):
         return "right"
     if guess == 0 or found == 0 or (guess < 0) != (found < 0):
@@ -30,7 +30,7 @@ def how_far(guess: float, found: float) -> str:
 
 
 def in_words(value: float, unit: str, digits: int = 6) -> str:
-    """A number with its unit, as a table has it: "1,024 B"; all digits of a whole number."""
+    """Format a number with its unit: "1,024 B"; a whole number with all its digits."""
     number, size = float(value), abs(value)
     if size >= 10**15 or 0 < size < 1e-4:
         mantissa, _, power = f"{number:.{digits - 1}e}".partition("e")
@@ -44,7 +44,7 @@ def in_words(value: float, unit: str, digits: int = 6) -> str:
 
 
 def percent(gap: float) -> str:
-    """A gap as text: "+3.1 %", "0 %"."""
+    """Format a relative gap: "+3.1 %", "0 %"."""
     if gap and abs(gap) < _TINY_GAP:
         return "under 0.001 %"
     if math.isinf(gap):
@@ -54,9 +54,9 @@ def percent(gap: float) -> str:
 
 
 def judged(gap: float, within: float | None) -> tuple[str, str]:
-    """A gap in large type, and a sentence on it: ("3.1 %", "Close: measured 3.1 % …").
+    """(headline, sentence) on a gap: ("3.1 %", "Close: measured 3.1 % …").
 
-    Without `within` the gap is that of a time: no verdict.
+    Without `within` it is the gap of a time, which gets no verdict.
     """
     if gap == 0:
         return "no gap", "Exact: the measurement is what theory says."
@@ -71,15 +71,14 @@ def judged(gap: float, within: float | None) -> tuple[str, str]:
     return size, f"{word}: measured {size} {side} theory ({allowed})."
 
 
-_APART = 0.01
+_APART = 0.01  # relative gap above which 4 digits tell two numbers apart
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What a prediction is compared with: `columns` by "theory" and "measured", or one of them.
+    """The values that a prediction is compared with: `columns` has "theory", "measured" or both.
 
-    `within`: the relative gap between those two that is allowed; None for a time, which is not
-    judged.
+    `within`: the allowed relative gap between the two; None for a time, which is not judged.
     """
 
     name: str
@@ -89,16 +88,16 @@ class Compared:
 
     @property
     def last(self) -> float:
-        """The number that has the last word."""
+        """The reference value: measured if available, else theory."""
         return list(self.columns.values())[-1]
 
     @property
     def gap(self) -> float:
-        """(measured - theory) / |theory|; 0 where one of them is missing."""
+        """(measured - theory) / |theory|; 0 if one of them is missing."""
         return gap_of(self.columns.get("theory", self.last), self.last)
 
     def text(self, yours: float | None) -> str:
-        """Three columns, the learner's first."""
+        """A plain-text table with up to three columns: you, theory, measured."""
         rows = [("you", "–", "")]
         if yours is not None:
             rows = [("you", self._words(yours), how_far(yours, self.last))]
@@ -113,7 +112,7 @@ class Compared:
         return "\n".join(lines)
 
     def card(self, yours: float | None, asked_for: bool) -> str:
-        """The gap in large type above the line; folded until a number `asked_for` is there."""
+        """The gap and a number line as HTML, folded if a prediction is `asked_for` but missing."""
         title = cards.head("", self.name, "")
         inner = self._judgement(yours) + self._picture(yours)
         if yours is not None or not asked_for:
@@ -129,7 +128,7 @@ class Compared:
         return cards.large(self._words(self.last), source) + off
 
     def _off(self, yours: float) -> str:
-        """How far the learner was off, as a sentence."""
+        """A sentence on how far the learner's prediction was off."""
         far = how_far(yours, self.last)
         if far.startswith("off by"):
             far = f"off by {self._words(abs(yours - self.last))}"
@@ -142,5 +141,5 @@ class Compared:
         return figures.number_line({**values, **self.columns}, self._words).to_svg()
 
     def _words(self, value: float) -> str:
-        """Four digits tell two numbers apart that differ by more than 1 %."""
+        """Format a value: four digits are enough if the gap is more than 1 %."""
         return in_words(value, self.unit, digits=4 if abs(self.gap) > _APART else 6)

@@ -1,4 +1,4 @@
-"""`check`, `hint`, `solution` and `quiz`: whatever a check does becomes one stable line."""
+"""`check`, `hint`, `solution` and `quiz`; any outcome of a check becomes one stable line."""
 
 import json
 import os
@@ -28,12 +28,14 @@ from course_lib.show import Source
 if TYPE_CHECKING:
     from course_lib.checking.widgets import QuizWidget
 
-# From worst to best: progress keeps the best one ever reached.
+# From worst to best: progress stores the best one ever reached.
 STATUSES = ("todo", "fail", "pass")
 _LONGEST_LINE = 500
 _NOT_ANSWERED = "not answered yet"
 _next_hint: dict[str, int] = {}
-_reason_of_last: dict[str, str] = {}  # why the right answer is what it is, after a wrong one
+_reason_of_last: dict[
+    str, str
+] = {}  # by exercise, after a wrong answer: why the right one is right
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Verdict:
     exercise: Exercise
     status: str
     reason: str = ""
-    because: str = ""  # told after the hints
-    why: tuple[str, ...] = ()  # of a right answer, as far as its check says so
+    because: str = ""  # the reason of the right answer, shown after the last hint
+    why: tuple[str, ...] = ()  # the reasons of a right answer that its check recorded
 
     @property
     def line(self) -> str:
@@ -55,15 +57,15 @@ class Verdict:
 
 
 def grade(exercise_id: str, answer: object = ...) -> Verdict:
-    """The verdict on an answer, without printing or recording. Raises ValueError: unknown id."""
+    """Grade an answer without printing or recording. Raises ValueError for an unknown id."""
     exercise = find(exercise_id)
     try:
         if answer is ... or answer is None:
             raise Unanswered
         with kept() as why, noted() as borrowed:
             exercise.check(to_builtin(answer))
-    except Unanswered as left:
-        return Verdict(exercise, "todo", str(left) or _NOT_ANSWERED)
+    except Unanswered as unanswered:
+        return Verdict(exercise, "todo", str(unanswered) or _NOT_ANSWERED)
     except Wrong as wrong:
         return Verdict(exercise, "fail", str(wrong), wrong.because)
     except Exception as error:
@@ -74,9 +76,9 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
 
 
 def check(exercise_id: str, answer: object = ...) -> None:
-    """Grade an answer, say so and record it; under `course check`, hand it over instead.
+    """Grade an answer, show the verdict and record it; under `course check`, submit it instead.
 
-    Raises CheckFailed when COURSE_STRICT=1 and the verdict is not a pass; nothing otherwise.
+    Raises CheckFailed if COURSE_STRICT=1 and the verdict is not a pass; otherwise never raises.
     """
     if is_graded():
         hand_over(exercise_id, answer)
@@ -99,9 +101,9 @@ def check(exercise_id: str, answer: object = ...) -> None:
 
 
 def hint(exercise_id: str) -> None:
-    """Show the next hint of an exercise, then why the answer is what it is, then the first again.
+    """Show the next hint of an exercise; after the last one, start again with the first.
 
-    The reason comes only after a wrong answer.
+    After a wrong answer, the reason for the right one counts as the last hint.
     """
     try:
         exercise = find(exercise_id)
@@ -124,13 +126,13 @@ def hint(exercise_id: str) -> None:
 
 
 def _hints(exercise: Exercise) -> tuple[str, ...]:
-    """The hints, and after a wrong answer the reason for the right one."""
+    """The hints, followed, after a wrong answer, by the reason for the right one."""
     reason = _reason_of_last.get(exercise.id)
     return (*exercise.hints, f"{reason[0].upper()}{reason[1:]}.") if reason else exercise.hints
 
 
 def _recorded(verdict: Verdict, answer: Any) -> tuple[dict[str, Any], list[str]]:
-    """The learner's record after this verdict, and what there is to say beside it."""
+    """Record the verdict; return the exercise's progress record and the notes to show."""
     exercise, notes = verdict.exercise, []
     if verdict.status == "fail":
         _reason_of_last[exercise.id] = verdict.because
@@ -146,8 +148,8 @@ def _recorded(verdict: Verdict, answer: Any) -> tuple[dict[str, Any], list[str]]
         notes.append(f"Your verdict is kept: {sentence}")
 
     def count(record: dict[str, Any]) -> None:
-        kept = [one for one in (record.get("status"), verdict.status) if one in STATUSES]
-        record["status"] = max(kept, key=STATUSES.index)
+        reached = [one for one in (record.get("status"), verdict.status) if one in STATUSES]
+        record["status"] = max(reached, key=STATUSES.index)
         record["attempts"] = record.get("attempts", 0) + 1
         if verdict.status == "pass":
             record.setdefault("first_pass", progress.now())
@@ -168,13 +170,13 @@ def _card(verdict: Verdict, record: dict[str, Any], notes: list[str]) -> str:
     if verdict.status == "fail":
         return cards.wrong(exercise, verdict.reason, record.get("attempts", 0), *notes)
     standing = "" if _shows_solutions() else cards.standing(exercise)
-    said = f"Right, but {verdict.reason}."
-    notes = [said, *notes] if verdict.reason else notes
+    note = f"Right, but {verdict.reason}."
+    notes = [note, *notes] if verdict.reason else notes
     return cards.right(exercise, verdict.why, notes, standing)
 
 
 def _kept(exercise: Exercise, answer: Any) -> str:
-    """Keep what was built; where it is and what to try with it, or why it is not kept."""
+    """Save the learner's build in `mine/`; return a note with its path, or why it is not saved."""
     answers = answer if isinstance(answer, list | tuple) else [answer]
     try:
         path = mine.keep(exercise.part, answers)
@@ -182,13 +184,13 @@ def _kept(exercise: Exercise, answer: Any) -> str:
         return f"It is not kept: {error}"
     if path is None:
         return "It is not kept: no cell of this notebook defines it."
-    kept = f"Kept as {path}: what comes later runs on it."
+    note = f"Kept as {path}: what comes later runs on it."
     if exercise.race is None:
-        return kept
+        return note
     stretch = (
         f'`from course_lib import race; race("{exercise.id}")` measures it beside the course\'s'
     )
-    return f"{kept} Can you make it faster? {stretch}."
+    return f"{note} Can you make it faster? {stretch}."
 
 
 def _strict() -> bool:
@@ -196,31 +198,31 @@ def _strict() -> bool:
 
 
 def _shows_solutions() -> bool:
-    # Jupyter tells each kernel its notebook; running the solutions is not the learner's work.
+    # Jupyter tells each kernel its notebook's path; running the solutions must record nothing.
     return "solutions" in Path(os.environ.get("JPY_SESSION_NAME", "")).parts
 
 
 def _explain(error: Exception) -> str:
-    """What an exception says, with the line of the learner's own code it came through."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """A reason from an exception, with the learner's own line that it came through, if any."""
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if where := learners_line(error):
-        return f"{where}, raised {said}"
-    return f"wants another kind of answer: checking it raised {said}"
+        return f"{where}, raised {message}"
+    return f"wants another kind of answer: checking it raised {message}"
 
 
 _FOLDER = Path(__file__).parents[2] / "solutions"
 
 
 def solution(exercise_id: str) -> Source:
-    """The cells that solve an exercise; from then on it counts as seen.
+    """The cells that solve an exercise; records that the solution was seen, unless it has passed.
 
-    Raises Problem where the solutions are not installed, ValueError for an unknown exercise.
+    Raises Problem if the solutions are not installed, ValueError for an unknown exercise.
     """
     exercise = find(exercise_id)
     cells = _cells_of(exercise.id)
 
     def seen(record: dict[str, Any]) -> None:
-        if record.get("status") != "pass":  # what was passed before, the learner passed alone
+        if record.get("status") != "pass":  # else it was passed without the solution
             record["seen"] = True
 
     progress.update("exercises", exercise_id, seen)
@@ -233,19 +235,19 @@ def _cells_of(exercise_id: str) -> list[str]:
     if not paths:
         raise Problem(f"solutions/ is not here, so {exercise_id} cannot be shown: use a clone")
     notebook = json.loads(paths[0].read_text(encoding="utf-8"))
-    found, inside = [], False
+    solved, inside = [], False
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         heading = re.match(r"### (\d+\.\d+)", source) if cell["cell_type"] == "markdown" else None
         if heading:
             inside = heading[1] == exercise_id
         elif inside and cell["cell_type"] == "code":
-            found.append(source)
-    return found
+            solved.append(source)
+    return solved
 
 
 def questions_of(chapter: int | str) -> tuple[Question, ...]:
-    """The quiz of a chapter. Raises ValueError when the chapter is unknown or has no quiz."""
+    """The quiz of a chapter. Raises ValueError if the chapter is unknown or has no quiz."""
     if not str(chapter).isdecimal():
         raise ValueError(f'chapter {chapter!r} is not a number: write quiz("1")')
     found = questions(text_of(int(chapter)))
@@ -255,9 +257,9 @@ def questions_of(chapter: int | str) -> tuple[Question, ...]:
 
 
 def quiz(chapter: int | str) -> "QuizWidget":
-    """The quiz of a chapter as a widget: make it the last line of its cell.
+    """The quiz of a chapter as a widget: make it the last line of a cell.
 
-    Raises ValueError when the chapter has no quiz.
+    Raises ValueError if the chapter has no quiz.
     """
     from course_lib.checking.widgets import QuizWidget
 

@@ -1,4 +1,4 @@
-"""The comparisons most checks need. Each raises `Wrong` with given, expected and the reason."""
+"""Comparisons for checks. Each raises `Wrong` with the answer, the kind of error and the reason."""
 
 import copy
 import math
@@ -11,11 +11,11 @@ from course_lib.checking.exercises import Unanswered, Wrong, keep, kept
 from course_lib.checking.own_work import learners_line
 from course_lib.checking.values import amount, kind_of_wrong, to_builtin
 
-# Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
+# Near the largest float, about 1.8e308: beyond it float arithmetic would raise.
 _LARGEST = 10**300
-# What arithmetic with floats may add to a count, relative to it.
+# Relative error that float arithmetic may add to a count.
 _FLOAT_NOISE = 1e-9
-# So many digits of a right answer are enough.
+# A right answer may be rounded to this many digits.
 _ROUNDED_DIGITS = 3
 
 
@@ -29,7 +29,7 @@ def require_answer(answer: object) -> None:
 
 
 def show(value: object) -> str:
-    """A value as the learner reads it: numbers with thousands separators, the rest shortened."""
+    """Format a value for the learner: numbers with thousands separators, other values shortened."""
     if isinstance(value, bool):
         return str(value)
     if is_number(value) and _LARGEST < abs(value) < math.inf:
@@ -43,7 +43,7 @@ def show(value: object) -> str:
 
 
 def described(value: object) -> str:
-    """Type and value, for messages about a wrong type: "int 5", "a function", "str 'x'"."""
+    """Type and value, for messages about a wrong type: "int 5", "the function f", "str 'x'"."""
     if callable(value):
         name = getattr(value, "__name__", type(value).__name__)
         return f"the {'class' if isinstance(value, type) else 'function'} {name}"
@@ -51,7 +51,7 @@ def described(value: object) -> str:
 
 
 def number_of(value: object, unit: str = "") -> Any:
-    """A text such as "24.9 GB" as a number in `unit`, everything else as `plain` gives it.
+    """Convert a text such as "24.9 GB" to a number in `unit`; other values as `plain` does.
 
     Raises `Wrong` for a decimal comma.
     """
@@ -59,14 +59,14 @@ def number_of(value: object, unit: str = "") -> Any:
     if not isinstance(given, str):
         return given
     try:
-        found = amount(given, unit)
+        number = amount(given, unit)
     except ValueError as comma:
         raise Wrong(f"got {show(given)}: {comma}") from None
-    return given if found is None else found
+    return given if number is None else number
 
 
 def read(given: object, expected: object, unit: str = "") -> Any:
-    """The answer as plain values, its texts as numbers where `expected` has numbers."""
+    """Convert the answer to plain values; texts become numbers where `expected` has numbers."""
     given, expected = plain(given), plain(expected)
     if is_number(expected):
         return number_of(given, unit)
@@ -79,28 +79,29 @@ def read(given: object, expected: object, unit: str = "") -> Any:
 
 
 def plain(value: object) -> Any:
-    """Tensors and arrays as Python numbers and lists, everything else as `to_builtin` gives it."""
+    """Convert tensors and arrays to Python numbers and lists; other values as `to_builtin` does."""
     if callable(value) or not hasattr(value, "tolist"):
         return to_builtin(value)
     return to_builtin(value.tolist())
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True for real numbers, False for bool and everything else."""
+    """Whether the value is a real number, and not a bool."""
     return issubclass(type(value), numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole_numbers(value: object) -> bool:
-    """True for a list or tuple of ints, without True and False."""
+    """Whether the value is a list or tuple of ints, without bools."""
     return isinstance(value, list | tuple) and all(
         isinstance(item, int) and not isinstance(item, bool) for item in value
     )
 
 
 def same(given: object, expected: object, rel: float = 0.0, unit: str = "") -> bool:
-    """Equal, where lists equal tuples and tensors, and numbers may differ by `rel` × expected.
+    """Whether two values are equal; lists equal tuples and tensors.
 
-    A number may also be rounded to three digits. A whole number without a unit is a count: exact.
+    Numbers may differ by `rel` × expected, or be rounded to three digits or more. A whole number
+    without a unit is a count and must be exact.
     """
     given, expected = plain(given), plain(expected)
     if is_number(expected):
@@ -123,12 +124,12 @@ def same(given: object, expected: object, rel: float = 0.0, unit: str = "") -> b
             and given.keys() == expected.keys()
             and all(same(given[key], expected[key], rel, unit) for key in expected)
         )
-    # Of the same type, since 1 == True in Python, but a count does not answer yes or no.
+    # Types must be the same, since 1 == True in Python, but a count is not a yes or no.
     return type(given) is type(expected) and bool(given == expected)
 
 
 def _rounded(given: float, expected: float) -> bool:
-    """Whether this is the right number, rounded to three digits or more."""
+    """Whether `given` is `expected` rounded to three digits or more."""
     if not given or not math.isfinite(given) or not math.isfinite(expected):
         return False
     digits = f"{abs(given):.12e}".partition("e")[0].replace(".", "").rstrip("0")
@@ -143,7 +144,7 @@ def gave(
     what: str = "",
     rel: float = 0.0,
 ) -> Wrong:
-    """The exception "gave X: too small …", which names neither the value nor the reason yet."""
+    """The exception "gave X, …: too small", whose text omits the right value and its reason."""
     given, expected = read(given, expected, unit), plain(expected)
     subject = f"{what} gave" if what else "gave"
     tail = f" {unit}" if unit else ""
@@ -191,7 +192,7 @@ def expect_number(
 def expect_numbers(
     answer: Any, wants: str, *right: tuple[Any, ...], rel: float = 0.0, unit: str = ""
 ) -> None:
-    """Raise `Wrong` unless the answer has these numbers: each (number, because[, rel, unit])."""
+    """Raise `Wrong` unless the answer's parts are `right`: each (number, because[, rel, unit])."""
     expect_parts(answer, len(right), wants)
     for given, (number, because, *own) in zip(answer, right, strict=True):
         expect_number(given, number, because, *(own or (rel, unit)))
@@ -206,9 +207,9 @@ def expect_equal(
     what: str = "",
     unit: str = "",
 ) -> None:
-    """Raise `Wrong` unless the answer equals `expected`; `wants` names the type in words.
+    """Raise `Wrong` unless the answer equals `expected`; `wants` describes the type.
 
-    `what` names the place of the answer, to stand before "gave".
+    `what` names the part of the answer and precedes "gave" in the message.
     """
     require_answer(answer)
     given = number_of(answer, unit) if is_number(expected) else plain(answer)
@@ -224,7 +225,7 @@ def expect_equal(
 
 
 def expect_choice(answer: object, expected: str, because: str, choices: Sequence[str]) -> None:
-    """Raise `Wrong` unless the answer is the right one of `choices`; case does not matter."""
+    """Raise `Wrong` unless the answer is `expected`, one of `choices`; case is ignored."""
     require_answer(answer)
     listed = ", ".join(repr(choice) for choice in choices)
     chosen = answer.strip().casefold() if isinstance(answer, str) else None
@@ -243,10 +244,10 @@ def expect_entries(
     rel: float = 0.0,
     unit: str = "",
 ) -> None:
-    """Raise `Wrong` unless the answer is a dict with the right value, {key: (value, because)}.
+    """Raise `Wrong` unless the answer is a dict with the values of {key: (value, because)}.
 
-    `wants` names the dict and `each` a value in words; numbers may differ by `rel` × expected.
-    Where True or False is right, 1 and 0 are taken for them.
+    `wants` describes the dict and `each` a value; numbers may differ by `rel` × expected.
+    Where True or False is expected, 1 and 0 are accepted.
     """
     require_answer(answer)
     if not isinstance(answer, dict):
@@ -257,7 +258,7 @@ def expect_entries(
         given = answer[key]
         if isinstance(right, bool) and is_number(given) and given in (0, 1):
             given = bool(given)
-        with kept():  # told with its key instead
+        with kept():  # discards the reason: the one with its key replaces it
             expect_equal(given, right, because, each, rel, f"for {key!r} it", unit)
         keep(f"{key}: {because}")
 
@@ -270,9 +271,9 @@ def expect_callable(answer: object, signature: str = "") -> None:
 
 
 def call(function: object, /, *args: object, signature: str = "") -> Any:
-    """The result of the learner's function; raises `Unanswered` when that is `...` or None.
+    """Call the learner's function; raises `Unanswered` if the result is `...` or None.
 
-    Raises `Wrong` when the function does not take these arguments.
+    Raises `Wrong` if the function does not take these arguments.
     """
     result = run(function, *args, signature=signature)
     require_answer(result)
@@ -280,9 +281,9 @@ def call(function: object, /, *args: object, signature: str = "") -> Any:
 
 
 def run(function: object, /, *args: object, signature: str = "") -> Any:
-    """What the learner's function returns, None as well; what the learner's lines raise stays.
+    """Call the learner's function, which may return None; exceptions from its own lines pass.
 
-    Raises `Wrong` when something else raises: the function does not take these arguments.
+    Raises `Wrong` for any other exception: the function does not take these arguments.
     """
     expect_callable(function, signature)
     assert callable(function)
@@ -301,7 +302,7 @@ def expect_calls(
     rel: float = 0.0,
     unit: str = "",
 ) -> None:
-    """Raise `Wrong` at the first case (args, expected[, because]) that the function gets wrong."""
+    """Raise `Wrong` for the first case (args, expected[, because]) that the function gets wrong."""
     for position, (args, expected, *reason) in enumerate(cases):
         # A copy, so that a function that changes its arguments cannot change the next case.
         given = run(function, *copy.deepcopy(args), signature=signature)
@@ -321,7 +322,7 @@ def expect_raises(
     signature: str = "",
     naming: str = "",
 ) -> None:
-    """Raise `Wrong` unless the call raises `exception`, its message holding the word `naming`."""
+    """Raise `Wrong` unless the call raises `exception` with `naming` in its message."""
     expect_callable(function, signature)
     assert callable(function)
     what = _called(function, args)
@@ -347,11 +348,11 @@ def expect_raises(
 def _blamed(
     error: Exception, function: object, args: tuple[object, ...], signature: str
 ) -> Exception:
-    """The error itself if a line of the learner's raised it, else `Wrong`: not such a function."""
+    """The error itself if the learner's code raised it, else `Wrong`: unsuitable function."""
     if learners_line(error):
         return error
-    said = f"{_called(function, args)} raised {type(error).__name__}: {error}"
-    return Wrong(f"wants {_function(signature)}, got {described(function)}; {said}")
+    message = f"{_called(function, args)} raised {type(error).__name__}: {error}"
+    return Wrong(f"wants {_function(signature)}, got {described(function)}; {message}")
 
 
 def _function(signature: str) -> str:

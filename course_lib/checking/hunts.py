@@ -1,4 +1,4 @@
-"""The hunt: which fault a case has, whether an answer is right, and how long each one took."""
+"""The hunt for faults: draws the fault of a case, checks an answer, and records the times."""
 
 import random
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from course_lib.checking.helpers import described, require_answer
 from course_lib.validation import choice, whole
 
 RANKS = 3
-# In words, by the kind of the demo faults.
+# The name of each kind of fault of the demo `faults`.
 CAUSES: Mapping[str, str] = {
     "slow": "straggler",
     "collective": "another collective",
@@ -23,7 +23,7 @@ CAUSES: Mapping[str, str] = {
     "memory": "out of memory",
     "weights": "other weights",
 }
-# Where to look, for somebody who has been wrong twice.
+# Hints by kind, shown after two wrong answers.
 LOOK: Mapping[str, str] = {
     "slow": "all updates take equally long. Which rank does not wait in them?",
     "collective": "nobody moves. Compare the line with `dist.` in the stack of each rank.",
@@ -40,38 +40,39 @@ LOOK: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong in a case: the kind, and the rank that has it."""
+    """The fault of a case: its kind, and the rank that has it."""
 
     kind: str
     rank: int
 
     @property
     def cause(self) -> str:
-        """In words."""
+        """The name of the fault, as answers give it."""
         return CAUSES[self.kind]
 
 
 def drawn(seed: int) -> Fault:
-    """The fault of a case: seeds 0 to 9 have all ten causes, and so have 10 to 19, and so on.
+    """The fault of a case. Seeds 0 to 9 cover all ten causes, and so do 10 to 19, and so on.
 
     Raises ValueError for a seed below 0.
     """
     whole("seed", seed, least=0)
-    round_, place = divmod(seed, len(CAUSES))
+    round_, index = divmod(seed, len(CAUSES))
     kinds = list(CAUSES)
     random.Random(f"hunt {round_}").shuffle(kinds)
-    return Fault(kinds[place], random.Random(f"hunt {seed}").randrange(RANKS))
+    return Fault(kinds[index], random.Random(f"hunt {seed}").randrange(RANKS))
 
 
 def next_case() -> int:
-    """The first of the ten cases whose cause has not been found yet; 10 when all have been."""
-    kept = progress.read()["hunts"]
-    left = (seed for seed in range(len(CAUSES)) if "best_s" not in kept.get(drawn(seed).kind, {}))
-    return next(left, len(CAUSES))
+    """The first of the cases 0 to 9 whose cause has not been found yet; 10 if all have been."""
+    records = progress.read()["hunts"]
+    seeds = range(len(CAUSES))
+    unsolved = (seed for seed in seeds if "best_s" not in records.get(drawn(seed).kind, {}))
+    return next(unsolved, len(CAUSES))
 
 
 def judge(seed: int, rank: object, cause: object) -> None:
-    """Return if both are right. Raises Wrong, which says which is not; Unanswered without both."""
+    """Raise Wrong, saying which, unless both are right; Unanswered if one is missing."""
     fault = drawn(seed)
     require_answer([rank, cause])
     if rank is None or cause is None:
@@ -95,7 +96,7 @@ def judge(seed: int, rank: object, cause: object) -> None:
 
 
 def found(kind: str, seconds: float) -> float:
-    """Keep the time in which somebody found this kind of fault; their best one, in seconds."""
+    """Record the learner's time for this kind of fault; return the best one, in seconds."""
 
     def better(record: dict[str, object]) -> None:
         before = record.get("best_s", seconds)
@@ -106,19 +107,19 @@ def found(kind: str, seconds: float) -> float:
 
 
 def by_doctor(kind: str, seconds: float) -> None:
-    """Keep how long the doctor took that has found it."""
+    """Record how many seconds the doctor took to find this kind of fault."""
     progress.update("hunts", kind, lambda record: record.update(doctor_s=seconds))
 
 
 def table() -> str:
-    """A line for each cause: your best time, and the doctor's."""
-    kept = progress.read()["hunts"]
+    """A text table with a line per cause: the learner's best time, and the doctor's."""
+    records = progress.read()["hunts"]
     width = max(map(len, CAUSES.values()))
     lines = [f"{'cause':<{width}}  {'you':>8}  {'the doctor':>10}"]
     for kind, cause in CAUSES.items():
-        yours, theirs = (_seconds(kept.get(kind, {}).get(key)) for key in ("best_s", "doctor_s"))
-        lines.append(f"{cause:<{width}}  {yours:>8}  {theirs:>10}")
-    count = sum("best_s" in kept.get(kind, {}) for kind in CAUSES)
+        yours, doctor = (_seconds(records.get(kind, {}).get(key)) for key in ("best_s", "doctor_s"))
+        lines.append(f"{cause:<{width}}  {yours:>8}  {doctor:>10}")
+    count = sum("best_s" in records.get(kind, {}) for kind in CAUSES)
     return "\n".join([*lines, f"{count} of {len(CAUSES)} found"])
 
 

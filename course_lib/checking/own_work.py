@@ -1,7 +1,7 @@
-"""Tells the learner's own code from that of the library, and a build of theirs from the course's.
+"""Distinguishes the learner's code from the library's, and their build from the course's version.
 
-While a check runs, each call of the course's own functions and methods of that build is followed
-back to who made it: the check itself, which compares with them, or the learner's code.
+While a check runs, each call of the course's own version of that build is traced back to its
+caller: the check itself, which compares with it, or the learner's code.
 """
 
 import inspect
@@ -25,9 +25,9 @@ from course_lib.mine import Part, own_names
 
 
 def learners_line(error: Exception) -> str:
-    """The last line of the learner's code that `error` came through, "" when there is none.
+    """The innermost line of the learner's code in the traceback of `error`; "" if there is none.
 
-    Reads "line 3 of your code, `return samples // 0`".
+    For example "line 3 of your code, `return samples // 0`".
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_learners(frame.filename):
@@ -36,14 +36,14 @@ def learners_line(error: Exception) -> str:
 
 
 def line_of(filename: str, number: int) -> str:
-    """Where that is, and what stands there."""
+    """A phrase with the line number and, if known, the source of that line."""
     source = linecache.getline(filename, number).strip()
     return f"line {number} of your code" + (f", `{source}`" if source else "")
 
 
 @cache
 def is_learners(filename: str) -> bool:
-    """Whether a file is neither of this library nor of an installed one."""
+    """Whether a file belongs neither to this library nor to an installed package."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = [str(Path(__file__).parents[1]), *map(sysconfig.get_path, names)]
     return not filename.startswith(("<frozen", *(folder + os.sep for folder in folders)))
@@ -57,13 +57,13 @@ _followed: ContextVar[Own | None] = ContextVar("followed", default=None)
 
 
 def noted() -> AbstractContextManager[set[str]]:
-    """Inside, the set gets the names of what is the course's own in builds that are checked."""
+    """Context manager: collect in a set the course's own names that checked builds use."""
     return bound(_noted, set())
 
 
 @contextmanager
 def following(part: Part, answers: Sequence[Any]) -> Iterator[None]:
-    """Inside, the learner's answers of a build are followed, here and on ranks of the check."""
+    """Context manager: trace which of the course's names these answers use, also on ranks."""
     if _noted.get() is None:
         yield
         return
@@ -73,18 +73,18 @@ def following(part: Part, answers: Sequence[Any]) -> Iterator[None]:
     }
     with bound(_followed, own):
         note(_inherited(answers, own))
-        with calls(own) as found:
+        with calls(own) as called:
             yield
-        note(found)
+        note(called)
 
 
 def followed() -> Own | None:
-    """What is followed at the moment, for ranks that a check starts."""
+    """The course's names that are traced at the moment, to be passed to ranks of a check."""
     return _followed.get()
 
 
 def note(names: set[str]) -> None:
-    """These are the course's own."""
+    """Record that the learner's code uses these names of the course."""
     kept = _noted.get()
     if kept is not None:
         kept |= names
@@ -92,10 +92,10 @@ def note(names: set[str]) -> None:
 
 @contextmanager
 def calls(own: Own | None) -> Iterator[set[str]]:
-    """Inside, the set gets the names of what the learner's code calls."""
-    found: set[str] = set()
+    """Context manager: collect in a set which names in `own` the learner's code calls."""
+    called: set[str] = set()
     if own is None:
-        yield found
+        yield called
         return
 
     def entered(frame: FrameType, event: str, _: Any) -> None:
@@ -103,21 +103,21 @@ def calls(own: Own | None) -> Iterator[set[str]]:
             return
         name = frame.f_code.co_qualname.partition(".")[0]
         inside = frame.f_back is not None and frame.f_back.f_code.co_filename in own
-        if name in own[frame.f_code.co_filename] and name not in found and not inside:
-            found.update([name] if _is_asked_by_learner(frame) else ())
+        if name in own[frame.f_code.co_filename] and name not in called and not inside:
+            called.update([name] if _called_by_learner(frame) else ())
 
     before = sys.getprofile()
     sys.setprofile(entered)
     threading.setprofile(entered)
     try:
-        yield found
+        yield called
     finally:
         threading.setprofile(None)
         sys.setprofile(before)
 
 
-def _is_asked_by_learner(frame: FrameType) -> bool:
-    """Whether the learner's code comes before the check's among those who called this."""
+def _called_by_learner(frame: FrameType) -> bool:
+    """Whether, going up the stack, the learner's code comes before the check's code."""
     caller = frame.f_back
     while caller and not caller.f_code.co_filename.startswith(_CHECKING):
         if is_learners(caller.f_code.co_filename):
@@ -127,10 +127,10 @@ def _is_asked_by_learner(frame: FrameType) -> bool:
 
 
 def _inherited(answers: Sequence[Any], own: Own) -> set[str]:
-    """What answers are, inherit or have copied of the course's own."""
+    """The course's names that answers are identical to, inherit from or have copied methods of."""
     classes = [one for answer in answers if isinstance(answer, type) for one in answer.__mro__]
-    found = [vars(one).values() for one in classes]
-    values = [*answers, *(value for its in found for value in its)]
+    attributes = [vars(one).values() for one in classes]
+    values = [*answers, *(value for group in attributes for value in group)]
     bare = (
         inspect.unwrap(getattr(one, "__func__", getattr(one, "fget", one)))
         for one in values

@@ -15,7 +15,7 @@ from course_lib.notebook import Slot, in_notebook, show_widget
 
 @dataclass(frozen=True)
 class Prediction:
-    """A number that the learner predicted; `yours` is None where none was given."""
+    """A number that the learner predicted; `yours` is None if there is none."""
 
     key: str
     yours: float | None = None
@@ -29,11 +29,11 @@ class Prediction:
 def predict(
     key: str, question: str, *, yours: float | EllipsisType | None = None, unit: str = ""
 ) -> Prediction:
-    """Commit `yours` before anything is computed; `expect` tells later how far off it was.
+    """Commit the prediction `yours` before the answer is computed; `expect` compares it later.
 
-    The first number stays, a later one is recorded as revised. With None or `...` a notebook shows
-    a box to write the number in, unless one was committed before; nothing waits for it. Raises
-    ValueError when `yours` is not a finite number.
+    The first number counts; a later one is recorded as revised. With None or `...` a notebook shows
+    an input box, unless a number was committed before; execution does not wait for it. Raises
+    ValueError if `yours` is not a finite number.
     """
     given = None if yours is ... else yours
     prediction = Prediction(key, given, unit)
@@ -53,64 +53,64 @@ def expect(
     *,
     yours: Prediction | None = None,
 ) -> None:
-    """Show you, theory and measured side by side, and assert that the last two agree.
+    """Show prediction, theory and measurement side by side; assert that the last two agree.
 
-    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. A time, or what
-    was computed from one, takes `within=None`: its gap is shown and not judged, since other
-    programs share the machine. The learner's number is never asserted; how far it was off what was
-    found is kept. Without `measured` theory has the last word; with `...` for `theory` the
-    measurement has, and nothing is asserted. Raises ValueError for a `theory` or `within` that is
-    not a finite number, AssertionError else.
+    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. For a time, or a
+    value computed from one, pass `within=None`: its gap is shown but not judged, since other
+    programs share the machine. The learner's number is never asserted, but its error is recorded.
+    Without `measured` the reference is theory; with `...` for `theory` it is the measurement; then
+    nothing is asserted. Raises ValueError if `theory` or `within` is not a finite number, and
+    AssertionError if `measured` is not, or the gap is too large.
     """
     if within is not None:
         _require_number("within", within, least=0)
     guess = yours or Prediction("")
     name, unit = label or guess.key or "value", unit or guess.unit
-    found = {}
+    values = {}
     if not isinstance(theory, EllipsisType) or measured is ...:
         _require_number("theory", theory)
-        found["theory"] = plain(theory)
+        values["theory"] = plain(theory)
     if measured is not ...:
-        found["measured"] = plain(measured)
-        if not (is_number(found["measured"]) and math.isfinite(found["measured"])):
+        values["measured"] = plain(measured)
+        if not (is_number(values["measured"]) and math.isfinite(values["measured"])):
             raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
-    compared = Compared(name, unit, within, {column: float(found[column]) for column in found})
-    _tell(compared, guess, Slot())
-    if within is None or len(found) == 1:
+    compared = Compared(name, unit, within, {column: float(values[column]) for column in values})
+    _show_comparison(compared, guess, Slot())
+    if within is None or len(values) == 1:
         return
-    if abs(found["measured"] - found["theory"]) > within * abs(found["theory"]):
+    if abs(values["measured"] - values["theory"]) > within * abs(values["theory"]):
         raise AssertionError(
-            f"{name}: measured {in_words(found['measured'], unit)} against predicted "
-            f"{in_words(found['theory'], unit)}, a gap of {percent(compared.gap)}, where at most "
+            f"{name}: measured {in_words(values['measured'], unit)} against predicted "
+            f"{in_words(values['theory'], unit)}, a gap of {percent(compared.gap)}, where at most "
             f"{100 * within:.3g} % is allowed"
         )
 
 
-# What was compared before the learner had predicted, by key: shown again once the box is filled.
+# By key: comparisons without a prediction yet, shown again when the learner commits one.
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
 
-def _tell(found: Compared, guess: Prediction, slot: Slot) -> None:
-    """Show the comparison, and keep what was found for the learner's number."""
+def _show_comparison(compared: Compared, guess: Prediction, slot: Slot) -> None:
+    """Show the comparison, and record its values with the learner's number."""
     yours, key = _number_of(guess), guess.key
 
     def close(record: dict[str, Any]) -> None:
-        for column in ("theory", "measured"):  # of an earlier run, which may have had others
+        for column in ("theory", "measured"):  # an earlier run may have had other columns
             record.pop(column, None)
-        record.update(found=found.last, **found.columns)
+        record.update(compared=compared.last, **compared.columns)
 
     if yours is not None and key:
         progress.update("predictions", key, close)
     if not in_notebook():
-        print(found.text(yours))
+        print(compared.text(yours))
         return
-    slot.show(found.card(yours, asked_for=bool(key)), found.text(yours))
+    slot.show(compared.card(yours, asked_for=bool(key)), compared.text(yours))
     if yours is None and key:
-        _waiting.setdefault(key, []).append(lambda: _tell(found, guess, slot))
+        _waiting.setdefault(key, []).append(lambda: _show_comparison(compared, guess, slot))
 
 
 def _number_of(prediction: Prediction) -> float | None:
-    """The learner's number: the one given, or the one committed for this key."""
+    """The learner's number: that of `prediction`, or the one committed for its key, or None."""
     if prediction.yours is not None or not prediction.key:
         return prediction.yours
     yours: float | None = progress.read()["predictions"].get(prediction.key, {}).get("yours")
@@ -118,7 +118,7 @@ def _number_of(prediction: Prediction) -> float | None:
 
 
 def _ask(key: str, question: str, unit: str) -> None:
-    """Ask for a number: by a box in a notebook."""
+    """Ask for a number: with an input box in a notebook, else by a printed text."""
     if not in_notebook():
         print(question)
         print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
@@ -139,7 +139,7 @@ def _ask(key: str, question: str, unit: str) -> None:
 
 
 def _committed(key: str, question: str, unit: str, given: float | None, slot: Slot) -> float:
-    """Commit `given`, if there is a number, and show the first one, which counts: that one."""
+    """Commit `given` unless it is None; show and return the first number, which counts."""
 
     def commit(record: dict[str, Any]) -> None:
         if given is None:
@@ -176,6 +176,6 @@ def _require_number(name: str, value: object, least: float | None = None) -> Non
     if isinstance(value, str):
         sentence = f"{name} must be a number, got {value!r}: write only the number, no unit"
         raise ValueError(sentence)
-    # Fractions and numpy's numbers are numbers, too.
+    # Fractions and numpy's numbers are accepted as well.
     plain_value = float(value) if is_number(value) else value
     validation.number(name, plain_value, least=least, most=math.inf)

@@ -1,6 +1,6 @@
 """The learner's progress: one JSON file in the user's data folder, never in the repository.
 
-Anything in it that no check writes was broken by hand or on the way: it is set aside.
+A file with a value that no check would write is damaged and is set aside.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from course_lib.home import home
 
 VERSION = 1
-# A whole number is a count; a list has what was predicted later.
+# The type of each field: int is a count; list has the revised predictions.
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "exercises": {
         **dict.fromkeys(("status", "first_pass", "verdict"), str),
@@ -27,14 +27,14 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("yours", "found", "theory", "measured"), float),
         "revised": list,
     },
-    "capstone": {"at": str},  # a plan and a run; the report of chapter 17 reads the rest
+    "capstone": {"at": str},  # a plan and a run; the report of chapter 17 validates the rest
     "hunts": {"best_s": float, "doctor_s": float, "at": str},
     "quizzes": {**dict.fromkeys(("right", "of", "best"), int), "at": str},
 }
 
 
 def _is(kind: type, value: object) -> bool:
-    """Whether a value of this kind is one that a check writes."""
+    """Whether the value is of this kind and one that a check would write."""
     if kind is list:
         return isinstance(value, list) and all(
             isinstance(one, dict) and _is(float, one.get("yours")) for one in value
@@ -45,19 +45,19 @@ def _is(kind: type, value: object) -> bool:
 
 
 def empty() -> dict[str, Any]:
-    """A progress file with nothing in it."""
+    """The data of an empty progress file."""
     return {"version": VERSION, **{section: {} for section in _FIELDS}}
 
 
 def is_newer(data: Mapping[str, Any]) -> bool:
-    """Whether a newer version of the course wrote this, whose records may mean something else."""
+    """Whether a newer version of the course wrote the data, whose format may differ."""
     return bool(data["version"] > VERSION)
 
 
 def complete(data: object) -> dict[str, Any] | None:
-    """The data with every section, or None when a value is not what a check would have written.
+    """The data with missing sections added; None if a value is not one that a check would write.
 
-    Names that are not known are left as they are; of a newer version only the version is judged.
+    Unknown names are left as they are. Of a newer version's data, only the version is validated.
     """
     if not isinstance(data, dict) or not _is(int, data.get("version", VERSION)):
         return None
@@ -80,33 +80,33 @@ def _is_record(section: str, record: Mapping[str, object]) -> bool:
     return all(_is(known[key], value) for key, value in record.items() if key in known)
 
 
-# Checks write for about a millisecond; whoever waits longer than this meets a stuck machine.
+# A write takes about a millisecond; a longer wait than this means that the machine is stuck.
 LOCK_TIMEOUT_S = 5.0
 
 _noted: set[str] = set()
 
 
 def path() -> Path:
-    """The progress file, whether or not it exists."""
+    """The path of the progress file, whether or not it exists."""
     return home() / "progress.json"
 
 
 def now() -> str:
-    """This moment as ISO text in UTC, to the second."""
+    """The current UTC time as ISO text, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def local(at: str) -> str:
-    """A moment of `now` by the learner's own clock: "2026-11-24 06:42"."""
-    with suppress(ValueError):  # a text that somebody has edited is shown as it is
+    """Convert a time of `now()` to local time: "2026-11-24 06:42"."""
+    with suppress(ValueError):  # an edited text is shown as it is
         return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M")
     return at
 
 
 def read() -> dict[str, Any]:
-    """Everything recorded: {"exercises": {id: record}, "predictions": …, "quizzes": …}.
+    """All records: {"exercises": {id: record}, "predictions": …, "quizzes": …}.
 
-    A missing or unreadable file reads as empty; a damaged one is set aside, with a sentence.
+    A missing or unreadable file reads as empty; a damaged one is set aside, with a message.
     """
     try:
         data = complete(_parsed(path().read_bytes()))
@@ -124,8 +124,8 @@ def read() -> dict[str, Any]:
 def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Let `change` edit the record `key` of a section and save it; returns the record.
 
-    Where the folder cannot be written, or a newer version of the course wrote the file, the record
-    lives for this call only; that is said once.
+    If the folder cannot be written, or a newer version of the course wrote the file, nothing is
+    saved; a note says so once.
     """
     import filelock
 
@@ -139,7 +139,7 @@ def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> 
             if not is_newer(data):
                 _write(data)
             return record
-    # The second is what filelock raises on a file system that has no locks.
+    # filelock raises NotImplementedError on a file system without locks.
     except (OSError, NotImplementedError, filelock.Timeout) as error:
         reason = getattr(error, "strerror", None) or "the file is locked by another program"
         _note(
@@ -154,7 +154,7 @@ def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> 
 def set_aside(word: str) -> Path:
     """Rename the progress file to progress.<word>-<n>.json and return the new path.
 
-    Raises OSError when there is no file or it cannot be renamed.
+    Raises OSError if there is no file or it cannot be renamed.
     """
     number, file = 1, _target()
     while (aside := file.with_name(f"progress.{word}-{number}.json")).exists():
@@ -164,12 +164,12 @@ def set_aside(word: str) -> Path:
 
 
 def _target() -> Path:
-    """The file itself where progress.json is a link, to a synchronised folder for example."""
+    """The progress file, following a symbolic link, to a synchronised folder for example."""
     return Path(os.path.realpath(path())) if os.path.islink(path()) else path()
 
 
 def _parsed(text: bytes) -> object:
-    """The data in a text; None where it is not JSON, or could not be written back."""
+    """Parse JSON; None if it is invalid or could not be written back."""
     try:
         data = json.loads(text.decode("utf-8"))
         _text(data)
@@ -187,7 +187,7 @@ def _set_aside_damaged() -> None:
     try:
         aside = set_aside("corrupt")
     except FileNotFoundError:
-        return  # another kernel has just done it
+        return  # another kernel has just set it aside
     except OSError:
         _note(f"{path()} cannot be read as progress: rename or remove it")
     else:
@@ -195,8 +195,8 @@ def _set_aside_damaged() -> None:
 
 
 def _write(data: dict[str, Any]) -> None:
-    # Written beside the target and then renamed, so that no reader ever sees half a file. Only who
-    # has the lock writes there; what a killed kernel left is written over.
+    # Write a temporary file and rename it, so that no reader ever sees half a file. Only the holder
+    # of the lock writes it; a leftover of a killed kernel is overwritten.
     target = _target()
     half = target.with_name("progress.tmp")
     half.write_bytes(_text(data))
@@ -210,5 +210,5 @@ def _note(sentence: str) -> None:
 
 
 def _say(sentence: str) -> None:
-    # Not among the results: `course progress --json` prints only JSON there.
+    # Not on stdout, where `course progress --json` prints only JSON.
     print(sentence, file=sys.stderr)

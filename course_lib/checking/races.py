@@ -1,4 +1,4 @@
-"""What a learner has built, measured beside the course's own version and torch's."""
+"""Benchmarks the learner's builds against the course's version and torch's."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ _ROUNDS, _LIMIT_S = 7, 60.0
 
 @dataclass(frozen=True)
 class Race:
-    """How a build is measured: `prepare(parts)` runs on a rank and returns what is timed.
+    """How a build is benchmarked: `prepare(parts)`, called on a rank, returns the timed function.
 
-    `parts` has the build's functions and classes by name. `torch`: the same with torch's own, or
-    None where torch has nothing of the kind.
+    `parts` has the build's functions and classes as attributes. `torch()` returns the equivalent
+    with torch's own implementation; None if torch has none.
     """
 
     what: str
@@ -32,44 +32,44 @@ class Race:
 
 @dataclass(frozen=True)
 class Lap:
-    """One version: seconds of its fastest run on the slowest rank, and what a rank sent in it."""
+    """One version: seconds of its fastest run on the slowest rank, and what rank 0 sent in it."""
 
     whose: str
     seconds: float
     sent: "dict[str, Total]"
 
     def line(self) -> str:
-        """The version in one line."""
+        """The result as one line of text."""
         sent = ", ".join(f"{t.calls} x {name}, {t.size_bytes:,} B" for name, t in self.sent.items())
         return f"{self.whose:<13}{1000 * self.seconds:>9.2f} ms   {sent or 'sends nothing'}"
 
 
 def race(exercise_id: str) -> list[Lap]:
-    """Print a build's speed and bytes beside those of the course and of torch; returns them.
+    """Print and return a build's speed and bytes compared with the course's version and torch's.
 
-    All versions run in turn in one launch, so that a busy machine slows them alike. Raises Problem
-    for an exercise that is no build, or is not built yet.
+    All versions alternate in one launch, so that a busy machine slows them alike. Raises Problem
+    for an exercise that has no race, or is not built yet.
     """
     exercise = find(exercise_id)
     if exercise.race is None:
         raise Problem(f"{exercise_id} is not raced: choose a build whose chapter offers a stretch")
-    its: Race = exercise.race
+    spec: Race = exercise.race
     part = mine.BY_FILE[exercise.part]
     if not mine.is_mine(part.names[0]):
         raise Problem(f"{exercise_id} is not built yet: pass its check first")
-    laps = run_race(its, part)
-    ranks = f"{its.ranks} ranks" if its.ranks > 1 else "one rank"
-    print(f"{exercise.title}: {its.what}, {ranks}")
+    laps = run_race(spec, part)
+    ranks = f"{spec.ranks} ranks" if spec.ranks > 1 else "one rank"
+    print(f"{exercise.title}: {spec.what}, {ranks}")
     for lap in laps:
         print(f"  {lap.line()}")
     return laps
 
 
-def run_race(its: Race, part: mine.Part) -> list[Lap]:
-    """The laps of all versions that there are, the learner's first."""
+def run_race(spec: Race, part: mine.Part) -> list[Lap]:
+    """The laps of all available versions, the learner's first."""
     whose = ["mine", "course"] if mine.is_mine(part.names[0]) else ["course"]
     found = launch.run(
-        _on_rank, its, part, whose, ranks=its.ranks, timeout_s=_LIMIT_S, stream=False
+        _on_rank, spec, part, whose, ranks=spec.ranks, timeout_s=_LIMIT_S, stream=False
     )
     names = {"mine": "yours", "course": "the course's", "torch": "torch's"}
     return [
@@ -78,19 +78,19 @@ def run_race(its: Race, part: mine.Part) -> list[Lap]:
 
 
 def _on_rank(
-    its: Race, part: mine.Part, whose: Sequence[str]
+    spec: Race, part: mine.Part, whose: Sequence[str]
 ) -> "dict[str, tuple[float, dict[str, Total]]]":
-    """On a rank: the best time of each version, and what it sends."""
+    """Run on a rank: {version: (best time in seconds, what it sends)}."""
     import torch.distributed as dist
 
     from course_lib.measure.wire import log_wire
 
     versions = {
-        key: its.prepare(SimpleNamespace(**{name: mine.get(name, key) for name in part.names}))
+        key: spec.prepare(SimpleNamespace(**{name: mine.get(name, key) for name in part.names}))
         for key in whose
     }
-    if its.torch:
-        versions["torch"] = its.torch()
+    if spec.torch:
+        versions["torch"] = spec.torch()
     best = dict.fromkeys(versions, float("inf"))
     sent = {}
     for _ in range(_ROUNDS):
@@ -107,9 +107,9 @@ def _on_rank(
 
 
 def report(measured: bool = False) -> dict[str, Any]:
-    """Every part: whose it is, where it is kept, its lines beside the course's; ready for JSON.
+    """JSON-serializable data on every part: its file, its lines and the course's, problems.
 
-    `measured`: with the milliseconds and the bytes of every version, which takes seconds a part.
+    `measured`: include the times and bytes of all versions, which takes seconds per part.
     """
     return {
         "folder": str(mine.folder()),
@@ -126,7 +126,7 @@ def _row(part: mine.Part, measured: bool) -> dict[str, Any]:
         "file": str(mine.file_of(part)) if built else None,
         "lines": None,
         "lines_of_the_course": mine.lines(part, "course"),
-        "borrowed": [],  # what of the course's own the file takes, which then is not the learner's
+        "borrowed": [],  # the course's names that the file imports; then it is not the learner's
         "problem": "",
     }
     try:
@@ -142,17 +142,17 @@ def _row(part: mine.Part, measured: bool) -> dict[str, Any]:
     return row
 
 
-def _raced(its: Race, part: mine.Part) -> dict[str, Any]:
-    """The laps in lines, and the time of the learner's over the course's, if there is one."""
+def _raced(spec: Race, part: mine.Part) -> dict[str, Any]:
+    """The laps as lines, and the ratio of the learner's time to the course's, if built."""
     try:
-        laps = run_race(its, part)
+        laps = run_race(spec, part)
     except launch.RankFailed as error:
         return {"laps": [f"rank {error.rank} {error.reason.splitlines()[0]}"]}
-    found: dict[str, Any] = {"laps": [lap.line() for lap in laps]}
+    result: dict[str, Any] = {"laps": [lap.line() for lap in laps]}
     by_name = {lap.whose: lap.seconds for lap in laps}
     if "yours" in by_name:
-        found["times_the_course"] = by_name["yours"] / by_name["the course's"]
-    return found
+        result["times_the_course"] = by_name["yours"] / by_name["the course's"]
+    return result
 
 
 def as_text(data: dict[str, Any]) -> str:

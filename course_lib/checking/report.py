@@ -1,4 +1,4 @@
-"""`course progress`: what is done and what is left, chapter by chapter."""
+"""The data and text of `course progress`: what is done and what is left, by chapter."""
 
 import math
 from itertools import groupby
@@ -15,7 +15,7 @@ _SCALE_HEAD = f"{'1/100':<9}{'1/10':<10}{'1':<9}{'10':<9}100"
 
 
 def summary() -> dict[str, Any]:
-    """Everything recorded, beside every exercise that exists; ready for JSON."""
+    """All records, with a row for every existing exercise; JSON-serializable."""
     kept = progress.read()
     nothing = {"status": "todo", "attempts": 0, "hints": 0, "first_pass": None, "seen": False}
     exercises = []
@@ -28,12 +28,12 @@ def summary() -> dict[str, Any]:
 
 
 def in_brief() -> str:
-    """One line: how many exercises have passed, and the first open one behind the last of those."""
+    """One line: how many exercises have passed, and the first open one after the last of them."""
     return _in_brief(summary()["exercises"])
 
 
 def _in_brief(rows: list[dict[str, Any]]) -> str:
-    passed = [place for place, row in enumerate(rows) if row["status"] == "pass"]
+    passed = [index for index, row in enumerate(rows) if row["status"] == "pass"]
     last = max(passed, default=-1)
     todo = [row for row in rows[last + 1 :] + rows[:last] if row["status"] != "pass"]
     tail = f", next: {todo[0]['id']} {todo[0]['title']}" if todo else ""
@@ -41,7 +41,7 @@ def _in_brief(rows: list[dict[str, Any]]) -> str:
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """The summary as lines for a terminal: one for each chapter, and more where it was begun."""
+    """The summary as text: one line per chapter, and its exercises if it was begun."""
     lines, titles = [], {str(entry.number): entry.title for entry in CHAPTERS}
     for chapter, own in groupby(data["exercises"], lambda row: row["id"].partition(".")[0]):
         rows = list(own)
@@ -76,7 +76,7 @@ def _exercise_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def predictions_lines(kept: dict[str, dict[str, Any]]) -> list[str]:
-    """How far each prediction was off, as a place on a scale of factors, and in words."""
+    """Lines on how far each prediction was off, on a logarithmic scale and in words."""
     made = {key: record for key, record in kept.items() if "yours" in record}
     if not made:
         return []
@@ -91,16 +91,16 @@ def predictions_lines(kept: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _by_number(key: str) -> tuple[float, str]:
-    """By chapter: "10.tp" comes after "9.extra"."""
+    """Sort key by chapter number: "10.tp" comes after "9.extra"."""
     chapter = key.partition(".")[0]
     return (float(chapter) if chapter.isdigit() else math.inf, key)
 
 
 def _on_scale(yours: float, found: float) -> str:
-    """A line from 1/100 to 100 with a mark at yours / found; no mark where there is no factor."""
+    """A logarithmic scale from 1/100 to 100 with a mark at yours / found, if that is positive."""
     line = ["·"] * _WIDTH
     line[_WIDTH // 2] = "|"
     if yours and found and (yours > 0) == (found > 0):
-        place = (math.log10(yours / found) + 2) / 4
-        line[round(min(max(place, 0), 1) * (_WIDTH - 1))] = "●"
+        position = (math.log10(yours / found) + 2) / 4
+        line[round(min(max(position, 0), 1) * (_WIDTH - 1))] = "●"
     return "".join(line)

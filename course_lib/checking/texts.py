@@ -1,4 +1,4 @@
-"""What the text of a chapter says of its exercises and its quiz: kinds, titles, hints, questions.
+"""Parses a chapter's text: cells, exercises (kind, title, hints) and the questions of its quiz.
 
     # %% [markdown] tags=["exercise"]
     # ### 7.1 Calculate: fits on one GPU, dies on two
@@ -15,7 +15,7 @@
     # [ ] once an epoch
     # Why: After one update with different gradients the replicas would differ.
 
-Each line of hints is one hint. Neither hints nor questions become cells of a notebook.
+Each line of a hints cell is one hint. Cells of hints and questions are not copied to notebooks.
 """
 
 import json
@@ -36,7 +36,7 @@ MARK = re.compile(r"^# %%(?: \[(\w+)\])?(?: tags=(\[.*\]))?$", re.M)
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a text; `kind` is "code", "markdown" or "raw", `line` that of its `# %%`."""
+    """A cell of a text; `kind` is "code", "markdown" or "raw", `line` is the line of its `# %%`."""
 
     kind: str
     source: str
@@ -50,12 +50,12 @@ class Cell:
 
 
 def cells_of(text: str) -> Iterator[Cell]:
-    """The cells of a text in the percent format, which jupytext and editors read as well."""
+    """Parse a text in the percent format, which jupytext and editors support."""
     marks = list(MARK.finditer(text))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    line, counted = 1, 0
+    line, position = 1, 0
     for mark, end in zip(marks, ends, strict=True):
-        line, counted = line + text.count("\n", counted, mark.start()), mark.start()
+        line, position = line + text.count("\n", position, mark.start()), mark.start()
         source = text[mark.end() : end].strip("\n")
         if mark[1]:
             source = re.sub(r"^# ?", "", source, flags=re.M)
@@ -64,7 +64,7 @@ def cells_of(text: str) -> Iterator[Cell]:
 
 
 class Asked(NamedTuple):
-    """What a text says of one exercise."""
+    """An exercise's kind, title and hints."""
 
     kind: str
     title: str
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
 
 
 def text_of(chapter: int) -> Path:
-    """The file with a chapter's text. Raises ValueError when there is no such chapter."""
+    """The path of a chapter's text. Raises ValueError if there is no such chapter."""
     for path in rooms.files("[0-9][0-9]_*.py").values():
         if int(path.name[:2]) == chapter:
             return path
@@ -82,12 +82,12 @@ def text_of(chapter: int) -> Path:
 
 
 def asked(exercise_id: str, text: Path) -> Asked:
-    """Kind, title and hints of an exercise. Raises ValueError when the text does not ask it."""
-    found = _exercises(text.read_text(encoding="utf-8"))
-    if exercise_id not in found:
+    """Kind, title and hints of an exercise. Raises ValueError if the text does not have it."""
+    exercises = _exercises(text.read_text(encoding="utf-8"))
+    if exercise_id not in exercises:
         remedy = f"write `### {exercise_id} Calculate: a title` and a cell of hints"
         raise ValueError(f"exercise {exercise_id} is missing from {text.name}: {remedy}")
-    return found[exercise_id]
+    return exercises[exercise_id]
 
 
 @lru_cache(maxsize=32)
@@ -110,7 +110,7 @@ def _exercises(text: str) -> dict[str, Asked]:
 class Question:
     """One question: `answer` is the index of the right one of `choices`, `why` explains it.
 
-    Raises ValueError when there are fewer than two different choices or `answer` is none of them.
+    Raises ValueError if choices are fewer than two or not all different, or `answer` is no index.
     """
 
     text: str
@@ -129,7 +129,7 @@ class Question:
 
 
 def questions(text: Path) -> tuple[Question, ...]:
-    """The quiz of a chapter, () without one. Raises ValueError for a question without an answer."""
+    """The quiz of a chapter, () if it has none. Raises ValueError for an invalid question."""
     cells = cells_of(text.read_text(encoding="utf-8"))
     parts = [part for cell in cells if "quiz" in cell.tags for part in cell.source.split("\n\n")]
     return tuple(_question(part.split("\n")) for part in parts)
@@ -145,7 +145,7 @@ def _question(lines: list[str]) -> Question:
 
 
 def feedback(question: Question, chosen: int | None) -> dict[str, str]:
-    """What is said to one answer, by an icon and a word beside the colour of its "state"."""
+    """The feedback on one answer: its "state", shown as a colour, and a text with an icon."""
     if chosen is None:
         return {"state": "open", "text": "○ Not answered yet."}
     if chosen == question.answer:
@@ -154,7 +154,7 @@ def feedback(question: Question, chosen: int | None) -> dict[str, str]:
 
 
 def record(chapter: str, right: int, of: int) -> None:
-    """Keep the score of a quiz in the progress file: the latest and the best."""
+    """Save the score of a quiz in the progress file: the latest and the best."""
 
     def keep(kept: dict[str, Any]) -> None:
         best = min(max(kept.get("best", 0), right), of)

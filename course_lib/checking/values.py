@@ -1,4 +1,4 @@
-"""What an answer is: amounts as people write them, values as plain data, and how they differ."""
+"""Parses amounts with units, converts values to plain data, and describes how two values differ."""
 
 import math
 import numbers
@@ -23,7 +23,7 @@ _PREFIXES = {
     "FLOP/s": _DECIMAL,
     "s": _SMALL,
 }
-# What a unit measures, and how much of it.
+# Each unit: its base unit, and its size in that.
 UNITS = {
     **{
         f"{prefix}{base}": (base, size)
@@ -39,15 +39,15 @@ UNITS = {
 
 
 def amount(text: str, unit: str = "") -> float | None:
-    """The number in a text, in `unit`; without one in bytes, FLOP, seconds or as a fraction.
+    """The number in a text, converted to `unit`, or to the base unit if that is "".
 
-    A text that names no unit is in `unit` already. None for any other text, and for another kind
-    of unit; raises ValueError as `split` does.
+    A text without a unit is in `unit` already. None if the text is not a number, or has an unknown
+    or incompatible unit; raises ValueError as `split` does.
     """
-    found = split(text)
-    if found is None:
+    parts = split(text)
+    if parts is None:
         return None
-    number, written = found
+    number, written = parts
     if written in ("", unit):
         return number
     if written not in UNITS:
@@ -58,9 +58,9 @@ def amount(text: str, unit: str = "") -> float | None:
 
 
 def split(text: str) -> tuple[float, str] | None:
-    """The finite number in a text and what is written behind it; None for any other text.
+    """(finite number, unit as written) of a text; None for any other text.
 
-    Raises ValueError for a comma that does not stand between thousands.
+    Raises ValueError for a comma that is not a thousands separator.
     """
     match = _AMOUNT.fullmatch(text)
     if match is None:
@@ -72,7 +72,7 @@ def split(text: str) -> tuple[float, str] | None:
     return (number, match[2] or "") if math.isfinite(number) else None
 
 
-# The type's own methods, which a subclass cannot replace.
+# Methods of the builtin types, which a subclass cannot override.
 _SIMPLE: Mapping[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -83,7 +83,7 @@ _TRUSTED = {bool, int, float, complex, str, bytes, Fraction, type(None), type(..
 
 
 def to_builtin(value: Any) -> Any:
-    """The value with numbers, texts and containers of Python's own types in place of subclasses.
+    """Convert numbers, texts and containers of subclasses to Python's builtin types, recursively.
 
     Raises Wrong for an object that pretends to be of another type.
     """
@@ -105,7 +105,7 @@ def to_builtin(value: Any) -> Any:
     return float.__float__(float(value)) if issubclass(kind, numbers.Real) else value
 
 
-# What a factor between two answers usually means, from the most to the least telling.
+# What a factor between two answers usually means, from the most to the least specific.
 _FACTORS: tuple[tuple[float, str], ...] = (
     (1024 / 1000, "KiB and kB are 2.4 % apart: which does the question want?"),
     (1024**2 / 1000**2, "MiB and MB are 4.9 % apart: which does the question want?"),
@@ -122,14 +122,14 @@ _FACTORS: tuple[tuple[float, str], ...] = (
     (16, "exactly a factor of 16"),
 )
 _HOW_MUCH = {1.02: "2 %: rounded too early, or one off?", 1.5: "half", 10: "a factor of 10"}
-_CLOSE = 2e-3  # two factors nearer than this are one
-_LARGEST = 10**300  # beyond it, dividing may raise
+_CLOSE = 2e-3  # two factors count as equal within this relative difference
+_LARGEST = 10**300  # beyond it, division may raise
 
 
 def kind_of_wrong(given: Any, expected: Any, same: Callable[[Any, Any], bool] = eq) -> str:
-    """A few words on the difference, "too large: bits or bytes?"; both plain values.
+    """Describe the difference of two plain values, such as "too large: bits or bytes?".
 
-    `same` says which parts of the two agree.
+    `same(given, expected)` says whether two parts agree.
     """
     if isinstance(given, list | tuple) and isinstance(expected, list | tuple):
         return _of_parts(list(given), list(expected), same)
@@ -166,14 +166,14 @@ def _of_numbers(given: float, expected: float) -> str:
 def _of_parts(given: list[Any], expected: list[Any], same: Callable[[Any, Any], bool]) -> str:
     if len(given) != len(expected):
         return f"too {'many' if len(given) > len(expected) else 'few'} parts"
-    wrong = [place for place in range(len(given)) if not same(given[place], expected[place])]
+    wrong = [index for index in range(len(given)) if not same(given[index], expected[index])]
     if not wrong:
         return "it is not that"
-    place = wrong[0]
+    index = wrong[0]
     if sorted(map(repr, given)) == sorted(map(repr, expected)):
-        return f"the right parts in the wrong order, from part {place + 1} on"
-    kind = kind_of_wrong(given[place], expected[place], same)
-    return f"part {place + 1} of {len(given)}: {kind}"
+        return f"the right parts in the wrong order, from part {index + 1} on"
+    kind = kind_of_wrong(given[index], expected[index], same)
+    return f"part {index + 1} of {len(given)}: {kind}"
 
 
 def _of_entries(

@@ -1,4 +1,4 @@
-"""The widgets of exercises, which work by keyboard: the box for a prediction, and the quiz."""
+"""Keyboard-accessible widgets: the input box of a prediction, and the quiz."""
 
 from collections.abc import Callable
 from html import escape
@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 class PredictionBox(anywidget.AnyWidget):
-    """A line to write in and a button; `commit` is called once, with the number."""
+    """An input line and a button; calls `commit` once, with the number."""
 
     _esm = browser_code(_HERE / "prediction_box.js")
     _css = _HERE / "prediction_box.css"
@@ -31,19 +31,19 @@ class PredictionBox(anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def submit(self, text: str) -> None:
-        """Commit the number that was written, or say why that is not possible."""
+        """Commit the number in the text, or show why that is not possible."""
         if self.committed:
             return
         remedy = "write one number, such as 12, 0.5 or 3e9"
         try:
-            found = split(text)
+            parts = split(text)
         except ValueError as comma:
-            found, remedy = None, str(comma)
-        if found is None or found[1] not in ("", self.unit):
+            parts, remedy = None, str(comma)
+        if parts is None or parts[1] not in ("", self.unit):
             got = told(text) if text.strip() else "nothing"
             self.said = f"Got {got}: {remedy}."
             return
-        self._commit(found[0])
+        self._commit(parts[0])
         with self.hold_sync():
             self.committed, self.said = True, "Committed."
 
@@ -54,7 +54,7 @@ class PredictionBox(anywidget.AnyWidget):
 class QuizWidget(anywidget.AnyWidget):
     """A quiz of one chapter; reachable by keyboard, readable without a kernel.
 
-    The right answers stay in the kernel until they are asked for.
+    The right answers stay in the kernel until the quiz is checked.
     """
 
     _esm = browser_code(_HERE / "quiz.js")
@@ -66,7 +66,7 @@ class QuizWidget(anywidget.AnyWidget):
         sync=True
     )  # state ("right", "wrong", "open") and text of each
     result = traitlets.Unicode().tag(sync=True)
-    checks = traitlets.Int().tag(sync=True)  # how often it was checked: the last to change
+    checks = traitlets.Int().tag(sync=True)  # number of checks; set last, after all else
 
     def __init__(self, chapter: str, questions: tuple[Question, ...]) -> None:
         self.chapter, self.questions = chapter, questions
@@ -78,9 +78,9 @@ class QuizWidget(anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def check(self, answers: list[int]) -> None:
-        """Judge the answers, one index for each question and -1 for none.
+        """Grade the answers: for each question an index, or -1 if it is unanswered.
 
-        The score is recorded if all are answered.
+        The score is saved if all questions are answered.
         """
         chosen = [None if answer < 0 else answer for answer in answers]
         self.answers = answers
@@ -114,7 +114,7 @@ class QuizWidget(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
-        # anywidget gives data and metadata, or nothing at all where no widget can be shown.
+        # anywidget returns (data, metadata), or None where no widget can be shown.
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
         texts = {"text/plain": self.as_text(), "text/html": self.as_html()}
         return {**data, **texts}, metadata

@@ -1,6 +1,6 @@
-"""The command `course`: a file in `commands/`, or in `cli/` of a chapter's room, is a subcommand.
+"""The command `course`: each file in `commands/`, or in `cli/` of a chapter, is a subcommand.
 
-A subcommand imports what it needs when it runs, so that help is quick. Exit codes: 0 done,
+A subcommand imports what it needs when it runs, so that help is fast. Exit codes: 0 success,
 1 something did not pass, 2 the command could not be carried out.
 """
 
@@ -21,9 +21,9 @@ _FOLDER = Path(__file__).parent
 
 
 class Command(Protocol):
-    """What each of these modules offers.
+    """The interface of a subcommand's module.
 
-    With TAKES_OTHERS it gets the options that are not its own, and shows its help itself.
+    With TAKES_OTHERS it gets the unknown options in `arguments.others`, and shows its help itself.
     """
 
     ABOUT: str
@@ -32,14 +32,14 @@ class Command(Protocol):
         """Add the command's own options."""
 
     def run(self, arguments: argparse.Namespace) -> Answer | int:
-        """The answer, which is then printed, or the exit code.
+        """Run the command; return an answer to be printed, or the exit code.
 
-        Problem, ValueError and MemoryError become one sentence on stderr.
+        Problem, ValueError and MemoryError are printed as one sentence on stderr.
         """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code; what it refuses is one sentence on stderr."""
+    """Run one subcommand and return the exit code; errors are one sentence on stderr."""
     never_refuse()
     argv = sys.argv[1:] if argv is None else argv
     try:
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"course {argv[0]}: {problem}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # `course plan … | head` has read enough; what is still to be flushed goes nowhere.
+        # `course plan … | head` has closed the pipe: discard what is still to be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt as stopped:  # of a launch, it says how many ranks were ended
+    except KeyboardInterrupt as stopped:  # from a launch, its text has the number of ranks
         print(f"course {argv[0]}: {str(stopped) or 'interrupted'}", file=sys.stderr)
         return 130
 

@@ -1,4 +1,4 @@
-"""The options that commands share about the theory's inputs: each is added and read here."""
+"""Options for the theory's inputs, shared by commands: adds them to parsers and reads them."""
 
 import argparse
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GPU = "H100-SXM"
 RECIPE = "mixed-16"
-# The planner tries every divisor of these: more than any cluster has, and no long wait for a typo.
+# The planner tries every divisor: these limits exceed any cluster and keep a typo from taking long.
 MOST_NODES = 10**6
 MOST_GB_PER_S, MOST_LATENCY_US = 10**6, 10**6
 
@@ -42,7 +42,7 @@ def _stage_layers(name: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-# What replaces a size of the model.
+# Options that replace a size of the model.
 _SHAPE: Options = {
     "layers": (count, "layers"),
     "hidden": (count, "width of the residual stream"),
@@ -113,9 +113,9 @@ _LAYOUT: Options = {
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its name in words; `not_counted`: what its shape leaves out.
+    """A model: name, shape, and `not_counted`, the parts that the shape does not include.
 
-    `constants`: the numbers and functions that change no size.
+    `constants`: numbers and functions of the model that change no size.
     """
 
     name: str
@@ -125,25 +125,25 @@ class Model:
 
     @property
     def notes(self) -> str:
-        """A line for each part that is not counted, each with its end."""
+        """A newline-terminated line for each part that is not counted."""
         return "".join(f"not counted: {part}\n" for part in self.not_counted)
 
     @property
     def size(self) -> str:
-        """A line with the parameters, and those that a token meets."""
+        """A line with the number of parameters, and of those that are active for a token."""
         count = self.shape.parameters()
         active = f", {count.active:,} of them active" if count.active < count.total else ""
         return f"{count.total:,} parameters{active}\n"
 
     def data(self) -> dict[str, Any]:
-        """What JSON says about the model."""
+        """The model's entries in the JSON output."""
         shape, count = asdict(self.shape), self.shape.parameters()
         sizes = {"parameters": count.total, "active_parameters": count.active}
         return {"model": self.name, "shape": shape, **sizes, "not_counted": list(self.not_counted)}
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, --sequence, and an option for each size of a model."""
+    """Add MODEL, --sequence, and an option for each size of a model to a parser."""
     about = (
         "such as llama3-8b, or the path of a Hugging Face config.json or of its folder; without "
         "it the models are listed"
@@ -159,19 +159,19 @@ def _tokens(name: str, text: str) -> int:
 
 
 def model(arguments: argparse.Namespace) -> Model:
-    """A preset, small or capital letters, or a configuration, with the sizes that are given."""
-    found, changes = _named(arguments.model), given(arguments, _SHAPE)
+    """The preset (in any case) or configuration of MODEL, with the sizes that options replace."""
+    base, changes = _named(arguments.model), given(arguments, _SHAPE)
     if not changes:
-        return found
+        return base
     words = ", ".join(f"{name} {told(value)}" for name, value in changes.items())
-    follows = "heads" in changes and found.shape.kv_heads == found.shape.heads
+    follows = "heads" in changes and base.shape.kv_heads == base.shape.heads
     if follows and "kv_heads" not in changes:
         changes["kv_heads"] = changes["heads"]
-    return replace(found, name=f"{found.name} with {words}", shape=replace(found.shape, **changes))
+    return replace(base, name=f"{base.name} with {words}", shape=replace(base.shape, **changes))
 
 
 def _named(text: str | None) -> Model:
-    """The model as it is published."""
+    """The model as published, a preset or a Hugging Face configuration."""
     from course_lib.theory.inputs.huggingface import read_configuration
     from course_lib.theory.inputs.models import CONSTANTS, MODELS
     from course_lib.theory.inputs.models import model as preset
@@ -189,7 +189,7 @@ def _named(text: str | None) -> Model:
 
 
 def sequence(arguments: argparse.Namespace, shape: "TransformerShape") -> int:
-    """Tokens of a sequence; the model's context unless it is given."""
+    """Tokens of a sequence: --sequence, else the model's context."""
     length: int | None = arguments.sequence
     return shape.context if length is None else length
 
@@ -226,7 +226,7 @@ def add_cluster(parser: argparse.ArgumentParser, nodes: str = "1") -> None:
 
 
 def cluster(arguments: argparse.Namespace, gpus: int = 0) -> "Cluster":
-    """The cluster of --gpu, --nodes, --gpus-per-node and the links; without them, for `gpus`."""
+    """The cluster that the options describe; by default just large enough for `gpus` GPUs."""
     from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Cluster, Link
 
     chip, sizes = gpu(arguments), given(arguments, ("nodes", "gpus_per_node"))
@@ -234,7 +234,7 @@ def cluster(arguments: argparse.Namespace, gpus: int = 0) -> "Cluster":
     nodes = sizes.get("nodes", -(-(gpus or 1) // gpus_per_node))
     inside, between = _link(arguments, "inside", chip.inside), chip.between
     if between is None and arguments.between_gb_per_s is not None:
-        between = Link("network", 1e9, NETWORK_LATENCY_S)  # with the speed that is given
+        between = Link("network", 1e9, NETWORK_LATENCY_S)  # its speed is replaced below
     if between is not None:
         between = _link(arguments, "between", between)
     elif arguments.between_latency_us is not None:
@@ -245,21 +245,21 @@ def cluster(arguments: argparse.Namespace, gpus: int = 0) -> "Cluster":
     return Cluster(chip, nodes, gpus_per_node, inside, between)
 
 
-def _link(arguments: argparse.Namespace, place: str, own: "Link") -> "Link":
-    """The link at `place` with what is given of it."""
-    asked = given(arguments, (f"{place}_gb_per_s", f"{place}_latency_us"))
-    speed = asked.get(f"{place}_gb_per_s", own.bytes_per_s / 1e9)
-    latency = asked.get(f"{place}_latency_us", own.latency_s * 1e6)
-    return replace(own, bytes_per_s=speed * 1e9, latency_s=latency / 1e6)
+def _link(arguments: argparse.Namespace, where: str, default: "Link") -> "Link":
+    """The link "inside" or "between" nodes, with the speed and latency that options replace."""
+    options = given(arguments, (f"{where}_gb_per_s", f"{where}_latency_us"))
+    speed = options.get(f"{where}_gb_per_s", default.bytes_per_s / 1e9)
+    latency = options.get(f"{where}_latency_us", default.latency_s * 1e6)
+    return replace(default, bytes_per_s=speed * 1e9, latency_s=latency / 1e6)
 
 
 def add_recompute(parser: argparse.ArgumentParser) -> None:
-    """Add --recompute, whose text the theory reads."""
+    """Add --recompute, whose value the theory parses."""
     add(parser, {"recompute": (plain, "none (default), selective, operators or full")})
 
 
 def add_layout(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each degree, for the batch, ZeRO and the pipeline's schedule."""
+    """Add options for each degree of parallelism, the batch, ZeRO and the pipeline schedule."""
     group = parser.add_argument_group("how it is spread")
     add(group, _LAYOUT)
     about = "tp cuts norms as well"
@@ -267,7 +267,7 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
 
 
 def _layout(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a layout that are given, and micro-batches that fill the pipeline."""
+    """The fields of Layout set by options, and enough micro-batches to fill the pipeline."""
     chosen = given(arguments, _LAYOUT)
     chosen |= given(arguments, ("sequence_parallel",))
     # No more micro-batches than this are ever in flight, under any schedule but gpipe.
@@ -276,7 +276,7 @@ def _layout(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def words(layout: "Layout") -> str:
-    """The number of GPUs, and the fields of a layout that are not at their default."""
+    """The number of GPUs and the layout's fields that differ from the default, as text."""
     from course_lib.theory.inputs.layout import ALONE
 
     chosen = [f"{k}={v}" for k, v in vars(layout).items() if v != getattr(ALONE, k)]
@@ -285,7 +285,7 @@ def words(layout: "Layout") -> str:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add --framework, --recipe, and an option for each precision, the optimizer and attention."""
+    """Add --framework, --recipe, and options for each precision, the optimizer and attention."""
     group = parser.add_argument_group("how it is trained")
     frameworks = (
         "what no other option says is as in torchtitan, thunder, torchtune, automodel, "
@@ -302,9 +302,9 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def job(arguments: argparse.Namespace, shape: "TransformerShape") -> "Job":
-    """One step, as far as the command has options for it: recipe, layout, cluster, framework.
+    """The Job of one training step from the command's options: recipe, layout, cluster, framework.
 
-    What an option says holds whatever the framework does.
+    An explicit option overrides the framework's habits.
     """
     from course_lib.theory.inputs.job import Job, as_framework_does
     from course_lib.theory.inputs.layout import Layout
@@ -317,10 +317,10 @@ def job(arguments: argparse.Namespace, shape: "TransformerShape") -> "Job":
     where = {}
     if hasattr(arguments, "nodes"):
         where["cluster"] = cluster(arguments, layout.world if chosen else 0)
-    made = Job(shape, RECIPES[name], layout, sequence=sequence(arguments, shape), **where)
+    step_job = Job(shape, RECIPES[name], layout, sequence=sequence(arguments, shape), **where)
     habits = framework(arguments)
     if habits is not None:
-        made = as_framework_does(made, habits, compiled=bool(arguments.compiled))
+        step_job = as_framework_does(step_job, habits, compiled=bool(arguments.compiled))
     elif arguments.compiled:
         raise ValueError("compiled changes what a framework does: add --framework torchtitan")
     changes = given(arguments, _RECIPE) | given(arguments, ("recompute",))
@@ -328,12 +328,12 @@ def job(arguments: argparse.Namespace, shape: "TransformerShape") -> "Job":
         changes = {"master_copy": False, **changes}
     if changes.get("gradients") == "fp32":
         changes = {"gradient_buffer": False, **changes}
-    changed = replace(made.recipe, **changes)
-    return replace(made, recipe=changed, layout=replace(made.layout, **chosen))
+    changed = replace(step_job.recipe, **changes)
+    return replace(step_job, recipe=changed, layout=replace(step_job.layout, **chosen))
 
 
 def data(model: Model, job: "Job") -> dict[str, Any]:
-    """What JSON says about a model and its step."""
+    """The entries of a model and its step in the JSON output."""
     return {
         **model.data(),
         "recipe": asdict(job.recipe),
@@ -344,14 +344,14 @@ def data(model: Model, job: "Job") -> dict[str, Any]:
 
 
 def framework(arguments: argparse.Namespace) -> str | None:
-    """The name of --framework, small or capital letters."""
+    """The framework named by --framework, in any case; None without the option."""
     from course_lib.theory.inputs.job import FRAMEWORKS
 
     return None if arguments.framework is None else spelled(arguments.framework, FRAMEWORKS)
 
 
 def assumptions(arguments: argparse.Namespace, usual: "Assumptions") -> "Assumptions":
-    """The usual assumptions about a step with what --framework does."""
+    """`usual` with the assumptions that --framework changes."""
     from course_lib.theory.step.assumptions import framework_assumptions
 
     name = framework(arguments)

@@ -1,6 +1,6 @@
-"""What all commands share: how an option is read from its text, and what a command answers.
+"""Readers of option values, and the Answer of a command; shared by all commands.
 
-A reader loads the theory when there is a text to read, so that help does not.
+A reader imports the theory only when it reads a value, so that help is fast.
 """
 
 import argparse
@@ -15,23 +15,23 @@ from course_lib import validation
 from course_lib.problem import Problem
 from course_lib.validation import told
 
-MOST_DIGITS = 40  # of a whole number; Python refuses to read numbers of more than 4300
-Reader = Callable[..., Any]  # the name and the text of an option → its value
-Options = Mapping[str, tuple[Reader, str]]  # the name of an option → its reader and its help
+MOST_DIGITS = 40  # of an integer; Python refuses to parse more than 4300
+Reader = Callable[..., Any]  # (name, text) of an option → its value
+Options = Mapping[str, tuple[Reader, str]]  # name of an option → (its reader, its help)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`text`, or under --json `data`, whose keys name the units; `code` is the exit code."""
+    """A command's output: `text`, or with --json `data`, whose keys name units; and exit code."""
 
     text: str
     data: object
     code: int = 0
 
     def say(self, as_json: bool) -> int:
-        """Print one of the two and return the exit code."""
+        """Print `text` or `data` and return the exit code."""
         if as_json:
-            # JSON can spell what an encoding does not have: no ? in it.
+            # JSON can escape characters that the encoding lacks, instead of printing "?".
             plain = (sys.stdout.encoding or "utf-8").lower() not in ("utf-8", "utf8")
             print(json.dumps(self.data, indent=1, ensure_ascii=plain))
         else:
@@ -42,7 +42,7 @@ class Answer:
 def add(parser: "argparse._ActionsContainer", options: Options) -> None:
     """Add the options to a parser or a group: `micro_batch` becomes `--micro-batch N`.
 
-    The value of one that is not given is None.
+    The value of an option that is not on the command line is None.
     """
     for name, (read, about) in options.items():
         parser.add_argument(
@@ -54,33 +54,33 @@ def add(parser: "argparse._ActionsContainer", options: Options) -> None:
 
 
 def add_json_option(parser: "argparse._ActionsContainer") -> None:
-    """Add --json, to a parser or to a group of options that exclude each other."""
+    """Add --json to a parser or to a mutually exclusive group."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the options `names` that the command has and the user gave."""
-    found = {name: getattr(arguments, name, None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    """{name: value} of those options in `names` that the command has and the user set."""
+    values = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _read(read: Reader, name: str, text: str) -> Any:
     try:
         return read(name, text)
-    except ValueError as error:  # argparse would print it below all of the help
+    except ValueError as error:  # argparse would print it below the full help
         raise Problem(str(error)) from error
 
 
 def count(name: str, text: str, least: int = 0, most: int = 10**18) -> int:
-    """A whole number from "8", "4k" or "15T"."""
+    """Parse a whole number such as "8", "4k" or "15T"."""
     from course_lib.theory.inputs.units import parse_count
 
     try:
         if text.isdecimal() and len(text) < MOST_DIGITS:
-            value = int(text)  # all digits of it, where a float would round
+            value = int(text)  # exact, where a float would round
         elif text[-1:].isalpha():
             value = parse_count(text)
-        else:  # 1.5 of something that is counted
+        else:  # such as 1.5
             raise ValueError
     except ValueError:
         raise ValueError(
@@ -91,7 +91,7 @@ def count(name: str, text: str, least: int = 0, most: int = 10**18) -> int:
 
 
 def number(name: str, text: str, **limits: float) -> float:
-    """A number, which may have limits: `above`, `least`, `most`."""
+    """Parse a number; `limits` may be `above`, `least` and `most`."""
     try:
         value = float(text)
     except ValueError:
@@ -101,31 +101,31 @@ def number(name: str, text: str, **limits: float) -> float:
 
 
 def digits(name: str, text: str, what: str, remedy: str) -> int:
-    """A whole number in digits; `what` it is and the `remedy` for other texts, in words."""
+    """Parse a whole number written in digits; `what` and `remedy` are words of the error."""
     if not text.isdecimal() or len(text) > MOST_DIGITS:
         raise ValueError(f"{name} {told(text)} is not {what}: {remedy}")
     return int(text)
 
 
 def choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
-    """One of the `allowed` words, in small or capital letters."""
+    """Parse one of the `allowed` words, in any case."""
     word = spelled(text, allowed)
     validation.choice(name, word, allowed)
     return word
 
 
 def yes_or_no(name: str, text: str) -> bool:
-    """The answer of an option that takes one of the two words."""
+    """Parse "yes" or "no" to a bool."""
     return choice(name, text, ("yes", "no")) == "yes"
 
 
 def plain(_name: str, text: str) -> str:
-    """The text as it is: the theory knows which words there are."""
+    """The text unchanged: the theory checks which words are valid."""
     return text
 
 
 def spelled(name: str, known: Iterable[str]) -> str:
-    """The known name that differs from `name` in capital letters only, else `name`."""
+    """The known name that equals `name` except for case, else `name`."""
     return next((other for other in known if other.casefold() == name.casefold()), name)
 
 

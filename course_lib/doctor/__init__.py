@@ -1,4 +1,4 @@
-"""`course doctor`: what is missing or slow on this machine, in plain words, and the remedy."""
+"""`course doctor`: finds what is missing or slow on this machine, with the remedy for it."""
 
 from course_lib.doctor.cluster import examine_cluster
 from course_lib.doctor.machine import LOOKS, Finding, notebooks, ranks
@@ -8,18 +8,18 @@ __all__ = ["Finding", "examine", "self_test"]
 
 
 def examine(start_ranks: bool = True) -> list[Finding]:
-    """Look at everything the course needs, and at the GPUs and ports that there are.
+    """Check everything the course needs, and this machine's GPUs and network ports.
 
-    `start_ranks=False` skips the slowest part.
+    `start_ranks=False` skips the slowest check.
     """
     findings = [look() for look in LOOKS]
     return [*findings, *([ranks()] if start_ranks else []), *examine_cluster()]
 
 
 def self_test() -> None:
-    """Start 2 and 4 ranks and print a small table. Raises Problem when some do not start.
+    """Start 2 and 4 ranks and print a small table. Raises Problem if some do not start.
 
-    A third line warns where the notebook belongs to another clone than the package.
+    A third line warns if the notebook is in another clone than the package.
     """
     findings, folder = [ranks(2), ranks(4)], notebooks()
     shown = findings if folder.status == "ok" else [*findings, folder]

@@ -1,7 +1,7 @@
-"""Commands of a cluster, run where this machine has them, and read by the clinic.
+"""Runs a cluster's diagnostic commands, if this machine has them, and lets the clinic read them.
 
-They only look: nothing here resets, loads or configures anything. Where a command is missing or
-refuses, nothing is said.
+All are read-only: nothing here resets, loads or configures anything. A command that is missing or
+fails is skipped silently.
 """
 
 import os
@@ -20,7 +20,7 @@ COUNTERS = Path("/sys/class/infiniband")
 
 @dataclass(frozen=True)
 class Look:
-    """A command, what reads its output, and what makes signs of what was read."""
+    """A command, the parser of its output, and the function that turns the result into signs."""
 
     name: str
     command: list[str]
@@ -53,7 +53,7 @@ LOOKS = (
 
 
 def examine_cluster() -> list[Finding]:
-    """One finding for each sign, or an "ok" for each command that has something to tell."""
+    """One finding for each sign of trouble, and an "ok" for each command without any."""
     findings = [finding for look in LOOKS for finding in _findings(look)]
     return findings + list(_counters())
 
@@ -62,16 +62,16 @@ def _findings(look: Look) -> Iterator[Finding]:
     if (text := _printed(look.command)) is None:
         return
     try:
-        if found := look.parse(text):
+        if parsed := look.parse(text):
             fine = f"`{' '.join(look.command)}` shows no sign of trouble"
-            yield from _told(look.name, fine, look.signs(found))
+            yield from _as_findings(look.name, fine, look.signs(parsed))
     except ValueError as refusal:  # another version prints another format
         what, _, _ = str(refusal).partition(": look at that line")
         yield Finding(look.name, "slow", what, f"read `{' '.join(look.command)}` yourself")
 
 
 def _counters() -> Iterator[Finding]:
-    """The counters of every port, one reading."""
+    """Findings from a single reading of the counters of every RDMA port."""
     for folder in sorted(COUNTERS.glob("*/ports/*/counters")):
         device, _, port = folder.parts[-4:-1]
         lines = []
@@ -79,17 +79,17 @@ def _counters() -> Iterator[Finding]:
             name = f"/sys/class/infiniband/{device}/ports/{port}/counters/{path.name}"
             lines.append(f"{name}:{path.read_text().strip()}")
         signs = ports.counter_signs(ports.counters("\n".join(lines)))
-        yield from _told("RDMA counters", f"{device} port {port} counts", signs)
+        yield from _as_findings("RDMA counters", f"{device} port {port} counts", signs)
 
 
-def _told(name: str, fine: str, signs: list[Sign]) -> list[Finding]:
+def _as_findings(name: str, fine: str, signs: list[Sign]) -> list[Finding]:
     if not signs:
         return [Finding(name, "ok", fine)]
     return [Finding(name, "slow", sign.wrong, sign.do) for sign in signs]
 
 
 def _printed(command: list[str]) -> str | None:
-    """What a command prints within LIMIT_S; None where it is missing, fails or takes longer."""
+    """The command's stdout; None if it is missing, fails, or takes longer than LIMIT_S."""
     try:
         done = subprocess.run(
             command,

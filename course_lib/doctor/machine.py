@@ -1,4 +1,4 @@
-"""What `course doctor` looks at on every machine: itself, what is installed, where one works."""
+"""The checks of `course doctor` for every machine: hardware, installed packages, folders."""
 
 import importlib.metadata
 import os
@@ -24,7 +24,7 @@ REINSTALL = "run `pip install -e .` in the repository"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: status "ok", "slow" or "missing", what was found, what to do."""
+    """The result of one check: status "ok", "slow" or "missing", the observation, the remedy."""
 
     name: str
     status: str
@@ -39,32 +39,32 @@ class Finding:
         return f"{mark:<10} {self.name:<16} {self.what}{tail}"
 
 
-# What was found where all is well; else the status, what was found, and what to do.
+# The observation if all is well; else (status, observation, remedy).
 Verdict = str | tuple[str, str, str]
-LOOKS: list[Callable[[], Finding]] = []  # in the order in which they are shown
+LOOKS: list[Callable[[], Finding]] = []  # in the order of the report
 
 
 def look(name: str) -> Callable[[Callable[[], Verdict]], Callable[[], Finding]]:
-    """Add a function to LOOKS: one that raises must not hide the findings of the others."""
+    """Add a check to LOOKS; an exception in it becomes a finding and does not hide the others."""
 
     def decorated(function: Callable[[], Verdict]) -> Callable[[], Finding]:
         @wraps(function)
-        def found() -> Finding:
+        def checked() -> Finding:
             try:
                 verdict = function()
             except Exception as error:
-                said = f"could not be examined ({type(error).__name__}: {error})"
-                verdict = ("missing", said, REINSTALL)
+                what = f"could not be examined ({type(error).__name__}: {error})"
+                verdict = ("missing", what, REINSTALL)
             return Finding(name, *(("ok", verdict) if isinstance(verdict, str) else verdict))
 
-        LOOKS.append(found)
-        return found
+        LOOKS.append(checked)
+        return checked
 
     return decorated
 
 
 OLDEST_PYTHON = (3, 11)
-# Two ranks with a small model take 0.6 GB; JupyterLab and a kernel with torch about as much.
+# Two ranks with a small model use 0.6 GB; JupyterLab and a kernel with torch about the same.
 ENOUGH_BYTES, LEAST_BYTES = 2 * 10**9, 600 * 10**6
 # Data loader workers pass batches through it; Docker's default is 64 MB.
 ENOUGH_SHM_BYTES = 500 * 10**6
@@ -73,7 +73,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @look("Python")
 def python() -> Verdict:
-    """Python's version against the one the course needs."""
+    """Check Python's version."""
     version = sys.version.split()[0]
     if sys.version_info[:2] < OLDEST_PYTHON:
         return "missing", f"{version} is too old", "install Python 3.11 or newer"
@@ -82,7 +82,7 @@ def python() -> Verdict:
 
 @look("packages")
 def packages() -> Verdict:
-    """Installed versions against the bounds the course was tested with."""
+    """Check that installed versions are within the bounds the course was tested with."""
     try:
         faults = "; ".join(_version_faults())
     except importlib.metadata.PackageNotFoundError:
@@ -94,21 +94,21 @@ def _version_faults() -> Iterator[str]:
     from packaging.requirements import Requirement
 
     for text in importlib.metadata.requires("course-lib") or []:
-        wanted = Requirement(text)
-        if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            found = importlib.metadata.version(wanted.name)
+            version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield f"{wanted.name} is not installed"
+            yield f"{requirement.name} is not installed"
             continue
-        if not wanted.specifier.contains(found, prereleases=True):
-            yield f"{wanted.name} {found} is outside {wanted.specifier}"
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} {version} is outside {requirement.specifier}"
 
 
 @look("sliders")
 def widgets() -> Verdict:
-    """The two halves of ipywidgets: sliders stay blank when JupyterLab's half does not match."""
+    """Check that ipywidgets' kernel and JupyterLab halves match; else sliders stay blank."""
     remedy = 'run `pip install --upgrade "ipywidgets>=8.1,<9"`, then restart JupyterLab'
     try:
         kernel_half = importlib.metadata.version("ipywidgets")
@@ -124,7 +124,7 @@ def widgets() -> Verdict:
 
 @look("torch")
 def torch_build() -> Verdict:
-    """Whether torch can be imported, and for what it was built."""
+    """Check that torch can be imported; report whether it is built for CUDA or the CPU."""
     try:
         import torch
     except ImportError as error:
@@ -135,7 +135,7 @@ def torch_build() -> Verdict:
 
 @look("gloo")
 def gloo() -> Verdict:
-    """gloo carries messages between ranks on a CPU; no demo runs without it."""
+    """Check for gloo, the backend for ranks on the CPU; no demo runs without it."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_gloo_available():
@@ -146,7 +146,7 @@ def gloo() -> Verdict:
 
 @look("NCCL")
 def nccl() -> Verdict:
-    """NCCL carries messages between GPUs; without GPUs it is not needed."""
+    """Check for NCCL, the backend for GPUs; it is not needed with fewer than two."""
     import torch
     import torch.distributed as dist
 
@@ -161,7 +161,7 @@ def nccl() -> Verdict:
 
 @look("GPUs")
 def gpus() -> Verdict:
-    """The GPUs torch sees, and what they change."""
+    """Report the GPUs that torch sees, and what they change."""
     import torch
 
     count = torch.cuda.device_count()
@@ -173,7 +173,7 @@ def gpus() -> Verdict:
 
 @look("cores")
 def cores() -> Verdict:
-    """Processor cores that this process may use."""
+    """Check the number of CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     if count < 2:
@@ -184,7 +184,7 @@ def cores() -> Verdict:
 
 @look("memory")
 def memory() -> Verdict:
-    """Memory that new processes can have."""
+    """Check the memory available to new processes."""
     from course_lib.launch.limits import available_memory_bytes
 
     free_bytes = available_memory_bytes()
@@ -199,7 +199,7 @@ def memory() -> Verdict:
 
 @look("shared memory")
 def shared_memory() -> Verdict:
-    """Size of the shared memory folder, which containers make small."""
+    """Check the size of /dev/shm, which is small in containers."""
     if not SHARED_MEMORY.is_dir():
         return f"no {SHARED_MEMORY} on this system, none needed"
     total_bytes = shutil.disk_usage(SHARED_MEMORY).total
@@ -212,7 +212,7 @@ def shared_memory() -> Verdict:
 
 @look("loopback")
 def loopback() -> Verdict:
-    """Whether a process can reach another one on this machine."""
+    """Check that a process can connect to another one through 127.0.0.1."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
@@ -224,19 +224,19 @@ def loopback() -> Verdict:
 
 @look("browser")
 def browser() -> Verdict:
-    """A browser for JupyterLab."""
+    """Check for a browser for JupyterLab."""
     if has_browser():
         return "found"
-    there = browser_path()
-    what = f"{there} is there, but opens no window here" if there else "none found on this machine"
+    path = browser_path()
+    what = f"{path} is there, but opens no window here" if path else "none found on this machine"
     return "slow", what, "run `course lab --no-browser` and open the printed address in any browser"
 
 
 @look("PDF")
 def pdf() -> Verdict:
-    """What prints the report."""
-    if there := browser_path():
-        return f"`course report` prints by {there}"
+    """Check for a program that prints the report as PDF."""
+    if path := browser_path():
+        return f"`course report` prints by {path}"
     if find_spec("playwright"):
         return "`course report` prints by playwright, after `playwright install chromium`"
     return "slow", "`course report` writes HTML only", INSTALL_CHROMIUM
@@ -244,7 +244,7 @@ def pdf() -> Verdict:
 
 @look("notebooks")
 def notebooks() -> Verdict:
-    """The notebooks beside the package."""
+    """Check that the notebooks are in the same clone as the package."""
     try:
         return str(repository() / "notebooks")
     except Problem as problem:
@@ -254,7 +254,7 @@ def notebooks() -> Verdict:
 
 @look("progress")
 def progress_folder() -> Verdict:
-    """Whether progress can be saved."""
+    """Check that progress can be saved."""
     try:
         home().mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=home()).close()
@@ -269,16 +269,16 @@ START_TIMEOUT_S = 120.0
 
 
 def ranks(count: int = 2) -> Finding:
-    """Start `count` ranks, as every demo does, and let them add up their numbers."""
+    """Check that `count` ranks start, as for every demo, and can sum their rank numbers."""
     name, start_s = f"{count} ranks", time.monotonic()
     try:
         sums = launch.run(_add_up_ranks, ranks=count, timeout_s=START_TIMEOUT_S, stream=False)
         if sums != [sum(range(count))] * count:
             raise RuntimeError(f"they added up to {sums} instead of {sum(range(count))}")
     except Exception as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "fix what is missing above, close other programs and try again"
-        return Finding(name, "missing", f"did not start ({said})", remedy)
+        return Finding(name, "missing", f"did not start ({what})", remedy)
     taken_s = time.monotonic() - start_s
     text = f"started, exchanged numbers and ended in {taken_s:.1f} s"
     if taken_s > SLOW_START_S:

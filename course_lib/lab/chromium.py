@@ -1,4 +1,4 @@
-"""Where Chromium is, which prints what JupyterLab shows."""
+"""Finds Chromium or Chrome, which prints pages as PDF."""
 
 import os
 import shutil
@@ -15,6 +15,6 @@ INSTALL_CHROMIUM = (
 
 
 def browser_path() -> str | None:
-    """The Chromium of this machine, or None."""
+    """The path of Chromium or Chrome on this machine, or None."""
     on_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     return on_path or next(filter(os.path.exists, _ON_A_MAC), None)

@@ -1,4 +1,4 @@
-"""What `course lab` has JupyterLab's server do otherwise."""
+"""The changes that `course lab` makes to JupyterLab's server."""
 
 import platform
 from typing import Any
@@ -8,13 +8,13 @@ from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebso
 
 
 class Contents(AsyncLargeFileManager):
-    """Jupyter's own files, with the version of Python that its kernel will report.
+    """Jupyter's contents manager; adds the Python version that the kernel will report.
 
-    Where JupyterLab has nothing to add to a notebook, its tab does not say "unsaved".
+    JupyterLab then has nothing to add to a notebook, and its tab does not show it as unsaved.
     """
 
     async def get(self, *path: Any, **options: Any) -> Any:
-        """A file as usual."""
+        """The model of a file; a notebook's with the Python version in its metadata."""
         model = await super().get(*path, **options)  # type: ignore[no-untyped-call]
         if model["type"] == "notebook" and model["content"]:
             language = model["content"]["metadata"].get("language_info", {})
@@ -24,13 +24,13 @@ class Contents(AsyncLargeFileManager):
 
 
 class PromptConnection(ZMQChannelsWebsocketConnection):
-    """Jupyter's own connection with TCP_NODELAY set.
+    """Jupyter's websocket connection with TCP_NODELAY set.
 
-    Otherwise TCP holds a small message back until the browser has acknowledged the one before
+    Otherwise TCP delays a small message until the browser has acknowledged the previous one
     (Nagle's algorithm), which takes about 40 ms: as long as all the rest of a slider's step.
     """
 
     def connect(self) -> Any:
-        """Connect as usual."""
+        """Set TCP_NODELAY, then connect."""
         self.websocket_handler.set_nodelay(True)
         return super().connect()

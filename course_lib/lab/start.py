@@ -1,4 +1,4 @@
-"""Starts JupyterLab at the first notebook, with sliders that feel instant."""
+"""Starts JupyterLab at the first notebook, configured for responsive sliders."""
 
 import importlib.util
 import os
@@ -15,17 +15,17 @@ from course_lib.problem import Problem
 FIRST = "notebooks/00_start_here.ipynb"
 PROMPT = "course_lib.lab.server.PromptConnection"
 CONTENTS = "course_lib.lab.server.Contents"
-# Each folder in STYLE is an extension for JupyterLab's pages; in SETTINGS are defaults of settings,
-# which give way to the learner's own.
+# Each folder in STYLE is a JupyterLab extension; SETTINGS has default settings, which the learner's
+# own override.
 STYLE = Path(__file__).parent / "style"
 SETTINGS = Path(__file__).parent / "settings"
 
 
 def repository() -> Path:
-    """The folder that holds notebooks/ beside this package.
+    """The root of the clone that has this package and notebooks/.
 
-    Raises Problem when the package was installed without the repository, and when this process
-    works in another clone of the course: its notebooks would run on this package.
+    Raises Problem if the package was installed without the repository, or if the working directory
+    is in another clone of the course: its notebooks would run on this package.
     """
     root = Path(course_lib.__file__).resolve().parents[1]
     here = clone_around(Path.cwd())
@@ -45,7 +45,7 @@ def repository() -> Path:
 
 
 def clone_around(folder: Path) -> Path | None:
-    """The clone of the course that `folder` is or lies in; None where there is none."""
+    """The clone of the course that is `folder` or contains it; None if there is none."""
     folder = folder.resolve()
     return next((each for each in (folder, *folder.parents) if _is_clone(each)), None)
 
@@ -55,7 +55,7 @@ def _is_clone(folder: Path) -> bool:
 
 
 def command(root: Path, port: int | None, browser: bool) -> list[str]:
-    """The command line that starts JupyterLab at the first notebook, with this same Python."""
+    """The command line that starts JupyterLab at the first notebook with this Python."""
     arguments = [
         *(sys.executable, "-m", "jupyter", "lab"),
         f"--ServerApp.root_dir={root}",
@@ -66,7 +66,7 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
         f"--LabApp.app_settings_dir={SETTINGS}",
     ]
     if port is not None:
-        # If a port is asked for, Jupyter must not silently take the next free one.
+        # If a port is requested, Jupyter must not silently take the next free one.
         arguments += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     if not browser:
         arguments.append("--no-browser")
@@ -77,7 +77,7 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
 
 
 def require_free(port: int) -> None:
-    """Raise Problem, with the next free port, when something listens on `port` already."""
+    """Raise Problem, naming a free port near it, if `port` is in use or out of range."""
     if not 1 <= port <= 65535:
         raise Problem(f"--port must be from 1 to 65535, got {port}: give another or none")
     if _is_free(port):
@@ -89,14 +89,14 @@ def require_free(port: int) -> None:
 
 
 def require_writable() -> None:
-    """Raise Problem when Jupyter cannot write where it must; folders that are missing are made.
+    """Create Jupyter's folders if they are missing; raise Problem if it cannot write to them.
 
-    Jupyter starts without its folder for settings, prints a traceback without the one for data,
-    and does not start without the one for running servers.
+    Jupyter starts without its settings folder, prints a traceback without its data folder, and
+    does not start without its runtime folder.
     """
     from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-    # The second lies in the first unless it is named: one remedy is enough.
+    # By default the runtime folder is inside the data folder: one remedy is enough.
     for folder, variable in (
         (jupyter_data_dir(), "JUPYTER_DATA_DIR"),
         (jupyter_runtime_dir(), "JUPYTER_RUNTIME_DIR"),
@@ -113,7 +113,7 @@ def require_writable() -> None:
 
 
 def has_browser() -> bool:
-    """True when Python finds a web browser to open."""
+    """Whether Python's `webbrowser` finds a browser to open."""
     try:
         webbrowser.get()
     except webbrowser.Error:
@@ -122,10 +122,10 @@ def has_browser() -> bool:
 
 
 def open_lab(port: int | None = None, browser: bool = True) -> int:
-    """Start JupyterLab and stay until it ends; returns its exit code.
+    """Run JupyterLab until it exits; return its exit code.
 
-    Raises Problem: no repository beside the package, another clone of the course around the working
-    folder, no JupyterLab, no folder that Jupyter can write to, a busy port.
+    Raises Problem as `repository`, `require_writable` and `require_free` do, or if JupyterLab is
+    not installed.
     """
     root = repository()
     if importlib.util.find_spec("jupyterlab") is None:
@@ -140,14 +140,14 @@ def open_lab(port: int | None = None, browser: bool = True) -> int:
     arguments = command(root, port, browser)
     sys.stdout.flush()
     if os.name == "posix":
-        # JupyterLab takes the place of this process, so that ending it leaves nothing behind.
+        # JupyterLab replaces this process, so that ending it leaves nothing behind.
         return os.execv(arguments[0], arguments)
     return subprocess.call(arguments)
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Jupyter may take a port that an earlier server has just left; so may this probe.
+        # Jupyter can reuse a port that a server has just closed; so must this probe.
         if os.name == "posix":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

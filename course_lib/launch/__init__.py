@@ -1,13 +1,13 @@
-"""Starts ranks, streams their output, returns their results, and ends them all.
+"""Starts ranks, streams their output, returns their results, and terminates every process.
 
     results = launch.run(function, *args, ranks=2)     # from a cell: results by rank
     python -m torch.distributed.run … -m course_lib.demos ddp     # the same program, by torchrun
     run_on_two_nodes("course_lib.demos", ["ddp"], mbit=200)     # by torchrun, behind a slow network
 
-    run ── asks ──> server ── forks ──> keeper ── forks ──> ranks
-    (your kernel)   (has imported torch)  (one per launch: ends all that its ranks started)
+    run ── asks ──> server ── forks ──> supervisor ── forks ──> ranks
+    (your kernel)   (has imported torch)  (one per launch: kills everything its ranks started)
 
-Importing this package is light: torch loads when a rank, or `init`, first needs it.
+Importing this package is cheap: torch is imported when a rank, or `init`, first needs it.
 """
 
 from course_lib.launch.errors import RankFailed, Stopped

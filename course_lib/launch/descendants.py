@@ -1,7 +1,7 @@
-"""Starts new Python processes; finds and ends whatever a process has started. Complete on Linux.
+"""Starts new Python processes; finds and kills all descendants of a process. Complete on Linux.
 
 A process that leaves its group or outlives its parent is still a descendant: the nearest ancestor
-that adopts orphans becomes its parent. Elsewhere only the process groups of the ranks are ended.
+that is a subreaper becomes its parent. On other systems only the ranks' process groups are killed.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def fresh_python(program: str) -> list[str]:
-    """A new Python that runs `program`, and finds modules where this one does."""
+    """The command line of a new Python that runs `program` with this process's `sys.path`."""
     path = [str(Path(entry).absolute()) for entry in sys.path]
     return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
 
@@ -25,18 +25,18 @@ _POLL_S = 0.002
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all descendants whose own parents end."""
+    """Make this process a subreaper: it becomes the parent of descendants orphaned below it."""
     _ask_linux(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends; at once if that is not this one."""
+    """Have the kernel kill this process when `parent` exits; exit now if that has happened."""
     if _ask_linux(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 
 
 def _ask_linux(option: int, value: int) -> bool:
-    """Set one of the process's options; False on another system, which has none of these."""
+    """Call prctl(option, value) on this process; False on systems other than Linux."""
     if sys.platform != "linux":
         return False
     import ctypes
@@ -46,7 +46,7 @@ def _ask_linux(option: int, value: int) -> bool:
 
 
 def listen_for(*numbers: signal.Signals) -> int:
-    """A descriptor from which the numbers of arriving signals can be read, a byte each."""
+    """A file descriptor that yields the number of each signal received, one byte per signal."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     for number in numbers:
@@ -56,23 +56,23 @@ def listen_for(*numbers: signal.Signals) -> int:
 
 
 def children() -> list[int]:
-    """The ids of this process's children; none where there is no /proc."""
+    """The process ids of this process's children; empty where there is no /proc."""
     if sys.platform != "linux":
         return []
     return [pid for pid in _processes() if _parent(pid) == os.getpid()]
 
 
 def descendants(pid: int) -> list[int]:
-    """The ids of all processes below that one; none where there is no /proc."""
+    """The ids of all descendants of process `pid`; empty where there is no /proc."""
     if sys.platform != "linux":
         return []
     below: dict[int, list[int]] = {}
     for each in _processes():
         below.setdefault(_parent(each), []).append(each)
-    found = below.pop(pid, [])
-    for each in found:  # which grows meanwhile
-        found += below.pop(each, ())
-    return found
+    result = below.pop(pid, [])
+    for each in result:  # the list grows during the loop: a breadth-first search
+        result += below.pop(each, ())
+    return result
 
 
 def _processes() -> Iterable[int]:
@@ -80,20 +80,20 @@ def _processes() -> Iterable[int]:
 
 
 def _parent(pid: int) -> int:
-    """The id of its parent; -1 for a process that has just ended."""
+    """The id of the parent of `pid`; -1 if the process has just exited."""
     fields = _stat(pid)
     return int(fields[1]) if fields else -1
 
 
 def processor_s(pid: int) -> float | None:
-    """The processor time that a process has used; None where that is not known."""
+    """CPU time that a process has used, user plus system, in seconds; None if unknown."""
     if not (fields := _stat(pid)):
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What /proc/PID/stat says after the name (proc_pid_stat(5), from field 3); empty without."""
+    """The fields of /proc/PID/stat from field 3 on (proc_pid_stat(5)); empty if unreadable."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()  # a name may hold spaces and brackets
@@ -102,14 +102,14 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """SIGKILL, which also ends a process that is stopped; those that are gone do not matter."""
+    """Send SIGKILL, which also ends stopped processes; ignore those that have already exited."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def end_all(groups: Iterable[int]) -> None:
-    """End these process groups, and then every descendant; returns when none is left."""
+    """Kill these process groups, then every descendant; return when none is left, or after 5 s."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

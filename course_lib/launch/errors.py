@@ -1,4 +1,4 @@
-"""How a launch fails or is stopped, and what torch's errors mean."""
+"""The exceptions of a failed or interrupted launch, and explanations of torch's errors."""
 
 import re
 import signal
@@ -12,8 +12,8 @@ from pathlib import Path
 class RankFailed(RuntimeError):
     """A rank raised, died, or gave no result in time.
 
-    rank: the rank that failed first; reason: what happened to it, worded to follow "rank 1";
-    traceback: where it happened (in that rank), or the last lines that it printed.
+    rank: the rank that failed first; reason: what happened to it, a phrase that follows "rank 1";
+    traceback: the traceback in that rank, or the last lines that it printed.
     """
 
     def __init__(self, rank: int, reason: str, traceback: str = "") -> None:
@@ -27,35 +27,35 @@ class RankFailed(RuntimeError):
         return f"{sentence}\n\n{self.traceback}" if self.traceback else sentence
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: the frames of the launcher itself would only hide the rank's own.
+        # Called by IPython: the launcher's own frames would only hide those of the rank.
         return [f"{type(self).__name__}: {self}"]
 
 
 class Stopped(KeyboardInterrupt):
-    """A launch was stopped by an interrupt; nothing of it is left."""
+    """A launch was stopped by an interrupt; none of its processes is left."""
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: where the launcher waited tells the reader nothing.
+        # Called by IPython: where the launcher was waiting tells the reader nothing.
         return [str(self)]
 
 
 class Stop:
-    """Whether Stop was pressed."""
+    """A flag that an interrupt sets, to be polled at safe points."""
 
     pressed = False
 
     def obey(self, ended: int = 0) -> None:
-        """Raise Stopped if it was; `ended` ranks have been ended, or will be by the caller."""
+        """Raise Stopped if an interrupt came; the caller kills, or has killed, `ended` ranks."""
         if self.pressed:
             ranks = f"{ended} rank{'s' * (ended != 1)}"
             raise Stopped(f"Stopped; {ranks} ended" if ended else "Stopped before any rank started")
 
 
 @contextmanager
-def held() -> Iterator[Stop]:
-    """Inside, an interrupt does no more than press the Stop that this yields.
+def uninterrupted() -> Iterator[Stop]:
+    """Defer interrupts: inside the block, SIGINT only sets the Stop flag that this yields.
 
-    Where Python raises no KeyboardInterrupt (other threads, SIGINT ignored), nothing changes.
+    Where Python would not raise KeyboardInterrupt (other threads, SIGINT ignored), does nothing.
     """
     stop = Stop()
     main = threading.current_thread() is threading.main_thread()
@@ -90,7 +90,7 @@ _NO_GRADIENT = (
     " pass find_unused_parameters=True"
 )
 _MEMORY = "take a smaller model or batch, shard it, or use fewer ranks"
-# What torch or the system says, and what it means; the first that is found counts.
+# (pattern in an error of torch or the system, its explanation); the first match wins.
 _KNOWN = (
     (
         r"can't allocate memory: you tried to allocate (?P<bytes>\d+) bytes",
@@ -131,8 +131,8 @@ _OPERATIONS = {
 
 
 def explain(error: BaseException) -> str:
-    """What happened and what to do about it; for an unknown exception, its first line."""
-    text = said(error)
+    """A phrase on what happened and the remedy; for an unknown exception, its first line."""
+    text = message_of(error)
     if known := _mismatch(text) or _matched(text, _KNOWN):
         return known
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -141,7 +141,7 @@ def explain(error: BaseException) -> str:
 
 
 def explain_output(text: str) -> str:
-    """The same for what a rank printed before it was aborted; empty if that is unknown."""
+    """Explain the output of a rank that was aborted; "" if no known error is in it."""
     return _matched(text, (_ANOTHER_SIZE,))
 
 
@@ -155,8 +155,8 @@ def _matched(text: str, known: Iterable[tuple[str, str]]) -> str:
     return ""
 
 
-def said(error: BaseException) -> str:
-    """The text of an exception; some cannot even produce that."""
+def message_of(error: BaseException) -> str:
+    """`str(error)`, or a placeholder for exceptions whose `__str__` raises."""
     try:
         return str(error)
     except Exception:
@@ -164,7 +164,7 @@ def said(error: BaseException) -> str:
 
 
 def disk_full(folder: Path) -> str:
-    """What to do when the disk is full."""
+    """The sentence for a full disk, with the remedy."""
     return (
         f"no space is left for {folder}: free some, or set the environment variable TMPDIR to a"
         " folder with more"

@@ -1,8 +1,8 @@
-"""torch's flight recorder, for the doctor: the last collectives of this process.
+"""Reads torch's flight recorder: the last collectives of this process, for `course diagnose`.
 
-The one place that knows torch's private names. On gloo (torch 2.13) a record has no times but that
-of the call, its `state` stays "scheduled" and `retired` says that it is over; sends and receives,
-roots and operators are not in it, and the ranks of a group are not either. `watch` notes them.
+The only module that uses torch's private names. On gloo (torch 2.13) an entry has no time but that
+of the call, its `state` stays "scheduled", and `retired` says that it has finished. Sends and
+receives, roots, reduction operators and the ranks of a group are missing: `watch` records them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-_CALLS = "200"  # kept by torch, in a ring
+_CALLS = "200"  # entries in torch's ring buffer
 _MESSAGES = ("send", "recv", "recv_anysource")
 _COLLECTIVES = (
     "allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -29,25 +29,25 @@ _COLLECTIVES = (
     "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base",
     "all_to_all_single",
 )  # fmt: skip
-_DEPTH = 30  # frames in which a wait is looked for
+_DEPTH = 30  # frames of the stack that are searched for a wait
 
-# Of a call: from and to when it was made, in the clock of the record's `time_created_ns`, and what
-# its entry lacks.
+# For each collective: the time before and after the call, on the clock of torch's
+# `time_created_ns`, and the fields that torch's entry lacks.
 _details: deque[tuple[int, int, dict[str, Any]]] = deque(maxlen=int(_CALLS))
-# Of each send or receive that somebody may wait for: its kind, and the other rank.
+# For each send or receive whose Work object is alive: "send" or "recv", and the peer's rank.
 _messages: MutableMapping[Any, tuple[str, int]] = WeakKeyDictionary()
 _messaged_s = [0.0]
 
 
 def switch_on() -> None:
-    """To be called before the first collective of the process: torch asks only once."""
+    """Enable torch's recorder; call it before the first collective: torch reads it only once."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", _CALLS)
 
 
 def watch() -> None:
-    """Note from now on what torch's record leaves out. Does nothing where torch has other names.
+    """Start recording what torch's entries lack; names that this torch does not have are skipped.
 
-    On the classes of the backend, so that whoever imported `dist.broadcast` by name is seen too.
+    Wraps methods of the backend's classes, so calls by `from … import broadcast` are seen as well.
     """
     from torch._C import _distributed_c10d as private
 
@@ -83,13 +83,13 @@ def _collective(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _frames(frame: FrameType | None) -> list[dict[str, Any]]:
-    """As torch's record has them: the innermost first."""
-    found: list[dict[str, Any]] = []
-    while frame is not None and len(found) < _DEPTH:
+    """The frames of a stack in the format of torch's entries, innermost first."""
+    frames: list[dict[str, Any]] = []
+    while frame is not None and len(frames) < _DEPTH:
         code = frame.f_code
-        found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+        frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
-    return found
+    return frames
 
 
 def _message(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,7 +98,7 @@ def _message(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         work = original(*args, **kwargs)
-        with contextlib.suppress(Exception):  # the record must break nothing
+        with contextlib.suppress(Exception):  # recording must never break the program
             from torch.distributed import get_process_group_ranks
 
             group, _, *rest = args
@@ -119,12 +119,12 @@ def _waited(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def messaged_s() -> float:
-    """When the last send or receive was started; 0 without one."""
+    """When the last send or receive was started, in seconds since 1970; 0 if there was none."""
     return _messaged_s[0]
 
 
 def message(frame: FrameType | None) -> tuple[str, int]:
-    """The send or receive that is waited for just now, and the other rank; "" and -1 for none."""
+    """("send" or "recv", peer) of the message that `frame` waits for; ("", -1) if none."""
     for _ in range(_DEPTH):
         if frame is None:
             break
@@ -135,45 +135,45 @@ def message(frame: FrameType | None) -> tuple[str, int]:
 
 
 def entries() -> list[dict[str, Any]]:
-    """The entries of torch's record, the oldest first; none where this torch has no recorder.
+    """The entries of torch's flight recorder, oldest first; empty if this torch has none.
 
-    Each with its lines, root and operator as `watch` noted them. The calls that DDP makes in C++
-    are not noted: torch's own record has their lines, but needs an import of seconds for them, and
-    until a thread has done that they have none.
+    Frames, root and operator are added as `watch` recorded them. It does not see the collectives
+    that DDP calls from C++: torch itself has their frames, but needs an import of seconds for them.
+    A thread does that; until it is done, these entries have no frames.
     """
-    found = _dump(includeStackTraces=False)
-    noted = list(_details)
-    for entry in found:
+    records = _dump(includeStackTraces=False)
+    details = list(_details)
+    for entry in records:
         made_ns = int(entry["time_created_ns"])
-        entry.update(next((more for start, end, more in noted if start <= made_ns <= end), {}))
-    if any("frames" not in entry and not entry.get("is_p2p") for entry in found):
+        entry.update(next((extra for start, end, extra in details if start <= made_ns <= end), {}))
+    if any("frames" not in entry and not entry.get("is_p2p") for entry in records):
         if not _lines.ident:
             _lines.start()
         if not _lines.is_alive():
-            by_number = {entry["record_id"]: entry for entry in found}
+            by_number = {entry["record_id"]: entry for entry in records}
             for entry in _dump():
                 by_number.get(entry["record_id"], {}).setdefault("frames", entry["frames"])
-    return found
+    return records
 
 
 def last_ns() -> int:
-    """When the last collective was called that `watch` has noted; 0 before."""
+    """When `watch` last saw a collective called, in ns since 1970; 0 if never."""
     return _details[-1][0] if _details else 0
 
 
-def _dump(**asked: bool) -> list[dict[str, Any]]:
+def _dump(**options: bool) -> list[dict[str, Any]]:
     from torch._C import _distributed_c10d as private
 
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # with GPUs the first has them
         with contextlib.suppress(AttributeError, RuntimeError, TypeError):
-            found: list[dict[str, Any]] = pickle.loads(getattr(private, name)(**asked))["entries"]
-            if found:
-                return found
+            read: list[dict[str, Any]] = pickle.loads(getattr(private, name)(**options))["entries"]
+            if read:
+                return read
     return []
 
 
 def _load_lines() -> None:
-    """Not by a dump: two dumps at once wait for each other for ever."""
+    """Import what torch needs for frames; not by a dump: two concurrent dumps deadlock."""
     with contextlib.suppress(Exception):
         import torch._dynamo  # noqa: F401
 
@@ -181,8 +181,8 @@ def _load_lines() -> None:
 _lines = threading.Thread(target=_load_lines, daemon=True)
 
 
-def place() -> tuple[int, int] | None:
-    """This process's rank and world, once it has met the others."""
+def rank_and_world() -> tuple[int, int] | None:
+    """(rank, world size) of this process; None before the process group is initialized."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
@@ -190,7 +190,7 @@ def place() -> tuple[int, int] | None:
 
 
 def groups() -> dict[str, tuple[int, ...]]:
-    """The ranks of each process group, by the name that the entries give it."""
+    """The global ranks of each process group, by the group's name in torch's entries."""
     from torch.distributed import distributed_c10d as c10d
 
     members = c10d._world.pg_group_ranks

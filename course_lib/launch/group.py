@@ -1,4 +1,4 @@
-"""One way into a process group and one way out, for a cell, `python -m` and torchrun alike."""
+"""Joins and leaves the process group, in a notebook cell, `python -m` and torchrun alike."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import torch
 
 
-_TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
+_TIMEOUT_S = 600.0  # for a collective, if the launcher sets no limit
 _PEERS_S = 5.0
 
 
 @dataclass(frozen=True)
 class Rank:
-    """This process's rank of `world`, its `local_rank` on the machine, its device and backend."""
+    """This process's rank among `world`, its rank on this machine, its device and backend."""
 
     rank: int
     world: int
@@ -51,9 +51,9 @@ _membership: tuple[Rank, Any] | None = None
 def init() -> Rank:
     """Join the process group that the environment describes, or a world of one; idempotent.
 
-    NCCL where this machine has a GPU for each of its ranks, gloo otherwise. A group that another
-    launcher has made (Ray Train, for example) is taken as it is. Raises RuntimeError if the other
-    ranks do not come within the time limit, and for a group that cannot be taken.
+    The backend is NCCL if this machine has a GPU for each of its ranks, else gloo. A group that
+    another launcher has initialized (Ray Train, for example) is used as it is. Raises RuntimeError
+    if the other ranks do not join within the time limit, or if an existing group is unusable.
     """
     global _membership
     import torch.distributed as dist
@@ -67,9 +67,9 @@ def init() -> Rank:
 
 
 def finish() -> None:
-    """Leave the process group that `init` has joined. Finish results and assertions first.
+    """Leave the process group that `init` joined; complete results and assertions before.
 
-    Does nothing outside one, and leaves a group alone that another launcher has made.
+    Does nothing outside a group, or for a group that another launcher initialized.
     """
     global _membership
     import torch.distributed as dist
@@ -86,22 +86,22 @@ def finish() -> None:
 
 
 def report_step(step: int, steps: int) -> None:
-    """Report to the launcher of this rank that update `step` of `steps` is done.
+    """Report to this rank's launcher that update `step` of `steps` is done.
 
-    It takes some 20 µs. The line below the cell shows it five times a second.
+    Takes about 20 µs. The progress line below the cell is updated five times a second.
     """
     recorder.step(step, steps)
     if path := os.environ.get(STEPS_VARIABLE):
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.write(descriptor, f"{step} {steps}".ljust(40).encode())  # never seen half written
+            os.write(descriptor, f"{step} {steps}".ljust(40).encode())  # one atomic write
             os.close(descriptor)
 
 
 def program(main: Callable[[Any], Any], options: Any) -> NoReturn:
-    """Run `main(options)` inside the process group and end this process: exit code 0, or 1.
+    """Run `main(options)` inside the process group and exit this process with code 0 or 1.
 
-    What `python -m course_lib.demos` calls, under torchrun or alone (a world of one).
+    Called by `python -m course_lib.demos`, under torchrun or alone (a world of one).
     """
     code = _exit_code(main, options)
     if code == 0:
@@ -113,7 +113,7 @@ def program(main: Callable[[Any], Any], options: Any) -> NoReturn:
 
 
 def loopback() -> str | None:
-    """The network interface that only this machine can reach; None where it has no known name."""
+    """The name of the loopback interface; None on systems where it is not known."""
     return {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 
@@ -138,32 +138,32 @@ def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
 
 
 def _adopt() -> Rank:
-    """This process in a group that another launcher has made.
+    """This process's Rank in a group that another launcher initialized.
 
-    Nobody waits here through a store: that launcher has waited for all ranks, and ends the group.
+    No barrier here: that launcher has waited for all ranks, and destroys the group itself.
     """
     import torch.distributed as dist
 
     rank, world = dist.get_rank(), dist.get_world_size()
-    said = (os.environ.get("RANK", str(rank)), os.environ.get("WORLD_SIZE", str(world)))
-    if said != (str(rank), str(world)):
+    stated = (os.environ.get("RANK", str(rank)), os.environ.get("WORLD_SIZE", str(world)))
+    if stated != (str(rank), str(world)):
         raise RuntimeError(
             f"the process group that exists has {world} ranks, of which this is rank {rank}, and "
-            f"the environment says RANK={said[0]} and WORLD_SIZE={said[1]}: destroy that group "
-            "before launch.init(), or unset both variables"
+            f"the environment says RANK={stated[0]} and WORLD_SIZE={stated[1]}: destroy that "
+            "group before launch.init(), or unset both variables"
         )
     recorder.start(rank, world)
     device, backend = device_and_backend(dist.get_backend_config())
-    # Where the launcher did not set it, all ranks are taken to be on one machine.
+    # If the launcher did not set it, assume that all ranks are on one machine.
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     return Rank(rank, world, local_rank, device, backend)
 
 
 def device_and_backend(configuration: str) -> tuple[torch.device, str]:
-    """Where a group's tensors are, and what sends them, from `dist.get_backend_config()`.
+    """The device and backend for a group's tensors, from `dist.get_backend_config()`.
 
-    A GPU where NCCL serves it and this machine has one, else the CPU by gloo. Raises RuntimeError
-    for a group that serves neither.
+    The current GPU if the group has NCCL and this machine has one, else the CPU with gloo. Raises
+    RuntimeError for a group that has neither.
     """
     import torch
 
@@ -184,12 +184,12 @@ def _join() -> tuple[Rank, Any]:
     import torch.distributed as dist
 
     recorder.start(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
-    # INFO makes DDP name the parameters that had no gradient. A server that was started earlier may
-    # have read a different value when it imported torch.
+    # INFO makes DDP name the parameters that had no gradient. The server may have read a different
+    # value when it imported torch.
     os.environ.setdefault("TORCH_DISTRIBUTED_DEBUG", "INFO")
     dist.set_debug_level_from_env()
     if os.environ.get("LOCAL_WORLD_SIZE", "1") == os.environ.get("WORLD_SIZE", "1") and loopback():
-        # On one machine gloo need not listen where others can connect.
+        # On one machine gloo need not listen on interfaces that others can reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback() or "")
     timeout = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT_S)))
     store, rank, world = _meeting_point(timeout)
@@ -214,13 +214,13 @@ def _join() -> tuple[Rank, Any]:
             f" start {world} ranks, or correct WORLD_SIZE"
         ) from error
     joined = Rank(rank, world, local_rank, device, backend)
-    # If a rank failed while others still connected to it, they would complain as well.
+    # If a rank failed while others were still connecting to it, they would report errors as well.
     _all_here(joined, store, "course_init", timeout.total_seconds())
     return joined, store
 
 
 def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
-    """The store through which ranks find each other, with this process's rank and the world."""
+    """(store for the rendezvous, rank, world size) of this process."""
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
@@ -232,20 +232,20 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
         return dist.FileStore(f"{os.environ[STORE_VARIABLE]}.{attempt}", world), rank, world
     store, rank, world = next(rendezvous("env://", rank, world, timeout=timeout))
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
-        # After a restart torchrun (seen with 2.13) gives the same store, in which gloo would find
-        # the addresses of dead ranks. Agents on several machines count restarts differently: there,
-        # start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+        # After a restart torchrun (seen with 2.13) reuses the store, in which gloo would find the
+        # addresses of dead ranks. Agents on several machines count restarts differently: with more
+        # than one, start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
         store = dist.PrefixStore(f"attempt{attempt}", store)
     return store, rank, world
 
 
 def _all_here(rank: Rank, store: Any, event: str, limit_s: float) -> None:
-    """Return when every rank has called this for the same event, or after `limit_s` seconds.
+    """Wait until every rank has called this for the same event, at most `limit_s` seconds.
 
-    Through the store, not a barrier: a rank inside another collective would confuse the two.
+    Uses the store: dist.barrier() could be matched with another collective of a diverged rank.
     """
     deadline_s = time.monotonic() + limit_s
-    # If the store is gone, so is the rank that owned it: there is nothing to wait for.
+    # If the store is gone, so is the rank that hosted it: there is nothing to wait for.
     with contextlib.suppress(Exception):
         store.add(event, 1)
         while store.add(event, 0) < rank.world:
@@ -254,7 +254,7 @@ def _all_here(rank: Rank, store: Any, event: str, limit_s: float) -> None:
             time.sleep(0.002)
 
 
-# A launcher's variables: what a rank starts must not take them for its own.
+# Prefixes of a launcher's variables, which must not leak into launches that a rank starts.
 _OF_A_LAUNCHER = (
     "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
     STEPS_VARIABLE, STORE_VARIABLE, TIMEOUT_VARIABLE,
@@ -262,9 +262,9 @@ _OF_A_LAUNCHER = (
 
 
 def torchrun_command(module: str, ranks: int, argv: Sequence[str] = ()) -> str:
-    """One line for the shell that runs `module` on `ranks` ranks of this machine by torchrun.
+    """The shell command that runs `module` on `ranks` ranks of this machine with torchrun.
 
-    It names this Python instead of `torchrun`, which is found only in an activated environment.
+    It calls this Python instead of `torchrun`, which is on PATH only in an activated environment.
     """
     launcher = [sys.executable, "-m", "torch.distributed.run"]
     command = [*launcher, "--standalone", f"--nproc-per-node={ranks}", "-m", module, *argv]
@@ -272,23 +272,23 @@ def torchrun_command(module: str, ranks: int, argv: Sequence[str] = ()) -> str:
 
 
 def private_torchrun(folder: Path, ranks: int) -> list[str]:
-    """torchrun on this machine alone, up to the module: agent and ranks meet in `folder`.
+    """A single-node torchrun command, without the module; the rendezvous is a file in `folder`.
 
-    With `--standalone` its agent listens on every network interface and unpickles what it is sent
-    there (seen with torch 2.13), so that another user could run code as this one. Files in a folder
-    of one's own need no port. Start it with `private_environment(folder)`.
+    With `--standalone` its agent listens on every network interface and unpickles what it receives
+    (seen with torch 2.13), so another user could run code as this one. Files in a private folder
+    need no port. Run it with `private_environment(folder)`.
     """
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes=1", f"--nproc-per-node={ranks}"),
         *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
         f"--rdzv-endpoint={folder}/meeting",
-        f"--log-dir={folder}/logs",  # or it leaves an empty one behind
+        f"--log-dir={folder}/logs",  # otherwise torchrun leaves an empty one behind
     ]
 
 
 def private_environment(folder: Path) -> dict[str, str]:
-    """The environment for it: nothing of an outer launch, and `launch.init` meets in `folder`."""
+    """Environment for `private_torchrun`: no outer launch, a FileStore in `folder` for `init`."""
     return outer_environment() | {
         STORE_VARIABLE: str(folder / "store"),
         "GLOO_SOCKET_IFNAME": loopback() or "",
@@ -296,11 +296,11 @@ def private_environment(folder: Path) -> dict[str, str]:
 
 
 def outer_environment() -> dict[str, str]:
-    """The environment for a torchrun that a rank starts: nothing of the launch of that rank.
+    """The environment for a torchrun that a rank starts, without the variables of its launch.
 
-    Its ranks meet in a new store after each restart, never among the addresses of dead ones.
+    After each restart the ranks get a new store, free of the addresses of dead ranks.
     """
-    outside = {
+    inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
     }
-    return outside | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return inherited | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

@@ -1,6 +1,6 @@
-"""What the parent and its ranks tell each other: variables, and files of one folder per launch.
+"""How the parent and its ranks communicate: variables, and files in one folder per launch.
 
-The folder is readable by its owner alone, so nothing is unpickled that somebody else wrote.
+Only the owner can access the folder, so no file of another user is ever unpickled.
 """
 
 import contextlib
@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
+STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file of the ranks' rendezvous
 TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
-STEPS_VARIABLE = "COURSE_STEPS"  # set by launch.run: the file that says how far this rank is
-FOLDER_VARIABLE = "COURSE_RECORD"  # set by launch.run, or by hand for torchrun: where pages go
+STEPS_VARIABLE = "COURSE_STEPS"  # set by launch.run: the file with this rank's progress
+FOLDER_VARIABLE = "COURSE_RECORD"  # set by launch.run, or by hand for torchrun: folder of pages
 ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun
 
 
-_LARGE_BYTES = 64 * 1024  # below, nothing is gained
+_LARGE_BYTES = 64 * 1024  # below this size nothing is gained
 
 
 def pack(value: Any, path: Path) -> None:
-    """Write `value` to a file. Raises OSError where there is no room, else what pickling does."""
+    """Pickle `value` to a file. Raises OSError if the disk is full, else what pickling raises."""
     from course_lib.pickled_code import Pickler
 
     class Packer(Pickler):
-        """Writes a large tensor as its own bytes, without the copies that torch makes."""
+        """Pickles a large tensor as raw bytes, without the copies that torch makes."""
 
         def reducer_override(self, value: Any) -> Any:
             import torch
 
             if type(value) is torch.Tensor and not value.requires_grad and not vars(value):
-                # What has no bytes of its own (sparse, conjugate) is left to torch.
+                # Tensors without raw bytes of their own (sparse, conjugate) are left to torch.
                 with contextlib.suppress(RuntimeError, TypeError):
                     raw: Any = value.view(-1).view(torch.uint8).numpy()
                     if raw.nbytes >= _LARGE_BYTES:
@@ -52,36 +52,36 @@ def _tensor(raw: bytearray, dtype: "torch.dtype", shape: tuple[int, ...]) -> "to
 
 
 def unpack(path: Path) -> Any:
-    """Read what `pack` has written."""
+    """Read a value that `pack` has written."""
     with open(path, "rb") as file:
         return pickle.load(file)
 
 
-# What `linecache` keeps of a cell: size, no time of change, lines, name.
+# linecache's entry for each cell: size, modification time (None), lines, name.
 CellSources = dict[str, tuple[int, float | None, list[str], str]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the parent hands to every rank, beside the call.
+    """The settings that the parent passes to every rank, apart from the call itself.
 
     `deadline_s` is on the clock of `time.monotonic()`.
     """
 
     ranks: int
-    threads: int  # for torch, in each rank
+    threads: int  # of torch, in each rank
     timeout_s: float
     deadline_s: float
     environment: dict[str, str]
-    directory: str  # the parent's
-    path: list[str]  # where the parent finds modules
-    arguments: list[str]  # of the parent's command line
+    directory: str  # the parent's working directory
+    path: list[str]  # the parent's sys.path
+    arguments: list[str]  # the parent's sys.argv
     cell_sources: CellSources = field(default_factory=dict)  # for tracebacks: see runner
 
 
 @dataclass(frozen=True)
 class Report:
-    """A rank's last word: that its result is ready, or the reason why there is none."""
+    """What a rank reports at its end: that its result is ready, or why there is none."""
 
     time_s: float  # time.monotonic(), which all processes of a machine share
     reason: str = ""
@@ -94,11 +94,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Folder:
-    """The launch's folder.
+    """The folder of one launch.
 
-    In it are `job`, `call` (the function and its arguments), `store` (where the ranks find each
-    other: no port, nothing to race for), and for each rank its `log` (all that it prints), `stack`
-    (where it was when its time was up; empty before), `steps` (how far it is), `result`, `report`.
+    It has `job`, `call` (the function and its arguments), `store` (a FileStore for the rendezvous:
+    no port, so no race for one), and for each rank its `log` (stdout and stderr), `stack` (a dump
+    at the deadline; empty before), `steps` (its progress), `result` and `report`.
     """
 
     path: Path
@@ -116,11 +116,11 @@ class Folder:
         return self.path / "job"
 
     def of(self, rank: int, kind: str) -> Path:
-        """The file of that kind of a rank."""
+        """The file of `rank` of this kind: "log", "stack", "steps", "result" or "report"."""
         return self.path / f"rank{rank}.{kind}"
 
     def text(self, rank: int, kind: str) -> str:
-        """What is in it; "" where there is none."""
+        """The text of that file; "" if it does not exist."""
         path = self.of(rank, kind)
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -129,16 +129,16 @@ class Folder:
         try:
             pack(result, path)
         except BaseException:
-            path.unlink(missing_ok=True)  # room for the report that says so
+            path.unlink(missing_ok=True)  # makes room on the disk for the report of the failure
             raise
 
     def write_report(self, rank: int, report: Report) -> None:
         unfinished = self.of(rank, "unfinished")
         unfinished.write_bytes(pickle.dumps(report))
-        os.replace(unfinished, self.of(rank, "report"))  # the parent never reads half a report
+        os.replace(unfinished, self.of(rank, "report"))  # atomic: never half a report
 
     def read_report(self, rank: int) -> Report | None:
-        """The rank's report, or None while there is none."""
+        """The rank's report; None if it has not written one yet."""
         try:
             report: Report = unpack(self.of(rank, "report"))
         except FileNotFoundError:

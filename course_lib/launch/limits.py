@@ -1,4 +1,4 @@
-"""What `run` refuses before it starts anything."""
+"""Checks that `run` makes before it starts a process: arguments, memory, threads."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_arguments(function: object, ranks: int, timeout_s: float) -> None:
-    """Raises TypeError or ValueError with one sentence that names the argument and the remedy."""
+    """Raise TypeError or ValueError with one sentence that names the argument and the remedy."""
     if not callable(function):
         raise TypeError(
             f"function must be callable, got {type(function).__name__} {function!r}:"
@@ -25,7 +25,7 @@ def check_arguments(function: object, ranks: int, timeout_s: float) -> None:
 
 
 def check_memory(ranks: int) -> None:
-    """Raises MemoryError where `ranks` ranks would not fit, rather than let the system kill one."""
+    """Raise MemoryError if `ranks` ranks would not fit, before the OOM killer ends one."""
     available_bytes = available_memory_bytes()
     needed_bytes = SERVER_BYTES + ranks * RANK_BYTES
     if available_bytes is not None and available_bytes < needed_bytes:
@@ -37,7 +37,7 @@ def check_memory(ranks: int) -> None:
 
 
 def available_memory_bytes() -> int | None:
-    """Memory available to new processes, in this machine or container; None if unknown."""
+    """Bytes available to new processes on this machine or in this container; None if unknown."""
     known = [_machine_bytes(), _container_bytes()]
     return min((value for value in known if value is not None), default=None)
 
@@ -49,7 +49,7 @@ def _machine_bytes() -> int | None:
 
 
 def _container_bytes() -> int | None:
-    """What is left under the control group's limit, its file cache counted as free."""
+    """Bytes left under the cgroup's memory limit, counting its file cache as free."""
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used_bytes = int((_CGROUP / "memory.current").read_text())
@@ -60,15 +60,15 @@ def _container_bytes() -> int | None:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The first number of each line `name number …`."""
+    """Lines `name number …` as {name: number}."""
     rows = (line.split() for line in path.read_text().splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1}
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Share this process's cores: more threads than cores made DDP 8 times slower.
+    """This process's cores divided by `ranks`, at least 1, at most OMP_NUM_THREADS if set.
 
-    No more than OMP_NUM_THREADS, where that is set.
+    More threads than cores made DDP 8 times slower.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
-"""What a launch shows: the lines that its ranks print, and one line that says how far it is.
+"""The output of a launch: the lines that its ranks print, and a progress line.
 
-That line is shown after a second and rewritten in place in a terminal and in a notebook. In the
-end it says how long the launch took, or is gone after an error. Elsewhere (a file, a pipe) it is
+The progress line appears after 1 s and is rewritten in place in a terminal or a notebook. At the
+end it says how long the launch took; after an error it is erased. Elsewhere (a file, a pipe) it is
 printed again after 2 s, 4 s, 8 s and so on, on stderr.
 """
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 4 * 2**20
 
 
 class Output:
-    """Follows one rank's log and prints its complete lines, labelled `[rank 0]`."""
+    """Follows one rank's log file and prints its complete lines, labelled `[rank 0]`."""
 
     def __init__(
         self, log: Path, rank: int, stream: bool, make_room: Callable[[], None] = lambda: None
@@ -40,7 +40,7 @@ class Output:
             self._show(self._read_new())
 
     def show_rest(self) -> None:
-        """Print what is left, up to the limit, including an unfinished last line."""
+        """Print the rest of the log, up to MAX_BYTES, including an unfinished last line."""
         while self._stream and self._position_bytes < MAX_BYTES and (new := self._read_new()):
             self._show(new)
         if self._partial:
@@ -49,7 +49,7 @@ class Output:
             self._show(f"(the rest is not shown: only {MAX_BYTES >> 20} MiB are)\n".encode())
 
     def last_lines(self, count: int = 20) -> str:
-        """The end of the log, for a rank that died without a report."""
+        """The last `count` lines of the log, for a rank that died without a report."""
         if not self._log.exists():
             return ""
         self._position_bytes = max(0, self._log.stat().st_size - 16_384)
@@ -73,7 +73,7 @@ class Output:
 
 
 def _text(line: bytes) -> str:
-    """One line as a terminal shows it: for a progress bar, its last state."""
+    """One line as a terminal shows it: only what follows the last carriage return."""
     return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]
 
 
@@ -81,7 +81,7 @@ FIRST_S = 1.0
 _REWRITE_S = 0.2
 _LOOK = "color: var(--jp-content-font-color2, #616161); font-variant-numeric: tabular-nums"
 
-# A rank's own word: update `step` of `steps`; 0 of 0 for a rank that is ready.
+# A rank's progress, (step, steps) in updates: (0, 0) when it is ready, None before.
 Steps = tuple[int, int] | None
 
 
@@ -89,41 +89,41 @@ def progress_text(states: list[Steps], seconds: float, limit_s: float) -> str:
     """One line: "2 of 2 ranks ready, step 3 of 10, 4 s of at most 120 s"."""
     parts = [f"{sum(state is not None for state in states)} of {len(states)} ranks ready"]
     if all(state and state[1] for state in states):
-        last = min(state for state in states if state)  # the others wait for it
-        parts.append(f"step {last[0]} of {last[1]}")
+        slowest = min(state for state in states if state)  # the others wait for it
+        parts.append(f"step {slowest[0]} of {slowest[1]}")
     return ", ".join([*parts, f"{seconds:.0f} s of at most {limit_s:g} s"])
 
 
 class ProgressLine:
-    """The line of one launch. Unless `chatty`, it is silent where it could not be erased again."""
+    """The progress line of a launch; unless `chatty`, shown only where it can be erased again."""
 
     def __init__(self, limit_s: float, chatty: bool) -> None:
         self._limit_s = limit_s
         self._start_s = time.monotonic()
         self._next_s = FIRST_S
         self._slot = Slot() if in_notebook() else None
-        self._shown = ""  # what stands there now
+        self._shown = ""  # the text on the screen now
         self._was_shown = False
         self._in_place = self._slot is not None or sys.stderr.isatty()
         self._show = chatty or self._in_place
 
     @property
     def due(self) -> bool:
-        """Whether `update` would show anything."""
+        """Whether it is time for `update` to show something."""
         return self._show and self._seconds >= self._next_s
 
     def warming_up(self) -> None:
-        """Say that the ranks cannot start yet, if it is time."""
+        """Show that Python and torch are still starting, if it is time."""
         if self._in_place and self.due:
             self._rewrite(f"starting Python and torch, {self._seconds:.0f} s")
 
     def begin(self) -> None:
-        """The ranks start now: what came before does not count."""
+        """Restart the clock: the ranks start now."""
         self._start_s = time.monotonic()
         self._next_s = 0.0 if self._was_shown else FIRST_S
 
     def update(self, states: list[Steps]) -> None:
-        """Show how far the ranks are, if it is time."""
+        """Show the progress of the ranks, if it is time."""
         if not self.due:
             return
         text = progress_text(states, self._seconds, self._limit_s)
@@ -134,17 +134,17 @@ class ProgressLine:
             self._next_s *= 2
 
     def make_room(self) -> None:
-        """Before other output: a terminal's line is erased, and comes back below that output."""
+        """Erase the line in a terminal before other output; `update` shows it again below."""
         if self._slot is None:
             self.clear()
 
     def clear(self) -> None:
-        """Leave nothing behind."""
+        """Erase the line."""
         if self._shown:
             self._put("")
 
     def done(self, ranks: int) -> None:
-        """Say how long the launch took, if the line was ever shown."""
+        """Show how long the launch took, if the line was ever shown."""
         if self._was_shown:
             self._put(f"{ranks} rank{'s' * (ranks != 1)}, {self._seconds:.1f} s")
             if self._slot is None:

@@ -1,9 +1,9 @@
-"""The page that each rank of a recorded launch keeps of itself: where it is, what it called.
+"""The page that each rank of a recorded launch writes: its stack, its state, its collectives.
 
-FOLDER/rank0.json, rank1.json, …   one page a rank, rewritten four times a second
-FOLDER/launch.json                 how each rank ended, by the process that started them
+FOLDER/rank0.json, rank1.json, …   one page per rank, rewritten four times a second
+FOLDER/launch.json                 how each rank ended, written by the process that started them
 FOLDER/rank0.log, …                the last lines that each rank printed
-FOLDER/rank0.crash, rank0.term, …  where it was when it died, or was told to end
+FOLDER/rank0.crash, rank0.term, …  its stack when it crashed, or received SIGTERM or SIGINT
 FOLDER/nccl_trace_rank_0, …        torch's own dumps, which are read as well
 """
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?:/|^)course_lib/(?!launch/)")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of Python on a stack: its file, number, function, and text."""
+    """A Python frame on a stack: its file, line number, function, and source text."""
 
     file: str
     line: int
@@ -37,7 +37,7 @@ class Line:
 
     @property
     def torch(self) -> bool:
-        """Whether it belongs to torch.distributed, or to what notes its messages."""
+        """Whether it belongs to torch.distributed, or to the wrappers that record its messages."""
         file = self.file.replace("\\", "/")
         return "/torch/distributed/" in file or file.endswith("/course_lib/launch/flight.py")
 
@@ -48,23 +48,23 @@ class Line:
 
     @property
     def place(self) -> str:
-        """For a sentence: "train.py:42"."""
+        """File name and line number, such as "train.py:42"."""
         return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
 
 
 def own_line(stack: Sequence[Line]) -> Line | None:
-    """The innermost line of the program itself; `stack` has the innermost line last."""
+    """The program's own innermost line, or None; `stack` has the innermost line last."""
     return next((line for line in reversed(stack) if line.own), None)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective as a rank has called it: the `number`-th of its group, counted from 1.
+    """One collective that a rank called: the `number`-th of its group, counted from 1.
 
-    name: of torch's function, operation: what the backend did ("all_reduce" also for a
-    reduce_scatter of gloo); over: this rank need not wait for it any more; at_s: seconds of the
-    rank's own clock since 1970; path: the program's own lines that led there, the innermost last;
-    root: as a rank of the group, -1 where it is not known; operator: "" for a sum.
+    name: torch's function; operation: what the backend ran ("all_reduce" also for gloo's
+    reduce_scatter); over: whether it has finished on this rank; at_s: seconds since 1970 on the
+    rank's own clock; path: the program's own lines that led to it, innermost last; root: a rank of
+    the group, -1 if unknown; operator: "" for a sum.
     """
 
     group: str
@@ -81,25 +81,25 @@ class Call:
 
     @property
     def where(self) -> Line | None:
-        """The line of the program that called it; None where it is not known."""
+        """The line of the program that called it; None if unknown."""
         return self.path[-1] if self.path else None
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The lines of the main thread, the innermost last, in how many of the samples."""
+    """A stack of the main thread, innermost line last, and the number of samples that had it."""
 
     samples: int
     lines: tuple[Line, ...]
 
     @property
     def waits(self) -> bool:
-        """Whether it is inside torch.distributed."""
+        """Whether any of its lines is in torch.distributed."""
         return any(line.torch for line in self.lines)
 
 
 def most_seen(stacks: Iterable[Stack]) -> Line | None:
-    """The program's own line at which most samples were taken."""
+    """The program's own line with the most samples; None if there is none."""
     seen: Counter[Line] = Counter()
     for stack in stacks:
         if line := own_line(stack.lines):
@@ -109,14 +109,14 @@ def most_seen(stacks: Iterable[Stack]) -> Line | None:
 
 @dataclass(frozen=True)
 class Page:
-    """What one rank knows of itself.
+    """The recorded state of one rank.
 
-    state: "joining", "running", "returned", "failed" or "absent"; launch: the same for all ranks
-    that started together; still_s: for how long it has called no collective, sent or received
-    nothing, and ended no step; stack: where its main thread is, the innermost line last; since:
-    samples of it in that time, all: in its life; message, peer: "recv" and the rank it receives
-    from just now, or "send"; "" and -1 for none; groups: the ranks of each process group; error,
-    reason: what it raised, and that in a sentence; hears: SIGTERM would leave a trace.
+    state: "joining", "running", "returned", "failed" or "absent"; launch: an id shared by all ranks
+    of the launch; still_s: seconds without a collective, a message, or the end of a step; stack: of
+    the main thread, innermost line last; since: its stack samples during `still_s`, all: since the
+    start; message, peer: "send" or "recv" and the other rank, if it waits for one, else "" and -1;
+    groups: the ranks of each process group; error, reason: the exception it raised, and an
+    explanation; hears: whether SIGTERM would leave a stack dump.
     """
 
     rank: int
@@ -141,15 +141,15 @@ class Page:
 
 NO_PAGE = Page(-1, 0, state="absent")
 
-_PATH = 6  # own lines kept of a call
+_PATH = 6  # the program's own lines kept for each call
 _C10D = "/torch/distributed/distributed_c10d.py"
 
 
 def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = lambda *_: "") -> Call:
-    """One entry as a Call. Raises KeyError, TypeError or ValueError for anything else.
+    """Convert a flight-recorder entry to a Call; raises KeyError, TypeError or ValueError.
 
-    `source` gives the text of a line, which is not known for records of another machine. Keys:
-    torch.distributed.flight_recorder, version 2.10; the root and the operator are the course's own.
+    `source(file, line)` returns the text of a line; it is unknown for records of another machine.
+    Keys: torch.distributed.flight_recorder, version 2.10; `flight` adds root and operator.
     """
     frames = tuple(
         Line(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
@@ -176,7 +176,7 @@ def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = lambda *_
 
 
 def _called(frames: Sequence[Line]) -> str:
-    """The function of torch.distributed that the program called; `frames`: innermost first."""
+    """Name of the torch.distributed function that the program called; frames innermost first."""
     name = ""
     for frame in frames:
         if frame.own:

@@ -1,4 +1,4 @@
-"""One rank, from its first line to its last: runs in the rank's process."""
+"""The program of one rank: joins the process group, calls the function, reports the result."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from course_lib.launch import group, recorder
-from course_lib.launch.errors import disk_full, explain, said
+from course_lib.launch.errors import disk_full, explain, message_of
 from course_lib.launch.job import (
     STEPS_VARIABLE,
     STORE_VARIABLE,
@@ -35,13 +35,13 @@ NO_REPORT = (
 
 
 def main(folder_path: str, rank: int, lifeline: int) -> NoReturn:
-    """Do this rank's part of the job in the folder, leave a report there, and end the process.
+    """Run this rank of the job in the folder, write a report there, and exit the process.
 
-    `lifeline` is a descriptor whose end means that nobody waits for this rank any more.
+    `lifeline` is a file descriptor; end-of-file on it means that this rank is no longer wanted.
     """
     folder = Folder(Path(folder_path))
     if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # whatever this rank starts can be ended with it
+        os.setpgid(0, 0)  # so that this rank's children can be killed with it
     try:
         _redirect_output(folder.of(rank, "log"))
         job: Job = unpack(folder.job)
@@ -56,7 +56,7 @@ def main(folder_path: str, rank: int, lifeline: int) -> NoReturn:
         print(f"no report could be written: {error}", file=sys.stderr, flush=True)
         os._exit(NO_REPORT)
     if not report.failed:
-        # The report is already written: if leaving fails, time limits and the parent end this rank.
+        # The report is already written; if leaving hangs, the deadline or the parent kills us.
         with contextlib.suppress(Exception):
             group.finish()
     sys.stdout.flush()
@@ -67,7 +67,7 @@ def main(folder_path: str, rank: int, lifeline: int) -> NoReturn:
 
 
 def _redirect_output(log: Path) -> None:
-    """Send all that this process and its children print to the log."""
+    """Redirect stdout and stderr of this process and its children to the log."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -78,7 +78,7 @@ def _redirect_output(log: Path) -> None:
 
 
 def _end_with(lifeline: int) -> None:
-    """End this rank and all that it started when the other end of the lifeline is gone."""
+    """Kill this rank and its process group when the other end of the lifeline is closed."""
     os.read(lifeline, 1)
     if hasattr(os, "killpg"):
         os.killpg(os.getpid(), signal.SIGKILL)
@@ -86,8 +86,8 @@ def _end_with(lifeline: int) -> None:
 
 
 def _prepare(job: Job, folder: Folder, rank: int) -> None:
-    """Environment, threads and time limit of this rank."""
-    os.environ.clear()  # the server was forked long ago: take what the parent has set since
+    """Set this rank's environment variables, working directory, threads and time limit."""
+    os.environ.clear()  # the server's copy is old: use the parent's present environment
     os.environ.update(job.environment)
     os.environ.update(
         RANK=str(rank),
@@ -100,17 +100,17 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     os.environ[TIMEOUT_VARIABLE] = str(job.timeout_s)
     os.environ[STEPS_VARIABLE] = str(folder.of(rank, "steps"))
     sys.path[:], sys.argv[:] = job.path, job.arguments
-    with contextlib.suppress(OSError):  # it may be gone
+    with contextlib.suppress(OSError):  # the directory may have been removed
         os.chdir(job.directory)
-    tempfile.tempdir = None  # the server may have looked it up already
+    tempfile.tempdir = None  # discard the value that the server may have cached
     linecache.cache.update(job.cell_sources)
-    # Not from the server: DataLoader's workers must be in this rank's process group, and where they
-    # are forked, the class of their dataset may be defined in a cell.
+    # Not "forkserver": DataLoader's workers must be in this rank's process group, and with "fork"
+    # the class of their dataset may be defined in a cell.
     start_method = "fork" if sys.platform == "linux" else "spawn"
     multiprocessing.set_start_method(start_method, force=True)
     if len(str(folder.path)) < _SOCKET_CHARACTERS:
-        # What multiprocessing puts on the disk must go with the launch, even if this rank is
-        # killed; it has no public way to say where.
+        # Multiprocessing's temporary files must be removed with the launch, even if this rank is
+        # killed; there is no public way to set their folder.
         vars(multiprocessing.current_process())["_config"]["tempdir"] = str(folder.path)
     _limit_time(job.deadline_s, folder.of(rank, "stack"))
     import torch
@@ -119,18 +119,18 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
 
 
 def _limit_time(deadline_s: float, stack: Path) -> None:
-    """At the deadline, write down where this rank is and end it, however it hangs.
+    """At the deadline, dump this rank's stack to a file and exit, however it hangs.
 
-    A thread that does not need the interpreter's lock does it, so a rank that is stuck in C ends
-    as well, even when the parent is gone.
+    faulthandler's thread does not need the GIL, so a rank that is stuck in C exits as well, even
+    when the parent is gone.
     """
-    file = open(stack, "wb")  # noqa: SIM115  (stays open for the life of the process)
+    file = open(stack, "wb")  # noqa: SIM115  (must stay open as long as the process lives)
     left_s = max(0.001, deadline_s - time.monotonic())
     faulthandler.dump_traceback_later(left_s, file=file, exit=True)
 
 
 def _work(folder: Folder, rank: int) -> Report:
-    """Call the function inside the process group and report what came of it."""
+    """Call the function inside the process group; write its result and return a report."""
     try:
         function, args = unpack(folder.call)
         group.init()
@@ -146,7 +146,7 @@ def _work(folder: Folder, rank: int) -> Report:
 
 
 def _send(result: Any, folder: Folder, rank: int) -> str:
-    """Write the result for the parent; returns why that was not possible, or nothing."""
+    """Write the result for the parent; return the reason if that fails, else ""."""
     kind = type(result).__name__
     try:
         folder.write_result(rank, result)
@@ -156,15 +156,15 @@ def _send(result: Any, folder: Folder, rank: int) -> str:
         return f"could not write its result, a {kind}: {error}"
     except Exception as error:
         return (
-            f"returned a {kind} that cannot be sent to the parent ({said(error)}): return numbers,"
-            " tensors or plain containers of them"
+            f"returned a {kind} that cannot be sent to the parent ({message_of(error)}): return"
+            " numbers, tensors or plain containers of them"
         )
     return ""
 
 
 def _failure(error: BaseException) -> Report:
     # A peer's deadline may have ended our collective. Our own, due at the same moment, must not
-    # write down where we are now; the parent still ends this rank if it hangs here.
+    # dump the stack of this handler; the parent still kills this rank if it hangs here.
     faulthandler.cancel_dump_traceback_later()
     recorder.failed(error)
     if isinstance(error, SystemExit):

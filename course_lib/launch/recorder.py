@@ -1,9 +1,8 @@
-"""Keeps this rank's page while it runs, so that the last one is there however the rank ends.
+"""Writes this rank's page while it runs, so that a recent one exists however the rank ends.
 
-A thread looks at the main thread 50 times a second and writes the page four times a second, and
-more often while that costs little, since a rank may die just after it has begun. It is
-started by `group.init`, and by `import course_lib.record` in a program of one's own, where the
-environment names a folder, and costs nothing otherwise.
+A thread samples the main thread's stack 50 times a second and writes the page 4 times a second,
+more often while that is cheap, since a rank may die just after its start. `group.init` and `import
+course_lib.record` start it if the environment names a folder; otherwise it costs nothing.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from course_lib.launch.errors import explain
 from course_lib.launch.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE_VARIABLE
 from course_lib.launch.page import Line, Page, Stack, call_of
 
-_LOOK_S = 0.02
-_LOOKS_A_PAGE = 12
-_PAGE_SHARE = 0.05  # of the time may go into earlier pages
-_STACKS = 12  # kept of the most frequent
+_SAMPLE_S = 0.02
+_SAMPLES_PER_PAGE = 12
+_PAGE_SHARE = 0.05  # the fraction of the time that extra pages may take
+_STACKS = 12  # the most frequent ones that a page has
 _DEPTH = 30  # lines of a stack
 _ERROR_CHARACTERS = 4000
-_ENDING = (signal.SIGTERM, signal.SIGINT)  # by which a launcher tells its ranks to end
+_ENDING = (signal.SIGTERM, signal.SIGINT)  # the signals by which a launcher ends its ranks
 
-# File, line and function of each frame, the innermost first.
+# File, line and function of each frame, innermost first.
 _Key = tuple[tuple[str, int, str], ...]
 
 _recorder: _Recorder | None = None
 
 
 def start(rank: int = -1, world: int = 0) -> bool:
-    """Begin this rank's page, if a folder is named; whether one is.
+    """Start recording if the environment names a folder; return whether it does.
 
-    Without `rank`, the process group says which it is, once there is one.
+    Without `rank`, it is read from the process group once that is initialized.
     """
     global _recorder
     if (folder := os.environ.get(FOLDER_VARIABLE)) and _recorder is None:
@@ -62,19 +61,19 @@ def start(rank: int = -1, world: int = 0) -> bool:
 
 
 def joined() -> None:
-    """The rank has met the others."""
+    """Record that the rank has joined its process group."""
     if _recorder:
         _recorder.note("running")
 
 
 def step(number: int, of: int) -> None:
-    """Update `number` of `of` is done."""
+    """Record that update `number` of `of` is done."""
     if _recorder:
         _recorder.step = (number, of)
 
 
 def failed(error: BaseException) -> None:
-    """The last page of a rank that raised."""
+    """Write the last page of a rank that raised `error`."""
     if _recorder:
         for _ in range(2):  # a DataLoader that loses a worker raises in whatever runs just then
             with contextlib.suppress(Exception):
@@ -83,7 +82,7 @@ def failed(error: BaseException) -> None:
 
 
 def returned() -> None:
-    """The last page of a rank that has done its part; it may join a group again."""
+    """Write the last page of a rank whose work is done; it may join a group again."""
     global _recorder
     if _recorder and _recorder.state == "running":
         with contextlib.suppress(Exception):
@@ -92,7 +91,7 @@ def returned() -> None:
 
 
 def _follow_the_end() -> None:
-    """Note every way in which Python ends a process, and leave it as it was otherwise."""
+    """Hook every way in which Python ends a process (excepthook, sys.exit, os._exit, atexit)."""
     hook, leave_python, leave_at_once = sys.excepthook, sys.exit, os._exit
     if hasattr(hook, "__wrapped__"):
         return
@@ -100,7 +99,7 @@ def _follow_the_end() -> None:
     @wraps(hook)
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, KeyboardInterrupt) and _recorder:
-            _recorder.written = True  # somebody ended it: the page says where it was before
+            _recorder.written = True  # interrupted from outside: keep the page from before
         failed(error)
         hook(kind, error, trace)
 
@@ -126,9 +125,9 @@ def _follow_the_end() -> None:
 
 
 def _at_exit() -> None:
-    """The last page of a process that comes to its end, maybe by the sys.exit it called last.
+    """Write the last page of a process that exits normally, or by its last sys.exit.
 
-    Somebody may have caught that: what it called afterwards says so, and it is no failure.
+    A SystemExit may have been caught: then collectives follow it, and it is not the reason.
     """
     if _recorder:
         words, key, at_ns = _recorder.leaving
@@ -138,7 +137,7 @@ def _at_exit() -> None:
 
 
 def _in_child() -> None:
-    """A forked process is no rank: what it does and how it ends is not noted."""
+    """Stop recording in a forked child, which is not a rank."""
     global _recorder
     if _recorder:
         _recorder = None
@@ -148,25 +147,25 @@ def _in_child() -> None:
 
 
 def launch_name(store: str = "") -> str:
-    """A name that the ranks of one launch, and of one attempt, have in common."""
-    met = store or os.environ.get(STORE_VARIABLE) or os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if not met:
-        met = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    """An id shared by all ranks of a launch; each restart by torchrun gets another one."""
+    run_id = store or os.environ.get(STORE_VARIABLE) or os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if not run_id:
+        run_id = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     attempt = "0" if store else os.environ.get(ATTEMPT_VARIABLE, "0")
-    return hashlib.sha256(f"{met} {attempt}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{run_id} {attempt}".encode()).hexdigest()[:12]
 
 
 class _Recorder(threading.Thread):
     def __init__(self, folder: Path, rank: int, world: int) -> None:
         super().__init__(name="course_recorder", daemon=True)
         self.state, self.step = "joining", (0, 0)
-        # What it called to leave, from where, and when, on the clock of `time.time_ns()`.
+        # The last sys.exit: its text, its stack, and when, on the clock of `time.time_ns()`.
         self.leaving: tuple[str, _Key, int] = ("", (), 0)
         self._folder, self._rank, self._world = folder, rank, world
         self._main = threading.main_thread().ident or 0
         self._launch = launch_name()
-        self._writing = threading.RLock()  # a signal's handler may leave while the page is written
-        self._over, self.written = threading.Event(), False  # no look comes, and no page, any more
+        self._writing = threading.RLock()  # reentrant: a signal handler may exit during a write
+        self._over, self.written = threading.Event(), False  # no more samples; no more pages
         self._since: Counter[_Key] = Counter()
         self._all: Counter[_Key] = Counter()
         self._called_s, self._step = 0.0, self.step
@@ -178,7 +177,7 @@ class _Recorder(threading.Thread):
             self._open()
 
     def _open(self) -> None:
-        """What ends the process from outside leaves no time for a page; this needs no Python."""
+        """Have faulthandler dump the stack on a crash or signal, which leave no time for a page."""
         with contextlib.suppress(OSError):
             mine = self._folder / f"rank{self._rank}"
             mine.with_suffix(".json").unlink(missing_ok=True)  # of an earlier launch
@@ -194,31 +193,31 @@ class _Recorder(threading.Thread):
         return self._term_descriptor >= 0 and os.fstat(self._term_descriptor).st_size > 0
 
     def _met(self) -> bool:
-        """Learn from the process group which rank this is, once there is one: True that once."""
-        if self.state != "joining" or (place := flight.place()) is None:
+        """Read rank and world size from the process group; True only when it has just appeared."""
+        if self.state != "joining" or (joined := flight.rank_and_world()) is None:
             return False
-        known, (self._rank, self._world) = self._rank, place
-        if known < 0:
+        before, (self._rank, self._world) = self._rank, joined
+        if before < 0:
             self._open()
         self.state = "running"
         return True
 
     def run(self) -> None:
-        looks, written_s, took_s = 0, 0.0, 0.0
+        samples, written_s, took_s = 0, 0.0, 0.0
         while not self._over.is_set():
-            rests_s = time.monotonic() - written_s
-            if self._met() or looks % _LOOKS_A_PAGE == 0 or rests_s > took_s / _PAGE_SHARE:
+            idle_s = time.monotonic() - written_s
+            if self._met() or samples % _SAMPLES_PER_PAGE == 0 or idle_s > took_s / _PAGE_SHARE:
                 start_s = time.thread_time()
-                with self._writing, contextlib.suppress(Exception):  # it must break nothing
+                with self._writing, contextlib.suppress(Exception):  # must never break the program
                     if not self.written:
                         self._write(sys._current_frames().get(self._main))
                 written_s, took_s = time.monotonic(), time.thread_time() - start_s
-            self._look()
-            looks += 1
-            self._over.wait(_LOOK_S)
+            self._sample()
+            samples += 1
+            self._over.wait(_SAMPLE_S)
 
     def note(self, state: str) -> None:
-        """Write a page now, from the main thread."""
+        """Set the state and write a page at once; called from the main thread."""
         with self._writing, contextlib.suppress(Exception):
             self.state = state
             self._write(sys._current_frames().get(self._main))
@@ -226,7 +225,7 @@ class _Recorder(threading.Thread):
     def close(
         self, state: str, key: _Key = (), frame: FrameType | None = None, **more: str
     ) -> None:
-        """Write the last page: nothing that happens later changes it."""
+        """Write the last page; nothing is written after it."""
         with self._writing:
             if not self.written and not self._was_signalled():
                 self._over.set()
@@ -235,7 +234,7 @@ class _Recorder(threading.Thread):
                 self.written = True
 
     def fail(self, error: BaseException) -> None:
-        """Write where the exception was raised, and what it says."""
+        """Write the last page with the traceback and the text of an exception."""
         walked = list(traceback.walk_tb(error.__traceback__))[::-1]
         key = [(f.f_code.co_filename, number, f.f_code.co_name) for f, number in walked]
         named = "".join(traceback.format_exception_only(error)).strip()
@@ -245,7 +244,7 @@ class _Recorder(threading.Thread):
             **{name: text[:_ERROR_CHARACTERS] for name, text in words.items()},
         )  # fmt: skip
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         if frame := sys._current_frames().get(self._main):
             key = _key(frame)
             self._since[key] += 1
@@ -254,14 +253,14 @@ class _Recorder(threading.Thread):
     def _write(self, frame: FrameType | None, key: _Key | None = None, **more: str) -> None:
         if self._rank < 0 or (self.state == "running" and self._was_signalled()):
             return
-        # Asking before the first collective would be too early for torch.
+        # Before the process group exists, it is too early to ask torch.
         joining = self.state == "joining"
         entries = [] if joining else [e for e in flight.entries() if not e.get("is_p2p")]
         calls = tuple(call_of(entry, linecache.getline) for entry in entries)
         now_s = time.time()
         called_s = max(calls[-1].at_s if calls else 0.0, flight.messaged_s())
         if (called_s, self.step) != (self._called_s, self._step):
-            # Of a call the time is known; torch's first dump may come seconds after it.
+            # For a call, use its own time: torch's first dump may come seconds after it.
             self._moved_s = called_s if called_s != self._called_s else now_s
             self._called_s, self._step = called_s, self.step
             self._since.clear()
@@ -290,7 +289,7 @@ class _Recorder(threading.Thread):
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write it in one go, so that nobody reads half of it."""
+    """Write `data` as JSON atomically: readers see the old file or the new one."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(data, indent=1), encoding="utf-8")
     os.replace(unfinished, path)
@@ -305,7 +304,7 @@ def _key(frame: FrameType | None) -> _Key:
 
 
 def _lines(key: _Key) -> tuple[Line, ...]:
-    """A stack with its source, the innermost line last."""
+    """A stack with the source text of its lines, innermost line last."""
     return tuple(
         Line(file, line or 0, function, linecache.getline(file, line or 0).strip())
         for file, line, function in key[:_DEPTH][::-1]

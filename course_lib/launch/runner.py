@@ -1,4 +1,4 @@
-"""The parent of a launch: starts the ranks, watches them, and ends every one of them."""
+"""The parent of a launch: starts the ranks, watches them, and kills every one of them."""
 
 import errno
 import linecache
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launch import server
-from course_lib.launch.errors import RankFailed, Stop, disk_full, held, said
+from course_lib.launch.errors import RankFailed, Stop, disk_full, message_of, uninterrupted
 from course_lib.launch.job import FOLDER_VARIABLE, Folder, Job, pack, unpack
 from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
 from course_lib.launch.output import ProgressLine
@@ -25,9 +25,9 @@ _LAST_LINES = 40
 _OURS = re.compile(r"rank\d+\.(json|log|crash|term|unfinished)|launch\.json")
 
 
-_GRACE_S = 0.5  # after a failure: other ranks may report too, and prove to be the cause
+_GRACE_S = 0.5  # after a failure: another rank may still report, and turn out to be the cause
 _LEAVE_S = 5.0  # after the last result: time for all ranks to leave the process group
-_STACK_S = 1.0  # after the deadline: time for each rank to write down where it is
+_STACK_S = 1.0  # after the deadline: time for each rank to dump its stack
 
 
 def run(
@@ -41,21 +41,21 @@ def run(
 ) -> list[Any]:
     """Call `function(*args)` on every rank inside a process group; return the results by rank.
 
-    The function may come from a cell. What ranks print is shown as it comes, if `stream`.
+    The function may be defined in a cell. With `stream`, the output of the ranks is shown live.
     `check_collectives` makes ranks compare each collective before they start it (slow): a mismatch
-    then names who called what. With it, torch 2.13 crashes in DistributedDataParallel.
+    then names which rank called what. With it, torch 2.13 crashes in DistributedDataParallel.
     `record` names a folder for the pages of the ranks, which `course diagnose` reads.
 
-    After a second a line says how far the ranks are; without `stream` only where it can be erased
-    again, in a notebook and in a terminal. Whatever happens, no process of a rank is left. Raises
-    RankFailed, with what happened first, if a rank raises, dies, or returns nothing within
-    `timeout_s` seconds; Stopped, a KeyboardInterrupt, after an interrupt; TypeError or ValueError
-    for bad arguments; MemoryError or OSError, with a remedy, where this machine does not allow it.
+    After 1 s a progress line appears; without `stream` only where it can be erased again, in a
+    notebook or a terminal. Whatever happens, no process of a rank is left. Raises RankFailed, with
+    the first cause, if a rank raises, dies, or has no result within `timeout_s` seconds; Stopped, a
+    KeyboardInterrupt, after an interrupt; TypeError or ValueError for bad arguments; MemoryError or
+    OSError, with a remedy, if this machine has too little memory, disk or processes.
     """
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
     line = ProgressLine(timeout_s, chatty=stream)
-    with held() as stop:
+    with uninterrupted() as stop:
         try:
             wait_until_warm(stop, line.warming_up, _own_modules(function, *args))
         finally:
@@ -69,9 +69,9 @@ def run(
             if record is not None:
                 environment |= _prepared(Path(record))
             pack(_job(ranks, timeout_s, deadline_s, environment), folder.job)
-            look_from_s = deadline_s - LAST_PART * timeout_s
+            count_from_s = deadline_s - LAST_PART * timeout_s
             running = [
-                RunningRank(folder, rank, stream, line.make_room, look_from_s)
+                RunningRank(folder, rank, stream, line.make_room, count_from_s)
                 for rank in range(ranks)
             ]
             line.begin()
@@ -92,9 +92,9 @@ def run(
 
 
 def _own_modules(*parts: object) -> set[str]:
-    """The modules of this library that ranks need for what they are sent.
+    """The modules of this library that define `parts`, for the server to import once.
 
-    Others may be edited between two launches, and are read anew by each.
+    Other modules may be edited between launches, so each launch imports them afresh.
     """
     names = {getattr(part, "__module__", None) or "" for part in parts}
     return {name for name in names if name.startswith("course_lib.")}
@@ -102,7 +102,7 @@ def _own_modules(*parts: object) -> set[str]:
 
 @contextmanager
 def _folder() -> Iterator[Folder]:
-    """The launch's folder; a full disk becomes an OSError of one sentence."""
+    """A temporary folder for the launch; turns a full disk into an OSError with a remedy."""
     try:
         with tempfile.TemporaryDirectory(
             prefix="course_launch_", ignore_cleanup_errors=True
@@ -121,7 +121,7 @@ def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], folder: Fold
         raise
     except Exception as error:
         raise TypeError(
-            f"function or one of its arguments cannot be sent to the ranks ({said(error)}):"
+            f"function or one of its arguments cannot be sent to the ranks ({message_of(error)}):"
             " create inside the function what cannot be copied"
         ) from error
 
@@ -129,9 +129,9 @@ def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], folder: Fold
 def _job(ranks: int, timeout_s: float, deadline_s: float, environment: dict[str, str]) -> Job:
     try:
         directory = os.getcwd()
-    except FileNotFoundError:  # somebody has removed it
+    except FileNotFoundError:  # it has been removed
         directory = os.sep
-    # Cells are not files: without their source a rank's traceback would show no code.
+    # Cells are not files: without these entries a rank's traceback would show no code.
     cells = {
         name: entry
         for name, entry in linecache.cache.items()
@@ -157,7 +157,7 @@ def _watch(
     stop: Stop,
     line: ProgressLine,
 ) -> None:
-    """Return when all ranks ended, or soon after the first failure, last result, or deadline."""
+    """Wait until all ranks exit, or until soon after the first failure, last result or deadline."""
     until_s = deadline_s + _STACK_S
     settled = False
     while any(not rank.ended for rank in ranks):
@@ -179,7 +179,7 @@ def _watch(
 
 
 def _results(folder: Folder, ranks: list[RunningRank], timeout_s: float) -> list[Any]:
-    """The results by rank; raises RankFailed if a rank has none."""
+    """The results in rank order; raises RankFailed if a rank has none."""
     for rank in ranks:
         rank.output.show_rest()
     if all(rank.returned for rank in ranks):
@@ -197,7 +197,7 @@ def _result(folder: Folder, rank: int) -> Any:
     except Exception as error:
         raise RankFailed(
             rank,
-            f"returned something that cannot be rebuilt here ({said(error)}): return numbers,"
+            f"returned something that cannot be rebuilt here ({message_of(error)}): return numbers,"
             " tensors or plain containers of them",
         ) from error
 
@@ -206,9 +206,9 @@ def _result(folder: Folder, rank: int) -> Any:
 
 
 def _prepared(record: Path) -> dict[str, str]:
-    """The variables that make the ranks write there; what an earlier launch has left is removed.
+    """Remove the files of an earlier launch from the folder; the variables that select it.
 
-    Raises OSError where the folder cannot be made.
+    Raises OSError if the folder cannot be created.
     """
     record.mkdir(parents=True, exist_ok=True)
     for path in record.iterdir():
@@ -218,16 +218,16 @@ def _prepared(record: Path) -> dict[str, str]:
 
 
 def _write_ends(record: Path, folder: Folder, ranks: list[RunningRank], timeout_s: float) -> None:
-    """How each rank ended, as launch.json, and the last lines that it printed."""
+    """Write how each rank ended to launch.json, and the last lines that it printed to its log."""
     for rank in ranks:
-        rank.output.show_rest()  # what is read for the record is not shown any more
+        rank.output.show_rest()  # first, since `last_lines` moves the read position
     launch = {
         "launch": launch_name(str(folder.store)),
         "timeout_s": timeout_s,
         "ends": [
             {
                 "rank": rank.rank,
-                "exit_code": rank.exit_code,  # None where the launch was over before this rank was
+                "exit_code": rank.exit_code,  # None if it was still running when the launch ended
                 "returned": rank.returned,
                 "reason": rank.failure().reason if rank.failed else "",
                 "stack": folder.text(rank.rank, "stack"),

@@ -1,4 +1,4 @@
-"""One rank as the parent follows it, and what a failed launch tells its reader: the first cause."""
+"""The parent's view of a running rank, and the first cause of a failed launch."""
 
 import re
 import signal
@@ -13,12 +13,12 @@ from course_lib.launch.errors import RankFailed, explain_output
 from course_lib.launch.job import Folder, Report
 from course_lib.launch.output import MAX_BYTES, Output, Steps
 
-# A rank that says this, or aborts, has lost a peer: look at the peer first.
+# A rank with such an error, or that aborts, has lost a peer: look at the peer first.
 _LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|caused pair closure")
-LAST_PART = 0.25  # of a rank's time limit: what it computed in this part, it was still computing
-# Recorded ranks that hang use some 1 % of a core to write their pages, and one that has just
+LAST_PART = 0.25  # of a rank's time limit: the window in which its CPU time is measured
+# A hung rank that is recorded uses about 1 % of a core to write its pages, and one that has just
 # started 8 % of its last quarter of a second. One of a dozen programs that share two cores still
-# has 17 %: between the two shares the stack decides.
+# gets 17 %: between the two thresholds the stack decides.
 _MAY_COMPUTE, _COMPUTES = 0.05, 0.2
 _WAITS = re.compile(r"\b(sleep|wait|join|acquire|select|poll|recv|read|barrier)\w*\(")
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
@@ -27,7 +27,7 @@ _CALLER = (rank_program.__file__, "_work")
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end without a result: when, on the clock of `time.monotonic()`, and why."""
+    """A rank that ended without a result: when, on the clock of `time.monotonic()`, and why."""
 
     rank: int
     time_s: float
@@ -35,10 +35,10 @@ class Failure:
     traceback: str = ""
     aborted: bool = False
     hung: bool = False
-    computed_s: float = 0.0  # processor time in the last part of its time
+    computed_s: float = 0.0  # CPU time in the last part of its time limit
 
     def computes(self, last_s: float) -> bool:
-        """Whether it was still computing in the last part of its time, rather than waiting."""
+        """Whether it computed, rather than waited, in the last `last_s` seconds of its time."""
         waits = _WAITS.search(self.traceback.strip().rpartition("\n")[2])
         return self.computed_s > (_COMPUTES if waits else _MAY_COMPUTE) * last_s
 
@@ -48,7 +48,7 @@ class Failure:
 
 
 def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
-    """The failure that caused the others; `returned`: the ranks that had a result."""
+    """The failure that caused the others, as an exception; `returned`: ranks with a result."""
     failures = sorted(failures, key=lambda failure: failure.time_s)
     for first in failures:
         if not (first.hung or first.followed_another):
@@ -65,9 +65,9 @@ def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) 
 
 
 def _time_was_up(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
-    """Says where every rank was: one that waited for another may have lost it just then.
+    """The exception for a timeout, with the stack of every rank that has no result.
 
-    A rank that was still computing is named first: the others may have waited for it.
+    A rank that was still computing is named first: the others may have been waiting for it.
     """
     last_s = LAST_PART * timeout_s
     busy = [failure for failure in failures if failure.computes(last_s)]
@@ -95,7 +95,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def describe_exit(exit_code: int, started: bool) -> str:
-    """How a process that left no report ended, in words; `started`: it had read its job."""
+    """A phrase on how a process without a report ended; `started`: it had read its job."""
     if exit_code == rank_program.NO_REPORT:
         return "could not report what came of it: is the disk of the temporary folder full?"
     if exit_code >= 0 and not started:
@@ -113,7 +113,7 @@ def describe_exit(exit_code: int, started: bool) -> str:
 
 def readable_stack(dump: str) -> str:
     """The function's own frames in faulthandler's dump, most recent last, with their source."""
-    for thread in dump.split("\n\n"):  # ours is the one in which rank.py called the function
+    for thread in dump.split("\n\n"):  # only one thread has the frame of `rank._work`
         matches = [match for match in map(_FRAME.match, thread.splitlines()) if match]
         callers = [(match["file"], match["name"]) for match in matches]
         if _CALLER in callers:
@@ -124,9 +124,9 @@ def readable_stack(dump: str) -> str:
 
 
 class RunningRank:
-    """A rank that was started; `update` reads its latest state.
+    """A rank that has been started; `update` reads its latest state.
 
-    Its processor time counts from `look_from_s`, on the clock of `time.monotonic()`.
+    Its CPU time is measured from `count_from_s` on, by the clock of `time.monotonic()`.
     """
 
     def __init__(
@@ -135,25 +135,25 @@ class RunningRank:
         rank: int,
         stream: bool,
         make_room: Callable[[], None],
-        look_from_s: float,
+        count_from_s: float,
     ) -> None:
         self.rank = rank
         self.output = Output(folder.of(rank, "log"), rank, stream, make_room)
         self.report: Report | None = None
         self.exit_code: int | None = None
         self._ended_s = 0.0
-        self._look_from_s = look_from_s
+        self._count_from_s = count_from_s
         self._used_before_s: float | None = None
         self._computed_s = 0.0
         self._folder = folder
 
     def update(self, exit_code: int | None, pid: int) -> None:
-        """Read what the rank has done since the last call, and show what it printed."""
-        look = pid and not self.ended and time.monotonic() > self._look_from_s
-        if look and (used_s := processor_s(pid)) is not None:
+        """Read the rank's CPU time and report, and show what it printed since the last call."""
+        counts = pid and not self.ended and time.monotonic() > self._count_from_s
+        if counts and (used_s := processor_s(pid)) is not None:
             self._used_before_s = used_s if self._used_before_s is None else self._used_before_s
             self._computed_s = used_s - self._used_before_s
-        if self.exit_code is None:  # before the report: a rank that ended has made its report
+        if self.exit_code is None:  # read before the report: an exited rank has written its report
             self.exit_code = exit_code
             self._ended_s = time.monotonic()
         if self.report is None:
@@ -162,11 +162,11 @@ class RunningRank:
 
     @property
     def steps(self) -> Steps:
-        """How many updates it has done, of how many; None before it is ready."""
+        """(updates done, updates in total); None before the rank is ready."""
         try:
             step, steps = self._folder.of(self.rank, "steps").read_text().split()
             return int(step), int(steps)
-        except (OSError, ValueError):  # not there yet, or just being written
+        except (OSError, ValueError):  # does not exist yet, or is just being written
             return None
 
     @property

@@ -1,4 +1,4 @@
-"""The parent's side: a server that is asked for keepers, and the processes of ranks."""
+"""The parent's side: the server, the supervisors that it forks, and the processes of ranks."""
 
 import atexit
 import contextlib
@@ -20,7 +20,7 @@ from course_lib.launch.errors import MORE_PROCESSES, Stop
 from course_lib.launch.job import Folder
 from course_lib.launch.server_program import END, FORKED, READY
 
-# Windows has no fork: there, each rank is a fresh process that imports torch for itself.
+# Windows has no fork: there each rank is a fresh process that imports torch itself.
 FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
 _IMPORT_S = 120.0  # torch takes 3 s, or a minute from a slow disk
 _ANSWER_S = 10.0  # forking takes milliseconds
@@ -28,23 +28,23 @@ _POLL_S = 0.05
 
 _lock = threading.Lock()
 _server: "_Server | None" = None
-# Both kinds end when nobody holds our end any more, so a fork of this process must not.
+# Server and supervisors exit when our end is closed, so a fork of this process must not keep it.
 _sockets: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
 
 
 class ServerFailed(OSError):
-    """The process that starts ranks could not be started, or ended."""
+    """The server could not be started, does not answer, or has exited."""
 
 
 @dataclass
 class _Server:
     process: "subprocess.Popen[bytes]"
     connection: socket.socket
-    ready: bool = False  # it has imported all that it was asked to
-    imported: set[str] = field(default_factory=set)  # our own modules, beside torch
+    ready: bool = False  # it has imported all modules that were requested
+    imported: set[str] = field(default_factory=set)  # modules of this library, besides torch
 
     def close(self) -> None:
-        """End it; keepers that it has forked go on until their own launches end."""
+        """Kill the server; supervisors that it has forked live until their launches end."""
         self.connection.close()
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -55,17 +55,17 @@ class _Server:
 def warm_up() -> None:
     """Start the server in the background, so that the first `run` need not wait 3 s for torch."""
     if FORKS:
-        with contextlib.suppress(OSError), _lock:  # `run` will meet the same error, and report it
+        with contextlib.suppress(OSError), _lock:  # `run` will get the same error and report it
             _running()
 
 
 def wait_until_warm(
     stop: Stop, meanwhile: Callable[[], None] = lambda: None, modules: Collection[str] = ()
 ) -> None:
-    """Return once a rank is only a fork away; `meanwhile` is called 20 times a second until then.
+    """Wait until the server can fork ranks; call `meanwhile` 20 times a second until then.
 
-    `modules` are what the ranks will need: imported once, instead of by each of them.
-    Raises OSError if that cannot be, or Stopped.
+    The server imports `modules`, which the ranks will need, once instead of once per rank.
+    Raises OSError if the server fails, Stopped after an interrupt.
     """
     if FORKS:
         with _lock:
@@ -74,27 +74,27 @@ def wait_until_warm(
             if missing := set(modules) - server.imported:
                 server.imported |= missing
                 server.ready = False
-                # One that has ended meanwhile is replaced by a new one.
+                # A server that has exited meanwhile is replaced at the next request.
                 with contextlib.suppress(OSError):
                     server.connection.sendall(json.dumps({"modules": sorted(missing)}).encode())
                 with contextlib.suppress(ServerFailed):
                     _wait_for_imports(server, stop, meanwhile)
 
 
-def keeper_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
-    """The socket of a new keeper, whose ranks are about to start.
+def supervisor_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
+    """The socket to a new supervisor, whose ranks are about to start.
 
-    A server that has died or does not answer is replaced, once. Raises OSError if that fails too.
+    Replaces a server that has died or does not answer, once. Raises OSError if that fails too.
     """
     with _lock:
         try:
-            return _asked(_running(), folder, ranks, stop)
+            return _request_supervisor(_running(), folder, ranks, stop)
         except OSError:
             _forget()
-            return _asked(_running(), folder, ranks, stop)
+            return _request_supervisor(_running(), folder, ranks, stop)
 
 
-def _asked(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.socket:
+def _request_supervisor(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.socket:
     _wait_for_imports(server, stop)
     ours, theirs = _socket_pair()
     request = json.dumps({"folder": str(folder), "ranks": ranks}).encode()
@@ -127,7 +127,7 @@ def _wait_for_imports(
 def _answer(
     server: _Server, limit_s: float, stop: Stop, meanwhile: Callable[[], None] = lambda: None
 ) -> bytes:
-    """What the server says next; empty when it has ended. ServerFailed if it says nothing."""
+    """The server's next message, b"" if it has exited. ServerFailed after `limit_s` seconds."""
     until_s = time.monotonic() + limit_s
     while not select.select([server.connection], [], [], _POLL_S)[0]:
         stop.obey()
@@ -165,24 +165,24 @@ def _started() -> _Server:
 
 
 def refused(what: str, number: int | None) -> str:
-    """The sentence for a process that the system did not start."""
+    """The error sentence for a process that the system did not start; `number`: its errno."""
     why = os.strerror(number) if number else "for no reason that it gave"
     return f"the system refused to start {what} ({why}): {MORE_PROCESSES}"
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Our end, which no fork of this process keeps, and the other end."""
+    """(our end, which is closed in forks of this process; the other end)."""
     ours, theirs = socket.socketpair()
     _sockets.add(ours)
     return ours, theirs
 
 
-def _begin_anew() -> None:
-    """In a fork of this process: what belongs to its parent is not touched."""
+def _reset_after_fork() -> None:
+    """Drop the parent's server and close our copies of its sockets, in a fork of this process."""
     global _lock, _server
     _lock, _server = threading.Lock(), None
-    for held in list(_sockets):
-        held.close()
+    for inherited in list(_sockets):
+        inherited.close()
 
 
 def _forget() -> None:
@@ -194,47 +194,47 @@ def _forget() -> None:
 
 atexit.register(_forget)
 if FORKS:
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-_END_S = 8.0  # a little longer than a keeper takes at most
-_LOOK_S = 0.03
+_END_S = 8.0  # a little longer than a supervisor takes at most
+_WAIT_S = 0.03
 
 
-class KeptRanks:
-    """Ranks in the hands of a keeper. Raises OSError, with a remedy, if the system refuses them.
+class SupervisedRanks:
+    """Ranks under a supervisor. Raises OSError, with a remedy, if the system refuses to start them.
 
-    `exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it.
+    `exit_codes` by rank: None while it runs, minus the signal's number if a signal killed it.
     `pids` by rank: 0 until it is known.
     """
 
     def __init__(self, folder: Folder, ranks: int, stop: Stop) -> None:
         self.exit_codes: list[int | None] = [None] * ranks
         self.pids = [0] * ranks
-        self._said, self._keeper, self._alone = b"", 0, False
-        self._control = keeper_for(folder.path, ranks, stop)
+        self._unread, self._supervisor, self._gone = b"", 0, False
+        self._control = supervisor_for(folder.path, ranks, stop)
 
     def wait(self) -> None:
-        """Return after 0.03 s, or as soon as a rank has ended."""
-        if self._alone:
+        """Return after 0.03 s, or as soon as the supervisor reports something."""
+        if self._gone:
             return
-        if select.select([self._control], [], [], _LOOK_S)[0]:
+        if select.select([self._control], [], [], _WAIT_S)[0]:
             self._listen()
-        if self._alone and not self._keeper:
+        if self._gone and not self._supervisor:
             raise OSError(refused("the ranks", None))
 
     def end(self) -> None:
-        """End the ranks and all that they started; safe to repeat."""
+        """Kill the ranks and everything that they started; idempotent."""
         with contextlib.suppress(OSError):
             self._control.sendall(END)
         until_s = time.monotonic() + _END_S
-        while not self._alone and time.monotonic() < until_s:
-            if select.select([self._control], [], [], _LOOK_S)[0]:
+        while not self._gone and time.monotonic() < until_s:
+            if select.select([self._control], [], [], _WAIT_S)[0]:
                 with contextlib.suppress(OSError):
                     self._listen()
-        if not self._alone and self._keeper:
-            kill([self._keeper])  # its ranks notice, and end themselves
-        self._alone = True
+        if not self._gone and self._supervisor:
+            kill([self._supervisor])  # its ranks notice the closed lifeline and exit
+        self._gone = True
         self._control.close()
 
     def _listen(self) -> None:
@@ -242,18 +242,18 @@ class KeptRanks:
             new = self._control.recv(65_536)
         except ConnectionError:
             new = b""
-        self._alone = not new
-        *lines, self._said = (self._said + new).split(b"\n")
+        self._gone = not new
+        *lines, self._unread = (self._unread + new).split(b"\n")
         for line in lines:
-            self._heed(json.loads(line))
-        if self._alone:  # the keeper was killed, and its ranks with it
+            self._handle(json.loads(line))
+        if self._gone:  # the supervisor was killed, and its ranks with it
             lost = -signal.SIGKILL
             self.exit_codes = [lost if code is None else code for code in self.exit_codes]
 
-    def _heed(self, message: dict[str, int]) -> None:
+    def _handle(self, message: dict[str, int]) -> None:
         if "refused" in message:
             raise OSError(refused(f"rank {message['rank']}", message["refused"]))
-        self._keeper = message.get("keeper", self._keeper)
+        self._supervisor = message.get("supervisor", self._supervisor)
         if "pid" in message:
             self.pids[message["rank"]] = message["pid"]
         if "code" in message:
@@ -261,7 +261,7 @@ class KeptRanks:
 
 
 class FreshRanks:
-    """Ranks as new processes, where there is no fork: each imports torch for itself."""
+    """Ranks as new processes, for systems without fork: each imports torch itself."""
 
     def __init__(self, folder: Folder, ranks: int) -> None:
         self.exit_codes: list[int | None] = [None] * ranks
@@ -270,13 +270,13 @@ class FreshRanks:
             program = (
                 f"from course_lib.launch.rank import main; main({str(folder.path)!r}, {rank}, 0)"
             )
-            # Each ends when this pipe does, and this pipe when this process does.
+            # A rank exits when this pipe is closed, which happens when this process exits.
             self._processes.append(subprocess.Popen(fresh_python(program), stdin=subprocess.PIPE))
 
         self.pids = [process.pid for process in self._processes]
 
     def wait(self) -> None:
-        time.sleep(_LOOK_S)
+        time.sleep(_WAIT_S)
         self.exit_codes = [process.poll() for process in self._processes]
 
     def end(self) -> None:
@@ -286,9 +286,9 @@ class FreshRanks:
             process.communicate()
 
 
-RankProcesses = KeptRanks | FreshRanks
+RankProcesses = SupervisedRanks | FreshRanks
 
 
 def started(folder: Folder, ranks: int, stop: Stop) -> RankProcesses:
-    """Start the ranks of the job in the folder."""
-    return KeptRanks(folder, ranks, stop) if FORKS else FreshRanks(folder, ranks)
+    """Start the ranks of the job in the folder and return their processes."""
+    return SupervisedRanks(folder, ranks, stop) if FORKS else FreshRanks(folder, ranks)

@@ -1,10 +1,10 @@
-"""The server, which has imported torch, and the keepers that it forks, one for each launch.
+"""The server, which has imported torch, and the supervisors that it forks, one per launch.
 
-The parent asks, through one socket, for a keeper per launch. The server ends when that socket does,
-and holds nothing else of the parent's. No CUDA and no OpenMP thread may start here: neither
-survives a fork. A keeper forks its ranks, reports how they end, and ends all that they started. One
-socket joins it with the parent, which can say "end". If the parent closes the socket or dies
-without a word, nobody wants the launch any more: its folder goes as well."""
+The parent requests a supervisor per launch through one socket. The server exits when that socket is
+closed, and has no other resource of the parent's. No CUDA and no OpenMP thread may start here:
+neither survives a fork. A supervisor forks its ranks, reports their exit codes, and kills all that
+they started. It has a socket to the parent, which can send "end". If the parent closes the socket
+or dies without that, the launch is abandoned, and the supervisor removes its folder as well."""
 
 import contextlib
 import gc
@@ -23,54 +23,54 @@ from course_lib.launch.descendants import adopt_orphans, children, end_all, kill
 END = b"end"
 
 
-def keep(control: socket.socket, folder: str, ranks: int) -> NoReturn:
-    """Keep `ranks` ranks of the launch in `folder` until the parent no longer wants them."""
+def supervise(control: socket.socket, folder: str, ranks: int) -> NoReturn:
+    """Supervise `ranks` ranks of the launch in `folder` until the parent ends it, or is gone."""
     os.setpgid(0, 0)
     adopt_orphans()
-    keeper = _Keeper(control, folder)
+    supervisor = _Supervisor(control, folder)
     try:
-        keeper.start(ranks)
-        wanted = keeper.follow()
+        supervisor.start(ranks)
+        parent_lives = supervisor.follow()
     finally:
-        end_all(keeper.started)
-    if not wanted:
+        end_all(supervisor.started)
+    if not parent_lives:
         shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # the parent reads the end of the socket: nothing is left
+    os._exit(0)  # end-of-file on the socket tells the parent that no process is left
 
 
-class _Keeper:
+class _Supervisor:
     def __init__(self, control: socket.socket, folder: str) -> None:
         self.started: dict[int, int] = {}  # ranks by process id
         self._control, self._folder = control, folder
-        # Ranks read from this pipe, which nobody writes to: it ends when this process does.
-        self._lifeline, self._held = os.pipe()
+        # Ranks read from this pipe, which is never written: it is closed when this process exits.
+        self._lifeline, self._lifeline_end = os.pipe()
         self._ended = listen_for(signal.SIGCHLD)
 
     def start(self, ranks: int) -> None:
-        """Fork all ranks; if the system refuses one, say so."""
-        self._say(keeper=os.getpid())
+        """Fork all ranks and report their pids, or that the system refused one."""
+        self._report(supervisor=os.getpid())
         for rank in range(ranks):
             try:
                 pid = os.fork()
             except OSError as error:
-                self._say(rank=rank, refused=error.errno or 0)
+                self._report(rank=rank, refused=error.errno or 0)
                 return
             if pid == 0:
                 self._become(rank)
             self.started[pid] = rank
-            self._say(rank=rank, pid=pid)
+            self._report(rank=rank, pid=pid)
 
     def _become(self, rank: int) -> NoReturn:
         try:
             forget_children()
-            os.close(self._held)
+            os.close(self._lifeline_end)
             self._control.close()
             rank_program.main(self._folder, rank, self._lifeline)
         finally:
             os._exit(1)
 
     def follow(self) -> bool:
-        """Tell the parent of each rank that ends, until it says "end"; False if it is gone."""
+        """Report each rank that exits until the parent sends "end"; False if the parent is gone."""
         while True:
             ready = select.select([self._control.fileno(), self._ended], [], [])[0]
             if self._ended in ready:
@@ -82,20 +82,20 @@ class _Keeper:
                 return False
 
     def _reap(self) -> None:
-        """Only the ranks: an adopted orphan may be wanted until the end."""
+        """Reap and report ranks that have exited; adopted orphans are left until the end."""
         for pid, rank in self.started.items():
             with contextlib.suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    self._say(rank=rank, code=os.waitstatus_to_exitcode(status))
+                    self._report(rank=rank, code=os.waitstatus_to_exitcode(status))
 
-    def _say(self, **message: int) -> None:
-        with contextlib.suppress(OSError):  # the parent is gone: `follow` will see it
+    def _report(self, **message: int) -> None:
+        with contextlib.suppress(OSError):  # if the parent is gone, `follow` notices it
             self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
 def forget_children() -> None:
-    """Listen for the ends of children no more, after a fork."""
+    """Undo `listen_for(SIGCHLD)` in a forked child."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -105,22 +105,22 @@ FORKED = b"forked"
 
 
 def main(descriptor: int) -> NoReturn:
-    """Serve the parent at the other end of the socket until it is gone."""
+    """Serve the parent at the other end of the socket until it closes it."""
     connection = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     adopt_orphans()
     _import_heavy_modules()
-    _let_go_of_output()
+    _close_output()
     try:
         connection.sendall(READY)
         _serve(connection)
     except OSError:
         pass  # the parent is gone
-    os._exit(0)  # an orderly shutdown of torch takes a second
+    os._exit(0)  # skips torch's shutdown, which takes a second
 
 
 def _import_heavy_modules() -> None:
-    # OpenBLAS starts its threads when numpy is imported, unless there is only one.
+    # OpenBLAS starts its threads when numpy is imported, unless it is limited to one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import cloudpickle  # noqa: F401
     import torch._dynamo  # (the first optimizer imports it: 1.2 s)
@@ -130,20 +130,20 @@ def _import_heavy_modules() -> None:
 
 
 def _import(modules: list[str]) -> None:
-    """What ranks will import is shared by them, which saves each of them up to 0.3 s."""
+    """Import modules for all ranks at once, which saves each of them up to 0.3 s."""
     for name in modules:
-        with contextlib.suppress(Exception):  # a rank will say what is wrong with it
+        with contextlib.suppress(Exception):  # a rank will get the error and report it
             import_module(name)
     _keep_from_collection()
 
 
 def _keep_from_collection() -> None:
     gc.collect()
-    gc.freeze()  # ranks need not scan torch's own objects again, which saves 70 ms at their end
+    gc.freeze()  # ranks need not scan torch's objects again, which saves 70 ms at their exit
 
 
-def _let_go_of_output() -> None:
-    """Until now an error could be said there; whoever reads it must not wait for this process."""
+def _close_output() -> None:
+    """Detach stdin, stdout and stderr: only errors during startup are read by the parent."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -151,28 +151,28 @@ def _let_go_of_output() -> None:
 
 
 def _serve(connection: socket.socket) -> None:
-    ended = listen_for(signal.SIGCHLD)
-    keepers: set[int] = set()
+    child_signals = listen_for(signal.SIGCHLD)
+    supervisors: set[int] = set()
     while True:
-        ready = select.select([connection.fileno(), ended], [], [])[0]
-        if ended in ready:
-            os.read(ended, 4096)
-            _reap(keepers)
+        ready = select.select([connection.fileno(), child_signals], [], [])[0]
+        if child_signals in ready:
+            os.read(child_signals, 4096)
+            _reap(supervisors)
         if connection.fileno() in ready:
-            request, descriptors, _, _ = socket.recv_fds(connection, 65_536, 1)
-            if not request:
+            line, descriptors, _, _ = socket.recv_fds(connection, 65_536, 1)
+            if not line:
                 return
-            asked = json.loads(request)
-            if modules := asked.get("modules"):
+            request = json.loads(line)
+            if modules := request.get("modules"):
                 _import(modules)
                 connection.sendall(READY)
             else:
-                keepers.add(_fork_keeper(connection, asked, descriptors[0]))
+                supervisors.add(_fork_supervisor(connection, request, descriptors[0]))
                 connection.sendall(FORKED)
 
 
-def _fork_keeper(connection: socket.socket, request: dict[str, Any], descriptor: int) -> int:
-    """The process id of a new keeper; -1 if the system refuses it, which the closed socket says."""
+def _fork_supervisor(connection: socket.socket, request: dict[str, Any], descriptor: int) -> int:
+    """Pid of a new supervisor; -1 if fork fails, which the parent sees by the closed socket."""
     control = socket.socket(fileno=descriptor)
     try:
         pid = os.fork()
@@ -181,18 +181,18 @@ def _fork_keeper(connection: socket.socket, request: dict[str, Any], descriptor:
     if pid == 0:
         try:
             connection.close()
-            keep(control, request["folder"], request["ranks"])
+            supervise(control, request["folder"], request["ranks"])
         finally:
             os._exit(1)
     control.close()
     return pid
 
 
-def _reap(keepers: set[int]) -> None:
-    """Forget keepers that ended; kill what was left behind by one that was killed itself."""
+def _reap(supervisors: set[int]) -> None:
+    """Remove supervisors that have exited; kill the orphans of any that was killed itself."""
     try:
         while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            keepers.discard(pid)
+            supervisors.discard(pid)
     except ChildProcessError:
         return
-    kill(set(children()) - keepers)
+    kill(set(children()) - supervisors)

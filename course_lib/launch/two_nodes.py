@@ -1,8 +1,8 @@
-"""Two nodes on one machine: torchrun twice, in two networks joined by a link of limited rate.
+"""Two nodes on one machine: torchrun twice, in two networks joined by a rate-limited link.
 
-The networks and the processes live in Linux namespaces, which end with their first process: a
-failure, an interrupt or the death of this process leaves nothing behind. Works as root, and for
-everybody where the system allows namespaces of users.
+Networks and processes are in Linux namespaces, which the kernel removes with their first process:
+a failure, an interrupt or the death of this process leaves nothing behind. Works as root, and for
+any user if the system allows user namespaces.
 """
 
 import math
@@ -20,17 +20,17 @@ from typing import NoReturn
 
 from course_lib import validation
 from course_lib.launch.descendants import fresh_python
-from course_lib.launch.errors import Stop, held
+from course_lib.launch.errors import Stop, uninterrupted
 from course_lib.launch.job import TIMEOUT_VARIABLE
 from course_lib.launch.limits import MAX_RANKS, threads_per_rank
 
 _POLL_S = 0.05
 _TRIES = 40  # to remove a folder
-_GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
+_GRACE_S = 1.0  # after a failure: the other node may turn out to be the cause
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
-LINK = "wire0"  # what each node calls its end
-# A node sets up its end of the link when it is told to, and becomes torchrun.
+ADDRESSES = ("10.77.0.1", "10.77.0.2")  # private to these two networks
+LINK = "wire0"  # the name of the link's interface on each node
+# On "go", a node sets up its end of the link, then execs torchrun.
 _NODE = """
 set -e
 echo ready
@@ -44,29 +44,29 @@ exec "$@" >"$NODE_OUT" 2>"$NODE_ERR"
 
 
 def inside(path: str, commands: Sequence[Sequence[str]], limit: str) -> NoReturn:
-    """Run both nodes to their end, as the first process in the namespaces; all others end with it.
+    """Run both nodes, as the first process in the namespaces; all other processes end with it.
 
-    `commands`: what node 0 and node 1 run; `limit`: arguments of `tc qdisc … tbf`. Exit code 0, or
-    1 and one line that names the node that failed.
+    `commands`: of node 0 and node 1; `limit`: arguments of `tc qdisc … tbf`. Exits with code 0, or
+    with 1 after a line that names the failed node.
     """
     folder = Path(path)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     nodes = [_start(node, commands[node], limit, folder) for node in (0, 1)]
-    # The second end goes to the network of the second node, which is known by its process.
-    ends = f"name {LINK} type veth peer name {LINK} netns {nodes[1].pid}"
-    subprocess.run(["ip", "link", "add", *ends.split()], check=True)
+    # The peer interface goes into the network namespace of node 1, identified by its pid.
+    veth = f"name {LINK} type veth peer name {LINK} netns {nodes[1].pid}"
+    subprocess.run(["ip", "link", "add", *veth.split()], check=True)
     for node in nodes:
         assert node.stdin is not None
         node.stdin.write("go\n")
         node.stdin.close()
     code = _follow(nodes)
     sys.stdout.flush()
-    os._exit(code)  # not sys.exit: the thread that waits for the parent still reads
+    os._exit(code)  # not sys.exit: the thread that waits for the parent is still in read()
 
 
 def _end_with_parent(folder: Path) -> None:
     sys.stdin.read()  # returns when the parent closes the pipe, or dies
-    for _ in range(_TRIES):  # the nodes still live, and may write into the folder while it goes
+    for _ in range(_TRIES):  # the nodes still run, and may write while the folder is removed
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             break
@@ -75,7 +75,7 @@ def _end_with_parent(folder: Path) -> None:
 
 
 def _start(node: int, command: Sequence[str], limit: str, folder: Path) -> subprocess.Popen[str]:
-    own_network = ["unshare", "--net"] if node else []  # node 0 stays in this one
+    own_network = ["unshare", "--net"] if node else []  # node 0 uses the current namespace
     own = {
         "NODE_ADDRESS": ADDRESSES[node],
         "NODE_LINK": LINK,
@@ -98,7 +98,7 @@ def _start(node: int, command: Sequence[str], limit: str, folder: Path) -> subpr
 
 
 def _follow(nodes: list[subprocess.Popen[str]]) -> int:
-    """Return when both nodes have ended, or soon after the first failure."""
+    """Wait until both nodes exit, or until soon after the first failure; the exit code."""
     first, until_s = None, math.inf
     while True:
         codes = [node.poll() for node in nodes]
@@ -115,15 +115,15 @@ def _follow(nodes: list[subprocess.Popen[str]]) -> int:
 
 _PORT = 29500
 _NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-# How much may pass at once at the machine's own speed: more than a packet, so that the kernel's
-# timers keep up, and far less than a tensor, or small ones would not feel the limit.
+# Bytes that may pass at full speed in a burst: more than a packet, so that the kernel's timers keep
+# up, and far less than a tensor, or small ones would not be limited.
 _BURST_S, _BURST_BYTES = 0.0001, 4 * 1024
 _LEAVE_S = 5.0
 _TAIL = 15  # lines of a node's output in an error
 
 
 class NodesFailed(RuntimeError):
-    """The nodes could not be created, or one of them ended without a result."""
+    """The nodes could not be created, one of them failed, or they ran out of time."""
 
 
 def run_on_two_nodes(
@@ -133,11 +133,11 @@ def run_on_two_nodes(
     mbit: float = 200.0,
     timeout_s: float = 120.0,
 ) -> list[str]:
-    """Run `module` under torchrun on two nodes and return what each of them printed.
+    """Run `module` under torchrun on two nodes and return the stdout of each.
 
-    The link lets `mbit` · 10^6 bit/s pass each way. Ranks run on the CPU: both nodes would see the
-    same GPUs. Raises ValueError for bad arguments and NodesFailed, with the reason, where this
-    machine cannot do it, when a node fails, or after `timeout_s` seconds.
+    The link carries `mbit` · 10^6 bit/s each way. Ranks run on the CPU: both nodes would see the
+    same GPUs. Raises ValueError for bad arguments and NodesFailed, with the reason, if this
+    machine cannot do it, if a node fails, or after `timeout_s` seconds.
     """
     validation.whole("ranks_per_node", ranks_per_node, most=MAX_RANKS // 2)
     validation.number("timeout_s", timeout_s, least=0.1, most=86_400)
@@ -153,7 +153,7 @@ def run_on_two_nodes(
         "PATH": search_path(),
     }
     with (
-        held() as stop,
+        uninterrupted() as stop,
         tempfile.TemporaryDirectory(prefix="course_nodes_", ignore_cleanup_errors=True) as path,
     ):
         call = f"inside({path!r}, {commands!r}, {limit!r})"
@@ -165,7 +165,7 @@ def run_on_two_nodes(
 def node_command(
     module: str, ranks_per_node: int, node: int, argv: Sequence[str] = ()
 ) -> list[str]:
-    """torchrun's command for one node, as on real machines: only the address would differ."""
+    """The torchrun command of one node; on real machines only the address would differ."""
     where = ["--nnodes=2", f"--node-rank={node}", f"--nproc-per-node={ranks_per_node}"]
     meeting = [f"--master-addr={ADDRESSES[0]}", f"--master-port={_PORT}"]
     launcher = [sys.executable, "-m", "torch.distributed.run"]
@@ -173,13 +173,13 @@ def node_command(
 
 
 def nodes_command_line(module: str, ranks_per_node: int, argv: Sequence[str] = ()) -> str:
-    """For the reader: the line to type on both nodes, with R for the number of the node."""
+    """The command to type on both nodes, with R for the node rank."""
     line = shlex.join(node_command(module, ranks_per_node, 0, argv))
     return line.replace("--node-rank=0", "--node-rank=R")
 
 
 def obstacle() -> str | None:
-    """Why this machine cannot have two nodes, in half a sentence; None if it can."""
+    """Why this machine cannot run two nodes, as a clause; None if it can."""
     if sys.platform != "linux":
         return f"only Linux has network namespaces and this is {sys.platform}"
     for program, package in _NEEDED.items():
@@ -187,8 +187,8 @@ def obstacle() -> str | None:
             return f"the command {program!r} was not found, install {package}"
     pair = "ip link add name near type veth peer name far && tc qdisc add dev near root tbf"
     trial = ["sh", "-c", f"{pair} rate 1mbit burst 128kb latency 100ms"]
-    tools = os.environ | {"PATH": search_path()}
-    done = subprocess.run([*_unshare(), *trial], env=tools, capture_output=True, text=True)
+    environment = os.environ | {"PATH": search_path()}
+    done = subprocess.run([*_unshare(), *trial], env=environment, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return f"namespaces with a limited link are refused ({said[-1]}), try it as root"
@@ -196,16 +196,16 @@ def obstacle() -> str | None:
 
 
 def search_path() -> str:
-    """PATH, and where administrators' programs lie: Debian's users have no /usr/sbin on theirs."""
+    """PATH with /usr/sbin and /sbin, which Debian's ordinary users do not have on theirs."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 def link_limit(mbit: float) -> str:
-    """What `tc qdisc … tbf` takes to let `mbit` · 10^6 bit/s pass.
+    """The arguments of `tc qdisc … tbf` that limit a link to `mbit` · 10^6 bit/s.
 
-    Raises ValueError for a rate that this machine's shaper cannot hold.
+    Raises ValueError for a rate that the kernel's shaper cannot hold.
     """
-    # Above 30 Gbit/s the kernel's shaper is the limit; below 1 Mbit/s nothing starts in a minute.
+    # Above 30 Gbit/s the shaper itself is the bottleneck; below 1 Mbit/s startup takes minutes.
     validation.number("mbit", mbit, least=1, most=30_000)
     rate = round(mbit * 1e6)
     burst = max(_BURST_BYTES, round(rate / 8 * _BURST_S))
@@ -213,9 +213,9 @@ def link_limit(mbit: float) -> str:
 
 
 def _unshare() -> list[str]:
-    """The command that gives a program networks and processes of its own.
+    """The command that runs a program in new network and PID namespaces.
 
-    As root, or as a user who becomes root inside only.
+    Users other than root are mapped to root inside only.
     """
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *user, "--net", "--pid", "--fork", "--kill-child"]
@@ -229,16 +229,16 @@ def _run(
     stop: Stop,
     ranks: int,
 ) -> None:
-    """Start the namespaces, wait until they end, and end them whatever happens."""
-    with open(folder / "said", "wb") as said:
-        # The namespaces live as long as this pipe is open. Their own session keeps Ctrl-C away from
-        # them, so that things always end in the same order.
+    """Start the namespaces, wait until they end, and always kill them in the end."""
+    with open(folder / "said", "wb") as output:
+        # The namespaces live as long as this pipe is open. A session of their own keeps Ctrl-C away
+        # from them, so that everything is always ended in the same order.
         first = subprocess.Popen(
             [*_unshare(), *program],
             env=os.environ | environment,
             stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     until_s = time.monotonic() + timeout_s
@@ -259,7 +259,7 @@ def _run(
 
 
 def _end(first: subprocess.Popen[bytes]) -> None:
-    """Return when no process is left: when the first one ends, the kernel has ended all others."""
+    """End the first process and wait for it: the kernel kills all others with it."""
     assert first.stdin is not None
     first.stdin.close()
     try:
@@ -270,14 +270,14 @@ def _end(first: subprocess.Popen[bytes]) -> None:
 
 
 def _failure(folder: Path) -> str:
-    """Which node failed, and the last lines of its output."""
+    """The error text: which node failed, and the last lines of its stderr."""
     said = _text(folder / "said").strip() or "the nodes ended without a word"
     tails = (_tail(folder / f"err{node}") for node in (0, 1) if said.startswith(f"node {node} "))
     return f"{said}\n\n{next(tails, '')}".rstrip()
 
 
 def _tail(path: Path) -> str:
-    """The last lines of the ranks, without torchrun's summary, which would hide the cause."""
+    """The last lines before torchrun's summary, which would hide the cause."""
     lines = _text(path).splitlines()
     summary = (number for number, line in enumerate(lines) if "failed (exitcode" in line)
     return "\n".join(lines[: next(summary, None)][-_TAIL:])

@@ -1,4 +1,4 @@
-"""Flattens a model's gradients and compares two sets of them."""
+"""Flattens and compares gradients; counts saved tensors and graphs."""
 
 import linecache
 import logging
@@ -15,13 +15,13 @@ from torch.fx import GraphModule
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """All gradients of `model` as one vector, in its parameters' order."""
+    """All gradients of `model` as one vector, in the parameters' order."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return torch.cat([gradient.detach().flatten() for gradient in gradients])
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """|a - b| / |b|, Euclidean: 0 when equal; float32 rounding leaves 1e-7."""
+    """|a - b| / |b|, Euclidean norms: 0 if equal, 1e-7 by fp32 rounding."""
     return float((a - b).norm() / b.norm())
 
 
@@ -31,15 +31,15 @@ def mean_square_norm(gradients: list[Tensor]) -> float:
 
 
 def flowing_gradients(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
-    """What `loss().backward()` sends back through the matrices, as one vector.
+    """Run `loss().backward()`; the output gradients of all nn.Linear layers.
 
-    The gradients of the outputs of all nn.Linear, as precise as they were; the
-    gradients of the weights are in `.grad` as usual.
+    They are one vector, in the dtype of the backward pass. The gradients of
+    the weights are in `.grad` as usual.
     """
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
 
-    def keep(_layer: nn.Module, _before: object, after: tuple[Tensor]) -> None:
-        found.append(after[0].detach().flatten())
+    def keep(_layer: nn.Module, _inputs: object, grad: tuple[Tensor]) -> None:
+        outputs.append(grad[0].detach().flatten())
 
     with ExitStack() as stack:
         for layer in model.modules():
@@ -47,13 +47,13 @@ def flowing_gradients(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
                 hook = layer.register_full_backward_hook(keep)
                 stack.callback(hook.remove)
         loss().backward()
-    return torch.cat(found)
+    return torch.cat(outputs)
 
 
 def saved_bytes(forward: Callable[[], Tensor], model: nn.Module) -> int:
-    """Bytes that `forward()` stores for the backward pass, each storage once.
+    """Bytes that `forward()` saves for the backward pass, each storage once.
 
-    The model's own parameters do not count: they exist anyway.
+    The model's own parameters are excluded: they exist in any case.
     """
     owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, Tensor] = {}  # by address, which is not reused while kept
@@ -72,21 +72,21 @@ def saved_bytes(forward: Callable[[], Tensor], model: nn.Module) -> int:
 
 
 class _Pass:
-    """A forward pass: alive as long as its output or what autograd keeps."""
+    """A forward pass; lives as long as its output or its saved tensors."""
 
 
 class _Kept(NamedTuple):
     tensor: Tensor
-    of: _Pass
+    owner: _Pass
 
 
 class HeldPasses:
-    """Forward passes whose tensors are alive; the most at a time so far."""
+    """Tracks forward passes whose tensors are alive; `most`: at one time."""
 
     def __init__(self) -> None:
         self.most = 0
         self._alive: WeakSet[_Pass] = WeakSet()
-        self._now = _Pass()  # before the first one
+        self._now = _Pass()  # for tensors saved before the first pass
 
     def _begin(self, *_: Any) -> None:
         self._now = _Pass()
@@ -102,9 +102,9 @@ class HeldPasses:
 
 @contextmanager
 def count_held(parts: Iterable[nn.Module]) -> Iterator[HeldPasses]:
-    """Count how many forward passes of the parts wait for their backward.
+    """Count how many forward passes of `parts` are waiting for their backward.
 
-    A pass counts until its output and all that autograd keeps are let go.
+    A pass counts until its output and all its saved tensors are freed.
     """
     held = HeldPasses()
     with ExitStack() as stack:
@@ -119,12 +119,12 @@ def count_held(parts: Iterable[nn.Module]) -> Iterator[HeldPasses]:
 
 @dataclass
 class GraphLog:
-    """Operators of each graph that was made, in order."""
+    """Number of operators in each compiled graph, in order of compilation."""
 
     operators: list[int] = field(default_factory=list)
 
     def backend(self, graph: GraphModule, _: Sequence[Any]) -> Any:
-        """What `torch.compile(…, backend=log.backend)` calls for a graph."""
+        """A backend for torch.compile: log the graph, run it uncompiled."""
         nodes = graph.graph.nodes
         self.operators.append(
             sum(node.op.startswith("call") for node in nodes)
@@ -132,7 +132,7 @@ class GraphLog:
         return graph.forward
 
     def new_graphs(self, call: Callable[[], object]) -> int:
-        """How many graphs `call()` makes."""
+        """How many graphs `call()` compiles."""
         before = len(self.operators)
         call()
         return len(self.operators) - before
@@ -140,7 +140,7 @@ class GraphLog:
 
 @contextmanager
 def log_graphs() -> Iterator[GraphLog]:
-    """A log whose `backend` counts; what was compiled before is forgotten."""
+    """Yield a GraphLog; resets torch._dynamo before and after the block."""
     torch._dynamo.reset()
     with _quiet():
         yield GraphLog()
@@ -149,9 +149,9 @@ def log_graphs() -> Iterator[GraphLog]:
 
 @contextmanager
 def log_backward(ran: Callable[[], None], cut: bool = True) -> Iterator[Any]:
-    """A backend for torch.compile that calls `ran` after each backward graph.
+    """Yield a torch.compile backend; it calls `ran` after each backward graph.
 
-    `cut`: whether graphs of a DDP model are cut at its buckets, as by default.
+    `cut`: split the graphs of a DDP model at its buckets, torch's default.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
@@ -175,22 +175,22 @@ def log_backward(ran: Callable[[], None], cut: bool = True) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Break:
-    """A place where a graph ends, and Python goes on: why, and the line."""
+    """A graph break: the reason, and the source line that causes it."""
 
     reason: str
     line: str
 
 
 def breaks(function: Callable[..., Any], *args: Any) -> list[Break]:
-    """Where torch.compile would break `function(*args)`, which it calls."""
+    """Call `function(*args)`; the graph breaks torch.compile would make."""
     torch._dynamo.reset()
     with _quiet():
-        found = torch._dynamo.explain(function)(*args)
+        explained = torch._dynamo.explain(function)(*args)
     torch._dynamo.reset()
-    # The last graph ends where the function does: that is no break.
+    # The last graph ends where the function returns, which is not a break.
     return [
         Break(str(one.reason).partition("\n")[0], _line(one.user_stack))
-        for one in found.break_reasons[: found.graph_break_count]
+        for one in explained.break_reasons[: explained.graph_break_count]
     ]
 
 
@@ -202,7 +202,7 @@ def _line(stack: Sequence[Any]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings on each break."""
+    """Silence torch._dynamo's warnings about each break."""
     logger = logging.getLogger("torch._dynamo")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
-"""The bytes at each moment of a training step, by what they are for.
+"""The bytes in use at each moment of a training step, by category.
 
-A storage is sorted by what becomes of it: the memory that will be a gradient
-is a gradient from its birth.
+A storage is classified by what it becomes: memory that will be a gradient
+counts as a gradient from its allocation on.
 """
 
 import time
@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from course_lib.measure.peak import Watch, watching
 
 TEMPORARY = "temporary buffers"
-LEFT_OVER = "left over"  # alive after the step, and none of the others
+LEFT_OVER = "left over"  # alive after the step, and in no other category
 CATEGORIES = (
     "weights",
     "gradients",
@@ -35,9 +35,9 @@ Tensors = Callable[[], Iterable[Tensor]]
 class MemoryOverTime:
     """Bytes of each category, at the start of a step and after each change.
 
-    `phases` and `moments` say for each of them which phase it is in and which
-    operator ran last. `allocated` is what CUDA's allocator counts at the same
-    moments, empty without a GPU.
+    For each of these moments, `phases` has the phase and `moments` the last
+    operator; `allocated` has the bytes by CUDA's allocator, empty without a
+    GPU.
     """
 
     phases: tuple[str, ...]
@@ -47,21 +47,21 @@ class MemoryOverTime:
 
     @property
     def totals(self) -> tuple[int, ...]:
-        """All categories together."""
+        """Bytes of all categories together, at each moment."""
         return tuple(map(sum, zip(*self.sizes.values(), strict=True)))
 
     @property
     def peak_bytes(self) -> int:
-        """The most at any moment."""
+        """The largest total at any moment."""
         return max(self.totals)
 
 
 @dataclass
 class StepRecord:
-    """Follows one step; `phase` is called when the next phase begins.
+    """Records one step; call `phase` when the next phase begins.
 
-    `gradients` and `states` give the tensors that are gradients and optimizer
-    states; they are asked whenever a phase ends.
+    `gradients()` and `states()` return the gradients and the optimizer's
+    states; they are called at the end of each phase.
     """
 
     gradients: Tensors
@@ -75,28 +75,28 @@ class StepRecord:
         self.watch = Watch(self.note)
 
     def phase(self, name: str) -> None:
-        """From here on it is `name`: "forward", "backward", "update"."""
+        """Begin the phase `name`: "forward", "backward" or "update"."""
         self.sort("gradients", self.gradients())
         self.sort("optimizer", self.states())
         self.now = name
 
     def sort(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """These tensors are of this kind, unless they are something yet."""
+        """Assign these tensors to a category, unless they have one already."""
         for tensor in tensors:
             number = self.watch.number_of(tensor)
             if number is not None:
                 self.kinds.setdefault(number, kind)
 
     def note(self, number: int, change: int) -> None:
-        """Write down a change, and what CUDA's allocator says of it."""
+        """Log a change, and the bytes that CUDA's allocator counts then."""
         self.changes.append((self.now, self.watch.operator, number, change))
         if torch.cuda.is_available():
             self.allocated.append(torch.cuda.memory_allocated())
 
     def saved(self, tensor: Tensor) -> Tensor:
-        """What forward keeps is an intermediate result, but for weights.
+        """Saved-tensor hook: in forward, mark all but weights as intermediate.
 
-        What is recomputed in the backward pass is temporary.
+        Tensors that are recomputed in the backward pass are temporary.
         """
         owner = tensor if tensor._base is None else tensor._base
         if self.now == "forward" and not isinstance(owner, nn.Parameter):
@@ -104,8 +104,8 @@ class StepRecord:
         return tensor
 
     def settle(self, limit_s: float = 0.3) -> None:
-        """Wait for what has no category to die: gloo's thread holds a message
-        for a moment after it has been waited for.
+        """Wait until storages without a category are freed: gloo's thread
+        holds a message for a moment after its wait() has returned.
         """
         self.phase(self.now)
         end = time.monotonic() + limit_s
@@ -119,7 +119,7 @@ class StepRecord:
             alive[number] += change
         rest = {number: LEFT_OVER for number, size in alive.items() if size}
         kinds = rest | self.kinds
-        start = [it for it in self.changes if it[0] == "before"]
+        start = [change for change in self.changes if change[0] == "before"]
         held = Counter(dict.fromkeys(CATEGORIES, 0))
         for _, _, number, change in start:
             held[kinds.get(number, TEMPORARY)] += change
@@ -149,10 +149,10 @@ def record_step(
 ) -> Iterator[StepRecord]:
     """Record a step made of several calls; for one model see `one_step`.
 
-    `buffers` are there already and used for moments, as what FSDP resizes.
-    Ask for `result()` after the block. Library workspaces are not seen, nor is
-    an allocator's rounding. On a GPU the allocator is read as well, which has
-    not been tested: the course is made without one.
+    `buffers` exist before and are temporary, like those that FSDP resizes.
+    Call `result()` after the block. Library workspaces are not seen, nor is
+    an allocator's rounding. On a GPU the allocator is read as well, which is
+    untested: the course was written without one.
     """
     record = StepRecord(gradients, states)
     kept = [*weights], [*batch], [*gradients()], [*states()], [*buffers]
@@ -172,7 +172,7 @@ def record_step(
         with saved_tensors_hooks(record.saved, lambda tensor: tensor):
             yield record
         record.phase("after")
-    # Weak references to the weights hold the record: it must not hold them.
+    # Finalizers of the weights keep the record alive: it must not hold them.
     record.gradients = record.states = tuple
 
 
@@ -182,10 +182,10 @@ def one_step(
     loss: Callable[[], Tensor],
     batch: Iterable[Tensor] = (),
 ) -> MemoryOverTime:
-    """One update of `model`: `loss()`, its backward pass, and a step.
+    """Record one update of `model`: `loss()`, its backward pass, and a step.
 
-    Gradients are set to None at its end. `optimizer` has torch's `state`. See
-    `record_step` for what is not seen.
+    Gradients are set to None at the end. `optimizer` needs a `state` like
+    torch's. See `record_step` for what is not seen.
     """
     weights = [*model.parameters(), *model.buffers()]
 
@@ -193,10 +193,9 @@ def one_step(
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     def states() -> list[Tensor]:
-        kept = [
-            it for state in optimizer.state.values() for it in state.values()
-        ]
-        return [it for it in kept if isinstance(it, Tensor)]
+        kept = optimizer.state.values()
+        values = [value for state in kept for value in state.values()]
+        return [value for value in values if isinstance(value, Tensor)]
 
     with record_step(weights, batch, gradients, states) as record:
         record.phase("forward")

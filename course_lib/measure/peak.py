@@ -1,4 +1,4 @@
-"""The bytes behind tensors, real or fake."""
+"""The bytes of the storages behind tensors, real or fake."""
 
 import gc
 import itertools
@@ -22,19 +22,19 @@ def tensor_bytes(tensors: Iterable[Tensor]) -> int:
 
     For a DTensor, only this rank's shard counts, with its padding.
     """
-    own = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
-    storages = [t.untyped_storage() for t in own]
-    # By the storage itself: a fake one has no address, and all of device
-    # "meta" have the same.
-    return sum({it._cdata: it.nbytes() for it in storages}.values())
+    local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    storages = [t.untyped_storage() for t in local]
+    # Identified by the storage object: a fake one has no address, and all on
+    # device "meta" have the same address.
+    return sum({s._cdata: s.nbytes() for s in storages}.values())
 
 
 @dataclass
 class MemoryLog:
-    """Bytes of live storages: what was there, and each change in order."""
+    """Bytes of live storages: at the start, and each change in order."""
 
     baseline_bytes: int = 0
-    changes: list[int] = field(default_factory=list)  # + born, - gone
+    changes: list[int] = field(default_factory=list)  # + allocated, - freed
 
     @property
     def timeline(self) -> list[int]:
@@ -50,27 +50,27 @@ class MemoryLog:
 
     @property
     def allocations(self) -> int:
-        """Storages born, or grown from nothing."""
+        """Number of storages allocated, or resized to more bytes."""
         return sum(change > 0 for change in self.changes)
 
     def mark(self) -> int:
-        """A place in the log, for `since`."""
+        """The current position in the log, for `since`."""
         return len(self.changes)
 
     def since(self, mark: int) -> "MemoryLog":
-        """What happened after `mark`; the baseline is what was alive then."""
+        """The changes after `mark`; the baseline is the bytes alive then."""
         return MemoryLog(self.timeline[mark], self.changes[mark:])
 
 
 @contextmanager
 def log_memory(before: Iterable[Tensor] = ()) -> Iterator[MemoryLog]:
-    """Log each storage that operators make inside the block.
+    """Log each storage that operators allocate inside the block.
 
-    Views and in-place results are nothing new. Tensors made earlier are left
-    out unless they are in `before`. Resizing a storage to 0 and back, which is
-    how FSDP frees it, counts as a death and a birth. Memory that a library
-    takes for itself (gloo's copies, matmul's workspace) is not a tensor and is
-    not seen, nor is an allocator's rounding.
+    Views and in-place results add nothing. Earlier tensors are ignored unless
+    they are in `before`. Resizing a storage to 0 and back, which is how FSDP
+    frees it, counts as a free and an allocation. Memory that a library takes
+    for itself (gloo's copies, matmul's workspace) is not a tensor and is not
+    seen, nor is an allocator's rounding.
     """
     log = MemoryLog()
 
@@ -87,8 +87,8 @@ def log_memory(before: Iterable[Tensor] = ()) -> Iterator[MemoryLog]:
 
 @contextmanager
 def watching(watch: "Watch", before: Iterable[Tensor] = ()) -> Iterator[None]:
-    """Let `watch` follow the tensors in `before`, and all made inside."""
-    gc.collect()  # what a cycle keeps alive would die at a random moment
+    """Let `watch` track the tensors in `before`, and all created inside."""
+    gc.collect()  # reference cycles would be freed at a random moment
     collects = gc.isenabled()
     gc.disable()
     watch.start(before)
@@ -103,9 +103,9 @@ def watching(watch: "Watch", before: Iterable[Tensor] = ()) -> Iterator[None]:
 
 
 class Watch(TorchDispatchMode):
-    """Sees each operator's tensors, and their end through weak references.
+    """Tracks the storages of all operators' results until they are freed.
 
-    `note` is called for each change: number of the storage, bytes + or -.
+    Calls `note(number of the storage, bytes + or -)` for each change.
     """
 
     def __init__(self, note: Callable[[int, int], None]) -> None:
@@ -114,7 +114,7 @@ class Watch(TorchDispatchMode):
         self._count = itertools.count()
         self.sizes: dict[int, int] = {}  # bytes of live storages, by id
         self.numbers: dict[int, int] = {}  # of live storages, by id
-        self.operator = ""  # that ran last
+        self.operator = ""  # the last one that ran
         self.ended = False
 
     def __torch_dispatch__(
@@ -126,55 +126,53 @@ class Watch(TorchDispatchMode):
         older = {id(storage) for storage in _storages((args, kwargs))}
         self.operator = func.overloadpacket.__name__
         result = func(*args, **kwargs)
-        made = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...)
+        lifts = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...)
         for storage in _storages(result):
-            if made or id(storage) not in older:
+            if lifts or id(storage) not in older:
                 self.add(storage)
         return result
 
     def start(self, tensors: Iterable[Tensor]) -> None:
-        """Follow what exists already, before the first operator."""
+        """Track tensors that exist before the first operator."""
         for storage in dict.fromkeys(_storages(list(tensors))):
             self.add(storage)
 
     def add(self, storage: UntypedStorage) -> None:
-        """Note a storage that is new, and follow it."""
-        name = id(storage)
-        if name in self.sizes or self.ended:
+        """Log a new storage, and track it until it is freed."""
+        key = id(storage)
+        if key in self.sizes or self.ended:
             return
-        self.sizes[name] = storage.nbytes()
-        self.numbers[name] = number = next(self._count)
-        weakref.finalize(storage, self.gone, name).atexit = False
+        self.sizes[key] = storage.nbytes()
+        self.numbers[key] = number = next(self._count)
+        weakref.finalize(storage, self.gone, key).atexit = False
         self.change(number, storage.nbytes())
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """The number of the storage behind `tensor`, if it is followed."""
+        """The number of the storage behind `tensor`; None if not tracked."""
         return self.numbers.get(id(tensor.untyped_storage()))
 
     def bytes_beside(self, numbers: Container[int]) -> int:
         """Bytes of the live storages whose numbers are not among `numbers`."""
         live = list(self.sizes.items())
         return sum(
-            b for name, b in live if self.numbers.get(name) not in numbers
+            b for key, b in live if self.numbers.get(key) not in numbers
         )
 
-    def gone(self, name: int) -> None:
-        """A storage has died."""
-        self.change(self.numbers.pop(name), -self.sizes.pop(name))
+    def gone(self, key: int) -> None:
+        """Log that the storage with this id was freed."""
+        self.change(self.numbers.pop(key), -self.sizes.pop(key))
 
     def resized(self, storage: UntypedStorage, was: int) -> None:
-        """A storage of `was` bytes has another size now."""
-        name = id(storage)
-        if not was:  # memory that is new, in a storage that may be old
+        """Log that a storage of `was` bytes has been resized."""
+        key = id(storage)
+        if not was:  # new memory, in a storage that may be old
             self.add(storage)
-        if name in self.sizes:
-            self.change(
-                self.numbers[name], storage.nbytes() - self.sizes[name]
-            )
-            self.sizes[name] = storage.nbytes()
+        if key in self.sizes:
+            self.change(self.numbers[key], storage.nbytes() - self.sizes[key])
+            self.sizes[key] = storage.nbytes()
 
     def change(self, number: int, change: int) -> None:
-        """Note a change of the bytes alive, while the block lasts."""
+        """Log a change of the bytes alive, unless the block has ended."""
         if change and not self.ended:
             self.note(number, change)
 
@@ -186,13 +184,13 @@ def _storages(tensors: Any) -> list[UntypedStorage]:
         for leaf in leaves
         if isinstance(leaf, Tensor)
         and leaf.layout == torch.strided
-        and not leaf.is_meta  # it has a size, and no memory
+        and not leaf.is_meta  # which has a size but no memory
     ]
 
 
 @contextmanager
 def _resizes_noted(watch: Watch) -> Iterator[None]:
-    """Tell `watch` of each `resize_` of a storage, which is no operator."""
+    """Notify `watch` of `UntypedStorage.resize_`, which is not an operator."""
     before = UntypedStorage.resize_
 
     def resize(storage: UntypedStorage, size: int) -> Any:
@@ -210,10 +208,10 @@ def _resizes_noted(watch: Watch) -> Iterator[None]:
 
 
 def largest_batch(fits: Callable[[int], bool], most: int = 2**20) -> int:
-    """The largest batch for which `fits(batch)` is true; 0 where none is.
+    """The largest batch, up to `most`, for which `fits(batch)` is true, or 0.
 
     Doubles until one does not fit, then bisects: 2·log2(batch) tries. `fits`
-    must be false for all batches above one for which it is. `most` ends it.
+    must be monotonic: false for all batches above one that does not fit.
     """
     whole("most", most)
     good, bad = 0, 1
@@ -227,7 +225,7 @@ def largest_batch(fits: Callable[[int], bool], most: int = 2**20) -> int:
 
 
 def fits_on_gpu(step: Callable[[], object]) -> bool:
-    """Whether `step()` runs to its end; what it has left is given back."""
+    """Whether `step()` runs without out-of-memory; empties CUDA's cache."""
     try:
         step()
     except torch.cuda.OutOfMemoryError:
@@ -238,10 +236,10 @@ def fits_on_gpu(step: Callable[[], object]) -> bool:
 
 
 def peak_bytes(step: Callable[[], object], before: Iterable[Tensor]) -> int:
-    """The most bytes of tensors at a time in `step()`, on any device.
+    """The peak of the bytes of tensors during `step()`, on any device.
 
-    `before` are the weights and whatever else is there already. The batch fits
-    if this is within the limit that you set.
+    `before` are the weights and all other tensors that exist already. A batch
+    fits if its peak is within the memory limit.
     """
     with log_memory(before) as log:
         step()

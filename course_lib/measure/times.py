@@ -1,4 +1,4 @@
-"""Counts the FLOPs of matrix products that torch really computes."""
+"""Measures FLOPs, seconds, rates, and the timeline of a backward pass."""
 
 import json
 import statistics
@@ -26,9 +26,9 @@ from course_lib.trace import Event
 def matmul_flops(step: Callable[[], object]) -> int:
     """FLOPs of all matrix products during `step()`, 2 for each multiply-add.
 
-    Uses the formulas of torch's FlopCounterMode, which itself cannot look into
-    a custom autograd Function. Attention counts as products over all pairs of
-    positions, even where a causal mask lets a kernel skip half of them; the
+    Uses the formulas of torch's FlopCounterMode, which cannot see inside a
+    custom autograd Function. Attention counts the products of all pairs of
+    positions, even if a causal mask lets a kernel skip half of them; the
     backward pass of fused attention includes the scores that it recomputes.
     """
     total = 0
@@ -67,7 +67,7 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 def seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """Median time of `work()`, after one call to warm up."""
+    """Median time of `work()` in seconds, after one warm-up call."""
     work()
     times = []
     for _ in range(repeats):
@@ -96,7 +96,7 @@ def matmul_flop_per_s(
 
 
 def memory_bytes_per_s(numbers: int = 2**24, device: str = "cpu") -> float:
-    """Bytes read and written per second by c = a + b on large fp32 vectors."""
+    """Bytes read and written per second by c = a + b on fp32 vectors."""
     a, b, c = (torch.ones(numbers, device=device) for _ in range(3))
     return 3 * c.nbytes / seconds(lambda: torch.add(a, b, out=c))
 
@@ -114,8 +114,8 @@ _WIRES = ("gloo:", "nccl")
 class Timeline:
     """When one rank computed and when it communicated, in seconds.
 
-    Time begins with the first event. Those of a row are in order and do not
-    touch one another.
+    Time 0 is the first event. The events of a row are in order, and neither
+    overlap nor touch.
     """
 
     computation: tuple[Event, ...]
@@ -123,7 +123,7 @@ class Timeline:
 
     @property
     def rows(self) -> dict[str, tuple[Event, ...]]:
-        """Both, as figures and traces take them."""
+        """Both rows by name, in the form that figures and traces take."""
         return {
             "computation": self.computation,
             "communication": self.communication,
@@ -131,12 +131,12 @@ class Timeline:
 
     @property
     def communication_ms(self) -> float:
-        """Time during which at least one collective was under way."""
+        """Time in ms during which at least one collective was in flight."""
         return 1000 * sum(e.until - e.at for e in self.communication)
 
     @property
     def overlapped_ms(self) -> float:
-        """The part of it during which backward computed as well."""
+        """The part of `communication_ms` that overlaps computation."""
         return 1000 * sum(
             max(0.0, min(a.until, b.until) - max(a.at, b.at))
             for a in self.communication
@@ -145,7 +145,7 @@ class Timeline:
 
 
 def record(backward: Callable[[], object]) -> dict[str, Any]:
-    """Chrome's trace of `backward()`, as `json.load` gives it."""
+    """The profiler's Chrome trace of `backward()`, as parsed JSON."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -162,10 +162,9 @@ def record(backward: Callable[[], object]) -> dict[str, Any]:
 def timeline(trace: dict[str, Any]) -> Timeline:
     """Computation and communication in a trace of one rank's backward pass.
 
-    On a GPU these are its kernels; on a CPU the nodes of the autograd graph
-    and gloo's threads. Nodes that accumulate gradients are left out, because
-    DDP's hooks run inside them. Raises ValueError for a trace without
-    computation.
+    On a GPU these are the kernels; on a CPU the autograd graph's nodes and
+    gloo's threads. AccumulateGrad nodes are left out, because DDP's hooks run
+    inside them. Raises ValueError for a trace without computation.
     """
     events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
     kernels = [e for e in events if e["cat"] == "kernel"]
@@ -192,11 +191,11 @@ def timeline(trace: dict[str, Any]) -> Timeline:
 
 
 def _row(
-    what: str, found: Iterable[dict[str, Any]], start: float
+    what: str, entries: Iterable[dict[str, Any]], start: float
 ) -> tuple[Event, ...]:
-    """What was found as events, with those that touch merged."""
+    """Chrome's entries as events, merging those that overlap or touch."""
     row: list[Event] = []
-    for e in sorted(found, key=lambda one: one["ts"]):
+    for e in sorted(entries, key=lambda entry: entry["ts"]):
         first = (e["ts"] - start) / 1e6
         end = first + e["dur"] / 1e6
         if row and first <= row[-1].until:
@@ -209,9 +208,10 @@ def _row(
 def collective_seconds(
     call: Callable[[], object], repeats: int, device: torch.device
 ) -> float:
-    """The fastest of `repeats` calls, the same number on every rank.
+    """Seconds of the fastest of `repeats` calls; the same on every rank.
 
-    The fastest, because other work on the machine can only add to a time.
+    Each call counts as long as on the slowest rank. The fastest call is
+    taken because other work on the machine can only add time.
     """
     times = []
     for _ in range(repeats):

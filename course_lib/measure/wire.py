@@ -1,4 +1,4 @@
-"""Listens to the operators that torch runs."""
+"""Logs the collectives and messages that this rank sends."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -28,9 +28,9 @@ Heard = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 class Listener(TorchDispatchMode):
     """Calls `heard(operator, arguments, options, result)` for each operator.
 
-    Active in this thread, as a context. A DTensor is one tensor cut over
-    ranks: with `inside_dtensors` the operators on its shards are heard, and
-    not those on the tensor as a whole.
+    A context manager, for this thread. With `inside_dtensors`, operators on
+    the local shards of a DTensor are reported instead of those on the DTensor
+    itself.
     """
 
     def __init__(self, heard: Heard, inside_dtensors: bool = False) -> None:
@@ -49,12 +49,12 @@ class Listener(TorchDispatchMode):
 
 
 def has_dtensor(types: Any) -> bool:
-    """Whether a DTensor is among the arguments' types."""
+    """Whether one of these argument types is DTensor."""
     return any(kind.__name__ == "DTensor" for kind in types)
 
 
-# torch's operators, and which argument is the whole tensor: the one that an
-# all-gather fills, the input of all others. None: it is the result.
+# torch's operators: the collective, and the index of the argument that is the
+# whole tensor: an all-gather's output, the input of all others. None: result.
 _OPERATORS: dict[str, tuple[str, int | None]] = {
     "c10d.allreduce_": ("all-reduce", 0),
     "c10d._allgather_base_": ("all-gather", 0),
@@ -79,38 +79,38 @@ _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 
 @dataclass
 class WireLog:
-    """The calls of this rank, in order: each is an event at its number.
+    """The calls of this rank, in order, as events whose time is their index.
 
-    `part`: the ranks of the group. `bytes`: of the whole tensor. `label`:
-    torch's name for the group. A message counts where it is sent.
+    `part`: number of ranks in the group. `bytes`: of the whole tensor.
+    `label`: torch's name for the group. A message is logged by its sender.
     """
 
     calls: list[Event] = field(default_factory=list)
 
     @property
     def trace(self) -> Trace:
-        """All of it, to lay beside what the theory tells."""
+        """All calls as a Trace, to be compared with the predicted one."""
         return Trace(self.calls)
 
     def sent(self, axes: Mapping[str, str] | None = None) -> dict[str, Total]:
-        """Calls and their bytes by operation, in the order of first calls.
+        """Number of calls and bytes by operation, in order of first call.
 
-        `axes` names the axis of each group: it then stands before the name of
-        the operation, as in "tp all-reduce".
+        `axes` maps a group's name to its axis, which then precedes the
+        operation's name, as in "tp all-reduce".
         """
         return self.trace.sent(axes=axes)
 
     def add(self, operator: Any, args: Any, _: Any, result: Any) -> None:
-        """Log the operator if it is a collective of several ranks."""
+        """Log the operator if it communicates in a group of several ranks."""
         known = _OPERATORS.get(str(operator).rpartition(".")[0])
         if known is None:
             return
-        what, place = known
-        size = _bytes(result if place is None else args[place])
+        what, index = known
+        size = _bytes(result if index is None else args[index])
         group = _group(args)
         if group.size() > 1:
             to = None
-            if what == SEND:  # (tensors, group, to, tag), by its place there
+            if what == SEND:  # (tensors, group, rank in the group, tag)
                 to = dist.get_global_rank(group, args[2])
             me, where = dist.get_rank(), (group.size(), to, size)
             self.calls.append(
@@ -122,9 +122,9 @@ class WireLog:
 
 @contextmanager
 def log_wire(enabled: bool = True) -> Iterator[WireLog]:
-    """Log the collectives that this rank calls, those of DDP and FSDP as well.
+    """Log the collectives that this rank calls, including DDP's and FSDP's.
 
-    With one rank in the group nothing is sent, and nothing is logged.
+    A group of one rank sends nothing, so nothing is logged for it.
     """
     log = WireLog()
     with Listener(log.add, inside_dtensors=True) if enabled else nullcontext():
@@ -137,10 +137,10 @@ def _bytes(tensors: Any) -> int:
 
 
 def _stored(tensor: Tensor) -> int:
-    """Bytes of a tensor; of a sparse one what it holds: indices and values.
+    """Bytes of a tensor; for a sparse one, those of its indices and values.
 
-    A sparse all-reduce puts the sum's rows in their place, and gloo may have
-    done so by now: then these are the bytes of the sum.
+    A sparse all-reduce replaces them by those of the sum. If gloo has already
+    finished, these are the bytes of the sum.
     """
     if tensor.is_sparse:
         return tensor._indices().nbytes + tensor._values().nbytes
@@ -148,7 +148,7 @@ def _stored(tensor: Tensor) -> int:
 
 
 def _group(args: Any) -> dist.ProcessGroup:
-    """The group among an operator's arguments: as an object, or by name."""
+    """The process group in an operator's arguments, as an object or a name."""
     for argument in args:
         if isinstance(argument, torch.ScriptObject):
             try:
@@ -163,27 +163,27 @@ def _group(args: Any) -> dist.ProcessGroup:
 
 @dataclass
 class BucketLog:
-    """One entry per all-reduce, in the order of sending."""
+    """Bytes of each bucket's all-reduce, in the order of sending."""
 
     bucket_bytes: list[int] = field(default_factory=list)
 
     @property
     def all_reduces(self) -> int:
-        """How many all-reduces were sent."""
+        """Number of all-reduces."""
         return len(self.bucket_bytes)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes handed to all-reduce, on this rank."""
+        """Total bytes passed to all-reduce on this rank."""
         return sum(self.bucket_bytes)
 
 
 def log_buckets(model: DistributedDataParallel) -> BucketLog:
-    """Write down every gradient bucket that `model` sends from now on.
+    """Log every gradient bucket that `model` sends from now on.
 
-    Uses DDP's communication hook with torch's default behind it, so nothing
-    else changes. A DDP model takes one hook in its life: torch raises
-    RuntimeError for a second.
+    Registers a communication hook that calls torch's default one, so nothing
+    else changes. A DDP model accepts one hook only: torch raises RuntimeError
+    for a second.
     """
     log = BucketLog()
 

@@ -1,7 +1,7 @@
-"""The learner's own library: `mine.ring_all_gather` is theirs once it is built, else the course's.
+"""The learner's library: `mine.ring_all_gather` is the learner's if built, else the course's.
 
-A build that passes its check is kept in the folder `mine/`, a plain Python file each. What comes
-later in the course runs on these files.
+A build that passes its check is saved as a plain Python file in the folder `mine/`. Later chapters
+run on these files.
 """
 
 import importlib.util
@@ -24,9 +24,9 @@ from course_lib.problem import Problem
 
 @dataclass(frozen=True)
 class Part:
-    """One build: `names` are kept in `mine/<file>.py`; the course's own stand in module `home`.
+    """One build: `names` are saved in `mine/<file>.py`; the course's versions are in module `home`.
 
-    `given` is what the learner imports from that module, or may, and does not write.
+    `given` are names that the learner may import from that module and does not write.
     """
 
     file: str
@@ -131,9 +131,9 @@ BY_NAME = {name: part for part in PARTS for name in part.names}
 
 
 def folder() -> Path:
-    """`mine/` in the clone that this library runs from; in `home()` without one, or if that is set.
+    """`mine/` in the clone that this library runs from; in `home()` without a clone.
 
-    Set: by the variable COURSE_HOME, as for a class or a test.
+    Also in `home()` if the variable COURSE_HOME is set, as for a class or a test.
     """
     clone = Path(__file__).parents[2]
     in_clone = (clone / "notebooks").is_dir() and "COURSE_HOME" not in os.environ
@@ -141,20 +141,20 @@ def folder() -> Path:
 
 
 def file_of(part: Part) -> Path:
-    """Where a part is kept, whether or not it is there."""
+    """The path of a part's file, whether or not it exists."""
     return folder() / f"{part.file}.py"
 
 
 def is_mine(name: str) -> bool:
-    """Whether the learner has built this."""
+    """Whether the learner has built the part with this function or class."""
     return file_of(BY_NAME[name]).is_file()
 
 
 def get(name: str, parts: str = "mine") -> Any:
-    """The learner's own function or class, or the course's where it is not built yet.
+    """The learner's function or class, or the course's if it is not built yet.
 
-    `parts`: "course" asks for the course's own in any case. Raises Problem for a file of the
-    learner's that cannot be loaded.
+    With `parts="course"` it is always the course's. Raises Problem if the learner's file cannot be
+    loaded or does not have the name.
     """
     part = BY_NAME[name]
     if parts == "mine" and is_mine(name):
@@ -167,10 +167,10 @@ def get(name: str, parts: str = "mine") -> Any:
 
 
 def lines(part: Part, parts: str = "mine") -> int | None:
-    """Lines of code of a part, without blank ones and docstrings; None if it is not built.
+    """Lines of code of a part, without blank lines, comments and docstrings; None if not built.
 
-    Of the course's own: with the functions and classes of the same module that each name uses.
-    Raises Problem for a file of the learner's that is not Python.
+    With `parts="course"`, of the course's version with everything it uses from the same module.
+    Raises Problem if the learner's file is not valid Python.
     """
     if parts == "mine":
         path = file_of(part)
@@ -179,9 +179,9 @@ def lines(part: Part, parts: str = "mine") -> int | None:
 
 
 def own_names(part: Part) -> dict[str, dict[str, str]]:
-    """The course's own of a part: by module, its functions and classes, and what they use there.
+    """{module: {name: source}} of the course's version of a part, including what it uses there.
 
-    Each with its source; what the exercise gives is left out.
+    The names that the exercise gives are left out.
     """
     names: dict[str, list[str]] = {}
     for name in part.names:
@@ -202,10 +202,10 @@ def _lines_of_file(path: Path) -> int:
 
 
 def keep(file: str, answers: Sequence[Any]) -> Path | None:
-    """Keep the cells that define the answers as `mine/<file>.py`; its path.
+    """Save the cells that define the answers as `mine/<file>.py`; return its path.
 
-    None where they are not the learner's own code, but imported from an installed module. A file
-    that says something else is renamed first, to `<file>_before_1.py` and so on.
+    Returns None if they are not defined in cells but imported from a module. An existing file with
+    other content is renamed first, to `<file>_before_1.py` and so on.
     """
     part = BY_FILE[file]
     text = text_of(answers)
@@ -221,7 +221,7 @@ def keep(file: str, answers: Sequence[Any]) -> Path | None:
 
 
 def free_name(path: Path) -> Path:
-    """Where a file goes that must make room: `ring_before_1.py` for `ring.py`, or a next number."""
+    """The first unused backup name of a file: `ring_before_1.py` for `ring.py`, and so on."""
     number = 1
     while (aside := path.with_name(f"{path.stem}_before_{number}{path.suffix}")).exists():
         number += 1
@@ -229,9 +229,9 @@ def free_name(path: Path) -> Path:
 
 
 def borrowed(part: Part) -> list[str]:
-    """What of the course's own version the learner's file of a part imports; none without a file.
+    """Names of the course's version of a part that the learner's file imports, sorted; [] if none.
 
-    Raises Problem for a file that is not Python.
+    Raises Problem if the file is not valid Python.
     """
     path = file_of(part)
     if not path.is_file():
@@ -242,27 +242,27 @@ def borrowed(part: Part) -> list[str]:
 
 
 def places(text: str) -> list[str]:
-    """The innermost lines of `mine/` in a traceback, or in each rank's; text for a sentence."""
-    found = []
+    """The innermost line of `mine/` in a traceback, or in that of each rank, as text."""
+    lines = []
     for stack in re.split(r"^rank \d+ was here:\n", text, flags=re.M):
         frames = re.findall(r'^  File "(.+)", line (\d+), in .*\n(?:    (.*))?', stack, re.M)
         own = [frame for frame in frames if Path(frame[0]).parent == folder()]
         if own:
             file, line, code = own[-1]
-            found.append(f"{file}, line {line}" + (f", `{code.strip()}`" if code else ""))
-    return list(dict.fromkeys(found))
+            lines.append(f"{file}, line {line}" + (f", `{code.strip()}`" if code else ""))
+    return list(dict.fromkeys(lines))
 
 
 @cache
 def _loaded(path: Path, _changed_ns: int) -> ModuleType:
-    """The module in the file; loaded again when the file has changed."""
+    """Load the module in the file; cached until the file's modification time changes."""
     import cloudpickle
 
     spec = importlib.util.spec_from_file_location(f"mine_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    cloudpickle.register_pickle_by_value(module)  # other processes do not find it by its name
+    sys.modules[spec.name] = module  # dataclasses look their module up here
+    cloudpickle.register_pickle_by_value(module)  # other processes cannot import it by name
     try:
         spec.loader.exec_module(module)
     except Exception as error:

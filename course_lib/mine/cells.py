@@ -1,4 +1,4 @@
-"""The text of the cells in which a learner has defined something, as a file that stands alone."""
+"""Turns the cells in which a learner has defined something into a self-contained file."""
 
 import ast
 import builtins
@@ -19,10 +19,10 @@ _ASSIGNMENTS = (ast.Assign, ast.AnnAssign)
 
 
 def text_of(answers: Sequence[Any]) -> str:
-    """The cells of the answers, without calls such as check(…); "" for what no cell defines.
+    """The source of the answers' cells without calls such as check(…); "" if not from cells.
 
-    Modules, and what can be imported from them, are imported by the text where another cell has
-    done so. Raises Problem for any other name that only another cell defines.
+    Imports that another cell made are added. Raises Problem for any other name that is defined only
+    in another cell.
     """
     cells: dict[str, dict[str, Any]] = {}
     for answer in answers:
@@ -32,13 +32,13 @@ def text_of(answers: Sequence[Any]) -> str:
         cells[function.__code__.co_filename] = function.__globals__
     texts = [_definitions("".join(linecache.getlines(name))) for name in cells]
     text = "\n\n".join(texts).strip() + "\n"
-    space = {name: value for names in cells.values() for name, value in names.items()}
-    lines = [_import_of(name, space) for name in sorted(_missing(text))]
+    namespace = {name: value for names in cells.values() for name, value in names.items()}
+    lines = [_import_of(name, namespace) for name in sorted(_missing(text))]
     return "\n".join([*lines, "", "", text]) if lines else text
 
 
 def lines_of(text: str) -> int:
-    """Lines with code: no blank ones, no comments, no docstrings."""
+    """Number of lines of code, without blank lines, comments and docstrings."""
     tree = ast.parse(text)
     documented = {
         number
@@ -47,56 +47,56 @@ def lines_of(text: str) -> int:
         for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
     }
     numbered = enumerate(text.splitlines(), start=1)
-    kept = [line.strip() for number, line in numbered if number not in documented]
-    return sum(bool(line) and not line.startswith("#") for line in kept)
+    code = [line.strip() for number, line in numbered if number not in documented]
+    return sum(bool(line) and not line.startswith("#") for line in code)
 
 
 def sources_with_used(
     module: ModuleType, names: Sequence[str], given: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The sources of definitions of a module, and of those that they use from the same module.
+    """{name: source} of definitions in a module, and of those that they use from it, recursively.
 
-    By their names; what is `given` is left out.
+    The names in `given` are left out.
     """
     text = inspect.getsource(module)
     nodes = {node.name: node for node in ast.parse(text).body if isinstance(node, _DEFINITIONS)}
-    found, pending = {}, [name for name in names if name in nodes]
+    sources, pending = {}, [name for name in names if name in nodes]
     while pending:
         name = pending.pop()
-        if name in nodes and name not in found and name not in given:
-            found[name] = ast.get_source_segment(text, nodes[name]) or ""
+        if name in nodes and name not in sources and name not in given:
+            sources[name] = ast.get_source_segment(text, nodes[name]) or ""
             pending += [used.id for used in _names(nodes[name])]
-    return found
+    return sources
 
 
 def taken_from_the_course(text: str, names: Collection[str]) -> set[str]:
-    """Which of these names a text imports from this library, under whatever name, or asks it for.
+    """Which of these names a text imports from this library, under any alias, or looks up in it.
 
-    `import_module("course_lib…")` counts as the module's name.
+    For `import_module("course_lib…")` the module's name is included.
     """
-    found, rooms = set(), {"course_lib"}
+    taken, modules = set(), {"course_lib"}
     nodes = list(ast.walk(ast.parse(text)))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_lib"):
-            found |= {each.name for each in node.names if each.name in names or each.name == "*"}
-            rooms |= {each.asname or each.name for each in node.names}
+            taken |= {each.name for each in node.names if each.name in names or each.name == "*"}
+            modules |= {each.asname or each.name for each in node.names}
         if isinstance(node, ast.Import):
-            rooms |= {each.asname for each in node.names if each.asname}
+            modules |= {each.asname for each in node.names if each.asname}
         if isinstance(node, ast.Constant) and re.fullmatch(r"course_lib(\.\w+)+", str(node.value)):
-            found.add(str(node.value))
+            taken.add(str(node.value))
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in names:
             root = next(iter(_names(node)), None)
-            found |= {node.attr} if root is not None and root.id in rooms else set()
+            taken |= {node.attr} if root is not None and root.id in modules else set()
         if isinstance(node, ast.Call):
             root = next(iter(_names(node.func)), None)
-            told = {each.value for each in node.args if isinstance(each, ast.Constant)}
-            found |= {n for n in names if n in told} if root and root.id in rooms else set()
-    return found
+            arguments = {each.value for each in node.args if isinstance(each, ast.Constant)}
+            taken |= {n for n in names if n in arguments} if root and root.id in modules else set()
+    return taken
 
 
 def _function_of(answer: Any) -> FunctionType | None:
-    """The function itself, or the first method that a class defines."""
+    """The unwrapped function, or the first method that a class itself defines; else None."""
     if isinstance(answer, FunctionType):
         bare = inspect.unwrap(answer)
         return bare if isinstance(bare, FunctionType) else answer
@@ -108,13 +108,13 @@ def _function_of(answer: Any) -> FunctionType | None:
 
 
 def _is_cell(filename: str) -> bool:
-    """Whether source of this name is a cell: known, but not a file of an importable module."""
+    """Whether linecache has this file name as a cell, which has no modification time."""
     entry = linecache.cache.get(filename)
     return entry is not None and len(entry) == 4 and entry[1] is None
 
 
 def _definitions(cell: str) -> str:
-    """Imports, definitions and the constants that these use, with the comments above them."""
+    """The imports, definitions, and constants used by them in a cell, with the comments above."""
     lines, kept, after = cell.splitlines(), [], 0
     nodes = ast.parse(cell).body
     used = {x.id for node in nodes if isinstance(node, _DEFINITIONS) for x in _names(node)}
@@ -132,7 +132,7 @@ def _names(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def _missing(text: str) -> set[str]:
-    """Names that the text uses and neither defines nor finds in Python itself."""
+    """Names that the text uses but does not define, except builtins."""
     top = symtable.symtable(text, "mine", "exec")
     defined = {x.get_name() for x in top.get_symbols() if x.is_assigned() or x.is_imported()}
     used = {x.get_name() for x in top.get_symbols() if x.is_referenced()}
@@ -144,16 +144,16 @@ def _missing(text: str) -> set[str]:
     return used - defined - set(dir(builtins)) - {"__name__", "__file__", "__doc__"}
 
 
-def _import_of(name: str, space: dict[str, Any]) -> str:
-    """The import of something that another cell has imported."""
-    value = space.get(name)
+def _import_of(name: str, namespace: dict[str, Any]) -> str:
+    """The import statement for a name that another cell has imported."""
+    value = namespace.get(name)
     if isinstance(value, ModuleType):
         return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
     home, own = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-    # Private modules move: in Python 3.13 alone, Path says that it is at home in pathlib._local.
-    for place in (home.partition("._")[0], home) if home and own else ():
-        if place != "__main__" and getattr(sys.modules.get(place), own, None) is value:
-            return f"from {place} import {own}" + ("" if own == name else f" as {name}")
+    # Prefer public modules to private ones: only in Python 3.13 is Path in pathlib._local.
+    for module in (home.partition("._")[0], home) if home and own else ():
+        if module != "__main__" and getattr(sys.modules.get(module), own, None) is value:
+            return f"from {module} import {own}" + ("" if own == name else f" as {name}")
     raise Problem(
         f"{name} comes from another cell, and what you build becomes a file of its own: move "
         f"{name} into the cell that uses it"

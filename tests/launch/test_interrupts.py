@@ -16,7 +16,7 @@ from leftovers import BUSY_S, folders_in, needs_signals, our_ranks
 
 from course_lib import launch
 from course_lib.launch import runner
-from course_lib.launch.errors import Stop, held
+from course_lib.launch.errors import Stop, uninterrupted
 
 pytestmark = needs_signals
 IN_LAUNCH = str(Path(runner.__file__).parent)
@@ -59,7 +59,7 @@ STOPPED = "Stopped; 2 ranks ended"
         ("wait_until_warm", 1, STOPPED),
         ("_folder", 1, STOPPED),
         ("_pack_call", 1, STOPPED),
-        ("keeper_for", 1, STOPPED),
+        ("supervisor_for", 1, STOPPED),
         ("_answer", 1, STOPPED),
         ("_watch", 1, STOPPED),
         ("update", 1, STOPPED),
@@ -111,7 +111,7 @@ def test_held_gives_back_what_was_there() -> None:
     def mine(*_: object) -> None: ...
 
     signal.signal(signal.SIGINT, mine)
-    with held() as stop:
+    with uninterrupted() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.pressed
     assert signal.getsignal(signal.SIGINT) is mine
@@ -122,7 +122,7 @@ def test_held_gives_back_what_was_there() -> None:
 
 def test_where_no_interrupt_comes_nothing_changes() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with held():
+    with uninterrupted():
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     results: list[object] = []
     other = threading.Thread(target=lambda: results.extend(launch.run(abs, -1, stream=False)))

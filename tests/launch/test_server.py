@@ -15,7 +15,7 @@ from course_lib import demos, launch
 from course_lib.launch import runner, server
 from course_lib.launch.errors import Stop
 from course_lib.launch.job import Folder
-from course_lib.launch.server_program import _Keeper
+from course_lib.launch.server_program import _Supervisor
 
 pytestmark = needs_signals
 
@@ -107,7 +107,7 @@ def test_a_server_that_dies_as_it_imports_is_replaced_and_one_without_torch_says
     assert server._server is None  # the next launch tries again
 
 
-def test_a_killed_keeper_takes_its_ranks_with_it() -> None:
+def test_a_killed_supervisor_takes_its_ranks_with_it() -> None:
     def betray() -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         if launch.init().rank == 1:
@@ -119,14 +119,14 @@ def test_a_killed_keeper_takes_its_ranks_with_it() -> None:
     wait_for(lambda: our_ranks() == [])
 
 
-def test_a_keeper_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_END_S", 0.5)
     monkeypatch.setattr(runner, "_LEAVE_S", 0.5)  # nobody says that the rank has ended
 
-    def stop_the_keeper() -> None:
+    def stop_the_supervisor() -> None:
         os.kill(os.getppid(), signal.SIGSTOP)
 
-    assert launch.run(stop_the_keeper, ranks=1) == [None]
+    assert launch.run(stop_the_supervisor, ranks=1) == [None]
     wait_for(lambda: our_ranks() == [])
 
 
@@ -152,12 +152,12 @@ def test_a_refused_process_is_said_with_its_remedy(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     ours, theirs = server.socket.socketpair()
-    monkeypatch.setattr(server, "keeper_for", lambda *_: ours)
-    ranks = server.KeptRanks(Folder(tmp_path), 2, Stop())
+    monkeypatch.setattr(server, "supervisor_for", lambda *_: ours)
+    ranks = server.SupervisedRanks(Folder(tmp_path), 2, Stop())
     before = signal.getsignal(signal.SIGCHLD)
-    keeper = _Keeper(theirs, str(tmp_path))
+    supervisor = _Supervisor(theirs, str(tmp_path))
     monkeypatch.setattr(os, "fork", refuse)
-    keeper.start(2)
+    supervisor.start(2)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, before)
     with pytest.raises(OSError, match=r"refused to start rank 0 .*raise .*\(ulimit -u\)"):

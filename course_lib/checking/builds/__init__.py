@@ -1,1 +1,1 @@
-"""What is checked of each part that the learner builds: one file for each build."""
+"""Shared code of the checks of builds; each chapter has its own builds in `builds/`."""

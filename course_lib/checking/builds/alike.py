@@ -1,4 +1,4 @@
-"""A value of several parts beside the right one: what is of another kind, missing, or different."""
+"""Compares a structured value with the right one: wrong types, missing and different parts."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -20,9 +20,9 @@ _KINDS: dict[type, tuple[Any, str]] = {
 
 
 def expect_kind(given: Any, kind: type, what: str, of: type | None = None) -> None:
-    """Raise Unanswered for None, and Wrong for what is not of this type; a tuple is a list.
+    """Raise Unanswered for None, and Wrong for another type; a tuple counts as a list.
 
-    `of`: the type of all parts of a list.
+    `of`: the type of the elements of a list.
     """
     if given is None:
         raise Unanswered(f"{what} is None")
@@ -38,18 +38,18 @@ def expect_kind(given: Any, kind: type, what: str, of: type | None = None) -> No
 
 
 def expect_alike(given: Any, right: Any, what: str, meant: Mapping[str, str] = {}) -> None:
-    """Raise Wrong at the first part that is not as `right` has it, and Unanswered for None.
+    """Raise Wrong at the first part that differs from that of `right`, and Unanswered for None.
 
-    `meant` says what a part is, by its name: {"crc32": "the checksum of its file's bytes"}. A part
-    that is None in `right` may be anything, and a dict may have more keys. Numbers with a decimal
-    point may differ by 10^-6 of them.
+    `meant` describes parts by name: {"crc32": "the checksum of its file's bytes"}. A part that is
+    None in `right` may be anything, and a dict may have more keys. Floats may differ by a relative
+    10^-6.
     """
     expect_kind(given, type(right), what)
     if isinstance(right, list | tuple) and len(given) != len(right):
         raise Wrong(f"{what} has {len(given)} parts, expected {len(right)}")
-    parts, found = _parts_of(right), _parts_of(given)
+    parts, given_parts = _parts_of(right), _parts_of(given)
     for name, part in parts.items():
-        one, where = found.get(name), f"{what}: {name}"
+        one, where = given_parts.get(name), f"{what}: {name}"
         if part is None or one == part:
             continue
         if one is None:
@@ -66,7 +66,7 @@ def expect_alike(given: Any, right: Any, what: str, meant: Mapping[str, str] = {
 
 
 def _parts_of(value: Any) -> dict[str, Any]:
-    """What it is made of, by names; nothing for a number or a text."""
+    """The parts of a container or dataclass by name; {} for a number or a text."""
     if isinstance(value, Mapping):
         return {str(key): part for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""A step of a build as data: what runs on each rank in each case, and what must come out of it."""
+"""Steps of builds: what runs on each rank in each case, and the rows that its results must meet."""
 
 import re
 import tempfile
@@ -32,7 +32,7 @@ from course_lib.checking.own_work import is_learners
 if TYPE_CHECKING:
     from course_lib.checking.builds.on_rank.watched import Outcome
 
-# The builds of other chapters take the rows and torch from here.
+# The chapters' builds import the rows and torch from here.
 __all__ = ["TOLERANCE", "Case", "Here", "Must", "Never", "Place", "Row", "Rows", "Sends", "Sent",
            "compare", "compare_here", "dist", "expect", "in_turn", "later", "nn", "on_ranks",
            "others_parts", "torch", "unchanged"]  # fmt: skip
@@ -40,10 +40,10 @@ __all__ = ["TOLERANCE", "Case", "Here", "Must", "Never", "Place", "Row", "Rows",
 
 @dataclass(frozen=True)
 class Case:
-    """What a step tries, and among how many ranks.
+    """A case that a step tries, and its number of ranks.
 
-    `in_group`: all ranks but rank 1 are one group, and rank 1 another by itself. `backward`: the
-    gradients are looked at as well, in steps that have cases with and without them.
+    `in_group`: the process groups are rank 1 alone and all other ranks together. `backward`: check
+    the gradients as well, in steps that have cases with and without them.
     """
 
     ranks: int = field(default=2, kw_only=True)
@@ -51,26 +51,26 @@ class Case:
     backward: bool = field(default=False, kw_only=True)
 
     def lines(self) -> list[list[int]]:
-        """The groups."""
+        """The ranks of each process group."""
         everyone = list(range(self.ranks))
         return [[0, *everyone[2:]], [1]] if self.in_group else [everyone]
 
     def line(self, rank: int) -> list[int]:
-        """The ranks that share a group with this one."""
+        """The ranks of the group of `rank`."""
         return next(line for line in self.lines() if rank in line)
 
     def words(self, line: Sequence[int]) -> str:
-        """The case in words, in one of its groups."""
+        """A phrase that describes the case for the group `line`; "" without groups."""
         return f"in the group of ranks {line}" if self.in_group else ""
 
     def who(self, rank: int, line: Sequence[int]) -> str:
-        """The case in words, on one of its ranks."""
+        """A phrase that describes the case for `rank` in the group `line`."""
         words = self.words(line)
         return f"rank {rank} of {self.ranks}" + (f", {words}" if words else "")
 
 
 class Here(Case):
-    """Its words say themselves who a rank is, and in which group."""
+    """A case whose rows name ranks and groups themselves, so it adds no phrases."""
 
     def who(self, _rank: int, _line: Sequence[int]) -> str:
         return ""
@@ -80,7 +80,7 @@ class Here(Case):
 
 
 class Place(NamedTuple):
-    """The number of a rank in its group, the group's size, the case, and what all ranks found."""
+    """A rank in its group, the group's size, the case, and the results of all the group's ranks."""
 
     rank: int
     ranks: int
@@ -89,7 +89,7 @@ class Place(NamedTuple):
 
     @property
     def line(self) -> list[int]:
-        """The ranks of its group, by their numbers among all."""
+        """The global ranks of its group."""
         return next(line for line in self.case.lines() if len(line) == self.ranks)
 
 
@@ -102,14 +102,14 @@ def compare(
     *,
     last: Callable[..., Rows] | None = None,
 ) -> Step:
-    """A step that runs on ranks, and compares what each of them finds.
+    """A step that runs on ranks and compares the result of each.
 
-    run(parts, case, group)  on a rank; `group` is None for that of all ranks
-    rows(found, place)       for each rank
-    last([found, …], case)   for each group, after that
+    run(parts, case, group)  on a rank; `group` is None for the default group
+    rows(found, place)       for each rank's result
+    last([found, …], case)   for each group's results, after the rows
 
-    Cases with as many ranks, one behind the other, share one launch. A `run` that yields waits
-    there until all of them are as far, and yields at last what it has found.
+    Consecutive cases with the same number of ranks share a launch. A `run` may be a generator: its
+    first yield pauses it until all cases have got there, its second yields the result.
     """
 
     def check(parts: SimpleNamespace) -> None:
@@ -135,7 +135,7 @@ def compare(
 
 
 def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any]:
-    """On a rank: the work in each case. An error names the case in which it was raised."""
+    """Run all cases on a rank; return their results. An error names the case that raised it."""
     from course_lib.checking.builds.on_rank.watched import in_case, own_group
 
     found, group = [], None
@@ -153,7 +153,7 @@ def _on_rank(run: Any, parts: SimpleNamespace, cases: Sequence[Any]) -> list[Any
 def compare_here(
     title: str, needs: tuple[str, ...], *rows: Callable[[SimpleNamespace], Rows]
 ) -> Step:
-    """A step that runs in this process: rows(parts), one function of them after the other."""
+    """A step that runs in this process: calls each function rows(parts) in turn."""
 
     def check(parts: SimpleNamespace) -> None:
         for each in rows:
@@ -163,7 +163,7 @@ def compare_here(
 
 
 def in_turn(title: str, needs: tuple[str, ...], *steps: Step) -> Step:
-    """One step of several, each of which has a launch of its own."""
+    """Combine several steps, each with a launch of its own, into one."""
 
     def check(parts: SimpleNamespace) -> None:
         for step in steps:
@@ -172,16 +172,16 @@ def in_turn(title: str, needs: tuple[str, ...], *steps: Step) -> Step:
     return Step(title, needs, check)
 
 
-# --- Running it on ranks, and a sentence on what went wrong there ---------------------------------
+# --- Running a step on ranks, and describing failures there ---------------------------------------
 
-# Ranks of a check start in 0.2 s, and no step computes for longer than that.
+# The ranks of a check start in 0.2 s, and no step computes for longer than that.
 LIMIT_S = 6.0
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M)
 _HUNG = re.compile(r"^rank (\d+) was here:\n(.*?)(?=^rank \d+ was here:|\Z)", re.M | re.S)
 
 
 def on_ranks(work: Callable[..., Any], *args: Any, ranks: int) -> "list[Outcome]":
-    """`work(*args)` on every rank. Raises Wrong for a rank that raises, dies or hangs."""
+    """Run `work(*args)` on every rank. Raises Wrong if a rank raises, dies or hangs."""
     from course_lib.checking.builds.on_rank.watched import followed
 
     with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as name:
@@ -209,7 +209,7 @@ def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
         if computes:
             state = f"rank {failed.rank} still computes (a loop without an end, or a busy machine?)"
         return f"{many} {state} after {LIMIT_S:g} s: {'; '.join(where)}"
-    # What follows is for those who launch ranks themselves.
+    # Cut the advice that is meant for users who call launch.run themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
     place, own = _at(failed.traceback), folder / str(failed.rank)
     if not (place or "Traceback" in failed.traceback) and (
@@ -219,21 +219,21 @@ def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
     return f"{many}, rank {failed.rank} {reason}{place}"
 
 
-def _latest(diary: Path, line: bool = False) -> str:
-    """What a rank did last in words, or the `line` of the learner's that did it, "" for none."""
+def _latest(log: Path, line: bool = False) -> str:
+    """A phrase on a rank's last call, or with `line` the learner's line that made it, or ""."""
     try:
-        words, _, place = diary.read_text(encoding="utf-8", errors="replace").partition("\n")
+        words, _, where = log.read_text(encoding="utf-8", errors="replace").partition("\n")
     except OSError:
-        words, place = "", ""
-    return place.strip() if line else words.strip() or "has sent nothing yet"
+        words, where = "", ""
+    return where.strip() if line else words.strip() or "has sent nothing yet"
 
 
 def _at(text: str) -> str:
-    """The last line of the learner's code in a traceback that came as a text, to end a sentence."""
+    """The innermost line of the learner's code in a traceback's text, to end a sentence, or ""."""
     lines = text.splitlines()
-    for place in reversed(range(len(lines))):
-        frame = _FRAME.match(lines[place])
+    for index in reversed(range(len(lines))):
+        frame = _FRAME.match(lines[index])
         if frame and is_learners(frame["file"]):
-            code = lines[place + 1].strip() if place + 1 < len(lines) else ""
+            code = lines[index + 1].strip() if index + 1 < len(lines) else ""
             return f", at line {frame['line']} of your code" + (f", `{code}`" if code else "")
     return ""

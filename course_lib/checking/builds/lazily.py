@@ -1,23 +1,23 @@
-"""torch and modules that load it, for builds: they are imported when something of them is used."""
+"""Lazy proxies for torch and modules that import it, for builds: imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 
 class _Later:
-    """A module that is imported when something of it is asked for."""
+    """A proxy that imports the module when an attribute is first accessed."""
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # it travels to ranks
+        if name.startswith("_"):  # pickling, to send it to ranks, looks up special methods
             raise AttributeError(name)
         return getattr(import_module(self._module), name)
 
 
 def later(module: str) -> Any:
-    """A module that loads torch, to be named at the head of a build."""
+    """A lazy proxy for a module that imports torch, for the top of a build's file."""
     return _Later(module)
 
 

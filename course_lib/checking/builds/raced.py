@@ -1,4 +1,4 @@
-"""What the races of several builds have in common."""
+"""Functions shared by the races of several builds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ def both_passes(model: Any, *inputs: Any) -> None:
 
 
 def four_layers() -> Any:
-    """Four layers of a megabyte each."""
+    """Four linear layers of 1 MiB each."""
     torch.manual_seed(0)
     return nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
 

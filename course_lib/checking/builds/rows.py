@@ -1,8 +1,8 @@
-"""The rows of a build: what must come out of the learner's work, and the words for what does not.
+"""The rows of a build: conditions on the learner's results, and the error text of each.
 
-`Must` (a tensor), `Never` (a condition in which the work is refused, and the words) and `Sends`
-(the messages). Rows of all ranks are looked at side by side, so a refusal is that of the
-first one that fails, on whichever rank.
+`Must` (a tensor), `Never` (a condition that makes the work wrong, and its error text) and `Sends`
+(the messages). The rows of all ranks are checked in parallel, so the error is that of the first row
+that fails on any rank.
 """
 
 import re
@@ -15,13 +15,13 @@ from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described
 from course_lib.trace import Trace
 
-# float32, summed in another order.
+# Rounding of float32 sums in another order.
 TOLERANCE = 1e-5
 Sent: TypeAlias = Mapping[str, tuple[int, int]]  # calls and bytes by operation
 
 
 class Must(NamedTuple):
-    """`found` is the tensor `right`; `others` and `factors` are what it may be by mistake.
+    """Requires that `found` equals the tensor `right`; `others` and `factors` explain mistakes.
 
     `others`: {"the part of rank 2": a tensor}; `factors`: {2.0: "the sum instead of the mean"}.
     """
@@ -31,7 +31,7 @@ class Must(NamedTuple):
     right: Any
     others: Mapping[str, Any] = {}
     factors: Mapping[float, str] = {}
-    tolerance: float = TOLERANCE  # relative to the largest number of `right`
+    tolerance: float = TOLERANCE  # relative to the largest absolute value in `right`
     same_dtype: bool = False
 
     def check(self, where: str) -> None:
@@ -53,7 +53,7 @@ class Must(NamedTuple):
 
 
 class Never(NamedTuple):
-    """`wrong` is false: else the work is refused in these words."""
+    """Requires that `wrong` is false; `words` is the error text."""
 
     wrong: object
     words: str
@@ -65,9 +65,9 @@ class Never(NamedTuple):
 
 
 class Sends(NamedTuple):
-    """`log` has these calls and bytes by operation, or those of a Trace of which it is `who`.
+    """Requires that `log` has the calls and bytes of `right`, by operation.
 
-    One rank by itself sends nothing, whatever is said here of a group.
+    `right` may be a Trace: then those of its rank `who`. In a group of one rank, nothing.
     """
 
     log: Any
@@ -101,23 +101,23 @@ class Sends(NamedTuple):
 
 
 def unchanged(kept: Mapping[str, bool], whose: str) -> Iterator[Never]:
-    """For each argument, {"the labels": False}, that it is what it was before."""
+    """Rows requiring each argument to be unchanged: {"the labels": whether it is unchanged}."""
     for name, same in kept.items():
         yield Never(not same, f"{whose} changes {name}, which others still need")
 
 
 Row: TypeAlias = Must | Never | Sends
-# None keeps the rows of ranks beside each other; a generator is read to its end in one go.
+# None is a placeholder that keeps the rows of ranks aligned; a nested iterator is one row.
 Rows: TypeAlias = Iterable["Row | Iterator[Any] | None"]
 
 
 def _sentence(where: str, words: str) -> str:
-    """Words that go on with a comma or a space do so; others stand behind a colon."""
+    """Join `where` and `words`: directly if these begin with a comma or a space, else by ": "."""
     return where + ("" if not where or words[:1] in (",", " ") else ": ") + words
 
 
 def expect(*sides: tuple[str, Rows]) -> None:
-    """Raise Wrong at the first row that fails, of (where, rows) that are read side by side."""
+    """Raise Wrong at the first row that fails; the rows of all (where, rows) run in parallel."""
     for rows in zip_longest(*(rows for _, rows in sides)):
         for (where, _), row in zip(sides, rows, strict=True):
             if isinstance(row, Iterator):
@@ -126,13 +126,13 @@ def expect(*sides: tuple[str, Rows]) -> None:
                 row.check(where)
 
 
-# --- what kind of wrong a difference is: a factor, a part, a shape ---------------------------
+# --- how a tensor differs: a factor, another rank's part, some elements ---------------------
 
 
 def _kind(
     found: Any, expected: Any, limit: float, factors: Mapping[float, str], others: Mapping[str, Any]
 ) -> str:
-    """What kind of wrong it is, in words."""
+    """Describe how `found` differs from `expected`, where elements may differ by `limit`."""
     if not bool(found.isfinite().all()):
         return "has numbers that are not finite"
     for name, other in others.items():
@@ -166,6 +166,6 @@ def _near(one: Any, other: Any, limit: float) -> bool:
     return not one.numel() or bool((one - other).abs().max() <= limit)
 
 
-def others_parts(parts: Sequence[Any], place: int, what: str = "the part") -> dict[str, Any]:
-    """What a rank might have by mistake, where it should have the part of its `place`."""
-    return {f"{what} of rank {n}": part for n, part in enumerate(parts) if n != place}
+def others_parts(parts: Sequence[Any], rank: int, what: str = "the part") -> dict[str, Any]:
+    """The `others` of a Must row: all parts that a rank might have instead of its own."""
+    return {f"{what} of rank {n}": part for n, part in enumerate(parts) if n != rank}

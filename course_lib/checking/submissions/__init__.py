@@ -1,8 +1,8 @@
-"""Grades notebooks that somebody handed in: `course check`.
+"""Grades submitted notebooks: `course check`.
 
-    course check ── supervisor ─┬─ submission: runs the cells; `check` hands answers over
-                                └─ then a fresh fork for each answer: says the verdict
+    course check ── supervisor ─┬─ submission: runs the cells; `check` submits the answers
+                                └─ then a fresh fork for each answer: reports the verdict
 
-The supervisor holds the limits and ends everything else. The last answer to an exercise counts, and
-all exercises of the chapter count, whether or not the notebook still has them.
+The supervisor enforces the limits and kills everything else. The last answer to an exercise counts,
+and all exercises of the chapter count, even those that the notebook no longer has.
 """

@@ -1,8 +1,8 @@
-"""How an answer travels from a submission to the grader: as a file, rebuilt there as data.
+"""Transfers answers from a submission to the grader: as files, unpickled there as data.
 
-Data are numbers, texts and containers of them: rebuilding these runs none of the submission's code.
-Functions and classes are rebuilt by cloudpickle, which does. What a submission does and answers
-goes through one pipe, in messages so short that the pipe takes each in one piece.
+Data are numbers, texts and containers of them: unpickling these runs no code of the submission.
+Functions and classes are unpickled by cloudpickle, which does. The submission reports its progress
+and its answers through one pipe, in messages short enough to be written atomically.
 """
 
 import io
@@ -30,11 +30,11 @@ _THEORY = "course_lib.theory."  # its results are frozen dataclasses of numbers,
 
 
 class TooLarge(Exception):
-    """The answer has more bytes than one may have."""
+    """The answer has more bytes than allowed."""
 
 
 def packed(answer: object, own: str = "") -> bytes:
-    """The answer as bytes, with the code of modules in the folder `own`, if that is given.
+    """Pickle the answer, including the code of modules in the folder `own`, if given.
 
     Raises TooLarge, or whatever pickling raises.
     """
@@ -52,7 +52,7 @@ def packed(answer: object, own: str = "") -> bytes:
 
 
 def unpacked(raw: bytes, code_is_welcome: bool) -> Any:
-    """The answer from its bytes. Raises Wrong for code where data is wanted, and for no answer."""
+    """Unpickle an answer. Raises Wrong if it has code where data is expected, or is broken."""
     try:
         return _DataUnpickler(raw).data()
     except _Code:
@@ -72,7 +72,7 @@ def _broken(error: Exception) -> Wrong:
 
 
 class _Code(Exception):
-    """Something that only the submission's code can rebuild."""
+    """The pickle has more than data: unpickling it would run the submission's code."""
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -81,9 +81,9 @@ class _DataUnpickler(pickle.Unpickler):
         self._found: dict[type, dict[str, Any]] = {}
 
     def data(self) -> Any:
-        """The answer. Raises _Code."""
+        """Unpickle the answer. Raises _Code if it is not only data."""
         loaded = self.load()
-        # A pickle may also set attributes, of a class as well.
+        # A pickle can also set attributes, even of a class.
         if any(dict(vars(kind)) != before for kind, before in self._found.items()):
             raise _Code
         return loaded
@@ -104,7 +104,7 @@ def _is_record(found: Any) -> bool:
 
 
 def _as_data(answer: Any) -> Any:
-    """Arrays and tensors as lists, also inside lists, tuples and dicts; subclasses as bases."""
+    """Convert arrays and tensors to lists, recursively, and subclasses to builtin types."""
     answer = plain(answer)
     if isinstance(answer, list | tuple):
         return type(answer)(map(_as_data, answer))
@@ -113,24 +113,24 @@ def _as_data(answer: Any) -> Any:
     return answer
 
 
-# Names the folder of a grading, in the environment of the submission.
+# The submission's environment variable with the folder of the grading.
 GRADING = "COURSE_GRADING"
-# In it: the pipe, the answers, and where the submission works.
+# In that folder: the pipe, the folder of answers, the submission's working directory.
 PIPE, ANSWERS, WORK = "told", "answers", "work"
-# No text may be longer; escaped, a character has up to six bytes.
+# The longest text of a message; an escaped character takes up to six bytes.
 _LONGEST = getattr(select, "PIPE_BUF", 512) // 16
 
 
 def is_graded() -> bool:
-    """Whether this process belongs to a submission."""
+    """Whether this process is part of a submission that is being graded."""
     return GRADING in os.environ
 
 
 def hand_over(exercise_id: str, answer: object) -> None:
-    """Send an answer to the grader. Its verdict never comes back here."""
+    """Send an answer to the grader, which returns no verdict to this process."""
     folder = os.environ[GRADING]
     try:
-        # The grader cannot import what lay beside the notebook.
+        # The grader cannot import modules from the notebook's folder.
         raw = packed(answer, own=os.path.join(folder, WORK))
         handle, name = tempfile.mkstemp(dir=os.path.join(folder, ANSWERS))
         with os.fdopen(handle, "wb") as file:
@@ -142,7 +142,7 @@ def hand_over(exercise_id: str, answer: object) -> None:
 
 
 def tell(**message: int | str) -> None:
-    """Send one message, its texts shortened so that it fits."""
+    """Send one message to the supervisor, with texts cut so that the write is atomic."""
     short = {key: x[:_LONGEST] if isinstance(x, str) else x for key, x in message.items()}
     line = json.dumps(short).encode() + b"\n"
     pipe = os.open(os.path.join(os.environ[GRADING], PIPE), os.O_WRONLY)

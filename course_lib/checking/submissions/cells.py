@@ -1,4 +1,4 @@
-"""The submission's process: runs the cells of a notebook, one after the other, in IPython."""
+"""The submission's process: runs the cells of a notebook in order in IPython."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ CELLS = "cells.json"
 
 
 def main(supervisor: int, limits: Limits) -> NoReturn:
-    """Run the cells in the folder of this grading, and end."""
+    """Run the cells in the folder of this grading, then exit."""
     end_with_parent(supervisor)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # sent to a cell that takes too long
     folder = Path(os.environ[GRADING])
@@ -25,31 +25,31 @@ def main(supervisor: int, limits: Limits) -> NoReturn:
     sys.path.insert(0, "")
     limits.obey()
     enter_sandbox(folder)
-    for place, source in enumerate(cells):
-        _run(shell, place, source)
+    for index, source in enumerate(cells):
+        _run(shell, index, source)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
-    os._exit(0)  # an orderly end would wait for threads
+    os._exit(0)  # sys.exit would wait for threads
 
 
-def _run(shell: Any, place: int, source: str) -> None:
-    shell.compile.get_code_name = lambda *_: cell_name(place)
-    tell(begins=place)
+def _run(shell: Any, index: int, source: str) -> None:
+    shell.compile.get_code_name = lambda *_: cell_name(index)
+    tell(begins=index)
     try:
         result = shell.run_cell(source)
         error = result.error_before_exec or result.error_in_exec
-    except BaseException as raised:  # an interrupt that came late, or a shell that was taken apart
+    except BaseException as raised:  # a late interrupt, or a shell that the submission broke
         error = raised
-    tell(ends=place, error=f"{type(error).__name__}: {error}" if error else "")
+    tell(ends=index, error=f"{type(error).__name__}: {error}" if error else "")
 
 
-def cell_name(place: int) -> str:
-    """What stands for a file in the code of a cell."""
-    return f"<cell {place}>"
+def cell_name(index: int) -> str:
+    """The file name of a cell's code."""
+    return f"<cell {index}>"
 
 
 def _shell() -> Any:
-    """IPython as in a notebook, but without a history and without tracebacks."""
+    """An IPython shell as in a notebook, but without history and tracebacks."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
@@ -57,7 +57,7 @@ def _shell() -> Any:
     config.HistoryManager.enabled = False
     config.InteractiveShell.cache_size = 0
     shell: Any = InteractiveShell.instance(config=config)
-    shell.system = shell.system_raw  # needs no terminal
+    shell.system = shell.system_raw  # which needs no terminal
     shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None
     shell.ask_exit = lambda: os._exit(0)
     return shell

@@ -1,4 +1,4 @@
-"""Grades one notebook after the other, each by a supervisor of its own: a row for each exercise."""
+"""Grades notebooks, each by a supervisor process of its own: a row for each exercise."""
 
 import json
 import select
@@ -12,14 +12,14 @@ from course_lib.checking.submissions.sandbox import Limits
 from course_lib.launch.descendants import fresh_python
 from course_lib.problem import Problem
 
-# A supervisor may take so much longer than its notebook: it ends all and removes the folder.
+# Extra time of a supervisor after its notebook's limits: it kills all and removes the folder.
 _GRACE_S = 30
-_END_S = 5  # for the supervisor to clear up; one that is killed then leaves nothing either
+_END_S = 5  # for the supervisor to clean up; if it is killed then, nothing is left either
 
 
 @dataclass(frozen=True)
 class Row:
-    """One exercise: status pass, fail, todo, stopped (no verdict was reached) or missing.
+    """One exercise: status is pass, fail, todo, stopped (without a verdict) or missing.
 
     Missing means that no cell of the notebook checks it.
     """
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Graded:
-    """A notebook and a row for each exercise of its chapter; `problem` says why there are none."""
+    """A notebook and a row for each exercise of its chapter, or the `problem` if there are none."""
 
     path: Path
     rows: tuple[Row, ...] = ()
@@ -40,40 +40,40 @@ class Graded:
 
     @property
     def passed(self) -> int:
-        """Exercises that passed."""
+        """Number of exercises that passed."""
         return sum(row.status == "pass" for row in self.rows)
 
     @property
     def total(self) -> int:
-        """Exercises of the chapter."""
+        """Number of exercises in the chapter."""
         return len(self.rows)
 
 
 class SupervisorKilled(Problem):
-    """A grading was ended from outside; what it had started may still run."""
+    """A grading's supervisor was killed; processes that it started may still run."""
 
 
 def grade_notebook(path: Path, limits: Limits | None = None) -> Graded:
-    """Run a notebook within `limits` and grade what it answers; nothing of it is left running.
+    """Run a notebook within `limits` and grade its answers; none of its processes is left.
 
-    Raises SupervisorKilled, and Problem where processes cannot be forked.
+    Raises SupervisorKilled, and Problem if this system cannot fork.
     """
     limits = limits or Limits()
     if sys.platform == "win32":
         raise Problem("check needs Linux or macOS: on Windows, run it inside WSL")
     with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as folder:
         task = {"path": str(path.absolute()), "folder": folder, "limits": asdict(limits)}
-        said = _supervised(json.dumps(task).encode() + b"\n", 2 * limits.seconds + _GRACE_S)
-    if not said:
+        output = _supervised(json.dumps(task).encode() + b"\n", 2 * limits.seconds + _GRACE_S)
+    if not output:
         raise SupervisorKilled(f"{path} could not be graded: the process that kept it was killed")
-    result = json.loads(said)
+    result = json.loads(output)
     if problem := result.get("problem"):
         return Graded(path, problem=problem.replace(str(path.absolute()), str(path)))
     return Graded(path, tuple(Row(**row) for row in result["rows"]))
 
 
 def _supervised(task: bytes, limit_s: float) -> bytes:
-    """What a supervisor says of the task; empty if it was killed. It ends when we do."""
+    """Run a supervisor on the task; return its output, b"" if it was killed. It exits with us."""
     supervisor = subprocess.Popen(
         fresh_python("from course_lib.checking.submissions.supervisor import main; main()"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -85,13 +85,13 @@ def _supervised(task: bytes, limit_s: float) -> bytes:
             with supervisor.stdin:
                 supervisor.stdin.write(task)
                 supervisor.stdin.flush()
-                # It speaks once, at its end.
-                speaks = select.select([supervisor.stdout], [], [], limit_s)[0]
-                return supervisor.stdout.read() if speaks else b""
+                # It writes once, at its end.
+                readable = select.select([supervisor.stdout], [], [], limit_s)[0]
+                return supervisor.stdout.read() if readable else b""
         except BrokenPipeError:
             return b""
         finally:
-            # Its input has ended: what is left of the grading goes now.
+            # Its stdin is closed: it now removes what is left of the grading.
             try:
                 supervisor.wait(_END_S)
             except subprocess.TimeoutExpired:

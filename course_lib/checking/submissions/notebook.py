@@ -1,4 +1,4 @@
-"""Finds and reads notebooks: their cells of code, and which exercises they are for."""
+"""Finds and reads notebooks: their code cells, and the exercises that they are for."""
 
 import inspect
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from course_lib.checking.exercises import Exercise, chapters, exercises_of
 from course_lib.problem import Problem
 
-# The id in a call such as check("1.1", answer); a comment is no call.
+# The id in a call such as check("1.1", answer), unless it is in a comment.
 CHECK_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["'](\d+\.\d+)["']""", re.M)
 _LARGEST_BYTES = 64 * 2**20
 _NUMBER = re.compile(r"(\d{1,2})_")
@@ -20,29 +20,29 @@ _NUMBER = re.compile(r"(\d{1,2})_")
 
 @dataclass(frozen=True)
 class Notebook:
-    """The code cells in their order, and all exercises of the chapters they are for."""
+    """The code cells in order, and all exercises of the chapters that the notebook is for."""
 
     cells: tuple[str, ...]
     exercises: tuple[Exercise, ...]
 
     @property
     def judged_by_torch(self) -> bool:
-        """Whether a chapter's checks use torch: those of builds always do."""
+        """Whether the checks of these exercises use torch, as those of builds always do."""
         checks = {sys.modules[exercise.check.__module__] for exercise in self.exercises}
         builds = any(exercise.part for exercise in self.exercises)
         return builds or any("import torch" in inspect.getsource(module) for module in checks)
 
     def cells_with(self, exercise_id: str) -> list[int]:
-        """The cells, by their places in `cells`, that call `check` with this id."""
-        found = (CHECK_CALL.findall(source) for source in self.cells)
-        return [place for place, ids in enumerate(found) if exercise_id in ids]
+        """The indices of the cells that call `check` with this id."""
+        calls = (CHECK_CALL.findall(source) for source in self.cells)
+        return [index for index, ids in enumerate(calls) if exercise_id in ids]
 
 
 def read(path: Path) -> Notebook:
-    """The notebook at `path`. Raises Problem: no such file, no notebook, or of no chapter.
+    """Read the notebook at `path`. Raises Problem: no such file, not a notebook, or no chapter.
 
-    It is for the chapters whose exercises it checks and for the one that it was built from, which
-    its metadata name; without either, for the one that its file's name begins with.
+    Its chapters are those whose exercises it checks and the one that it was built from, according
+    to its metadata; without either, the one at the start of its file name.
     """
     content = _content(path)
     sources = [_source(cell) for cell in content["cells"] if cell.get("cell_type") == "code"]
@@ -57,8 +57,8 @@ def read(path: Path) -> Notebook:
 
 
 def _chapter(name: object) -> set[int]:
-    found = _NUMBER.match(name) if isinstance(name, str) else None
-    return {int(found[1])} if found else set()
+    match = _NUMBER.match(name) if isinstance(name, str) else None
+    return {int(match[1])} if match else set()
 
 
 def _built_from(content: dict[str, Any]) -> object:
@@ -84,7 +84,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _is_well_formed(content: dict[str, Any]) -> bool:
-    """Whether it has the parts that are used here, as formats 4.0 and later have them."""
+    """Whether it has the parts used here, in the format of nbformat 4.0 and later."""
     cells = content.get("cells")
     return (
         isinstance(content.get("metadata", {}), dict)
@@ -104,9 +104,9 @@ def _source(cell: dict[str, Any]) -> str:
 
 
 def notebooks_at(paths: Iterable[Path]) -> list[Path]:
-    """The files, and all that ends in .ipynb in each folder and below, sorted; each of them once.
+    """The files in `paths`, and all .ipynb files in its folders, recursively; without duplicates.
 
-    What is hidden in a folder is left out. Raises Problem for a path that does not exist and for a
+    Hidden files in folders are left out. Raises Problem for a path that does not exist and for a
     folder without notebooks.
     """
     return list(dict.fromkeys(found for path in paths for found in _at(path)))
@@ -117,12 +117,12 @@ def _at(path: Path) -> list[Path]:
         raise Problem(f"{path} does not exist: give notebooks such as exercises/01_….ipynb")
     if not path.is_dir():
         return [path]
-    found = sorted(each for each in path.rglob("*.ipynb") if not _hidden(each.relative_to(path)))
-    if not found:
+    files = sorted(each for each in path.rglob("*.ipynb") if not _hidden(each.relative_to(path)))
+    if not files:
         raise Problem(f"{path} is a folder without notebooks: give one with .ipynb files in it")
-    return found
+    return files
 
 
 def _hidden(path: Path) -> bool:
-    """Whether a part of it begins with a dot, such as Jupyter's .ipynb_checkpoints."""
+    """Whether a component of the path begins with a dot, such as .ipynb_checkpoints."""
     return any(part.startswith(".") for part in path.parts)

@@ -1,7 +1,8 @@
-"""What a submission may use, how much it does use, and where it may write.
+"""Limits the resources of a submission, measures its memory, and restricts where it may write.
 
-The Linux kernel's Landlock keeps it in one folder, since 5.13, and its signals to itself, since
-6.12. It needs no rights and cannot be undone. Elsewhere nothing of this is enforced.
+The Linux kernel's Landlock confines its writes to one folder, since 5.13, and its signals to its
+own processes, since 6.12. It needs no privileges and cannot be undone. On other systems neither is
+enforced.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from course_lib.validation import number, whole
 
-# The longest that a cell may run, and the longest that judging one answer may take.
+# The time limit of a cell, and of grading one answer.
 CELL_LIMIT_S = 120
 _CELL_PART = 0.4
 MIB = 2**20
@@ -22,10 +23,10 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one notebook: seconds to run, and again to be judged; GB of memory; a few things more.
+    """Limits for one notebook: seconds to run it, and again to grade it; memory, output, processes.
 
-    `memory_gb` and `processes` are for all that it starts, together, and once more for judging an
-    answer; `output_mib` is what it may print. Raises ValueError for a value that is not above 0.
+    `memory_gb` and `processes` are for all its processes together, and again for grading an answer;
+    `output_mib` is what it may print. Raises ValueError for a value that is not above 0.
     """
 
     seconds: float = 300
@@ -41,26 +42,26 @@ class Limits:
 
     @property
     def cell_s(self) -> float:
-        """Seconds of one cell, or of judging one answer: one alone cannot use up all time."""
+        """Seconds for one cell, or for grading one answer, so that none can use up all the time."""
         return min(CELL_LIMIT_S, self.seconds * _CELL_PART)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of `memory_gb`."""
+        """`memory_gb` in bytes."""
         return int(self.memory_gb * 10**9)
 
     def obey(self) -> None:
-        """Put what the system can enforce on this process and on all that it will start."""
+        """Set rlimits for this process and its future children, as far as the system can."""
         import resource
 
-        cpu_s = int(self.seconds * (os.cpu_count() or 1)) + 1  # if all who watch it were killed
+        cpu_s = int(self.seconds * (os.cpu_count() or 1)) + 1  # in case the supervisor is killed
         for kind, most in (
             (resource.RLIMIT_DATA, self.memory_bytes),
             (resource.RLIMIT_FSIZE, self.memory_bytes),
             (resource.RLIMIT_CPU, cpu_s),
             (resource.RLIMIT_CORE, 0),
         ):
-            # macOS knows some of them by name only; a lower limit of the user's own stays.
+            # macOS does not implement some of them; keep a lower limit that the user has set.
             with contextlib.suppress(OSError, ValueError):
                 before = resource.getrlimit(kind)[1]
                 if before == resource.RLIM_INFINITY or before > most:
@@ -71,18 +72,18 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory of these processes; what they share is counted for each of them."""
+    """Resident bytes of these processes (RSS); shared pages count for each of them."""
     return sum(_PAGE_BYTES * int(_read(pid, "statm").split()[1] or 0) for pid in pids)
 
 
 def own_bytes(pids: Iterable[int]) -> int:
-    """Memory of these processes, what several share divided among them; 10 ms for a large one."""
+    """Proportional bytes of these processes (PSS): shared pages divided; 10 ms for a large one."""
     lines = (line for pid in pids for line in _read(pid, "smaps_rollup").splitlines())
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def uses_more_than(pids: Collection[int], most_bytes: int) -> bool:
-    """Whether these processes together use more memory than that."""
+    """Whether these processes together use more than `most_bytes` of memory."""
     return resident_bytes(pids) > most_bytes and own_bytes(pids) > most_bytes
 
 
@@ -91,22 +92,22 @@ def _read(pid: int, name: str) -> str:
         with open(f"/proc/{pid}/{name}") as file:
             return file.read()
     except OSError:
-        return "0 0"  # it has just ended
+        return "0 0"  # the process has just exited
 
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on every processor
 _VERSION_OF_THE_KERNEL, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
-# Removing (two bits), making (seven), then moving between folders, which version 2 knows.
+# Rights to remove (two bits) and create (seven) files; then to move them between folders (ABI 2).
 _CHANGES = sum(1 << bit for bit in range(4, 13)) | _WRITE_FILE
 _REFER = 1 << 13
 _SIGNALS = 1 << 1
-# What every program may write to: the void, shared memory, GPUs.
+# Devices that every program may write to: null, shared memory, GPUs.
 _DEVICES = ("null", "zero", "shm", "nvidia*", "kfd", "dri")
 
 
 def sandbox_version() -> int:
-    """The version of the system's Landlock, of which 6 keeps signals in as well; 0 for none."""
+    """Landlock's ABI version on this system, which from 6 on restricts signals; 0 if none."""
     if sys.platform != "linux":
         return 0
     version: int = ctypes.CDLL(None).syscall(_CREATE, None, 0, _VERSION_OF_THE_KERNEL)
@@ -114,7 +115,7 @@ def sandbox_version() -> int:
 
 
 def enter_sandbox(folder: Path) -> bool:
-    """Refuse this process all writing outside of `folder`; whether the system could do it."""
+    """Forbid this process all writes outside `folder`; return whether that succeeded."""
     version = sandbox_version()
     if not version:
         return False
@@ -133,19 +134,19 @@ def enter_sandbox(folder: Path) -> bool:
 
 
 def _rules(system: ctypes.CDLL, version: int, changes: int) -> int:
-    """A set of rules that allows none of `changes` yet."""
+    """The descriptor of a Landlock ruleset that denies all of `changes`; -1 on failure."""
     fields = [changes] if version < 4 else [changes, 0]
     if version >= 6:
         fields.append(_SIGNALS)
     attributes = (ctypes.c_uint64 * len(fields))(*fields)
-    made: int = system.syscall(_CREATE, attributes, ctypes.sizeof(attributes), 0)
-    return made
+    descriptor: int = system.syscall(_CREATE, attributes, ctypes.sizeof(attributes), 0)
+    return descriptor
 
 
 def _allow(system: ctypes.CDLL, rules: int, path: Path, changes: int) -> None:
     access = changes if path.is_dir() else changes & (_WRITE_FILE | _TRUNCATE)
     with contextlib.suppress(OSError):
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        beneath = access.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        beneath = access.to_bytes(8, sys.byteorder) + descriptor.to_bytes(4, sys.byteorder)
         system.syscall(_ADD, rules, _PATH_BENEATH, beneath, 0)
-        os.close(place)
+        os.close(descriptor)

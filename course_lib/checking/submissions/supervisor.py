@@ -1,8 +1,8 @@
-"""Supervises one grading: runs the submission, then has its answers judged, and ends everything.
+"""Supervises one grading: runs the submission, then grades its answers, and kills everything.
 
-It reads what to do from its input and says what came of it in one line. When its input ends, nobody
-waits for it any more: it ends everything without a word. No submission runs in this process, so
-each answer is judged by a fresh fork of it.
+It reads its task from stdin and writes the result as one line. When stdin is closed, the grading is
+abandoned: it kills everything and writes no result. No submission runs in this process, so each
+answer is graded by a fresh fork of it.
 """
 
 import contextlib
@@ -44,9 +44,9 @@ from course_lib.launch.descendants import (
 )
 from course_lib.problem import Problem
 
-# Kinds of exercises that never ask for a function: an answer is rebuilt without running code.
+# Kinds of exercises that never want a function: an answer is unpickled without running code.
 DATA_KINDS = ("calculate", "predict")
-# Where programs keep things unless told otherwise: below HOME, which is thrown away as well.
+# Variables not passed on: of the user's session, and those that keep data outside a temporary HOME.
 _DROPPED = ("COURSE_STRICT", "JPY_SESSION_NAME", "IPYTHONDIR", "MPLCONFIGDIR")
 _POLL_S = 0.05
 _LONGEST = 65_536
@@ -54,11 +54,11 @@ _ANSWER_FILE = re.compile(r"\w+")
 
 
 def main() -> NoReturn:
-    """Grade the notebook that the first line of the input names."""
+    """Grade the notebook that the first line of stdin names."""
     with open(0, "rb", buffering=0, closefd=False) as tasks:
         line = tasks.readline()
     if not line:
-        os._exit(0)  # interrupted before it could ask
+        os._exit(0)  # the parent was interrupted before it sent the task
     task = json.loads(line)
     adopt_orphans()
     folder = Path(task["folder"])
@@ -80,16 +80,16 @@ def main() -> NoReturn:
 
 
 class _Abandoned(Exception):
-    """Nobody waits for the grading any more."""
+    """The parent no longer waits for the grading: stdin is closed."""
 
 
-def _furnish(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
-    """Fill the folder for the notebook at `path`; the environment of its submission."""
+def _prepare(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
+    """Fill the folder for the notebook at `path`; return the submission's environment."""
     for name in (WORK, "home", "tmp", ANSWERS):
         (folder / name).mkdir()
-    for beside in path.parent.glob("*.py"):  # the submission's own modules
-        if beside.is_file():
-            shutil.copy(beside, folder / WORK)
+    for module in path.parent.glob("*.py"):  # the submission's own modules
+        if module.is_file():
+            shutil.copy(module, folder / WORK)
     (folder / CELLS).write_text(json.dumps(notebook.cells), encoding="utf-8")
     kept = {
         name: value
@@ -106,24 +106,24 @@ def _furnish(folder: Path, path: Path, notebook: Notebook) -> dict[str, str]:
 
 
 class _Supervisor:
-    """Runs the submission and judges what it hands over.
+    """Runs the submission and grades its answers.
 
-    `_answers` has the last answer to each exercise: the name of its file, and why there is none.
-    `_faults` has what cells did wrong, by their places, `_left` those that came to an end, and
-    `_ended` why the notebook was ended, if it was.
+    `_answers` has the last answer to each exercise: (file name, reason if it was refused).
+    `_faults` has the failure of each cell by its index, `_finished` the indices of cells that came
+    to an end, and `_ended` why the notebook was killed, if it was.
     """
 
     def __init__(self, path: Path, folder: Path, limits: Limits) -> None:
         self._notebook = notebook = read(path)
         self._folder, self._limits = folder, limits
-        self._environment = _furnish(folder, path, notebook)
+        self._environment = _prepare(folder, path, notebook)
         self._ids = {exercise.id for exercise in notebook.exercises}
         self._answers: dict[str, tuple[str, str]] = {}
         self._faults: dict[int, str] = {}
-        self._left, self._ended = set[int](), ""
+        self._finished, self._ended = set[int](), ""
         self._unread, self._cell_until_s = b"", float("inf")
-        for place, source in enumerate(notebook.cells):  # for the lines that a reason quotes
-            name = cell_name(place)
+        for index, source in enumerate(notebook.cells):  # for the lines that a reason quotes
+            name = cell_name(index)
             linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         if notebook.judged_by_torch:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads do not survive a fork
@@ -131,9 +131,9 @@ class _Supervisor:
                 import torch  # noqa: F401
 
     def run(self) -> None:
-        """Run the submission to its end, or until it uses too much of anything."""
+        """Run the submission until it exits or exceeds a limit."""
         os.mkfifo(self._folder / PIPE)
-        pipe = os.open(self._folder / PIPE, os.O_RDWR | os.O_NONBLOCK)  # both, so it never ends
+        pipe = os.open(self._folder / PIPE, os.O_RDWR | os.O_NONBLOCK)  # RDWR: never end-of-file
         program = (
             "from course_lib.checking.submissions import cells, sandbox;"
             f" cells.main({os.getpid()}, sandbox.{self._limits!r})"
@@ -147,7 +147,7 @@ class _Supervisor:
             until_s = time.monotonic() + self._limits.seconds
             while submission.poll() is None and not self._ended:
                 if pipe in self._ready(pipe):
-                    self._hear(pipe)
+                    self._read_messages(pipe)
                 if time.monotonic() > self._cell_until_s:
                     self._cell_until_s = float("inf")
                     submission.send_signal(signal.SIGINT)
@@ -156,24 +156,24 @@ class _Supervisor:
                 if os.fstat(output.fileno()).st_size > self._limits.output_mib * MIB:
                     self._ended = f"it printed more than {self._limits.output_mib} MiB"
         code = submission.poll()
-        end_all([submission.pid])  # it, and what it has left behind
-        while self._hear(pipe):
+        end_all([submission.pid])  # the submission and all its descendants
+        while self._read_messages(pipe):
             pass
         os.close(pipe)
-        if code is not None and not self._left.issuperset(range(len(self._notebook.cells))):
+        if code is not None and not self._finished.issuperset(range(len(self._notebook.cells))):
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._ended = self._ended or f"its process ended ({how})"
 
     def _ready(self, source: int) -> list[int]:
-        """The file `source`, if something comes from it within a moment."""
+        """[source] if that is readable within _POLL_S, else []. Raises _Abandoned."""
         ready = select.select([0, source], [], [], _POLL_S)[0]
         if 0 in ready:
             raise _Abandoned
         return ready
 
     def _too_much(self, child: int, until_s: float, seconds: float) -> str:
-        """What all that runs below this process has done too much of, "" for nothing."""
-        for pid in set(children()) - {child}:  # adopted; the dead ones are not to be counted
+        """A phrase on the limit that this process's descendants exceed; "" if none."""
+        for pid in set(children()) - {child}:  # reap adopted ones, so that zombies do not count
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         pids, limits = descendants(os.getpid()), self._limits
@@ -185,8 +185,8 @@ class _Supervisor:
             return f"used more than {limits.memory_gb:g} GB of memory"
         return ""
 
-    def _hear(self, pipe: int) -> bool:
-        """Whether the submission told anything."""
+    def _read_messages(self, pipe: int) -> bool:
+        """Handle the messages in the pipe; return whether there was anything to read."""
         try:
             new = os.read(pipe, 4096)
         except BlockingIOError:
@@ -194,20 +194,20 @@ class _Supervisor:
         *lines, rest = (self._unread + new).split(b"\n")
         self._unread = rest[-_LONGEST:]
         for line in lines:
-            with contextlib.suppress(ValueError):  # it may tell anything
-                self._heed(json.loads(line))
+            with contextlib.suppress(ValueError):  # a submission may write anything
+                self._handle(json.loads(line))
         return True
 
-    def _heed(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         match message:
             case {"begins": int()}:
                 self._cell_until_s = time.monotonic() + self._limits.cell_s
-            case {"ends": int(place), "error": str(error)}:
+            case {"ends": int(index), "error": str(error)}:
                 late = error.startswith("KeyboardInterrupt") and self._cell_until_s == float("inf")
                 if error:
                     limit = f"ran longer than {self._limits.cell_s:g} s"
-                    self._faults[place] = limit if late else f"stopped with {error}"
-                self._left.add(place)
+                    self._faults[index] = limit if late else f"stopped with {error}"
+                self._finished.add(index)
                 self._cell_until_s = float("inf")
             case {"id": str(key), "refused": str(why)} if key in self._ids:
                 self._answers[key] = "", why
@@ -230,18 +230,18 @@ class _Supervisor:
         return rows
 
     def _without_answer(self, exercise: Exercise) -> tuple[str, str]:
-        places = self._notebook.cells_with(exercise.id)
-        if not places:
+        cells = self._notebook.cells_with(exercise.id)
+        if not cells:
             return "missing", f'no cell calls check("{exercise.id}", …)'
-        for place in places:
-            if place in self._faults:
-                return "stopped", f"its cell {self._faults[place]}"
-        if self._ended and not self._left.issuperset(places):
+        for index in cells:
+            if index in self._faults:
+                return "stopped", f"its cell {self._faults[index]}"
+        if self._ended and not self._finished.issuperset(cells):
             return "stopped", f"the notebook was ended because {self._ended}"
         return "stopped", "its cell handed no answer to the course's own check"
 
     def _judged(self, key: str, name: str, refused: str) -> tuple[str, str]:
-        """Status and reason of an answer, by a fork under the limits of the submission."""
+        """(status, reason) of an answer, graded in a fork under the submission's limits."""
         if refused:
             return "fail", f"the answer cannot be handed over: {refused}"
         reading, writing = os.pipe()
@@ -254,31 +254,31 @@ class _Supervisor:
             finally:
                 os._exit(1)
         os.close(writing)
-        said, until_s, much = b"", time.monotonic() + self._limits.cell_s, ""
-        while not much and not said.endswith(b"\n") and len(said) < _LONGEST:
+        output, until_s, much = b"", time.monotonic() + self._limits.cell_s, ""
+        while not much and not output.endswith(b"\n") and len(output) < _LONGEST:
             if reading in self._ready(reading):
                 new = os.read(reading, _LONGEST)
                 if not new:
                     break
-                said += new
+                output += new
             much = self._too_much(pid, until_s, self._limits.cell_s)
         os.close(reading)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # a whole group at once: none forks on
+            os.killpg(pid, signal.SIGKILL)  # the whole group at once, so that none can fork again
         kill([pid])
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         end_all([])
         if much:
             return "stopped", f"judging it {much}"
-        with contextlib.suppress(ValueError):  # an answer may say anything
-            match json.loads(said):
+        with contextlib.suppress(ValueError):  # an answer's code may write anything
+            match json.loads(output):
                 case {"status": str(status), "reason": str(reason)} if status in STATUSES:
                     return status, reason
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return "stopped", f"judging the answer ended its process ({how})"
 
     def _judge(self, key: str, name: str, writing: int) -> None:
-        """In the fork: grade the answer, and say the verdict."""
+        """Grade the answer in the fork, write the verdict to `writing`, and exit."""
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -292,8 +292,8 @@ class _Supervisor:
             status, reason = _verdict(key, self._folder / ANSWERS / name)
         except BaseException as error:
             status, reason = "fail", f"judging the answer raised {type(error).__name__}"
-        said = {"status": status, "reason": reason[: _LONGEST // 20]}
-        os.write(writing, json.dumps(said).encode() + b"\n")
+        message = {"status": status, "reason": reason[: _LONGEST // 20]}
+        os.write(writing, json.dumps(message).encode() + b"\n")
         os._exit(0)
 
 

@@ -68,7 +68,7 @@ def _graded(path: Path, limits: "Limits") -> "Graded":
     try:
         return grade.grade_notebook(path, limits)
     except grade.SupervisorKilled as killed:
-        end_all([])  # this process has adopted what the supervisor had, and nothing else
+        end_all([])  # this process has adopted the supervisor's children, and has no others
         return grade.Graded(path, problem=str(killed))
 
 
@@ -80,7 +80,7 @@ def _one(graded: "Graded", arguments: argparse.Namespace) -> Answer:
 
 
 def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
-    """Each as soon as it is graded, so that an interrupt does not lose those before it."""
+    """Print each notebook's rows as soon as it is graded, so that an interrupt loses none."""
     done = []
     for each in graded:
         done.append(each)
@@ -113,7 +113,7 @@ def _data(graded: "Graded") -> dict[str, Any]:
 
 
 def _table(graded: "Graded", head: bool = True) -> str:
-    """CSV; the line of a file's total has "total" for an exercise and pass, fail or problem."""
+    """A notebook's rows as CSV; the last row has "total" for the exercise, and its status."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if head:
@@ -126,6 +126,6 @@ def _table(graded: "Graded", head: bool = True) -> str:
 
 
 def _as_text(value: str) -> str:
-    """No cell of a table may begin like a formula: a spreadsheet would compute it."""
+    """Escape a cell that begins like a formula, which a spreadsheet would evaluate."""
     value = " ".join(value.split())
     return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value

@@ -7,7 +7,7 @@ import sys
 from course_lib.problem import Problem
 
 ABOUT = "run a demo on several ranks"
-# What this parser does not know is left to the demo, and so is --help behind a demo's name.
+# Options unknown to this parser are passed to the demo, and so is --help after a demo's name.
 TAKES_OTHERS = True
 OWN = "each demo has options of its own as well: `course demo NAME --help` shows them"
 
@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.name is None:
         raise Problem("no demo was named: write one of " + ", ".join(demos.DEMOS))
-    asked = {"--json": arguments.json, "--help": arguments.help}
-    argv = [*arguments.others, *(option for option, given in asked.items() if given)]
+    flags = {"--json": arguments.json, "--help": arguments.help}
+    argv = [*arguments.others, *(option for option, is_set in flags.items() if is_set)]
     run_it = _run_demo if arguments.two_nodes is None else _run_on_two_nodes
     if arguments.emit is not None:
         run_it = _emit
@@ -69,7 +69,7 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     line = launch.torchrun_command(demos.__name__, arguments.ranks, [arguments.name, *argv])
     if arguments.record:
         line = f"COURSE_RECORD={shlex.quote(arguments.record)} {line}"
-    # Of JSON nothing but the result goes to stdout, so that a program can read it.
+    # With --json only the result goes to stdout, so that a program can read it.
     print(f"the same by torchrun: {line}", file=sys.stderr if arguments.json else sys.stdout)
     sys.stdout.flush()
     try:
@@ -117,5 +117,5 @@ def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
         first, second = launch.run_on_two_nodes(demos.__name__, program, each, mbit, limit_s)
     except launch.NodesFailed as error:
         raise Problem(str(error)) from error
-    # Of JSON nothing but the result, which node 0 prints last.
+    # With --json print only the result, which is node 0's last line.
     print(first.splitlines()[-1] if arguments.json else (second + first).rstrip())

@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     model = inputs.model(arguments)
     shape = model.shape
-    asked = given(arguments, ("sequences", "sequence", "mask", "recompute", "attention"))
-    flops, active = training_flops(shape, **asked), shape.parameters().active
+    options = given(arguments, ("sequences", "sequence", "mask", "recompute", "attention"))
+    flops, active = training_flops(shape, **options), shape.parameters().active
     simple = six_nd(active, flops.tokens)
     text = (
         f"{model.name}, a step of {flops.tokens:,} tokens\n{model.size}{model.notes}"
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _whole_run(arguments: argparse.Namespace, flops: "FlopBreakdown") -> tuple[str, dict[str, Any]]:
-    """The training run of --tokens, in words and as data. MFU counts no recomputation."""
+    """The training run of --tokens, as text and as data. MFU excludes recomputation."""
     from course_lib.theory.compute.budget import training_run
     from course_lib.theory.inputs.units import format_flop
 
@@ -85,12 +85,12 @@ def _whole_run(arguments: argparse.Namespace, flops: "FlopBreakdown") -> tuple[s
     if mfu > 1:
         raise ValueError(f"mfu must be at most 1, got {mfu:g}: write 0.4 for 40 %")
     usd = GPU_HOUR_USD if arguments.gpu_hour_usd is None else arguments.gpu_hour_usd
-    each, peak = flops.model_flop_per_token, chip.peak_flop_per_s
-    found = training_run(each * tokens, arguments.gpus, peak * mfu, usd)
+    flop_per_token, peak = flops.model_flop_per_token, chip.peak_flop_per_s
+    totals = training_run(flop_per_token * tokens, arguments.gpus, peak * mfu, usd)
     text = (
-        f"{tokens:,} tokens × {format_flop(each)} at MFU {mfu:.1%} of {chip.name}'s "
-        f"{peak / 1e12:g} TFLOP/s:\n{found.explain()}"
+        f"{tokens:,} tokens × {format_flop(flop_per_token)} at MFU {mfu:.1%} of {chip.name}'s "
+        f"{peak / 1e12:g} TFLOP/s:\n{totals.explain()}"
     )
     names = ("gpus", "gpu_hour_usd", "time_s", "days", "gpu_hours", "cost_usd")
-    numbers = {name: getattr(found, name) for name in names}
+    numbers = {name: getattr(totals, name) for name in names}
     return text, {"tokens": tokens, "gpu": chip.name, "mfu": mfu, **numbers}

@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _stage(name: str, text: str) -> int | None:
-    """A pipeline rank, or None for the worst one."""
+    """Parse a pipeline rank; None for "worst"."""
     if text == "worst":
         return None
     return read.digits(name, text, "a pipeline rank", "write worst, or a number from 0")

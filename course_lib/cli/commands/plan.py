@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 ABOUT = "rank all layouts of a model on a cluster"
 MOST_SEQUENCES = 10**9
 WIDTH = 100  # of a line of the answer
-# Each is looked at in detail, and each that does not fit is tried with other settings.
+# Each is computed in detail, and each that does not fit is retried with other settings.
 MOST_TOP, MOST_REJECTED = 10_000, 1000
-MOST_ASKED = 1000  # layouts that are looked at for the first that an engine can run
+MOST_ASKED = 1000  # layouts that are searched for the first that an engine can run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.batch is None:
         raise ValueError("batch is missing: add --batch 1024")
     job = inputs.job(arguments, model.shape)
-    usual, cautious = (inputs.assumptions(arguments, it) for it in (OPTIMISTIC, CAUTIOUS))
+    usual, cautious = (inputs.assumptions(arguments, each) for each in (OPTIMISTIC, CAUTIOUS))
     found = plan(
         model.shape,
         job.recipe,
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if emitted and not arguments.json:
         return Answer(_written(arguments, emitted), {})
     unfit = list(islice(found.rejected(), arguments.rejected))
-    # Where nothing fits, the planner's own table names the closest one already.
+    # If nothing fits, the planner's own table already has the closest one.
     rest = unfit if found.fitting else unfit[1:]
     table = f"{model.name} on {found.explain(top)}"
     both = {"optimistic": found, "cautious": found.under(cautious)}
@@ -94,12 +94,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     if emitted:
         _written(arguments, emitted)
         data["files"] = emitted
-    # 1 is "something did not pass": a program need not read the table to know that nothing fits.
+    # Exit code 1, "something did not pass", tells a program that nothing fits.
     return Answer(text, data, code=0 if found.fitting else 1)
 
 
 def _habits(arguments: argparse.Namespace) -> str:
-    """A line on what --framework does to a layout: the planner's own layouts have none of it."""
+    """A line on how --framework changes a layout, which the planner's layouts do not include."""
     from course_lib.theory.inputs.job import FRAMEWORKS
 
     name = inputs.framework(arguments)
@@ -108,7 +108,7 @@ def _habits(arguments: argparse.Namespace) -> str:
 
 
 def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) -> dict[str, str]:
-    """The files of --emit by name; none without it."""
+    """{name: text} of the files for --emit; empty without that option."""
     for name in ("layout", "to"):
         if arguments.emit is None and getattr(arguments, name) is not None:
             raise ValueError(f"{name} is about the files of a layout: add --emit slurm")
@@ -137,12 +137,12 @@ def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) 
 
 
 def _jobs(found: "Plan", most: int) -> "list[Job]":
-    """The steps of the fastest layouts."""
-    return [found.question.job(it.layout, it.recipe) for it in found.ranked(most)]
+    """The Job of each of the `most` fastest layouts."""
+    return [found.question.job(each.layout, each.recipe) for each in found.ranked(most)]
 
 
 def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
-    """The texts, or under --to where they are now."""
+    """The files' texts, or with --to a line for each file written."""
     from course_lib import emitting
 
     if arguments.to is None:
@@ -153,7 +153,7 @@ def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
 
 
 def _sturdy(both: dict[str, "Plan"], most: int) -> list[str]:
-    """Lines on the layouts that are near the top under all assumptions."""
+    """Lines on the robust layouts: those near the top under both sets of assumptions."""
     from course_lib.theory.planner import NEAR_THE_TOP, explain_sturdy, fastest, sturdy
 
     plans = tuple(both.values())
@@ -187,7 +187,7 @@ def _front(found: "Plan", most: int) -> list[str]:
 
 
 def _unfit(found: "Plan", unfit: list[tuple["PlannedLayout", str]]) -> list[str]:
-    """Lines on layouts that do not fit, and why."""
+    """Lines on layouts that do not fit, each with the reason."""
     if not unfit:
         return []
     head, *table = found.table([option for option, _ in unfit]).splitlines()
@@ -230,7 +230,7 @@ def _plan_data(
 
 
 def _option_data(found: "Plan", option: "PlannedLayout") -> dict[str, Any]:
-    """One layout of the ranking, with the leaves of its memory and of its step."""
+    """The JSON entry of a ranked layout, with the breakdown of its memory and of its step time."""
     step = found.step(option)
     return {
         **option.as_dict(),

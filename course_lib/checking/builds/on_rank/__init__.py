@@ -1,1 +1,1 @@
-"""What the checks of builds run on ranks. These modules load torch: import them in functions."""
+"""Code that the checks of builds run on ranks. It imports torch: import it inside functions."""

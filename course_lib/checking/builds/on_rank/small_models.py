@@ -1,4 +1,4 @@
-"""Small models on which builds are checked: sizes that do not divide, weights used twice."""
+"""Small models for checking builds: sizes that do not divide evenly, weights used twice."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ BOTH = ("left", "right")
 class Branches(nn.Module):
     """Two branches between two uses of one layer; a frozen weight, and buffers of two dtypes.
 
-    `order` names the branches that take part: backward comes to the last one first. Returns a
-    loss, the sum over rows.
+    `order` names the branches to use: backward reaches the last one first. Returns a loss, the sum
+    over rows.
     """
 
     shift: Tensor
@@ -36,7 +36,7 @@ class Branches(nn.Module):
 
 
 class Sometimes(nn.Module):
-    """A layer of 55 numbers, of which the second half is used only if `both` is true."""
+    """A layer of 55 parameters, whose second half is used only if `both` is true."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class Sometimes(nn.Module):
 
 
 class Layered(nn.Module):
-    """Two such layers between two uses of one weight of 25 numbers; returns a loss.
+    """Two `Sometimes` layers between two uses of a weight of 25 numbers; returns a loss.
 
-    `both`: whether a layer uses its second half; None: the layer is left out.
+    `both`, for each layer: whether it uses its second half; None skips the layer.
     """
 
     def __init__(self) -> None:
@@ -68,26 +68,26 @@ class Layered(nn.Module):
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that get gradients, by name."""
+    """The trainable parameters by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor | None]:
-    """Copies of the gradients by name."""
+    """Copies of the gradients by parameter name; None where there is no gradient."""
     return {n: None if p.grad is None else p.grad.clone() for n, p in trained(model).items()}
 
 
 def rows(rank: int, number: int) -> Tensor:
-    """The inputs of a rank in one backward pass; ranks have different numbers of rows."""
+    """The inputs of a rank in pass `number`, [2 + rank, WIDTH]: ranks differ in rows."""
     return random(100 * number + rank, 2 + rank, WIDTH)
 
 
 def random(seed: int, *shape: int) -> Tensor:
-    """Random numbers that every rank can make."""
+    """A random tensor, the same on every rank that uses this seed."""
     return several_random(seed, (shape,))[0]
 
 
 def several_random(seed: int, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """A tensor of each shape."""
+    """A random tensor of each shape, from one generator."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in shapes]

@@ -1,7 +1,7 @@
-"""What watches the learner's work on a rank of a check: its calls, what it sends and keeps alive.
+"""Observes the learner's work on a rank of a check: its calls, messages, and live tensors.
 
-A rank that waits endlessly, or is killed, leaves no answer, so each rank writes its latest call
-into a file, and below it the line of the learner's that made it.
+A rank that hangs or is killed returns no result, so each rank writes its latest call to a log file,
+followed by the learner's line that made it.
 """
 
 import gc
@@ -26,14 +26,14 @@ from course_lib.measure.peak import tensor_bytes
 from course_lib.measure.wire import Listener, WireLog, log_wire
 from course_lib.scratch.context import Passing, SequenceRing
 
-# --- The learner's work, and a diary of its calls -----------------------------------------------
+# --- The learner's work, and a log of its calls -------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rank returned, the messages and collectives that it sent on the way.
+    """The result of one rank, and the messages and collectives that it sent.
 
-    `borrowed`: what of the course's own version the learner's code has called.
+    `borrowed`: names of the course's own version that the learner's code called.
     """
 
     value: Any
@@ -42,41 +42,41 @@ class Outcome:
 
 
 _WIDTH = 300
-_diary = {"file": -1, "entry": 0}  # of this rank
+_call_log = {"file": -1, "entry": 0}  # this rank's: file descriptor, number of meetings
 
 
 def followed(
     work: Callable[..., Any], args: tuple[Any, ...], folder: str, own: Own | None
 ) -> Outcome:
-    """On a rank: do the work and write down every call."""
-    diary = os.open(Path(folder) / os.environ["RANK"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Run the work on a rank, writing its latest call to the log in `folder`."""
+    log = os.open(Path(folder) / os.environ["RANK"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def heard(operator: Any, args: tuple[Any, ...], _options: Any, _result: Any) -> None:
         if words := _words(str(operator).rpartition(".")[0], args):
-            os.pwrite(diary, f"{words}\n{_line()}".ljust(_WIDTH).encode()[:_WIDTH], 0)
+            os.pwrite(log, f"{words}\n{_line()}".ljust(_WIDTH).encode()[:_WIDTH], 0)
 
     with log_wire() as wire, Listener(heard, inside_dtensors=True), calls(own) as borrowed:
-        _diary.update(file=diary, entry=0)
+        _call_log.update(file=log, entry=0)
         value = work(*args)
-    os.pwrite(diary, "has returned".ljust(_WIDTH).encode(), 0)
+    os.pwrite(log, "has returned".ljust(_WIDTH).encode(), 0)
     return Outcome(value, wire, frozenset(borrowed))
 
 
 def meet(done: str) -> None:
-    """Wait here for all ranks, by no collective: `done`, such as "has done f", is the diary's last.
+    """Barrier through the store; logs `done`, such as "has done f", as this rank's latest action.
 
-    So a rank that has left out a collective does not take part in the next one instead.
+    No collective is used, since a rank that skipped one would match it with this barrier.
     """
-    store, note = distributed_c10d._get_default_store(), f"{_diary['entry']} {done}"
-    os.pwrite(_diary["file"], done.ljust(_WIDTH).encode(), 0)
-    _diary["entry"] += 1
+    store, note = distributed_c10d._get_default_store(), f"{_call_log['entry']} {done}"
+    os.pwrite(_call_log["file"], done.ljust(_WIDTH).encode(), 0)
+    _call_log["entry"] += 1
     if store.add(note, 1) == dist.get_world_size():
         store.set(f"{note}: all", "")
     store.wait([f"{note}: all"])
 
 
 def _line() -> str:
-    """The innermost line of the learner's that runs now, "" for none."""
+    """The innermost line of the learner's code on the current stack; "" if there is none."""
     frame: Any = sys._getframe()
     while frame is not None and not is_learners(frame.f_code.co_filename):
         frame = frame.f_back
@@ -84,9 +84,9 @@ def _line() -> str:
 
 
 def _words(operator: str, args: tuple[Any, ...]) -> str:
-    """What a call waits for, in words; "" for an operator that sends nothing."""
-    room, _, call = operator.partition(".")
-    if room not in ("c10d", "_c10d_functional"):
+    """A phrase on what a call waits for; "" for an operator that does not communicate."""
+    namespace, _, call = operator.partition(".")
+    if namespace not in ("c10d", "_c10d_functional"):
         return ""
     if call in ("send", "recv_"):
         verb = "sends to" if call == "send" else "waits for a message from"
@@ -94,11 +94,11 @@ def _words(operator: str, args: tuple[Any, ...]) -> str:
     return f"is in {call.strip('_')}"
 
 
-# --- The groups that a rank asks torch for ------------------------------------------------------
+# --- The process groups that the learner's work requests ----------------------------------------
 
 
 def groups_asked_for(work: Callable[[], object]) -> list[list[int]]:
-    """The ranks of the groups that `work()` asks torch for, in order; none of them is made."""
+    """The ranks of each group that `work()` requests by new_group, in order; creates none."""
     asked: list[list[int]] = []
 
     def new_group(ranks: Sequence[int] | None = None, *_: Any, **__: Any) -> Any:
@@ -113,28 +113,29 @@ def groups_asked_for(work: Callable[[], object]) -> list[list[int]]:
     return asked
 
 
-# --- A ring that knows whether something is computed while a hop travels ------------------------
+# --- A ring that records whether computation overlaps each hop ----------------------------------
 
 
 _PRODUCTS = ("mm", "attention", "einsum", "matmul")
 
 
 class WatchedRing(SequenceRing):
-    """`idle` has the numbers of the hops between whose start and wait no product was computed.
+    """A ring that records its hops without overlap, by number.
 
-    `late` has those before whose start products of matrices were computed with none under way.
+    `idle`: no product was computed between the hop's start and its wait. `late`: matrix products
+    were computed before the hop's start while no hop was in flight.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.products, self.hops = 0, 0
-        self.matrices, self.arrived = 0, 0  # products of matrices, and those until the last wait
+        self.matrices, self.arrived = 0, 0  # matrix products: so far, and at the last wait
         self.idle: list[int] = []
         self.late: list[int] = []
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Count products: of matrices, or anything of queries × keys of a chunk."""
+        """Count products: matrix products, and any square result (queries × keys of a chunk)."""
 
         def heard(operator: Any, _args: Any, _options: Any, result: Any) -> None:
             shape = list(getattr(result, "shape", ()))[-2:]
@@ -163,11 +164,11 @@ class WatchedRing(SequenceRing):
         return passing
 
 
-# --- What the learner's work gets, and an autograd function, forward and backward ---------------
+# --- Arguments that must not change, and running an autograd function forward and backward ------
 
 
 def kept(given: Mapping[str, Tensor]) -> Callable[[], dict[str, bool]]:
-    """A function that says later, for `unchanged`, which of these tensors are what they are now."""
+    """Copy these tensors; returns a function that says, for `unchanged`, which are still equal."""
     before = {name: tensor.detach().clone() for name, tensor in given.items()}
     return lambda: {name: torch.equal(tensor, before[name]) for name, tensor in given.items()}
 
@@ -175,10 +176,10 @@ def kept(given: Mapping[str, Tensor]) -> Callable[[], dict[str, bool]]:
 def both_passes(
     function: Any, x: Tensor, upstream: Tensor, group: Any, whose: str
 ) -> Iterator[tuple[Any, ...] | None]:
-    """Goes forward and yields; then backward, unless the result has another shape.
+    """Run the forward pass and yield None; then the backward pass, if the result's shape is right.
 
-    Yields result, gradient of `x`, what was sent in each pass, and what of its arguments is as it
-    was, for `unchanged`.
+    Then yields the result, the gradient of `x`, the WireLog of each pass, and which arguments are
+    unchanged.
     """
     same = kept({"its argument": x, "the gradient that it is given": upstream})
     x.requires_grad_()
@@ -196,12 +197,12 @@ def both_passes(
 # --- The tensors that an object keeps alive -----------------------------------------------------
 
 
-_SHARED = (type, ModuleType, ProcessGroup)  # others have them as well
+_SHARED = (type, ModuleType, ProcessGroup)  # not owned by the object: not searched
 
 
 def tensor_bytes_of(root: Any) -> int:
-    """Bytes of the tensors that `root` leads to, through attributes, lists and closures alike."""
-    found: list[Tensor] = []
+    """Bytes of the tensors reachable from `root` through attributes, containers and closures."""
+    tensors: list[Tensor] = []
     seen, waiting = set(), [root]
     while waiting:
         one = waiting.pop()
@@ -209,15 +210,15 @@ def tensor_bytes_of(root: Any) -> int:
             continue
         seen.add(id(one))
         if isinstance(one, Tensor):
-            found.append(one.detach())
+            tensors.append(one.detach())
         elif isinstance(one, FunctionType):
             waiting += [one.__closure__, one.__defaults__]
         else:
             waiting += gc.get_referents(one)
-    return tensor_bytes(found)
+    return tensor_bytes(tensors)
 
 
-# --- Which collectives were started, and which of them were waited for --------------------------
+# --- Which collectives were started, and which of them have been waited for ---------------------
 
 
 _ASKS = ("wait", "synchronize", "is_completed", "get_future", "block_current_stream")
@@ -225,14 +226,14 @@ _GATHERS = (4, 5)  # torch's OpType ALLGATHER, _ALLGATHER_BASE; gloo's reduce-sc
 
 
 class Traffic:
-    """All-gathers and reduce-scatters of a block of code, as `log` has them.
+    """All-gathers and reduce-scatters of a block of code, as logged in `log`.
 
-    `waited` counts those that somebody has waited for, or has asked whether they have ended.
+    `waited` counts those that the code has waited for or polled.
     """
 
     def __init__(self, log: WireLog) -> None:
         self.log, self.asked = log, list[Any]()
-        self.waited, self.most = Counter[str](), Counter[str]()  # `most`: under way at once
+        self.waited, self.most = Counter[str](), Counter[str]()  # `most`: in flight at once
 
     def started(self, operation: str) -> int:
         return sum(call.what == operation for call in self.log.calls)
@@ -251,7 +252,7 @@ class Traffic:
 
 @contextmanager
 def followed_traffic() -> Iterator[Traffic]:
-    """The traffic inside; it keeps what is sent alive until its end."""
+    """Yield the Traffic of the block; keeps the Work objects alive until its end."""
     with log_wire() as log, ExitStack() as patched:
         traffic = Traffic(log)
 
@@ -269,7 +270,7 @@ def followed_traffic() -> Iterator[Traffic]:
 
 @contextmanager
 def in_case(what: str) -> Iterator[None]:
-    """Put `what`, as in "in a group of ranks 0 and 2", before what is raised inside."""
+    """Prefix the text of exceptions by `what`, such as "in a group of ranks 0 and 2"."""
     try:
         yield
     except Exception as error:
@@ -278,7 +279,7 @@ def in_case(what: str) -> Iterator[None]:
 
 
 def own_group() -> dist.ProcessGroup:
-    """All ranks but 1 make one group, and rank 1 one for itself."""
+    """Create two groups, rank 1 alone and all others; return this rank's."""
     others = dist.new_group([rank for rank in range(dist.get_world_size()) if rank != 1])
     alone = dist.new_group([1])
     return alone if dist.get_rank() == 1 else others
