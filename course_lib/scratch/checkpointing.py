@@ -127,7 +127,7 @@ def one_by_one(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
 
 
 def meanwhile(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
-    """Prefetch the next layer in a thread while one computes: two in memory."""
+    """Prefetch the next layer in a thread: two layers are in memory."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         coming = thread.submit(fetch, 0)
         for number in range(layers):

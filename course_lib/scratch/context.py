@@ -260,10 +260,7 @@ class RingAttention(Attention):
 def spread_sequence(
     model: GPT, ring: SequenceRing, forward: Forward = ring_forward
 ) -> None:
-    """Replace every layer's attention by ring attention, in place.
-
-    Then call the model with the positions `ring.places(sequence)`.
-    """
+    """Give every layer ring attention; call the model with `ring.places`."""
     for block in model.blocks:
         assert isinstance(block, Block)
         block.attention = RingAttention(block.attention, ring, forward)

@@ -150,7 +150,7 @@ def average(model: nn.Module) -> None:
 
 
 class SumOverRanks(Function):
-    """All-reduce in forward and backward, as every rank's loss uses the sum."""
+    """All-reduce, in backward too, as every rank's loss uses the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Router(nn.Module):
         self.top_k = top_k
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Route (tokens, hidden): returns chosen experts, weights, probabilities.
+        """Route (tokens, hidden) to experts; returns probabilities as well.
 
         Chosen experts and weights are (tokens, top_k).
         """

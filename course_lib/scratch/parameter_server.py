@@ -111,8 +111,8 @@ class RemoteTable:
 # The server's side: rows of a table, to which it applies plain SGD.
 #
 # Each trainer pulls rows, computes and pushes a gradient, in step with the
-# others or without waiting for them. Li et al. 2014, "Scaling Distributed Machine
-# Learning with the Parameter Server", OSDI, sections 2 and 3.
+# others or without waiting for them. Li et al. 2014, "Scaling Distributed
+# Machine Learning with the Parameter Server", OSDI, sections 2 and 3.
 
 
 class ParameterServer:
@@ -180,7 +180,7 @@ class ParameterServer:
         self.updates += 1
 
     def send_rows(self, trainer: int, ids: Tensor) -> None:
-        """Send the requested rows; keep their ids until the gradient arrives."""
+        """Send the requested rows; keep their ids for the gradient."""
         self.asked[trainer] = ids, self.updates
         self.messages.send(self.table[ids], trainer)
 
