@@ -245,7 +245,7 @@ class SequenceParallel(TensorParallel):
         return self.gather.apply(x, self.group)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Reduce-scatter to this rank's tokens, after a row-parallel matrix."""
+        """Reduce-scatter to own tokens, after a row-parallel matrix."""
         if x.shape[1] % self.ranks:
             raise ValueError(
                 f"sequence {x.shape[1]} is not divisible by {self.ranks} ranks"

@@ -63,5 +63,5 @@ def start_all_gather(
 def start_reduce_scatter(
     shard: Tensor, whole: Tensor, group: ProcessGroup | None = None
 ) -> dist.Work:
-    """Start to reduce-scatter `whole` into `shard`; `wait()` before reading."""
+    """Start to reduce-scatter `whole` into `shard`; `wait()` before use."""
     return _scatter(shard, whole, group=group, async_op=True)
