@@ -160,7 +160,7 @@ class FullyShard(Sharded):
         super().__init__(options, model, model.parameters())
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """The shards of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         named = gradients_of(self.model).items()
         return {name: cast(DTensor, gradient).full_tensor() for name, gradient in named}
 

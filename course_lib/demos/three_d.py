@@ -169,7 +169,7 @@ def _credit(yours: Sequence[str]) -> list[str]:
     if not yours:
         return []
     left = [name for name in BUILT if name not in yours]
-    return [f"yours: {', '.join(theirs)}", f"the course's: {', '.join(left) or 'none'}"]
+    return [f"yours: {', '.join(yours)}", f"the course's: {', '.join(left) or 'none'}"]
 
 
 def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:

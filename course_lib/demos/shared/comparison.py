@@ -65,11 +65,11 @@ class Version:
             prediction = ""
             if operation in self.predicted_sent:
                 prediction = "   predicted {} x, {:,}".format(*self.predicted_sent[operation])
-            lines.append(f"    sent    {calls:>5} x {operation:<15}{size:>13,} B{told}")
+            lines.append(f"    sent    {calls:>5} x {operation:<15}{size:>13,} B{prediction}")
         for what, size in self.stored.items():
             expected = self.predicted_stored.get(what)
             prediction = "" if expected is None else f"   predicted {expected:,}"
-            lines.append(f"    stored  {what:<23}{size:>13,} B{told}")
+            lines.append(f"    stored  {what:<23}{size:>13,} B{prediction}")
         return lines
 
 

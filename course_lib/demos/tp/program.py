@@ -72,7 +72,7 @@ class Cut(Trainee):
         return loss / self.ranks
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         return whole_gradients(self.model, self.region)
 
 
@@ -132,7 +132,7 @@ class Torch(Trainee):
         return torch_tp.whole_loss(loss) / self.ranks
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         return torch_tp.fused(gradients_of(self.model))
 
 
