@@ -135,7 +135,7 @@ def _memory(plan: Plan, one: Judged) -> Cell:
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:
-    """What fits, what would help the others, and which rules meshes break."""
+    """Notes: how many fit, what would help the others, and which rules meshes break."""
     notes = [f"{plan.fitting:,} of {plan.layouts:,} layouts fit"]
     helps = [
         f"{'nothing' if name == 'neither' else name} for {count:,}"

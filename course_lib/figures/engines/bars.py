@@ -180,7 +180,7 @@ def bars(
 ) -> Drawing:
     """Draw a bar for each amount, labelled with `told[name]` or `told(amount)`.
 
-    With `tens` the axis is logarithmic: squares instead of bars, since lengths would be meaningless.
+    With `tens` the axis is logarithmic, with squares: the lengths of bars would be meaningless.
     `marks` are named lines across all rows; `note` is a line of text below them.
     """
     marks = marks or {}
