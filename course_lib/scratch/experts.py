@@ -170,8 +170,8 @@ class Dispatcher:
 
     def count(self, chosen: Tensor, experts: int) -> Tensor:
         """How often each rank chose each expert: (ranks, experts)."""
-        counts = torch.bincount(chosen.flatten(), minlength=experts)[None]
-        return wire.all_gather(counts, self.group) if self.group else counts
+        own = torch.bincount(chosen.flatten(), minlength=experts)[None]
+        return wire.all_gather(own, self.group) if self.group else own
 
     def dispatch(self, tokens: Tensor, chosen: Tensor, kept: Tensor) -> Tensor:
         """Rows for this rank's experts: sorted by rank, then by expert.

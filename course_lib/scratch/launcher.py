@@ -59,7 +59,7 @@ def launch_ranks(
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for local_rank in range(local_ranks):
-            environment = rank_environment(
+            told = rank_environment(
                 local_rank,
                 local_ranks,
                 port,
@@ -67,14 +67,12 @@ def launch_ranks(
                 nodes=nodes,
                 address=address,
             )
-            ranks.append(
-                subprocess.Popen(command, env=os.environ | environment)
-            )
-        codes = [rank.poll() for rank in ranks]  # None: still running
+            ranks.append(subprocess.Popen(command, env=os.environ | told))
+        codes = [rank.poll() for rank in ranks]  # None: it still runs
         while None in codes and not any(codes):
             time.sleep(_POLL_S)
             codes = [rank.poll() for rank in ranks]
-    finally:  # also after Ctrl-C
+    finally:  # Ctrl-C comes this way as well
         end_ranks(ranks)
     return [rank.returncode for rank in ranks]
 
@@ -84,7 +82,7 @@ def end_ranks(
 ) -> None:
     """Terminate running ranks; kill those that outlive the grace period."""
     for rank in ranks:
-        rank.terminate()  # SIGTERM; no effect once it has exited
+        rank.terminate()  # SIGTERM; nothing where it has ended
     until_s = time.monotonic() + grace_s
     for rank in ranks:
         try:

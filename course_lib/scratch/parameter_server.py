@@ -186,9 +186,9 @@ class ParameterServer:
 
     def gradient(self, trainer: int, count: int) -> tuple[Tensor, Tensor]:
         """Receive the gradient of a trainer's last pull: (ids, rows)."""
-        ids, updates_at_pull = self.asked.pop(trainer)
+        ids, then = self.asked.pop(trainer)
         rows = self.messages.receive_rows(count, self.table.shape[1], trainer)
-        self.staleness[trainer].append(self.updates - updates_at_pull)
+        self.staleness[trainer].append(self.updates - then)
         return ids, rows
 
 

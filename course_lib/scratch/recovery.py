@@ -33,7 +33,7 @@ def write_whole(path: Path, data: bytes) -> None:
     with open(unfinished, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())  # on disk before the rename
+        os.fsync(file.fileno())  # on the disk before it has its name
     os.replace(unfinished, path)
 
 
@@ -143,7 +143,7 @@ def load_shard(
     parts = []
     for writer, entry in enumerate(manifest["shards"]):
         first, last = columns(total, writer, writers)
-        if first < stop and start < last:  # the ranges overlap
+        if first < stop and start < last:  # they share columns
             shard = read_shard(path / f"rank{writer}.shard", writer, entry)
             low, high = max(first, start) - first, min(last, stop) - first
             parts.append(shard[:, low:high])

@@ -262,10 +262,10 @@ def clip(
     ranks would scale their shards differently and change the direction.
     """
     zero.reduce()
-    total_norm = norm(zero)
+    found = norm(zero)
     for unit in zero.units.values():
-        unit.reduced().mul_((limit / (total_norm + 1e-6)).clamp(max=1.0))
-    return total_norm
+        unit.reduced().mul_((limit / (found + 1e-6)).clamp(max=1.0))
+    return found
 
 
 # Weight decay for matrices only, with all weights in one flat vector.
