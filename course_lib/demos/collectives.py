@@ -353,7 +353,7 @@ def _fits(rows: list[Row], ranks: int) -> list[Fit]:
 
 
 def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
-    """The size at which ring and plain tree take equal time by the ring's α and β."""
+    """The size in bytes at which ring and plain tree take equal time by the ring's α and β."""
     if not fits or fits[0].link is None or TREE not in options.names:
         return None
     link = fits[0].link.link

@@ -149,8 +149,8 @@ def _middle(factors: Sequence[float]) -> str:
     if _look(middle) == "right":
         return "mostly right" if 2 * _right(factors) > len(factors) else "low and high alike"
     factor = max(middle, 1 / middle)
-    told = f"{format_number(factor)}" if factor < 1000 else ">999"
-    return f"median {told} × {_look(middle)}"
+    text = f"{format_number(factor)}" if factor < 1000 else ">999"
+    return f"median {text} × {_look(middle)}"
 
 
 def _guesses(factors: Sequence[float]) -> str:

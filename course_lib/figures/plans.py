@@ -40,7 +40,7 @@ def ranked_layouts(
     grid: dict[str, dict[str, Cell]] = {}
     slowest = max((max(one.steps_s) for one in options), default=1.0)
     least = min((one.regret for one in options), default=0.0)
-    told = 1 if careful is None else 3  # columns that the label of the time spans
+    label_columns = 1 if careful is None else 3  # spanned by the label of the time
     scale = f"0 to {format_number(slowest)} seconds of a step"
     scale += f", and to {format_bytes(plan.capacity_bytes, digits=0)} of memory"
     for place, (one, step) in enumerate(zip(options, steps, strict=True), 1):
@@ -48,8 +48,8 @@ def ranked_layouts(
         grid[f"{_STURDY} " * marked + layout_words(plan, one.option)] = {}
         size = format_bytes(one.option.memory_bytes, digits=1)
         row = dict.fromkeys(map(str, range(9)), Cell(slots=0))  # those under wider ones stay empty
-        row["0"] = _time(one, step, slowest)._replace(wide=6 - told)
-        row[str(6 - told)] = Cell(_told(plan, one), slots=0, wide=told)
+        row["0"] = _time(one, step, slowest)._replace(wide=6 - label_columns)
+        row[str(6 - label_columns)] = Cell(_label(plan, one), slots=0, wide=label_columns)
         row["6"], row["8"] = _memory(plan, one), Cell(size, slots=0)
         grid[str(place)] = row
     if not options:
@@ -103,14 +103,14 @@ def layout_words(plan: Plan, option: PlannedLayout) -> str:
 
 def _seconds(one: Judged) -> str:
     """The step times of a layout, without duplicates: "28.0 s", "28.1–1,258 s"."""
-    told = [  # zeros stay, since two times are compared
+    texts = [  # zeros stay, since two times are compared
         f"{seconds:#.3g}".rstrip(".") if seconds < 999.5 else format_number(seconds)
         for seconds in one.steps_s
     ]
-    return "–".join(dict.fromkeys(told)) + " s"
+    return "–".join(dict.fromkeys(texts)) + " s"
 
 
-def _told(plan: Plan, one: Judged) -> str:
+def _label(plan: Plan, one: Judged) -> str:
     """The step times and, with two sets of assumptions, both MFUs."""
     if len(one.steps_s) == 1:
         return _seconds(one)

@@ -90,7 +90,7 @@ def who_sends(ways: Mapping[str, Way], unit: str) -> Drawing:
 
     A bar below each circle shows, on one scale, how much a busiest rank sends, in `unit`.
     """
-    words = {name: _told(way, unit) for name, way in ways.items()}
+    words = {name: _label(way, unit) for name, way in ways.items()}
     sentence = "; ".join(f"{name}: {text}" for name, text in words.items())
     drawing = Drawing(_BARS + 36, f"{sentence}.")
     width = (WIDTH_PT - _GAP * (len(ways) - 1)) / len(ways)
@@ -141,7 +141,7 @@ def _shortened(start: Point, end: Point) -> tuple[Point, Point]:
     return (start[0] + across, start[1] + down), (end[0] - across, end[1] - down)
 
 
-def _told(way: Way, unit: str) -> str:
+def _label(way: Way, unit: str) -> str:
     who = "each" if len(way.busiest) == way.ranks else f"rank {way.busiest[0]}"
     return f"{who} sends {way.most:.4g} {unit}"
 
@@ -294,7 +294,7 @@ def _chart(name: str, tasks: Sequence[Task], longest: float, room: float, second
         rows[f"stage {task.stage}"] += _events(task)
     end = max(task.end for task in tasks)
     numbers = {event.label for its in rows.values() for event in its}
-    told = format_duration if seconds else lambda time: format_number(time, 4)
+    format_time = format_duration if seconds else lambda time: format_number(time, 4)
     sizes = f"{counted(stages, 'stage')}, {counted(len(numbers), 'micro-batch')}"
     return Lanes(
         rows,
@@ -302,9 +302,9 @@ def _chart(name: str, tasks: Sequence[Task], longest: float, room: float, second
         over=(0.0, longest),
         high=max(_ROW_LEAST, room / stages),
         label_pt=_NUMBER_PT,
-        told=told,
+        told=format_time,
         ground=True,
-        sentence=f"{name}: {sizes}, from 0 to {told(end)}",
+        sentence=f"{name}: {sizes}, from 0 to {format_time(end)}",
     )
 
 

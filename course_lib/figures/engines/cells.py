@@ -153,8 +153,8 @@ class Cells:
             f"{_flat(row)} goes from {a} to {b}" if row == end else f"{a} to {b} in {_flat(end)}"
             for (row, a), (end, b) in self.arrows
         ]
-        told = list(accumulate(map(len, said)))
-        most = max(1, sum(length < _LONGEST for length in told))
+        lengths = accumulate(map(len, said))
+        most = max(1, sum(length < _LONGEST for length in lengths))
         more = f"and {len(said) - most} more" if len(said) > most else ""
         return "; ".join(filter(None, [self.note.rstrip("."), *said[:most], more]))
 

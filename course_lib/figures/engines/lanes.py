@@ -100,12 +100,12 @@ class Lanes(Timed):
 
     def _said(self, its: Sequence[Event]) -> str:
         if len(its) <= _SAID:
-            told = [
+            spans = [
                 f"{' '.join(filter(None, (event.what, event.label)))} "
                 f"{self.told(event.at - self.over[0])} to {self.told(event.until - self.over[0])}"
                 for event in its
             ]
-            return ", ".join(told) or "nothing"
+            return ", ".join(spans) or "nothing"
         sums: dict[str, list[float]] = {}
         for event in its:
             sums.setdefault(event.what, []).append(event.until - event.at)

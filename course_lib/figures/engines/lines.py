@@ -150,9 +150,9 @@ class Frame:
         draw, feet = self.drawing, [(self.x(tick), tick) for tick in self._seen(self.across)]
         draw.lines([[(x, self.top), (x, self.bottom + 3)] for x, _ in feet], style.PALE)
         for x, tick in feet:
-            told = self.across.told(tick)
-            x = min(x, WIDTH_PT - width_pt(told, _SIZE) / 2)
-            draw.write(x, self.bottom + 14, told, _SIZE, "center", style.GREY)
+            label = self.across.told(tick)
+            x = min(x, WIDTH_PT - width_pt(label, _SIZE) / 2)
+            draw.write(x, self.bottom + 14, label, _SIZE, "center", style.GREY)
         draw.line([(self.left, self.bottom), (self.right, self.bottom)], style.GREY)
         if self.across.label:
             middle = (self.left + self.right) / 2
@@ -228,10 +228,10 @@ def graph(
     for place, (name, value) in enumerate((levels or {}).items()):
         flat = Curve([(edge, value) for edge in edges], dashed=not place, width=1.6)
         curves = {**curves, name: flat}
-    told = {name: curve.told for name, curve in curves.items() if name}
+    key_texts = {name: curve.told for name, curve in curves.items() if name}
     head = _HEAD + _MARK * len(marks) - (0 if title else 18)
-    foot = _FOOT + _LINE * (len(told) + len(notes)) + 4
-    words = [f"{name}: {said}" if said else name for name, said in told.items()]
+    foot = _FOOT + _LINE * (len(key_texts) + len(notes)) + 4
+    words = [f"{name}: {said}" if said else name for name, said in key_texts.items()]
     heading = " against ".join(filter(None, (up.label, across.label)))
     sentence = ". ".join(filter(None, (title, heading, "; ".join([*words, *marks, *notes]))))
     drawing = Drawing(head + high + foot + more, f"{sentence}.")
@@ -248,7 +248,7 @@ def graph(
         if not curve.fill:
             frame.curve(curve)
     y = frame.bottom + _FOOT + 10
-    for name, said in told.items():
+    for name, said in key_texts.items():
         curve = curves[name]
         if curve.fill:
             drawing.boxes([(_LEFT + 9, y - 9, 12, 11)], curve.fill)
