@@ -1,4 +1,4 @@
-"""Who uses which GPU, and how hot and fast it runs: `nvidia-smi pmon`, `dmon`, `amd-smi`, `hy-smi`.
+"""GPU processes, health, topology and Xids: `nvidia-smi`, `amd-smi`, `hy-smi` and kernel logs.
 
 Formats: https://docs.nvidia.com/deploy/nvidia-smi/, "Process Monitoring" and "Device Monitoring";
 https://rocm.docs.amd.com/projects/amdsmi/; recorded outputs for Hygon, which has published none.
@@ -11,17 +11,17 @@ from itertools import chain
 
 from course_lib.clinic.recorded import Sign, unreadable
 
-# NVML's utilization is the percent of time in which some kernel ran (nvmlUtilization_t).
+# NVML's utilization is the percentage of time in which any kernel ran (nvmlUtilization_t).
 BUSY_PERCENT, IDLE_MEMORY_PERCENT = 90, 2
-# H100 and A100 slow down between 85 and 92 °C (`nvidia-smi -q -d TEMPERATURE` tells it exactly).
+# H100 and A100 throttle between 85 and 92 °C (exact limits: `nvidia-smi -q -d TEMPERATURE`).
 HOT_C = 85
-SLOW_CLOCK = 0.75  # of the fastest busy GPU's: neighbours differ by a few percent
+SLOW_CLOCK = 0.75  # relative to the fastest busy GPU: GPUs normally differ by a few percent
 _UNSAID = "how much of the GPU was used: 100 % means that some kernel ran all the time"
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process on a GPU; `pid` None where the GPU has none, other numbers None where "-"."""
+    """A process on a GPU; `pid` is None if the GPU has none, other numbers are None for "-"."""
 
     gpu: int
     pid: int | None
@@ -33,7 +33,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at one moment; None where the driver printed "-"."""
+    """One GPU at one moment; values are None where the driver printed "-"."""
 
     gpu: int
     power_w: int | None
@@ -44,7 +44,7 @@ class GpuSample:
 
 
 def pmon(text: str) -> tuple[GpuProcess, ...]:
-    """The rows of `nvidia-smi pmon -s um`. Raises ValueError for a line that is not a row."""
+    """Parse the rows of `nvidia-smi pmon -s um`. Raises ValueError for a line that is not a row."""
     processes = []
     for row in _rows("nvidia-smi pmon", text, ("gpu", "pid", "command")):
         pid, busy, memory, used_mb = (_whole(row.get(name)) for name in ("pid", "sm", "mem", "fb"))
@@ -53,7 +53,7 @@ def pmon(text: str) -> tuple[GpuProcess, ...]:
 
 
 def dmon(text: str) -> tuple[GpuSample, ...]:
-    """The rows of `nvidia-smi dmon`. Raises ValueError for a line that is not a row."""
+    """Parse the rows of `nvidia-smi dmon`. Raises ValueError for a line that is not a row."""
     rows = _rows("nvidia-smi dmon", text, ("gpu",))
     numbers = ("pwr", "gtemp", "sm", "mem", "pclk")
     return tuple(
@@ -62,7 +62,7 @@ def dmon(text: str) -> tuple[GpuSample, ...]:
 
 
 def amd_smi(text: str) -> tuple[GpuSample, ...]:
-    """The rows of `amd-smi monitor`. Raises ValueError for a line that is not a row."""
+    """Parse the rows of `amd-smi monitor`. Raises ValueError for a line that is not a row."""
     samples = []
     for line in text.splitlines():
         if line.strip() and not line.startswith(("GPU ", "WARNING")):
@@ -75,9 +75,9 @@ def amd_smi(text: str) -> tuple[GpuSample, ...]:
 
 
 def hy_smi(text: str) -> tuple[GpuSample, ...]:
-    """The rows of `hy-smi`; it gives no clock, and of the memory only how full it is.
+    """Parse the rows of `hy-smi`, which has no clock, and for memory only how full it is.
 
-    Raises ValueError for a line that is not a row, such as an error among them.
+    Raises ValueError for a line that is not a row, such as an error message.
     """
     samples, heading = [], [""]
     for line in text.splitlines():
@@ -88,7 +88,7 @@ def hy_smi(text: str) -> tuple[GpuSample, ...]:
             if not words[0].isdigit() or len(words) != len(heading):
                 raise unreadable("hy-smi", line, "a row under a heading that begins with DCU")
             row = dict(zip(heading, words, strict=True))
-            # Such as 31.0c: whole degrees, watts and percents.
+            # Values such as 31.0c are truncated to whole degrees, watts and percents.
             heat, power, busy = (
                 _whole(re.split(r"\D", row[name])[0]) for name in ("Temp", "AvgPwr", "DCU%")
             )
@@ -97,7 +97,7 @@ def hy_smi(text: str) -> tuple[GpuSample, ...]:
 
 
 def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
-    """GPUs that several processes share, that have none, and that wait for one another."""
+    """Signs of GPUs shared by several processes, without a process, or waiting for another."""
     signs = []
     gpus = {process.gpu for process in processes}
     pids = {gpu: {p.pid for p in processes if p.gpu == gpu and p.pid is not None} for gpu in gpus}
@@ -123,7 +123,7 @@ def pmon_signs(processes: Sequence[GpuProcess]) -> list[Sign]:
 
 
 def dmon_signs(samples: Sequence[GpuSample]) -> list[Sign]:
-    """GPUs that are hot, that run slowly beside the others, or that are busy with waiting."""
+    """Signs of GPUs that are hot, slower than the others, or busy-waiting."""
     signs = []
     busy = [s for s in samples if (s.sm_percent or 0) >= BUSY_PERCENT]
     fastest = max((sample.sm_clock_mhz or 0 for sample in busy), default=0)
@@ -154,7 +154,7 @@ def _waits(sm_percent: int | None, memory_percent: int | None) -> bool:
 
 
 def _rows(command: str, text: str, needed: Sequence[str]) -> list[dict[str, str]]:
-    """Each row as {column: word}; the first line names the columns, and may come again."""
+    """Each row as {column: word}; the heading with the column names may be repeated."""
     heading: list[str] = []
     rows = []
     for line in text.splitlines():
@@ -169,11 +169,11 @@ def _rows(command: str, text: str, needed: Sequence[str]) -> list[dict[str, str]
 
 
 def _whole(word: str | None) -> int | None:
-    """None for "-", which stands for what the GPU does not report."""
+    """The number; None for "-", a value that the GPU does not report."""
     return int(word) if word and word.isdigit() else None
 
 
-# Reasons of the driver for a lower clock that need somebody's attention, and whose.
+# The driver's reasons for a lower clock that need attention, and what to check.
 _REASONS = {
     "HW Thermal Slowdown": "it is too hot: fans, airflow, thermal paste",
     "HW Power Brake Slowdown": "the power supply asks for less: look at the rack's power",
@@ -185,24 +185,24 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class GpuState:
-    """One GPU: its values by "section/…/name", all as printed."""
+    """One GPU: its values by "/section/…/name", as printed."""
 
     gpu: str
     values: dict[str, str] = field(default_factory=dict)
 
     def count(self, *words: str) -> int:
-        """The sum of all values whose name has all `words`; what is N/A counts as 0."""
-        found = (value for name, value in self.values.items() if all(w in name for w in words))
-        return sum(int(value) for value in found if value.isdigit())
+        """The sum of all values whose name contains all `words`; N/A counts as 0."""
+        values = (value for name, value in self.values.items() if all(w in name for w in words))
+        return sum(int(value) for value in values if value.isdigit())
 
     def says(self, name: str, value: str) -> bool:
-        """Whether a value with this name at the end is `value`."""
+        """Whether an entry whose path ends in `name` has this value."""
         return any(n.endswith(f"/{name}") and v == value for n, v in self.values.items())
 
 
 @dataclass(frozen=True)
 class NvLink:
-    """One link of a GPU, one way; None where it is inactive."""
+    """One NVLink of a GPU, with its rate in one direction; None if it is inactive."""
 
     gpu: str
     link: int
@@ -210,10 +210,10 @@ class NvLink:
 
 
 def query(text: str) -> tuple[GpuState, ...]:
-    """The GPUs of `nvidia-smi -q -d …`; a part without a line "GPU …" belongs to "GPU ?".
+    """Parse `nvidia-smi -q -d …`; sections without a line "GPU …" are assigned to "GPU ?".
 
-    The indentation says what belongs to what. Raises ValueError for a line that is neither a
-    heading nor "name : value".
+    Indentation determines the nesting. Raises ValueError for a line that is neither a heading nor
+    "name : value".
     """
     states: list[GpuState] = []
     path: list[tuple[int, str]] = []
@@ -237,7 +237,7 @@ def query(text: str) -> tuple[GpuState, ...]:
 
 
 def nvlink(text: str) -> tuple[NvLink, ...]:
-    """The links of `nvidia-smi nvlink -s`. Raises ValueError for any other line."""
+    """Parse the links of `nvidia-smi nvlink -s`. Raises ValueError for any other line."""
     links, gpu = [], "GPU ?"
     for line in text.splitlines():
         if match := re.match(r"(GPU \d+):", line):
@@ -250,7 +250,7 @@ def nvlink(text: str) -> tuple[NvLink, ...]:
 
 
 def state_signs(states: Sequence[GpuState]) -> list[Sign]:
-    """Errors of the memory that need a restart or a new GPU, and reasons for a low clock."""
+    """Signs of memory errors that need a reset or a new GPU, and of lowered clocks."""
     signs = []
     for state in states:
         gpu = state.gpu
@@ -271,22 +271,22 @@ def state_signs(states: Sequence[GpuState]) -> list[Sign]:
 
 
 def nvlink_signs(links: Sequence[NvLink]) -> list[Sign]:
-    """GPUs with inactive links, or with a link slower than the others."""
+    """Signs of GPUs with NVLinks that are inactive or slower than the others."""
     signs = []
     best = max((link.gb_per_s or 0 for link in links), default=0)
     for gpu in dict.fromkeys(link.gpu for link in links):
-        own = [link for link in links if link.gpu == gpu]
-        bad = [link for link in own if (link.gb_per_s or 0) < best]
+        of_gpu = [link for link in links if link.gpu == gpu]
+        bad = [link for link in of_gpu if (link.gb_per_s or 0) < best]
         if bad:
             numbers = ", ".join(str(link.link) for link in bad)
-            wrong = f"{gpu} has {len(bad)} of {len(own)} NVLinks inactive or slow ({numbers})"
+            wrong = f"{gpu} has {len(bad)} of {len(of_gpu)} NVLinks inactive or slow ({numbers})"
             do = "compare with the other GPUs, look for Xid 74, and have the node drained"
             unsaid = "whether the board has that link at all, or how much passes over it"
             signs.append(Sign(wrong, do, unsaid))
     return signs
 
 
-# From near to far: at most one PCIe switch, several, the CPU, its other bridges, the other CPU.
+# Path types, nearest first: one PCIe switch, several, the CPU, its other bridges, the other CPU.
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _WAY = re.compile(rf"X|NV\d+|{'|'.join(WAYS)}")
 _BY_SWITCH, _BY_CPU = WAYS[:2], WAYS[:4]
@@ -320,13 +320,13 @@ class Topology:
 
     @property
     def near(self) -> frozenset[str]:
-        """The GPUs that reach a network port by PCIe switches alone."""
+        """The GPUs that reach a network port through PCIe switches only."""
         nearest = {gpu: self.nearest_port(gpu) for gpu in self.gpus}
         return frozenset(gpu for gpu, port in nearest.items() if port and port[1] in _BY_SWITCH)
 
     @property
     def cpus(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
-        """By CPU, and within it by PCIe switch, the devices that hang on it."""
+        """The devices, grouped by CPU and, within it, by PCIe switch."""
         switches = self._joined(_BY_SWITCH)
         return tuple(
             tuple(switch for switch in switches if switch[0] in cpu)
@@ -334,12 +334,12 @@ class Topology:
         )
 
     def nvlink(self, device: str) -> str:
-        """The NVLinks of a GPU as printed, such as NV18; "" without."""
+        """The NVLinks of a GPU as printed, such as NV18; "" if it has none."""
         ways = (self.ways[device, other] for other in self.devices)
         return ", ".join(sorted({way for way in ways if way.startswith("NV")}))
 
     def _joined(self, ways: Sequence[str]) -> list[tuple[str, ...]]:
-        """Groups of devices that chains of these paths join, by their first device."""
+        """Connected components of devices under these path types, ordered by first device."""
         groups: list[tuple[str, ...]] = []
         for device in self.devices:
             near = [
@@ -351,7 +351,7 @@ class Topology:
 
 
 def topology(text: str) -> Topology:
-    """The matrix of `nvidia-smi topo -m`, up to its legend. Raises ValueError for a broken row."""
+    """Parse the matrix of `nvidia-smi topo -m`. Raises ValueError for a malformed row."""
     lines = text.partition("Legend")[0].splitlines()
     heading = next((line.split() for line in lines if line.lstrip().startswith("GPU0")), [])
     devices = tuple(name for name in heading if _NAME.match(name))
@@ -371,21 +371,21 @@ def topology(text: str) -> Topology:
     return Topology(devices, ways)
 
 
-def topology_signs(found: Topology) -> list[Sign]:
-    """GPUs far from every network port, and pairs of GPUs that lack the NVLink of the others."""
+def topology_signs(topology: Topology) -> list[Sign]:
+    """Signs of GPUs far from every network port, and of pairs without the others' NVLink."""
     signs = []
-    for gpu in found.gpus:
-        nearest = found.nearest_port(gpu)
+    for gpu in topology.gpus:
+        nearest = topology.nearest_port(gpu)
         if nearest and WAYS.index(nearest[1]) >= WAYS.index("PHB"):
             wrong = f"{gpu} reaches its nearest port {nearest[0]} over {_MEANING[nearest[1]]}"
             do = "expect less than the port's rate, and no GPUDirect RDMA by default"
             unsaid = "how fast that way is: measure it with nccl-tests on two nodes"
             signs.append(Sign(f"{wrong} ({nearest[1]})", do, unsaid))
     ways = {
-        (a, b): found.ways[a, b]
-        for a in found.gpus
-        for b in found.gpus
-        if found.gpus.index(a) < found.gpus.index(b)
+        (a, b): topology.ways[a, b]
+        for a in topology.gpus
+        for b in topology.gpus
+        if topology.gpus.index(a) < topology.gpus.index(b)
     }
     linked = [pair for pair, way in ways.items() if way.startswith("NV")]
     for (a, b), way in ways.items():
@@ -400,7 +400,7 @@ def topology_signs(found: Topology) -> list[Sign]:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What an Xid stands for, whose fault it mostly is ("program" or "machine"), what to do."""
+    """The meaning of an Xid, its usual culprit ("program" or "machine"), and what to do."""
 
     what: str
     whose: str
@@ -442,7 +442,7 @@ _CAUSE = re.compile(r"caused by previous Xid (\d+)")
 
 @dataclass(frozen=True)
 class Xid:
-    """One line: the GPU's place on the bus, the number, the process, the driver's words."""
+    """One Xid line: the GPU's PCI address, the number, the process and the message."""
 
     pci: str
     number: int
@@ -452,15 +452,15 @@ class Xid:
 
     @property
     def cause(self) -> int | None:
-        """The Xid that the driver names as the cause, if it does."""
+        """The Xid that the driver names as the cause, if any."""
         match = _CAUSE.search(self.words)
         return int(match[1]) if match else None
 
 
 def xids(text: str) -> tuple[Xid, ...]:
-    """All Xids of a kernel's log, in order; other lines are passed over.
+    """Parse all Xids of a kernel log, in order; other lines are ignored.
 
-    Raises ValueError for a line that mentions an Xid without its number.
+    Raises ValueError for a line that mentions an Xid without a number.
     """
     found = []
     for line in text.splitlines():
@@ -476,7 +476,7 @@ def xids(text: str) -> tuple[Xid, ...]:
 
 
 def xid_signs(found: Sequence[Xid]) -> list[Sign]:
-    """One for each GPU and number, the machine's faults before the programs'."""
+    """One sign per GPU and Xid number, machine faults before program faults."""
     signs: dict[tuple[bool, int, str], Sign] = {}
     for one in found:
         unknown = Meaning("it is not in this course's table", "machine", "look into the catalog")

@@ -1,4 +1,4 @@
-"""The table of nccl-tests (all_reduce_perf and its siblings): time, algbw, busbw.
+"""Parser for the table of nccl-tests (all_reduce_perf and its siblings): time, algbw, busbw.
 
 Format and meaning: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
 """
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from course_lib.clinic.recorded import unreadable
 
-_COLUMNS = (12, 13)  # old versions have no root
+_COLUMNS = (12, 13)  # old versions have no column root
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One size, out of place: one call takes `time_s`; `wrong` elements, None if not checked."""
+    """One out-of-place row: `time_s` per call; the `wrong` elements are None if not checked."""
 
     size_bytes: int
     time_s: float
@@ -24,14 +24,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class NcclTable:
-    """A run: rows from small to large, and how many ranks its heading lists (0 if it was cut)."""
+    """One run: its rows, and the number of ranks in its heading (0 if it was cut off)."""
 
     ranks: int
     rows: tuple[Measured, ...]
 
 
 def nccl_table(text: str) -> NcclTable:
-    """The table, without what NCCL logs in between. Raises ValueError for a row with other columns.
+    """Parse the table, skipping NCCL's log lines. Raises ValueError for unknown columns.
 
     Times are printed in µs, bandwidths in GB/s of 10^9 bytes.
     """

@@ -1,4 +1,4 @@
-"""The ports of RDMA: `ibstat`, `ibstatus`, `ibv_devinfo`, `ibv_devices` and `rdma link`.
+"""Parsers for RDMA ports: `ibstat`, `ibstatus`, `ibv_devinfo`, `ibv_devices`, `rdma link`.
 
 Formats: rdma-core's infiniband-diags and libibverbs/examples, iproute2's rdma-link(8).
 """
@@ -11,7 +11,7 @@ from typing import Any
 from course_lib import validation
 from course_lib.clinic.recorded import Sign, unreadable
 
-LANES = 4  # of a usual cable; with one of them alone, HDR has 50 Gb/s instead of 200
+LANES = 4  # of a standard cable; on a single lane HDR has 50 Gb/s instead of 200
 _UNSAID = "why: cable, plug, the switch's side, or meant to be so (a port for storage)"
 _STATES = {
     "Disabled": "it is switched off: ask whether it is used at all",
@@ -22,7 +22,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Port:
-    """One port, with None for what the command does not say; words as ibstat has them."""
+    """One port, with None for values that the command lacks; strings are spelled as by ibstat."""
 
     device: str
     port: int
@@ -36,12 +36,12 @@ class Port:
 
     @property
     def name(self) -> str:
-        """For a sentence."""
+        """Device and port number, as "mlx5_0 port 1"."""
         return f"{self.device} port {self.port}"
 
 
-# By command: what begins a device; what begins a port of it; and for each field of a Port its
-# label, a pattern whose group is the value, and what is made of it.
+# By command: patterns of the headings of a device and of a port, and for each field of a Port its
+# label, a pattern whose group is the value, and the conversion.
 _Fields = dict[str, tuple[str, str, Callable[[str], object]]]
 _ANY = r"(.+)"
 _FORMATS: dict[str, tuple[str, str, _Fields]] = {
@@ -80,17 +80,17 @@ _FORMATS: dict[str, tuple[str, str, _Fields]] = {
 
 
 def ibstat(text: str) -> tuple[Port, ...]:
-    """`ibstat`: "CA 'mlx5_0'", below it "Port 1:" and its fields. Raises ValueError as all do."""
+    """Parse `ibstat`: "CA 'mlx5_0'", "Port 1:", fields. Raises ValueError if it cannot."""
     return _ports(text, "ibstat")
 
 
 def ibstatus(text: str) -> tuple[Port, ...]:
-    """`ibstatus`, which gives the lanes as well: "200 Gb/sec (4X HDR)"."""
+    """Parse `ibstatus`, which includes the lanes: "200 Gb/sec (4X HDR)"."""
     return _ports(text, "ibstatus")
 
 
 def ibv_devinfo(text: str) -> tuple[Port, ...]:
-    """`ibv_devinfo`, which gives the size of packets (MTU), but not the rate."""
+    """Parse `ibv_devinfo`, which includes the packet size (MTU), but not the rate."""
     return _ports(text, "ibv_devinfo")
 
 
@@ -108,7 +108,7 @@ def _ports(text: str, command: str) -> tuple[Port, ...]:
 
 
 def _parts(text: str, heading: str) -> Iterator[tuple[str, str]]:
-    """What each heading names, with the text below it; what stands before the first is left out."""
+    """(name, text below) for each heading; the text before the first one is dropped."""
     pieces = re.split(heading, text, flags=re.M)
     return zip(pieces[1::2], pieces[2::2], strict=True)
 
@@ -125,19 +125,19 @@ def _value(
 
 
 def ibv_devices(text: str) -> dict[str, str]:
-    """Each device that a program can open, with its GUID; empty where there is none."""
-    found = {}
+    """Parse `ibv_devices`: {device: GUID} of the devices that a program can open."""
+    guids = {}
     for line in text.splitlines():
         words = line.split()
         if words and words[0] not in ("device", "------"):
             if len(words) != 2 or not re.fullmatch(r"[\da-f]{16}", words[1]):
                 raise unreadable("ibv_devices", line, "a device and 16 hexadecimal digits")
-            found[words[0]] = words[1]
-    return found
+            guids[words[0]] = words[1]
+    return guids
 
 
 def rdma_link(text: str) -> tuple[Port, ...]:
-    """`rdma link`: one line for each port."""
+    """Parse `rdma link`, which prints one line per port."""
     ports = []
     for line in filter(str.strip, text.splitlines()):
         match = re.match(r"link (\S+)/(\d+) .*?state (\S+) physical_state (\S+)", line)
@@ -150,7 +150,7 @@ def rdma_link(text: str) -> tuple[Port, ...]:
 
 
 def port_signs(ports: Sequence[Port]) -> list[Sign]:
-    """Ports that are down, slower than their neighbours, on one lane, or with small packets."""
+    """Signs of ports that are down, slower than their peers, short of lanes, or on a small MTU."""
     signs = []
     for port in ports:
         if port.state != "Active":
@@ -178,7 +178,7 @@ def port_signs(ports: Sequence[Port]) -> list[Sign]:
 
 
 def device_signs(devices: dict[str, str]) -> list[Sign]:
-    """No device at all, or one without a GUID."""
+    """Signs of a missing device, or of one without a GUID."""
     if not devices:
         do = "in a container pass /dev/infiniband, in a pod ask for rdma/…; else see `lspci`"
         return [Sign("no RDMA device can be opened here", do, "whether the machine has one")]
@@ -190,15 +190,15 @@ def device_signs(devices: dict[str, str]) -> list[Sign]:
 
 
 WORD_BYTES = 4
-# Bits that go wrong on the way; one now and then is usual, many in a minute mean a bad cable.
+# Transmission errors; an occasional one is normal, many per minute indicate a bad cable.
 ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
-# Where old counters of 8, 16 and 32 bits stop: they stay there, and tell nothing more.
+# Limits at which old counters of 8, 16 and 32 bits saturate.
 _ENDS = (2**8 - 1, 2**16 - 1, 2**32 - 1)
 
 
 @dataclass(frozen=True)
 class PortCounters:
-    """One reading of one port; a counter that the device does not have is left out."""
+    """One reading of one port; counters that the device lacks are omitted."""
 
     device: str
     port: int
@@ -207,7 +207,7 @@ class PortCounters:
 
 @dataclass(frozen=True)
 class PortRates:
-    """Between two readings."""
+    """Rates and new errors between two readings of one port."""
 
     sent_bytes_per_s: float
     received_bytes_per_s: float
@@ -215,9 +215,9 @@ class PortRates:
 
 
 def counters(text: str) -> PortCounters:
-    """`grep . /sys/class/infiniband/DEVICE/ports/PORT/counters/*`, of one port.
+    """Parse `grep . /sys/class/infiniband/DEVICE/ports/PORT/counters/*`, for one port.
 
-    Raises ValueError for another line, or for counters of two ports.
+    Raises ValueError for any other line, or for counters of several ports.
     """
     values: dict[str, int] = {}
     where: set[tuple[str, int]] = set()
@@ -237,7 +237,7 @@ def counters(text: str) -> PortCounters:
 def rates(before: PortCounters, after: PortCounters, seconds: float) -> PortRates:
     """Bytes per second from two readings: 4 · (after - before) / seconds.
 
-    Raises ValueError for another port, for a missing counter, and for one that went back.
+    Raises ValueError for different ports, a missing counter, or one that decreased.
     """
     validation.number("seconds", seconds, above=0)
     if (before.device, before.port) != (after.device, after.port):
@@ -256,7 +256,7 @@ def rates(before: PortCounters, after: PortCounters, seconds: float) -> PortRate
 
 
 def counter_signs(reading: PortCounters) -> list[Sign]:
-    """Counters that have reached their limit, and a link that went down."""
+    """Signs of saturated counters, or of a port without counters."""
     signs = []
     for name, value in reading.values.items():
         if value in _ENDS:
@@ -270,7 +270,7 @@ def counter_signs(reading: PortCounters) -> list[Sign]:
 
 
 def rate_signs(now: PortRates, link_bytes_per_s: float) -> list[Sign]:
-    """Errors that came between the readings, and a link that is full."""
+    """Signs of new errors between the readings, and of a saturated link."""
     validation.number("link_bytes_per_s", link_bytes_per_s, above=0)
     signs = []
     for name, count in now.new_errors.items():

@@ -1,4 +1,4 @@
-"""What a reading shows: what is wrong, what to do, and what the command can't say."""
+"""Recorded command outputs, and `Sign`s: what is wrong, what to do, what is left open."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from course_lib.validation import choice
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing that looks wrong, as three half sentences; the last one may be empty."""
+    """One suspected problem: what is `wrong`, what to `do`, what the command leaves `unsaid`."""
 
     wrong: str
     do: str
@@ -16,19 +16,19 @@ class Sign:
 
     @property
     def sentence(self) -> str:
-        """All of it, for a reader."""
+        """The three parts as complete sentences."""
         tail = f" The command can't say {self.unsaid}." if self.unsaid else ""
         return f"{_begin(self.wrong)}. {_begin(self.do)}.{tail}"
 
 
 def _begin(words: str) -> str:
-    """With a capital letter, unless it begins with a name such as mlx5_3."""
+    """Capitalize, unless the text begins with a name such as mlx5_3."""
     first = words.partition(" ")[0]
     return words[0].upper() + words[1:] if first.isalpha() and first.islower() else words
 
 
 def unreadable(command: str, line: str, wanted: str) -> ValueError:
-    """The error of a parser: which line of which command, and what should stand there."""
+    """The error of a parser: the command, the line, and what was expected instead."""
     shown = line.strip() if len(line) < 100 else f"{line.strip()[:97]}..."
     return ValueError(f"{command} printed {shown!r} where {wanted} is expected: look at that line")
 
@@ -38,7 +38,7 @@ _FOLDER = Path(__file__).parent / "outputs"
 
 @dataclass(frozen=True)
 class Output:
-    """What a command printed: on a real machine if `recorded`, else built from a format."""
+    """The output of a command: from a real machine if `recorded`, else synthetic."""
 
     command: str
     source: str
@@ -48,23 +48,23 @@ class Output:
 
     @property
     def provenance(self) -> str:
-        """One line to stand below the output."""
+        """The source of the output, in one line."""
         how = "recorded:" if self.recorded else "built, not recorded,"
         return f"{how} {self.source}" + (f" ({self.note})" if self.note else "")
 
     @property
     def shown(self) -> str:
-        """As a terminal shows it: the command, what it printed, and where that comes from."""
+        """The command, its output as in a terminal, and its source."""
         return f"$ {self.command}\n{self.text.rstrip()}\n\n[{self.provenance}]"
 
 
 def names() -> list[str]:
-    """All outputs, in alphabetical order."""
+    """The names of all outputs, in alphabetical order."""
     return sorted(path.stem for path in _FOLDER.glob("*.txt"))
 
 
 def output(name: str) -> Output:
-    """One output by its name. Raises ValueError with the nearest name for an unknown one."""
+    """Load one output. Raises ValueError that suggests the nearest name for an unknown one."""
     choice("name", name, names())
     head, _, text = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").partition("\n\n")
     fields = dict(line.split(": ", 1) for line in head.splitlines())

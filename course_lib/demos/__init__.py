@@ -19,13 +19,13 @@ from course_lib.validation import choice
 _FOLDER = Path(__file__).parent
 
 
-def _found() -> dict[str, str]:
-    """Every demo with its line, in the order of their names; nothing is imported to find them."""
+def _summaries() -> dict[str, str]:
+    """{demo: first docstring line}, sorted by name, without importing the demos."""
     return {name: _first_line(path) for name, (_, path) in sorted(_MODULES.items())}
 
 
 def _modules() -> dict[str, tuple[str, Path]]:
-    """By the name of each demo: its module and where that is."""
+    """{demo: (module, path)}, of this folder and of the chapters."""
     here = {f"{__name__}.{path.stem}": path for path in _FOLDER.glob("[a-z]*.py")}
     here |= {
         f"{__name__}.{path.parent.name}.program": path for path in _FOLDER.glob("*/program.py")
@@ -38,17 +38,17 @@ def _modules() -> dict[str, tuple[str, Path]]:
 
 
 def _first_line(path: Path) -> str:
-    """The first line of a module's docstring; the module is not even parsed."""
+    """The first line of a module's docstring, read without parsing the module."""
     with path.open(encoding="utf-8") as file:
         return file.readline().strip().strip('".')
 
 
 _MODULES = _modules()
-DEMOS = _found()
+DEMOS = _summaries()
 
 
 def load(name: str) -> ModuleType:
-    """The program of demo `name`; ValueError with the nearest name for an unknown one."""
+    """Import demo `name`; ValueError that suggests the nearest name for an unknown one."""
     choice("demo", name, DEMOS)
     return import_module(_MODULES[name][0])
 
@@ -58,8 +58,8 @@ def parse(
 ) -> Any:
     """The Options of demo `name` from command-line arguments.
 
-    Raises ValueError for an unknown demo. A bad argument ends the program with a sentence and exit
-    code 2. `launching`: see `shared.options.parse`.
+    Raises ValueError for an unknown demo. A bad argument exits with a message and status 2.
+    `launching`: see `shared.options.parse`.
     """
     from course_lib.demos.shared import options
 

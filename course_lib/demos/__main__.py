@@ -9,7 +9,7 @@ USAGE = f"usage: python -m course_lib.demos DEMO [options]; DEMO: {', '.join(dem
 
 
 def main(argv: list[str]) -> None:
-    """Run the demo that `argv` names with the options behind it; ends the process."""
+    """Run the demo `argv[0]` with the options `argv[1:]`; exits the process."""
     never_refuse()
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)

@@ -31,12 +31,12 @@ from course_lib.validation import choice, whole
 
 NUMBER_BYTES = 4  # everything here is float32
 HALVES = ("ring_reduce_scatter", "ring_all_gather")
-BUILT = (*HALVES, "tree_all_reduce")  # by learners
+BUILT = (*HALVES, "tree_all_reduce")  # parts that learners build
 Scratch = Callable[[Tensor, Peers], Tensor]
 
 
 class Operation(NamedTuple):
-    """A collective from scratch, by whose parts run, and from the library; the theory's names."""
+    """A collective: the theory's names, `scratch(parts)`, and the library's implementation."""
 
     kind: str
     algorithm: str
@@ -77,7 +77,7 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     operations: str = option("all", f"some of {','.join(OPERATIONS)}")
     smallest: int = option(
@@ -109,11 +109,11 @@ class Options(DemoOptions):
 
     @property
     def slow(self) -> bool:
-        """Whether links are slowed down."""
+        """Whether links are throttled."""
         return self.link_mbit > 0 or self.link_latency_us > 0
 
     def sizes(self, ranks: int) -> list[int]:
-        """Bytes from `smallest` to `largest`, each rounded up to whole numbers for every rank."""
+        """Bytes from `smallest` to `largest`, each rounded up to a multiple of 4 · ranks."""
         steps = range(1 + int(math.log(self.largest / self.smallest, self.factor) + 1e-9))
         unit = NUMBER_BYTES * ranks
         sizes = [self.smallest * self.factor**step for step in steps]
@@ -122,10 +122,10 @@ class Options(DemoOptions):
 
 @dataclass(frozen=True)
 class Row:
-    """One operation at one size: what was counted and timed, beside what was predicted.
+    """One operation at one size: measured and predicted counts, and times.
 
-    Steps are the rounds of the busiest rank; messages those of all ranks; `sent_bytes` by rank,
-    predicted for one rank (in a tree: on average). Seconds are None where none were taken.
+    Steps are the rounds of the busiest rank; messages are summed over ranks; `sent_bytes` is by
+    rank, and its prediction per rank (in a tree: on average). Seconds are None if not timed.
     """
 
     operation: str
@@ -142,15 +142,15 @@ class Row:
 
     @property
     def even(self) -> bool:
-        """Whether every rank sends as much as every other one."""
+        """Whether all ranks send the same number of bytes."""
         divides = self.size_bytes % (NUMBER_BYTES * len(self.sent_bytes)) == 0
         return divides and OPERATIONS[self.operation].algorithm == "ring"
 
     def facts(self) -> list[Fact]:
-        """What must be true of it: equal, and as predicted."""
+        """Facts to verify: equal to the library, and counts as predicted."""
         where, ranks = f"{self.operation} of {self.size_bytes} bytes", len(self.sent_bytes)
         total, library = round(ranks * self.predicted_sent_bytes), "the library's"
-        found = [
+        facts = [
             Fact(f"{where}: the result", library if self.equal else f"not {library}", library),
             Fact(f"{where}: steps", self.steps, self.predicted_steps),
             Fact(f"{where}: messages", self.messages, self.predicted_messages),
@@ -158,11 +158,11 @@ class Row:
         ]
         if self.even:
             predicted = [round(self.predicted_sent_bytes)] * ranks
-            found.append(Fact(f"{where}: bytes by rank", self.sent_bytes, predicted))
-        return found
+            facts.append(Fact(f"{where}: bytes by rank", self.sent_bytes, predicted))
+        return facts
 
     def bus_bytes_per_s(self, ranks: int) -> float | None:
-        """Bus bandwidth of the scratch version, to compare with the link's."""
+        """Bus bandwidth of the scratch version, None if it was not timed."""
         if not self.seconds:
             return None
         kind = OPERATIONS[self.operation].kind
@@ -171,20 +171,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Fit:
-    """α and β of one implementation's all-reduce, or why there are none."""
+    """α and β of one implementation's all-reduce, or the reason why the fit failed."""
 
     name: str
     link: FittedLink | None
     problem: str = ""
 
     def report(self) -> str:
-        """One line: the fit, or why there is none."""
-        found = self.link.explain() if self.link else f"none, {self.problem}"
-        return f"fit of {self.name}: {found}"
+        """One line: the fit, or the reason why it failed."""
+        outcome = self.link.explain() if self.link else f"none, {self.problem}"
+        return f"fit of {self.name}: {outcome}"
 
 
 class Timed(Result):
-    """All `rows`, an `uneven` all-reduce, and what the times say: `fits`, `crossover_bytes`."""
+    """All `rows`, an `uneven` all-reduce, and the fitted `fits` and `crossover_bytes`."""
 
     def of(self, operation: str) -> list[Row]:
         """The rows of one operation, by size."""
@@ -231,7 +231,7 @@ def main(options: Options) -> Result:
 
 
 def model_seconds(row: Row, fits: Sequence[Fit], ranks: int) -> float | None:
-    """What the fit of the ring all-reduce predicts for a row."""
+    """Seconds that the ring all-reduce's fit predicts for a row; None without a fit."""
     link = next((fit.link for fit in fits if fit.name == RING), None)
     if link is None:
         return None
@@ -287,7 +287,7 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
     tensor = _argument(operation, size_bytes, options.seed)
     scratch = operation.scratch(options.parts)
     seconds = collective_seconds(lambda: scratch(tensor, peers), options.repeats, device)
-    # The library knows nothing of slowed links: beside them its times would say nothing.
+    # The library's links are not throttled, so its times would not be comparable.
     library_seconds = None
     if not options.slow:
         library_seconds = collective_seconds(
@@ -297,7 +297,7 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
 
 
 def _checked(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
-    """Make one call, compare it with the library's, and count all that it sends."""
+    """Make one call, compare the result with the library's, and count what it sends."""
     operation, ranks = OPERATIONS[name], peers.ranks
     tensor = _argument(operation, size_bytes, options.seed)
     scratch = operation.scratch(options.parts)
@@ -306,8 +306,8 @@ def _checked(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
         ours = scratch(tensor, peers)
     messages, sent_bytes = log.sent().get("send-recv", (0, 0))
     equal = torch.equal(ours, operation.library(tensor))
-    found = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))
-    rounds, counts, sizes, equals = zip(*found, strict=True)
+    results = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))
+    rounds, counts, sizes, equals = zip(*results, strict=True)
     return Row(
         operation=name,
         size_bytes=size_bytes,
@@ -322,7 +322,7 @@ def _checked(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
 
 
 def _argument(operation: Operation, size_bytes: int, seed: int) -> Tensor:
-    """This rank's tensor; whole numbers, whose sums are the same in every order of adding."""
+    """This rank's input; integers, whose sums do not depend on the order of addition."""
     rank = launch.init()
     generator = torch.Generator().manual_seed(seed + rank.rank)
     count = size_bytes // NUMBER_BYTES
@@ -332,12 +332,12 @@ def _argument(operation: Operation, size_bytes: int, seed: int) -> Tensor:
 
 
 def _seconds(rows: list[Row]) -> dict[int, float]:
-    """Times of the scratch version by size, where they were taken."""
+    """{size: seconds} of the rows that were timed."""
     return {row.size_bytes: row.seconds for row in rows if row.seconds is not None}
 
 
 def _fits(rows: list[Row], ranks: int) -> list[Fit]:
-    """Fit the ring all-reduce, and the library's by the same formula."""
+    """Fit α and β to the ring all-reduce, and to the library's by the same formula."""
     ring = [row for row in rows if row.operation == RING]
     library = [replace(row, seconds=row.library_seconds) for row in ring]
     times = {RING: _seconds(ring), "the library's all-reduce": _seconds(library)}
@@ -353,7 +353,7 @@ def _fits(rows: list[Row], ranks: int) -> list[Fit]:
 
 
 def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
-    """Where the ring's α and β let ring and plain tree take the same time."""
+    """The size in bytes at which ring and plain tree take equal time by the ring's α and β."""
     if not fits or fits[0].link is None or TREE not in options.names:
         return None
     link = fits[0].link.link

@@ -45,7 +45,7 @@ from course_lib.theory.step.batching import Batching
 
 @dataclass(frozen=True)
 class Options(MicroBatchOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     steps: int = option(30, "optimizer updates")
     accumulation: int = option(2, "micro-batches in one update", least=1, most=100_000)
@@ -59,23 +59,23 @@ class Options(MicroBatchOptions):
     parts: str = whose_parts()
 
     def bucket_limits(self) -> tuple[int, int]:
-        """Bytes at which a bucket is closed, and at which the first one is."""
+        """Bytes at which a bucket is closed: (every later one, the first one)."""
         cap = round(self.bucket_cap_mb * MIB)
         return (cap, cap) if cap else (BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
 
     def buckets(self) -> list[int]:
-        """Bytes of each bucket, in the order in which backward fills them; 4 a parameter in all."""
+        """Bytes of each bucket in the order of backward; 4 per parameter in all."""
         sizes = [p.nbytes for p in self.training().build().parameters()]
         return ddp_buckets(sizes[::-1], *self.bucket_limits())
 
     def syncs(self) -> int:
-        """Exchanges in the whole run."""
+        """The number of gradient synchronizations in the whole run."""
         return gradient_syncs(self.steps * self.accumulation, self.accumulation, self.no_sync)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one version of DDP did; bytes and calls of one rank."""
+    """The measurements of one version of DDP; bytes and calls of one rank."""
 
     losses: list[float]  # mean over all tokens of all ranks, one per update
     gradient_difference: float | None  # |g_ddp - g_one| / |g_one| at the first update
@@ -86,7 +86,7 @@ class Run:
     seconds: float
 
     def findings(self) -> list[str]:
-        """One line on the all-reduces, one on the gradient."""
+        """Report lines on the all-reduces and the gradient."""
         buckets = ", ".join(f"{size:,}" for size in self.bucket_bytes)
         lines = [
             f"all-reduces: predicted {self.predicted_all_reduces}, counted {self.all_reduces}, "
@@ -138,7 +138,7 @@ def main(options: Options) -> Result:
 
 
 class Version(NamedTuple):
-    """A model that DDP trains, what it sends, and how often it should in the whole run."""
+    """A model under DDP, its log of buckets, and the predicted number of all-reduces."""
 
     name: str
     model: GPT
@@ -148,16 +148,16 @@ class Version(NamedTuple):
 
 
 def library(rank: launch.Rank, options: Options) -> Version:
-    """DistributedDataParallel; its communication hook writes down what it sends."""
+    """torch's DistributedDataParallel, with a communication hook that logs its buckets."""
     model = options.training().build(rank.device)
-    # Given a cap, torch takes it for the first bucket too; without one it has 1 and 25 MiB.
+    # torch applies a given cap to the first bucket too; its defaults are 1 and 25 MiB.
     ddp = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb or None)
     predicted = ddp_all_reduces(options.syncs(), len(options.buckets()))
     return Version("DistributedDataParallel", model, ddp, log_buckets(ddp), predicted)
 
 
 def by_hand(rank: launch.Rank, options: Options) -> Version:
-    """DDP written out: it has its buckets from the first exchange on."""
+    """DDP from scratch; unlike torch's, its buckets are final from the first exchange on."""
     parts, limits, log = options.parts, options.bucket_limits(), BucketLog()
     start = _ring(parts) if with_yours(parts, *HALVES) else start_all_reduce
 
@@ -173,13 +173,13 @@ def by_hand(rank: launch.Rank, options: Options) -> Version:
 
 
 def _ring(parts: str) -> AllReduce:
-    """An all-reduce by the ring of the learner."""
+    """An all-reduce built from the learner's two ring halves."""
     reduce_scatter, all_gather = (mine.get(name, parts) for name in HALVES)
     return partial(RingSum, peers=Peers(), reduce_scatter=reduce_scatter, all_gather=all_gather)
 
 
 def _train(version: Version, rank: launch.Rank, options: Options, one: OneProcess | None) -> Run:
-    """Train one version, and write down what it did."""
+    """Train one version and record its losses, counts and time."""
     accumulate = mine.get("accumulate_ddp", options.parts)
     optimizer = options.training().optimizer(version.model.parameters())
     losses: list[float] = []
@@ -205,7 +205,7 @@ def _train(version: Version, rank: launch.Rank, options: Options, one: OneProces
 
 
 def _whole_batches(rank: launch.Rank, options: Options) -> Iterator[Batch]:
-    """The samples of all ranks in each update, as one process would see them."""
+    """Yield the samples of all ranks in each update, as one process would see them."""
     for window in _updates(rank, options):
         batches = [batch for one in from_all_ranks(window) for batch in one]
         inputs, labels = zip(*batches, strict=True)
@@ -213,9 +213,9 @@ def _whole_batches(rank: launch.Rank, options: Options) -> Iterator[Batch]:
 
 
 def _updates(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
-    """Each update's `accumulation` micro-batches, over as many epochs as needed.
+    """Yield each update's `accumulation` micro-batches, over as many epochs as needed.
 
-    Samples that fill no update are dropped.
+    Samples that do not fill an update are dropped.
     """
     windows = Windows(options.sequence)
     sizes = (len(windows), options.micro_batch, options.accumulation)

@@ -31,14 +31,14 @@ from course_lib.scratch.yafsdp import YaFSDP
 from course_lib.trace import Trace
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
-# and it is one process in fp32 that bf16 is compared with. Seen: 0.6 % and 2 %.
+# Relative tolerances |a - b| / |b| of losses and of the first gradient. bf16 has 8 significant
+# bits, so rounding errors are 0.4 %, and it is compared with fp32. Observed: 0.6 % and 2 %.
 TOLERANCES = {"fp32": (LOSS_TOLERANCE, GRADIENT_TOLERANCE), "bf16": (0.03, 0.06)}
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     precision: str = option(
         "fp32", "fp32 or bf16, in which units are gathered and computed", among=DTYPES
@@ -56,14 +56,14 @@ class Options(BatchOptions):
 
 
 class Sharded(OnOwnRows):
-    """What the versions share: clipping, and bytes of the shards."""
+    """Base class of the versions: clipping, and bytes of the shards."""
 
     def __init__(self, options: Options, model: GPT, shards: Iterable[nn.Parameter]) -> None:
         self.max_norm, self.shards = options.clip, list(shards)
         super().__init__(model, options.training().optimizer(self.shards), model)
 
     def update(self) -> None:
-        """Clip, if that was asked for, and one step of the optimizer."""
+        """Clip if requested, then step the optimizer."""
         if self.max_norm:
             self.clip()
         super().update()
@@ -74,25 +74,25 @@ class Sharded(OnOwnRows):
 
     def stored(self) -> dict[str, int]:
         """Bytes of this rank's shards, their gradients and their states."""
-        found = ledger(nn.ParameterList(self.shards), self.optimizer)
-        return {name: found[name] for name in ("weights", "gradients", "optimizer")}
+        sizes = ledger(nn.ParameterList(self.shards), self.optimizer)
+        return {name: sizes[name] for name in ("weights", "gradients", "optimizer")}
 
 
-Kind = Callable[[Options, launch.Rank], Sharded]  # one of the classes below
+Kind = Callable[[Options, launch.Rank], Sharded]  # a class below
 
 
 class Scratch(Sharded):
-    """What both of our own share: `fsdp` joins what it has cut."""
+    """Base class of both versions from scratch, which gather gradients through `fsdp`."""
 
     fsdp: Hooked | YaFSDP
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """The shards of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         return self.fsdp.gathered(gradients=True)
 
 
 class MiniFSDP(Scratch):
-    """scratch.fsdp; the learner's, where `parts` is "mine" and it is built."""
+    """scratch.fsdp, or the learner's if `parts` is "mine" and it is built."""
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         self.name = f"mini-FSDP{with_yours(options.parts, 'FSDPUnit', 'FSDP')}"
@@ -126,7 +126,7 @@ class Ya(Scratch):
         super().__init__(options, model, self.fsdp.shards)
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the shards, and of the buffers."""
+        """Bytes of the shards and of the buffers."""
         gradients = self.fsdp.gradients.pair
         wide = [] if self.fsdp.wide is None else [self.fsdp.wide]
         return super().stored() | {
@@ -150,7 +150,7 @@ class FullyShard(Sharded):
         for block in model.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=options.reshard)
         fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-        if options.prefetch:  # torch itself fetches ahead in backward only
+        if options.prefetch:  # by default torch prefetches in backward only
             blocks = [cast(FSDPModule, block) for block in model.blocks]
             for one, following in itertools.pairwise(blocks):
                 one.set_modules_to_forward_prefetch([following])
@@ -160,7 +160,7 @@ class FullyShard(Sharded):
         super().__init__(options, model, model.parameters())
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """The shards of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         named = gradients_of(self.model).items()
         return {name: cast(DTensor, gradient).full_tensor() for name, gradient in named}
 
@@ -170,7 +170,7 @@ class FullyShard(Sharded):
 
 
 def _fill(model: GPT, weights: Iterable[tuple[str, Tensor]], rank: launch.Rank) -> None:
-    """Cut whole weights as `fully_shard` has cut the model: along the first dimension."""
+    """Fill this rank's shards, which `fully_shard` has cut along the first dimension."""
     model.to_empty(device=rank.device)
     shards = dict(model.named_parameters())
     for name, value in weights:
@@ -179,7 +179,7 @@ def _fill(model: GPT, weights: Iterable[tuple[str, Tensor]], rank: launch.Rank) 
 
 
 class Whole(Sharded):
-    """Not sharded, and gradients not exchanged: what the model itself needs on this rank's rows."""
+    """No sharding and no gradient exchange: the model alone on this rank's rows."""
 
     name = "not sharded"
 
@@ -191,7 +191,7 @@ class Whole(Sharded):
 def first_model(
     options: Options, rank: launch.Rank
 ) -> tuple[GPT, Iterable[tuple[Tensor, Tensor]] | None]:
-    """The model with its first weights; or on meta, and its weights one at a time."""
+    """The initialized model and None; or a meta model and an iterator over its weights."""
     training = options.training()
     if not options.meta:
         return training.build(rank.device), None
@@ -200,10 +200,10 @@ def first_model(
 
 
 def main(options: Options) -> Result:
-    """Train both versions; every rank returns what it did, beside one process and the theory."""
+    """Train both versions; compares each rank with one process and with the theory."""
     rank, training = launch.init(), options.training()
     comparison = Comparison(training, clip=options.clip)
-    # Clipping sums one norm, and torch's that of each tensor.
+    # Our clipping all-reduces one norm, torch's one norm per tensor.
     norms = len(list(without_memory(training).parameters()))
     kinds: tuple[tuple[Kind, int], ...] = ((MiniFSDP, 1), (FullyShard, norms))
     padding = []
@@ -211,10 +211,10 @@ def main(options: Options) -> Result:
         sharding = fsdp(
             training, rank.world, options.precision, options.reshard, by_tensor=kind is FullyShard
         )
-        told = sharding.told()
+        predicted = sharding.told()
         if options.clip and rank.world > 1:
-            told = Trace([*told, *calls("all-reduce", 1, 4 * clipped)])
-        comparison.follow(kind(options, rank), told, sharding.stored(rank.rank))
+            predicted = Trace([*predicted, *calls("all-reduce", 1, 4 * clipped)])
+        comparison.follow(kind(options, rank), predicted, sharding.stored(rank.rank))
         padding.append([more for _, _, more in sharding.units().values()])
     note = (
         "padding, in parameters: {} a layer and {} in the root of mini-FSDP, {} and {} of "

@@ -31,22 +31,22 @@ from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, memory_moments
 from course_lib.theory.memory.states import local_parameters
 
-# What the small GPT trains in: fp32, AdamW fused, the loss in PyTorch's own operators.
+# The small GPT's recipe: fp32, fused AdamW, the loss in PyTorch's eager operators.
 RECIPE = replace(
     FP32, gradient_life="backward", loss="eager", update="fused", gradient_as_bucket_view=True
 )
-# Under DDP gradients are parts of its buckets, which stay.
+# Under DDP gradients are views of its buckets, which stay allocated.
 TECHNIQUES = {
     "alone": (RECIPE, 0),  # recipe, ZeRO stage
     "ddp": (replace(RECIPE, gradient_life="always"), 0),
     "fsdp": (RECIPE, 3),
 }
-_OFF = 0.03  # of the batch, between prediction and tries
+_OFF = 0.03  # tolerance between prediction and tries, relative to the batch
 
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     technique: str = option(
         "alone", "alone, where ranks do not talk, ddp or fsdp", among=TECHNIQUES
@@ -68,18 +68,18 @@ class Options(DemoOptions):
         self.training()
 
     def training(self) -> Training:
-        """What is trained, but for the batch."""
+        """The training run, except for its batch."""
         return Training(self.model, sequence=self.sequence)
 
     def job(self, batch: int, ranks: int) -> Job:
-        """An update of so many ranks, each with a batch of this size."""
+        """The theory's job: an update of `ranks` ranks, each with `batch` samples."""
         recipe, stage = TECHNIQUES[self.technique]
         layout = Layout(dp=ranks, zero_stage=stage, micro_batch=batch)
         return Job(self.training().shape(), recipe, layout, sequence=self.sequence)
 
 
 def main(options: Options) -> Result:
-    """Search; rank 0's answer is reported."""
+    """Search for the largest batch, and compare it with the predicted one."""
     rank = launch.init()
     ranks = 1 if options.technique == "alone" else rank.world
     if options.technique != "alone" and ranks == 1:
@@ -99,7 +99,7 @@ def main(options: Options) -> Result:
         if options.limit_mb:
             peak = peak_bytes(partial(trained.update, rows), [*trained.states(), *rows])
             if ranks > 1:
-                peak = max(from_all_ranks(peak))  # so that all go on with the same batch
+                peak = max(from_all_ranks(peak))  # so that all ranks agree on the next batch
             tries.append((batch, peak, peak <= limit_bytes))
         else:
             tries.append((batch, 0, fits_on_gpu(partial(trained.update, rows))))
@@ -127,14 +127,14 @@ def main(options: Options) -> Result:
 
 
 def judged(found: int, predicted: int) -> Fact:
-    """Prediction and tries may be one sample apart, or a part of the batch."""
+    """The gap between found and predicted batch; may be 1 sample or 3 % of the batch."""
     gap, most = abs(found - predicted), max(1, _OFF * predicted)
     what = f"the {found} samples that fit"
     return Fact(what, gap, tolerance=most, unit="samples", beside=f"{predicted}, predicted,")
 
 
 class Trained:
-    """A model after two updates, so that AdamW has its states and DDP its last buckets."""
+    """A model after two updates, so that AdamW's states and DDP's final buckets exist."""
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         self.training, self.device = options.training(), rank.device
@@ -155,19 +155,19 @@ class Trained:
         """Forward, backward and the optimizer's step."""
         mean_loss(self.model, rows).backward()
         self.optimizer.step()
-        # DDP's gradients are in its buckets, which stay.
+        # DDP's gradients are views of its buckets, which stay allocated.
         self.optimizer.zero_grad(set_to_none=not isinstance(self.model, DistributedDataParallel))
 
     def states(self) -> list[Tensor]:
-        """What this rank has between updates: weights, AdamW's states, DDP's gradients."""
+        """This rank's tensors between updates: weights, AdamW's states, DDP's gradients."""
         kept = [value for state in self.optimizer.state.values() for value in state.values()]
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         every = [*self.parameters, *gradients, *kept]
-        return [it.to_local() if isinstance(it, DTensor) else it for it in every]
+        return [t.to_local() if isinstance(t, DTensor) else t for t in every]
 
 
 def wrapped(model: GPT, technique: str, rank: launch.Rank) -> nn.Module:
-    """The model as torch's DDP or FSDP trains it, or the model."""
+    """The model wrapped in torch's DDP or FSDP, or the plain model."""
     if technique == "ddp":
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
     if technique == "fsdp":
@@ -179,11 +179,11 @@ def wrapped(model: GPT, technique: str, rank: launch.Rank) -> nn.Module:
 
 
 def predicted_bytes(options: Options, batch: int, ranks: int = 1, overhead_bytes: int = 0) -> int:
-    """The theory's peak of the same update, plus what it leaves out as small in large models.
+    """Peak bytes of one update: the theory's, plus terms it neglects as small in large models.
 
-    Norms keep a mean and a scale of each token, attention a sum of each token and head. When the
-    backward pass is inside a layer's MLP, there are gradients of the head, of the MLP's last matrix
-    and of the layers above, which FSDP has cut by then, except the one on its way.
+    Norms save a mean and a scale per token, attention a sum per token and head. While the backward
+    pass is inside a layer's MLP, there are gradients of the head, of the MLP's last matrix and of
+    the layers above, which FSDP has sharded by then, except the one being reduced.
     Within 1 kB of the tries for three samples or more; for fewer, later moments need a little more.
     """
     job = options.job(batch, ranks)
@@ -203,7 +203,7 @@ def predicted_bytes(options: Options, batch: int, ranks: int = 1, overhead_bytes
     for above in range(shape.layers):
         gone = above * (layer_activation_bytes(job) + small)
         come = 0 if ddp else above * layer // ranks
-        if fsdp:  # one layer's gradients on their way; nothing to gather ahead of the first layer
+        if fsdp:  # one layer's gradients in flight; nothing to prefetch before the first layer
             come += layer * ((above > 0) - (above == shape.layers - 1))
         peaks.append(begins + shape.layers * small + first + come - gone)
     return max(peaks)

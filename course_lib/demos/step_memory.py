@@ -30,7 +30,7 @@ STAGES = {"stage 0": 0, "ZeRO 1": 1, "ZeRO 2": 2, "FSDP": 3}
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     version: str = option(
         "all", "one of stage 0, ZeRO 1, ZeRO 2 and FSDP, or all", among=("all", *STAGES)
@@ -38,7 +38,7 @@ class Options(BatchOptions):
 
 
 def main(options: Options) -> Result:
-    """Record every version; every rank returns what it held."""
+    """Record the memory of one update under every version."""
     rank = launch.init()
     stages = {name: it for name, it in STAGES.items() if options.version in ("all", name)}
     measured = {name: _measured(stage, options, rank) for name, stage in stages.items()}
@@ -52,14 +52,14 @@ def main(options: Options) -> Result:
 
 
 def predict(stage: int, options: Options, ranks: int) -> StepTimeline:
-    """The theory's step: torch's loss, gradients that are thrown away."""
+    """The theory's timeline of the step, with torch's eager loss and freed gradients."""
     layout = Layout(dp=ranks, zero_stage=stage, micro_batch=-(-options.batch // ranks))
     job = Job(options.training().shape(), RECIPE, layout, sequence=options.sequence)
     return step_timeline(job, overhead_bytes=0)
 
 
 def _measured(stage: int, options: Options, rank: launch.Rank) -> MemoryOverTime:
-    """Two updates to come to rest, and the third one recorded."""
+    """Make two warm-up updates, and record the third."""
     training = options.training()
     version = _version(stage, options, rank)
     *first, last = training.batches(rank.device)[:3]

@@ -32,13 +32,13 @@ from course_lib.validation import divisible
 
 RING = collectives.HALVES
 BUILT = ("Mesh", *PAIR, "vocab_parallel_cross_entropy", "Pipeline", *RING)
-# zb1p walks backward twice, and would exchange tensor-parallel gradients twice.
+# zb1p runs two backward passes, and would exchange tensor-parallel gradients twice.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     dp: int = option(0, "data-parallel degree; 0: the ranks that pp and tp leave", least=0)
     tp: int = option(
@@ -54,7 +54,7 @@ class Options(BatchOptions):
     parts: str = whose_parts()
 
     def layout(self, ranks: int) -> Layout:
-        """The layout of the ranks; ValueError where degrees, ranks, model and batch do not fit."""
+        """The layout of the ranks; ValueError if degrees, ranks, model and batch do not fit."""
         dp, tp, pp = self.degrees(ranks)
         divisible("batch", self.batch, "dp*micro_batches", dp * self.micro_batches)
         layout = Layout(
@@ -71,7 +71,7 @@ class Options(BatchOptions):
         return layout
 
     def degrees(self, ranks: int) -> tuple[int, int, int]:
-        """dp, tp and pp; those that were not given are chosen to fill the ranks."""
+        """(dp, tp, pp); degrees that are 0 are chosen to fill the ranks."""
         pp = self.pp or _two(ranks // (max(1, self.dp) * max(1, self.tp)))
         tp = self.tp or _two(ranks // (max(1, self.dp) * pp))
         return self.dp or max(1, ranks // (pp * tp)), tp, pp
@@ -82,9 +82,9 @@ def _two(ranks: int) -> int:
 
 
 def main(options: Options) -> Result:
-    """Train on the mesh; every rank verifies what it sent and what it stores.
+    """Train on the mesh; every rank verifies the bytes it sends and stores.
 
-    Found are the coordinates of each rank, and which of BUILT are the learner's.
+    The result has each rank's coordinates (`places`), and the learner's parts (`yours`).
     """
     training, ranks = options.training(), launch.init().world
     layout, comparison = options.layout(ranks), Comparison(training)
@@ -105,7 +105,7 @@ def main(options: Options) -> Result:
 
 
 def _predicted(training: Training, layout: Layout, place: Coordinates, parts: str) -> Trace:
-    """What this rank sends in an update, by axis; gradients in messages where a ring sums them."""
+    """The calls of this rank in one update, by axis; a learner's ring sends messages."""
     by_theory = traffic(training, layout, stage=place.pp)
     if not with_yours(parts, *RING):
         return told(by_theory)
@@ -118,12 +118,12 @@ def _predicted(training: Training, layout: Layout, place: Coordinates, parts: st
 
 
 def ring_messages(numbers: int, ranks: int, rank: int) -> tuple[int, int]:
-    """Messages, and numbers in them, that one rank of a ring sends to sum a tensor over `ranks`.
+    """(messages, elements) that one rank sends in a ring all-reduce of `numbers` elements.
 
-    Parts differ by one number where `ranks` does not divide. In n-1 steps a rank sends all parts
-    but its own, and in the n-1 after them all but the next one's.
+    Parts differ by one element if `ranks` does not divide. In n-1 steps a rank sends all parts
+    but its own, and in the next n-1 all but the next rank's.
     """
-    parts = [numbers // ranks + (place < numbers % ranks) for place in range(ranks)]
+    parts = [numbers // ranks + (part < numbers % ranks) for part in range(ranks)]
     return 2 * (ranks - 1), 2 * numbers - parts[rank] - parts[(rank + 1) % ranks]
 
 
@@ -142,38 +142,38 @@ class Mixed(Trainee):
         super().__init__(model, training.optimizer(model.parameters()))
 
     def backward(self, batch: Batch) -> Tensor:
-        """All that one update computes and sends."""
+        """Run all micro-batches of one update."""
         return self.ours.run(*batch, self.layout.accumulation)
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """The whole gradients, from the tp ranks of all stages."""
+        """The full gradients, gathered over tp and merged over stages."""
         parts = (whole_gradients(part, self.ours.region) for part in self.ours.parts)
         return joined({name: g.cpu() for part in parts for name, g in part.items()})
 
 
 def own_parts(parts: str) -> dict[str, Any]:
-    """What ThreeD is made of: the course's parts or, where they are built, the learner's."""
-    found: dict[str, Any] = {
+    """Keyword arguments of ThreeD: the course's parts, or the learner's where built."""
+    arguments: dict[str, Any] = {
         "pair": own_pair(parts),
         "cross_entropy": mine.get("vocab_parallel_cross_entropy", parts),
         "pipeline": mine.get("Pipeline", parts),
     }
     if with_yours(parts, *RING):
         by_ring = collectives.ring(parts)
-        found["all_reduce"] = lambda tensor, group: by_ring(tensor, Peers(group))
-    return found
+        arguments["all_reduce"] = lambda tensor, group: by_ring(tensor, Peers(group))
+    return arguments
 
 
-def _credit(theirs: Sequence[str]) -> list[str]:
-    """Which parts are the learner's, and which the course's still."""
-    if not theirs:
+def _credit(yours: Sequence[str]) -> list[str]:
+    """Notes on which parts are the learner's, and which are still the course's."""
+    if not yours:
         return []
-    left = [name for name in BUILT if name not in theirs]
-    return [f"yours: {', '.join(theirs)}", f"the course's: {', '.join(left) or 'none'}"]
+    left = [name for name in BUILT if name not in yours]
+    return [f"yours: {', '.join(yours)}", f"the course's: {', '.join(left) or 'none'}"]
 
 
 def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:
-    """Where each rank stands and what it holds."""
+    """Notes on each rank's coordinates and its share of the model."""
     sizes = layout.chunk_layers(training.shape())
     notes = []
     for rank in range(layout.world):

@@ -31,15 +31,15 @@ from course_lib.trace import Total, Trace
 
 
 def micro_batches(batch: Batch, rank: launch.Rank, accumulation: int) -> list[Batch]:
-    """This rank's rows in pieces."""
+    """This rank's rows, split into `accumulation` micro-batches."""
     inputs, labels = (part.tensor_split(accumulation) for part in own_rows(batch, rank))
     return list(zip(inputs, labels, strict=True))
 
 
 class ScratchZero(Trainee):
-    """Our own, at any stage; `offload` keeps the optimizer on the host.
+    """ZeRO from scratch, at any stage; `offload` keeps the optimizer on the host.
 
-    `parts`: "mine" takes the learner's stages 1 and 2, where they are built.
+    `parts`: "mine" selects the learner's stages 1 and 2, where built.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ScratchZero(Trainee):
         return {name: by_parameter[p] for name, p in self.model.named_parameters()}
 
     def update(self) -> None:
-        """One step of ZeRO, and what it moved between device and host."""
+        """One step of ZeRO; records the bytes moved between device and host."""
         before = (self.host.put_bytes, self.host.fetched_bytes) if self.host else (0, 0)
         self.zero.step()
         if self.host:
@@ -95,23 +95,23 @@ class ScratchZero(Trainee):
             self.moved = after[0] - before[0], after[1] - before[1]
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the units' tensors; what is offloaded has a line of its own."""
+        """Bytes of the units' tensors; offloaded ones are "on the host"."""
         units = self.zero.units.values()
         weights = [tensor for unit in units for tensor in (unit.whole, unit.own)]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradients += [unit.gradient for unit in units if unit.gradient is not None]
         states = ledger(self.model, self.optimizer)["optimizer"]
         copies = tensor_bytes([*weights, *[unit.master for unit in units]]) - tensor_bytes(weights)
-        found = {
+        sizes = {
             "weights": tensor_bytes(weights),
             "gradients": tensor_bytes(gradients),
             "optimizer": 0 if self.host else states + copies,
         }
-        return found | ({"on the host": states + copies} if self.host else {})
+        return sizes | ({"on the host": states + copies} if self.host else {})
 
 
 class LibraryZero(Trainee):
-    """torch's stage 1: DDP, and an optimizer that keeps whole tensors' states on one rank each."""
+    """torch's stage 1: DDP, and an optimizer that assigns each tensor's states to one rank."""
 
     name = "ZeroRedundancyOptimizer, stage 1"
 
@@ -140,9 +140,9 @@ class LibraryZero(Trainee):
         return share
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the states; the optimizer's are only those that this rank keeps."""
-        found = ledger(self.model, self.sharded.optim)
-        return {name: found[name] for name in ("weights", "gradients", "optimizer")}
+        """Bytes of the states; for the optimizer, only those on this rank."""
+        sizes = ledger(self.model, self.sharded.optim)
+        return {name: sizes[name] for name in ("weights", "gradients", "optimizer")}
 
 
 STAGES = ("all", "0", "1", "2", "3")
@@ -151,7 +151,7 @@ BYTES = FP32.weight_bytes
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     stage: str = option("all", "one ZeRO stage, 0 to 3, or all", among=STAGES)
     offload: bool = option(False, "keep the optimizer's states and weights on the host")
@@ -169,13 +169,13 @@ class Options(BatchOptions):
         return [int(stage) for stage in chosen]
 
     def sharding(self, stage: int, ranks: int) -> Sharding:
-        """The same for the theory."""
+        """The theory's description of this stage."""
         layout = Layout(dp=ranks, zero_stage=stage, accumulation=self.accumulation)
         return Sharding(self.training(), layout)
 
 
 def main(options: Options) -> Result:
-    """Train every version; every rank returns the same losses and its own bytes."""
+    """Train every version; every rank returns the same losses, and its own bytes."""
     rank, training = launch.init(), options.training()
     least = rank.world * options.accumulation
     if options.batch < least:
@@ -217,7 +217,7 @@ def main(options: Options) -> Result:
 
 
 def offloaded(sharding: Sharding) -> Stored:
-    """What a rank keeps with its optimizer on the host, which has a copy of the weights too."""
+    """Bytes that a rank stores with its optimizer and a copy of the weights on the host."""
     stored = sharding.stored()
     return stored | {"optimizer": 0, "on the host": stored["optimizer"] + moved(sharding)}
 
@@ -229,9 +229,9 @@ def moved(sharding: Sharding) -> int:
 
 
 def predicted_volume(sharding: Sharding) -> float:
-    """Bytes that a rank sends in one update with one micro-batch, by ZeRO's section 7.
+    """Bytes that a rank sends in one update with one micro-batch, by the ZeRO paper's section 7.
 
-    The ends of stage 3 are gathered once and not twice, as stage 2 does.
+    Under stage 3 the ends are gathered once instead of twice, as in stage 2.
     """
     stage, ranks = sharding.layout.zero_stage, sharding.layout.dp
     units = sharding.units()
@@ -245,8 +245,8 @@ def predicted_volume(sharding: Sharding) -> float:
 def sent_volume(sent: Mapping[str, Total], ranks: int) -> float:
     """Bytes that one rank sends for the collectives of a log.
 
-    Broadcasts are taken to be one of each rank's part: a rank is the end of one chain and passes
-    the other parts on, as in an all-gather.
+    Broadcasts are assumed to be one of each rank's part: a rank is the last in one chain and
+    forwards the other parts, as in an all-gather.
     """
     return sum(
         sent_bytes("all-gather" if operation == "broadcast" else operation, size, ranks)
@@ -255,23 +255,23 @@ def sent_volume(sent: Mapping[str, Total], ranks: int) -> float:
 
 
 def _library(options: Options, comparison: Comparison) -> Version:
-    """torch's stage 1: DDP all-reduces whole gradients, then each rank broadcasts its part."""
+    """Train torch's stage 1: DDP all-reduces gradients, then each rank broadcasts its part."""
     training, rank = options.training(), comparison.rank
     trainee = LibraryZero(training, options.accumulation, rank)
     sizes = [p.numel() for p in trainee.model.parameters()]
     whole = BYTES * sum(sizes)
     own = redundancy_optimizer_parts(sizes, rank.world)[rank.rank]
     stored = {"weights": whole, "gradients": whole, "optimizer": 2 * BYTES * own}
-    told = ddp_calls([BYTES * size for size in sizes], rank.world)
+    predicted = ddp_calls([BYTES * size for size in sizes], rank.world)
     if rank.world > 1:
-        told = Trace([*told, *calls("broadcast", rank.world, whole)])
-    return comparison.follow(trainee, told, stored)
+        predicted = Trace([*predicted, *calls("broadcast", rank.world, whole)])
+    return comparison.follow(trainee, predicted, stored)
 
 
 def redundancy_optimizer_parts(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Parameters of each rank under torch's ZeroRedundancyOptimizer, which does not cut tensors.
+    """Parameters on each rank under torch's ZeroRedundancyOptimizer, which does not split tensors.
 
-    The largest first, each to the rank that has least.
+    Greedy: the largest tensor first, each to the rank with the fewest parameters.
     """
     parts = [0] * ranks
     for size in sorted(sizes, reverse=True):

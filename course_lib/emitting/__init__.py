@@ -1,9 +1,9 @@
-"""The files of a plan: one job in, the settings of the engine that runs it out.
+"""Export a plan: configuration files for the engine or scheduler that runs a job.
 
-A target is a module of this room with `files(job, model, constants)`: the files' texts by name. An
-engine has a NAME as well, and `reasons(job)`: sentences on what it cannot do → whether the job asks
-for that. What a user must give before the first run, and what the files leave open, is in the
-comment at the head. Nothing here imports an engine.
+A target is a module of this package with `files(job, model, constants)` -> {file name: text}. An
+engine also has a NAME, and `reasons(job)` -> {limitation: whether the job violates it}. The comment
+at the head of each file says what a user must fill in, and what the file leaves open. Nothing here
+imports an engine.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ TARGETS = ("slurm", "trainjob", *ENGINES)
 
 
 def files(target: str, job: Job, model: str, constants: Constants | None = None) -> dict[str, str]:
-    """The files for one target by name; `model` is what the job's shape is called.
+    """{file name: text} for one target; `model` is the name of the job's shape.
 
-    `constants`: what it computes beyond its sizes; None: as the preset with these sizes.
+    `constants`: model constants beyond its sizes; None: those of the preset with these sizes.
 
     Raises ValueError for an unknown target, for a layout that leaves GPUs of the cluster idle, and
     for one that the engine cannot run.
@@ -47,7 +47,7 @@ def files(target: str, job: Job, model: str, constants: Constants | None = None)
 
 
 def first_possible(target: str, jobs: Iterable[Job]) -> int | None:
-    """The number, from 1, of the first job that the target can run; None if it can run none."""
+    """The 1-based index of the first job that the target can run; None if there is none."""
     for number, job in enumerate(jobs, start=1):
         try:
             files(target, job, "")
@@ -58,10 +58,10 @@ def first_possible(target: str, jobs: Iterable[Job]) -> int | None:
 
 
 def write(texts: Mapping[str, str], folder: Path) -> list[Path]:
-    """The paths of the files in the folder, which are new or hold these texts already.
+    """Write the files into the folder, unless they exist with the same text; returns paths.
 
-    Raises ValueError, before anything is written, where a file with another text is there, and for
-    a folder that cannot be written.
+    Raises ValueError, before writing anything, if a file exists with a different text, and for an
+    unwritable folder.
     """
     paths = {folder / name: text for name, text in texts.items()}
     try:

@@ -1,4 +1,4 @@
-"""The configuration of accelerate: FSDP2 for ZeRO-3, plain data parallelism for stage 0.
+"""Export to accelerate: FSDP2 for ZeRO-3, plain data parallelism for stage 0.
 
 Keys: huggingface.co/docs/accelerate, "Launch tutorial" and "FSDP2"; read by version 1.15.
 """
@@ -62,9 +62,9 @@ def main():
     accelerator.end_training()
 """
 _WHOLE = "model = built()"
-# Only the first rank makes the values, in its host's memory, and hands them out. The others' are
-# never touched, and so take no memory; they must be there, since accelerate knows an optimizer's
-# weights by their addresses.
+# Only the first rank initializes the values, in host memory, and distributes them. The others'
+# tensors are never touched, and so take no memory, but must exist, since accelerate identifies an
+# optimizer's weights by their addresses.
 _ONCE = """\
 if accelerator.is_main_process:
         model = built()
@@ -88,7 +88,7 @@ model = AutoModelForCausalLM.from_pretrained(
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`accelerate.yaml`, its program and its script."""
+    """The texts of `accelerate.yaml`, its program and its script."""
     import yaml
 
     layout, recipe = job.layout, job.recipe
@@ -102,7 +102,7 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
         _MAIN,
         made=made if layout.zero_stage else _WHOLE,
         each=layout.reduces == "micro-batch",
-        # FSDP's wrapper recomputes by itself.
+        # FSDP's wrapper handles recomputation itself.
         recompute="" if layout.zero_stage or recipe.recompute == "none" else RECOMPUTE,
         shared=layout.cp * layout.tp,
     )
@@ -125,7 +125,7 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
 
 
 def reasons(job: Job) -> dict[str, bool]:
-    """Why it cannot run the job."""
+    """Limitations of accelerate -> whether the job violates them."""
     layout, recipe = job.layout, job.recipe
     return {
         "it has no pipeline": layout.pp > 1,

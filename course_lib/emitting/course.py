@@ -1,18 +1,18 @@
-"""Which of the course's own programs trains a plan."""
+"""The course's own program for training a plan."""
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.shape import TransformerShape
 
-VOCAB = 128  # of the text that the demos train on: ASCII
+VOCAB = 128  # ASCII: the vocabulary of the demos' training text
 _SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
 
 
 def program(job: Job) -> list[str]:
-    """Behind torchrun: the demo `three_d` with the plan's settings; nothing if it cannot run it.
+    """Arguments for torchrun that run the plan as the demo `three_d`; [] if that is impossible.
 
-    It trains a small GPT in fp32 on dp × tp × pp ranks, without ZeRO, and prints what it sent.
+    The demo trains a small GPT in fp32 on dp × tp × pp ranks, without ZeRO, and prints its traffic.
     """
     shape, layout = job.shape, job.layout
     names = ("dp", "tp", "pp", "micro_batch", "accumulation", "schedule", "virtual_stages")

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration for ZeRO; the keys are those of the demo `launchers`, at full size.
+"""Export to DeepSpeed's ZeRO, based on the demos' configuration, with full-size buckets.
 
 DeepSpeed reads Hjson, which is JSON with comments.
 """
@@ -45,7 +45,7 @@ def main():
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == STEPS:
             engine.save_checkpoint(CHECKPOINTS, client_state={{"step": step + 1}})
 """
-# Each module was cut as soon as it was made, before transformers could give it its first values.
+# Each module was sharded on construction, before transformers could initialize it.
 _VALUES = """\
     for module in model.modules():
         own = list(module.parameters(recurse=False))
@@ -56,7 +56,7 @@ _VALUES = """\
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`deepspeed.hjson`, its program and its script."""
+    """The texts of `deepspeed.hjson`, its program and its script."""
     text = json.dumps(_settings(job), indent=2)
     sharded, full = job.layout.zero_stage == 3, job.recipe.recompute == "full"
     code = program(
@@ -78,7 +78,7 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
 
 
 def reasons(job: Job) -> dict[str, bool]:
-    """Why it cannot run the job."""
+    """Limitations of DeepSpeed -> whether the job violates them."""
     layout, recipe = job.layout, job.recipe
     return {
         "its pipeline is a kind of model, not a setting": layout.pp > 1,
@@ -114,13 +114,13 @@ def _settings(job: Job) -> dict[str, Any]:
     )
     zero = settings["zero_optimization"]
     zero["overlap_comm"] = True  # a GPU has streams
-    # The demo's buckets are for small models: these are DeepSpeed's own.
+    # The demo's buckets are for small models: use DeepSpeed's defaults.
     for name in ("reduce_bucket_size", "allgather_bucket_size"):
         zero[name] = 500_000_000
     zero.pop("stage3_param_persistence_threshold", None)
     if layout.zero_stage == 3:
-        # As many weights at a time as the plan's memory has room for: DeepSpeed's own limits are
-        # numbers that fit some model. Those of a layer are dropped after each pass.
+        # As many gathered weights at a time as the plan budgets: DeepSpeed's default limits do not
+        # depend on the model. A layer's weights are released after each pass.
         local, ahead = local_parameters(job.shape), recipe.gathered_units - 1
         layer = local.layer_dense + local.layer_experts
         zero |= {

@@ -1,4 +1,4 @@
-"""The head of each file: the plan, what it costs, and what the file leaves open."""
+"""The comment at the head of each file, and code that the targets share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from course_lib.theory.step.step_time import step_time
 
 
 def head(job: Job, model: str, engine: str, more: Sequence[str] = ()) -> str:
-    """Comment lines: the plan, its predictions, the version of the engine, and `more`."""
+    """Comment lines: the plan, its predictions, the engine's version, and `more`."""
     layout, cluster = job.layout, job.cluster
     stage, bill = worst_stage(job)
     where = f"pipeline rank {stage}, the fullest" if layout.pp > 1 else "each GPU"
@@ -29,38 +29,38 @@ def head(job: Job, model: str, engine: str, more: Sequence[str] = ()) -> str:
 
 
 def commented(lines: Sequence[str]) -> str:
-    """The lines, each with its #; nothing in one of them can start another."""
+    """The lines as # comments; line breaks inside a line are removed."""
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 
 def words(layout: Layout) -> str:
-    """The settings of a layout that are not 1 or off: "dp=4 tp=2 zero_stage=1"."""
+    """The non-default settings of a layout: "dp=4 tp=2 zero_stage=1"."""
     default = Layout()
-    given = {name: value for name, value in vars(layout).items() if value != getattr(default, name)}
-    return " ".join(f"{name}={value}" for name, value in given.items()) or "one GPU"
+    changed = {key: value for key, value in vars(layout).items() if value != getattr(default, key)}
+    return " ".join(f"{key}={value}" for key, value in changed.items()) or "one GPU"
 
 
 def as_its_stage_does(layout: Layout) -> bool:
-    """Whether gradients are exchanged when the ZeRO stage does it by itself."""
+    """Whether gradients are exchanged as often as is the default of the ZeRO stage."""
     return layout.reduces == replace(layout, reduce=None).reduces
 
 
 def precision(job: Job) -> str:
-    """What the passes compute in: "fp32", "bf16" or "fp16"."""
+    """The compute precision: "fp32", "bf16" or "fp16"."""
     return job.recipe.compute or job.recipe.parameters
 
 
 def keeps_fp32(job: Job) -> bool:
-    """Whether fp32 weights are kept, as the only ones or beside 16-bit ones."""
+    """Whether fp32 weights are kept, either alone or in addition to 16-bit ones."""
     return job.recipe.master_copy or job.recipe.parameters == "fp32"
 
 
 def every(job: Job, minutes: int = 30) -> int:
-    """So many updates take about `minutes`, as predicted: the interval of checkpoints."""
+    """The checkpoint interval: the number of updates in `minutes`, as predicted."""
     return max(1, round(60 * minutes / step_time(job).total_s))
 
 
-# What every script needs and no plan knows, each in a variable, which sbatch and srun hand on.
+# Inputs of every script that no plan contains: variables, which sbatch and srun pass on.
 _CHECKPOINTS = "a folder for checkpoints that all nodes see; the run resumes there"
 _STEPS = "updates of the run, 100 without it"
 _MEETING = {"HEAD": "the name of the first node", "PORT": "a free port there"}
@@ -71,9 +71,9 @@ def script(
     job: Job, model: str, engine: str, body: str, *, file: str, needs: Mapping[str, str],
     also: Mapping[str, str] = MappingProxyType({}), more: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """A script for each node. What `needs` lists it insists on, `also` is for some runs.
+    """A bash script for each node; variables in `needs` are required, in `also` optional.
 
-    The comment at its head lists both; words behind a semicolon are in that list only.
+    The comment at its head lists both; text after a semicolon appears in that list only.
     """
     needs = {**needs, "CHECKPOINTS": _CHECKPOINTS}
     start = f"start it: bash {file}"
@@ -93,7 +93,7 @@ def script(
 
 
 def rendezvous(job: Job) -> str:
-    """torchrun with its options for all nodes, which meet where HEAD and PORT say."""
+    """The torchrun command for all nodes, with their rendezvous at $HEAD:$PORT."""
     cluster = job.cluster
     command = f"torchrun --nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node}"
     if cluster.nodes == 1:

@@ -1,4 +1,4 @@
-"""A script with the arguments of Megatron-LM's pretrain_gpt.py.
+"""Export to Megatron-LM: a script with the arguments of pretrain_gpt.py.
 
 Source: megatron/training/arguments.py and megatron/core/transformer/transformer_config.py of
 github.com/NVIDIA/Megatron-LM at core_v0.19.2; core_v0.16.1 reads it as well.
@@ -21,7 +21,7 @@ from course_lib.theory.inputs.shape import TransformerShape
 
 NAME, VERSION = "Megatron-LM", "Megatron-LM core_v0.19.2"
 FILE = "megatron.sh"
-# A value True: a flag without one; False or None: left out.
+# True is a flag without a value; False and None are omitted.
 Arguments = Mapping[str, object]
 _OPTIMIZERS = {
     "adamw": ("adam", {}),
@@ -29,7 +29,7 @@ _OPTIMIZERS = {
     "momentum": ("sgd", {}),
 }
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-# Not of the plan: what a first run starts with, as in NVIDIA's own examples.
+# Not part of the plan: settings for a first run, as in NVIDIA's own examples.
 _RUN = {
     "lr": 3e-4,
     "min-lr": 3e-5,
@@ -65,11 +65,11 @@ run=(
 
 
 def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
-    """`megatron.sh`."""
+    """The text of `megatron.sh`."""
     if _by_fsdp(job):
-        connections = "unset CUDA_DEVICE_MAX_CONNECTIONS"  # which Megatron's FSDP insists on
+        connections = "unset CUDA_DEVICE_MAX_CONNECTIONS"  # required by Megatron's FSDP
     else:
-        connections = "export CUDA_DEVICE_MAX_CONNECTIONS=1"  # and its tp and cp on this
+        connections = "export CUDA_DEVICE_MAX_CONNECTIONS=1"  # required by its tp and cp
     body = f"""\
 {connections}
 model=(
@@ -94,7 +94,7 @@ def _notes(job: Job, constants: Constants) -> Iterator[str]:
 
 
 def _listed(arguments: Arguments) -> str:
-    """One argument a line, ready for bash."""
+    """The arguments, quoted for bash, one per line."""
     lines = []
     for name, value in arguments.items():
         if value is not False and value is not None:
@@ -109,7 +109,7 @@ def _by_fsdp(job: Job) -> bool:
 
 
 def reasons(job: Job) -> dict[str, bool]:
-    """Why it cannot run the job."""
+    """Limitations of Megatron-LM -> whether the job violates them."""
     layout, recipe, shape = job.layout, job.recipe, job.shape
     return {
         "its layers have two norms": shape.layer_norms != 2,
@@ -197,7 +197,7 @@ def _model(job: Job) -> Arguments:
     }
 
 
-# What the entries of a configuration are called here; what isn't is of other kinds of models.
+# Configuration entries -> Megatron's flags; entries not listed belong to other kinds of models.
 _FLAGS = {
     "rope_theta": "rotary-base",
     "partial_rotary_factor": "rotary-percent",
@@ -219,36 +219,36 @@ _YARN_FLAGS = {
 
 
 def _constants(shape: TransformerShape, constants: Constants) -> Arguments:
-    """What the model computes beyond its sizes."""
+    """Arguments for the model's constants beyond its sizes."""
 
     def called(names: Mapping[str, str], values: Constants) -> dict[str, object]:
         return {flag: values[key] for key, flag in names.items() if key in values}
 
-    found = called(_FLAGS, constants)
-    if "rotary-base" in found:
-        found["rotary-base"] = round(constants["rope_theta"])  # it reads a whole number
+    arguments = called(_FLAGS, constants)
+    if "rotary-base" in arguments:
+        arguments["rotary-base"] = round(constants["rope_theta"])  # parsed as an integer
     scaling, kind = stretching(constants)
     if shape.mla is not None:
-        found["rope-type"] = "yarn" if kind == "yarn" else "rope"
-        found |= called(_YARN_FLAGS, scaling)
+        arguments["rope-type"] = "yarn" if kind == "yarn" else "rope"
+        arguments |= called(_YARN_FLAGS, scaling)
     elif kind == "llama3":
-        found |= {"use-rope-scaling": True, "rope-scaling-factor": scaling["factor"]}
+        arguments |= {"use-rope-scaling": True, "rope-scaling-factor": scaling["factor"]}
     if shape.experts:
-        # It takes the softmax of the chosen ones, which sums to 1, unless told to choose first.
+        # By default Megatron takes the softmax over the chosen experts, which sums to 1.
         first = not constants.get("norm_topk_prob", True) or shape.top_k == 1
         balancing = "seq_aux_loss" if constants.get("seq_aux") else "aux_loss"
-        found |= called(_ROUTER_FLAGS, constants)
-        found |= {
+        arguments |= called(_ROUTER_FLAGS, constants)
+        arguments |= {
             "moe-router-dtype": "fp32",
             "moe-router-pre-softmax": first and constants.get("scoring_func") != "sigmoid",
             "moe-router-enable-expert-bias": constants.get("topk_method") == "noaux_tc",
             "moe-router-load-balancing-type": balancing,
         }
-    return found
+    return arguments
 
 
 def _plan(job: Job) -> Arguments:
-    """Degrees, the pipeline, precision, optimizer, which ranks keep what, and recomputation."""
+    """Arguments for degrees, pipeline, precision, optimizer, sharding and recomputation."""
     layout, recipe, experts = job.layout, job.recipe, job.shape.experts > 0
     name, more = _OPTIMIZERS[recipe.optimizer]
     exchanges = layout.dp * layout.cp > 1
@@ -269,7 +269,7 @@ def _plan(job: Job) -> Arguments:
         "optimizer": name,
         **more,
         "use-distributed-optimizer": layout.zero_stage > 0,
-        # The plan's time takes for granted that messages of dp hide behind computing.
+        # The plan's predicted time assumes that dp messages overlap with computing.
         "overlap-grad-reduce": exchanges,
         "overlap-param-gather": exchanges and layout.zero_stage > 0,
         "num-distributed-optimizer-instances": layout.shard_groups > 1 and layout.shard_groups,
@@ -280,7 +280,7 @@ def _plan(job: Job) -> Arguments:
             "data-parallel-sharding-strategy": _SHARDING[layout.zero_stage],
             "ckpt-format": "fsdp_dtensor",
             # Recommended in docs/user-guide/features/megatron_fsdp.md: no rank ever holds the whole
-            # model, and gradients are added up without a factor, which is applied once at the end.
+            # model, and gradients are summed unscaled; the factor is applied once at the end.
             "init-model-with-meta-device": layout.zero_stage == 3,
             "calculate-per-token-loss": True,
         }
@@ -296,7 +296,7 @@ def _plan(job: Job) -> Arguments:
 
 
 def _pipeline(job: Job) -> Arguments:
-    """How layers are dealt out; as a list where chunks differ."""
+    """Arguments for the pipeline's stages; an explicit layout if chunks differ in size."""
     layout, layers = job.layout, job.layout.chunk_layers(job.shape)
     if layout.pp == 1:
         return {}

@@ -1,4 +1,4 @@
-"""A batch script for Slurm: one torchrun on each node, which meet at the first."""
+"""Export to Slurm: a batch script that runs one torchrun per node, with rendezvous at the first."""
 
 import shlex
 
@@ -9,15 +9,15 @@ from course_lib.theory.inputs.models import Constants
 
 VERSION = "Slurm 22.05 and later"
 FILE = "plan.sbatch"
-# Where a first run ends that nobody has timed; then it goes back into the queue and resumes.
+# Time limit of a first run, whose duration is unknown; it is then requeued and resumes.
 TIME = "04:00:00"
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`plan.sbatch`. It starts the course's demo of this plan, or the command behind its name."""
-    cluster, found = job.cluster, program(job)
+    """The text of `plan.sbatch`, which runs the command in its arguments, or the course's demo."""
+    cluster, program_words = job.cluster, program(job)
     gpus = cluster.gpus_per_node
-    what = "trains it by the course's own demo" if found else "asks for a COMMAND"
+    what = "trains it by the course's own demo" if program_words else "asks for a COMMAND"
     more = [
         f"sbatch {FILE} {what}",
         f"sbatch {FILE} COMMAND runs any command on each node, such as: bash megatron.sh",
@@ -49,7 +49,7 @@ cores=${{SLURM_CPUS_ON_NODE:-1}}
 export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-$((cores > {gpus} ? cores / {gpus} : 1))}}
 export NCCL_DEBUG=${{NCCL_DEBUG:-WARN}}
 if [ $# -eq 0 ]; then
-{_default(job, found)}
+{_default(job, program_words)}
 fi
 image=()
 if [ -n "${{CONTAINER:-}}" ]; then
@@ -64,9 +64,9 @@ wait $! || {{ failed=$?; wait $! || exit $failed; }}
     return {FILE: f"#!/bin/bash\n{head(job, model, VERSION, more)}{script}"}
 
 
-def _default(job: Job, found: list[str]) -> str:
-    """What runs where no command is given."""
-    if found:
-        return f"    set -- {rendezvous(job)} \\\n        {shlex.join(found)}"
+def _default(job: Job, arguments: list[str]) -> str:
+    """The shell lines for a call without a command."""
+    if arguments:
+        return f"    set -- {rendezvous(job)} \\\n        {shlex.join(arguments)}"
     text = f"which program? sbatch {FILE} bash megatron.sh, after course plan ... --emit megatron"
     return f'    echo "{text}" >&2\n    exit 2'

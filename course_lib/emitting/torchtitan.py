@@ -1,4 +1,4 @@
-"""torchtitan's configuration, which since version 0.3 is a Python module with a function.
+"""Export to torchtitan, whose configuration since version 0.3 is a function in a Python module.
 
 Sources: config/configs.py, trainer.py, models/llama3, distributed/pipeline_parallel.py of version
 0.3.0. Its Llama 3 can have any sizes; its mixtures of experts are models of their own.
@@ -21,7 +21,7 @@ from course_lib.theory.inputs.models import Constants, stretching, untold
 
 NAME, VERSION = "torchtitan", "torchtitan 0.3.0"
 FILE, SCRIPT = "titan_plan.py", "torchtitan.sh"
-# Names of torch.distributed.pipelining; any other order of passes is not one of these.
+# Names in torch.distributed.pipelining; other schedules are not supported.
 _SCHEDULES = {
     "1f1b": "1F1B",
     "interleaved": "Interleaved1F1B",
@@ -39,17 +39,17 @@ _NEEDS = {
 
 
 def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
-    """`titan_plan.py` and `torchtitan.sh`."""
+    """The texts of `titan_plan.py` and `torchtitan.sh`."""
     run = {
         "hf_assets_path": '"$TOKENIZER"',
         "dump_folder": '"$CHECKPOINTS"',
         "training.steps": '"${STEPS:-100}"',
     }
-    given = " ".join(f"--{name}={value}" for name, value in run.items())
+    options = " ".join(f"--{name}={value}" for name, value in run.items())
     body = f"""\
 export PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" PYTORCH_ALLOC_CONF=expandable_segments:True
 {rendezvous(job)} \\
-    -m torchtitan.train --module titan_plan --config planned {given} "$@"
+    -m torchtitan.train --module titan_plan --config planned {options} "$@"
 """
     more = list(_notes(job, constants))
     return {
@@ -68,7 +68,7 @@ def _notes(job: Job, constants: Constants) -> Iterator[str]:
 
 
 def reasons(job: Job) -> dict[str, bool]:
-    """Why it cannot run the job."""
+    """Limitations of torchtitan -> whether the job violates them."""
     shape, layout, recipe, cp = job.shape, job.layout, job.recipe, job.layout.cp
     cut = (2 * cp if cp > 1 else 1) * (layout.tp if layout.sequence_parallel else 1)
     return {
@@ -223,7 +223,7 @@ def model() -> llama3.Llama3Model.Config:
 
 
 def _rotary(job: Job, constants: Constants) -> str:
-    """The arguments of its rotary positions; Llama 3.1's stretching has other names there."""
+    """The arguments of torchtitan's rotary embedding, with its names for Llama 3.1's scaling."""
     settings: dict[str, float | str] = {
         "dim": job.shape.head_width,
         "max_seq_len": job.sequence,
@@ -238,16 +238,16 @@ def _rotary(job: Job, constants: Constants) -> str:
 
 
 def _arguments(settings: dict[str, Any]) -> str:
-    """One a line, as the call in the file is indented."""
+    """Keyword arguments, one per line, indented as the call in the file."""
     return "\n".join(f"            {name}={value!r}," for name, value in settings.items())
 
 
 def _settings(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of the training, and those of its parallelism."""
+    """The arguments of TrainingConfig and of ParallelismConfig."""
     layout = job.layout
     sharded, pipelined = layout.zero_stage == 3, layout.pp > 1
     training = {
-        # A pipeline takes all micro-batches of an update at once; otherwise they come one by one.
+        # A pipeline takes all micro-batches of an update at once, otherwise they are sequential.
         "local_batch_size": layout.micro_batch * (layout.accumulation if pipelined else 1),
         "global_batch_size": layout.global_batch,
         "seq_len": job.sequence,
@@ -271,7 +271,7 @@ def _settings(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _chunks(job: Job) -> str:
-    """The modules of each chunk of the pipeline, a chunk a line, in the order of the model."""
+    """The modules of each pipeline chunk, one chunk per line, in model order."""
     layout = job.layout
     slices = [layout.layer_slice(job.shape, chunk) for chunk in range(layout.chunks)]
     parts = [f"*layers({first}, {behind})" for first, behind in slices]

@@ -1,6 +1,6 @@
-"""The program behind the files of DeepSpeed and accelerate: it trains a model of Hugging Face.
+"""The training program exported for DeepSpeed and accelerate, for a Hugging Face model.
 
-It resumes at the newest checkpoint, and which tokens an update sees depends on its number alone.
+It resumes at the newest checkpoint; the tokens of an update depend on its number only.
 """
 
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ if __name__ == "__main__":
 
 
 def program(job: Job, imports: str, main: str, **more: object) -> str:
-    """The text; `main` is the engine's own function, with names of `more` in braces."""
+    """The program's text; `main` is the engine's template, whose fields are filled from `more`."""
     values = {
         "sequence": job.sequence,
         "micro_batch": job.layout.micro_batch,
@@ -93,7 +93,7 @@ def program(job: Job, imports: str, main: str, **more: object) -> str:
 
 
 def program_reasons(job: Job) -> Mapping[str, bool]:
-    """What this program does not have, in words."""
+    """Limitations of this program -> whether the job violates them."""
     recipe = job.recipe
     return {
         "its program recomputes whole layers or nothing": (

@@ -1,7 +1,7 @@
-"""A TrainJob of Kubeflow Trainer: torchrun in a pod for each node, joined by the runtime.
+"""Export to a Kubeflow TrainJob: torchrun in one pod per node, connected by the runtime.
 
-Fields: trainer.kubeflow.org/v1alpha1, as of Trainer 2.3. The runtime `torch-distributed` tells
-torchrun through variables (PET_NNODES, …) how many nodes there are and where they meet.
+Fields: trainer.kubeflow.org/v1alpha1, as of Trainer 2.3. The runtime `torch-distributed` passes
+torchrun the number of nodes and the rendezvous in variables (PET_NNODES, …).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from course_lib.theory.inputs.models import Constants
 
 VERSION = "Kubeflow Trainer 2.3, trainer.kubeflow.org/v1alpha1"
 FILE = "trainjob.yaml"
-# The owner of a registry names the image; it needs torch and what the command runs.
+# A placeholder: the image needs torch and the program that the command runs.
 IMAGE, CLAIM, FOLDER = "course:latest", "course", "/plan"
-# What device plugins call the chips that are not NVIDIA's.
+# Resource names of device plugins for accelerators other than NVIDIA's.
 _RESOURCES = {"MI300X": "amd.com/gpu", "TPUv5p": "google.com/tpu"}
-# Of the host, for each GPU: ranks and the workers that load data for them.
+# Host resources per GPU, for ranks and their data-loader workers.
 _CORES, _GIB = 12, 96
 
 
 def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
-    """`trainjob.yaml`: a pod for each node of the cluster."""
-    found, cluster = program(job), job.cluster
+    """The text of `trainjob.yaml`, with one pod per node of the cluster."""
+    arguments, cluster = program(job), job.cluster
     gpus = cluster.gpus_per_node
     chip = _RESOURCES.get(cluster.accelerator.name, "nvidia.com/gpu")
     more = [
@@ -42,24 +42,24 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
             f"- RDMA: add the adapters to requests and limits as the cluster calls them, such as "
             f"rdma/ib: {gpus}; without them NCCL takes TCP, many times slower than planned",
         ]
-    if not found:
+    if not arguments:
         more += [
             f"- ENGINE: the script in {FOLDER} that starts it: megatron.sh of --emit megatron, ...",
             "- env: what the head of that script asks for; HEAD, PORT and NODE are set",
         ]
     text = train_job(
         "plan",
-        ["torchrun", *found] if found else ["bash", "-c", _SCRIPT],
+        ["torchrun", *arguments] if arguments else ["bash", "-c", _SCRIPT],
         nodes=cluster.nodes,
         processes=gpus,
         resources={"cpu": _CORES * gpus, "memory": f"{_GIB * gpus}Gi", chip: gpus},
-        env={} if found else _ENV,
+        env={} if arguments else _ENV,
         claim=CLAIM,
     )
     return {FILE: head(job, model, VERSION, more) + text}
 
 
-# The variables by which Kubeflow tells torchrun where the pods meet.
+# Kubeflow's rendezvous variables for torchrun, under the names that our scripts use.
 _SCRIPT = (
     f'cd {FOLDER} && HEAD="$PET_MASTER_ADDR" PORT="$PET_MASTER_PORT" NODE="$PET_NODE_RANK" '
     'exec bash "$ENGINE"'
@@ -76,7 +76,7 @@ _ENV = {
 
 
 def demo_files(name: str, argv: Sequence[str], ranks: int) -> dict[str, str]:
-    """`trainjob.yaml` of a demo: all ranks in one pod, as `course demo` has them on one machine."""
+    """The text of `trainjob.yaml` for a demo, with all ranks in one pod."""
     lines = [
         f"the demo {name} on {ranks} ranks",
         f"written for {VERSION}",
@@ -98,10 +98,10 @@ def train_job(
     env: Mapping[str, str] = MappingProxyType({}),
     claim: str = "",
 ) -> str:
-    """The manifest that runs `command` in a pod for each node; `claim`: a volume at FOLDER."""
+    """The manifest that runs `command` in one pod per node; `claim` is mounted at FOLDER."""
     import yaml
 
-    # Ranks of a pod talk through /dev/shm, of which Kubernetes gives 64 MB.
+    # Ranks of a pod communicate through /dev/shm, which Kubernetes limits to 64 MB.
     volumes: list[Any] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     if claim:
@@ -118,7 +118,7 @@ def train_job(
     if env:
         trainer["env"] = [{"name": key, "value": value} for key, value in env.items()]
     node: Any = {"volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
-    for _ in range(2):  # the template of a job, and in it that of its pods
+    for _ in range(2):  # the job template, with the pod template nested in it
         node = {"template": {"spec": node}}
     patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", **node}]}}}
     manager = "trainer.kubeflow.org/kubeflow-sdk"

@@ -1,18 +1,18 @@
-"""Results of theory and of demos in, pictures out, as SVG.
+"""SVG figures of results from theory and demos.
 
-| part | what it shows |
+| part | contents |
 |---|---|
-| `paper` | what figures are drawn with: a drawing, colours, words, arrows |
-| `engines` | what draws: cells (who holds what), lanes (who did what when), bars, lines |
+| `paper` | drawing primitives: a drawing, colours, text, arrows |
+| `engines` | chart types: cells (who holds what), lanes (who did what when), bars, lines |
 | `batches` | samples, micro-batches, batches and epochs |
-| `memory` | what is in the memory of one GPU, and when |
-| `ranks` | where ranks stand, what each keeps, whom it sends to, and when a stage computes |
+| `memory` | the memory of one GPU, by consumer and over time |
+| `ranks` | meshes and groups of ranks, their shards, messages and timelines |
 | `plans` | the fastest layouts of a plan |
 | `learner` | what a learner predicted, guessed and built |
 
-`paper` and `engines` are rooms, the others are modules. Each imports from those above it in this
-table, never from those below. Readers write `figures.bars`: every figure is imported here. What
-one chapter alone draws is in that chapter's own `figures.py`.
+`paper` and `engines` are packages, the others are modules. Each imports from those above it in
+this table, never from those below. Readers write `figures.bars`: every figure is imported here.
+Figures of a single chapter are in that chapter's own `figures.py`.
 """
 
 from course_lib.figures.batches import one_batch

@@ -1,4 +1,4 @@
-"""How micro-batches make the global batch, and how updates make an epoch."""
+"""How micro-batches form the global batch, and updates an epoch."""
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.page import page
@@ -6,7 +6,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing, counted, elide
 from course_lib.theory.step.batching import Batching, Epoch
 
-_ROWS, _COLUMNS, _UPDATES = 6, 8, 9  # of more than these the middle is left out
+_ROWS, _COLUMNS, _UPDATES = 6, 8, 9  # beyond these, the middle is elided
 _STRIP_PT = 22.0
 _LOOKS: dict[str, style.Look] = {
     "full": (style.COMPUTING, None),
@@ -17,7 +17,7 @@ _LOOKS: dict[str, style.Look] = {
 
 
 def one_batch(batching: Batching) -> Drawing:
-    """The first update as a grid of ranks × micro-steps, and below it the epoch as a strip."""
+    """Draw the first update as a grid of ranks × micro-steps, and the epoch as a strip below."""
     epoch = batching.epoch()
     sizes = (
         f"micro-batch {batching.micro_batch} × accumulation {batching.accumulation} × "
@@ -35,7 +35,7 @@ def one_batch(batching: Batching) -> Drawing:
     whole = whole and epoch.last_micro_batch == batching.micro_batch
     note = f"Each cell: the samples of one forward + backward, by micro-step; {tokens} in all."
     strip = f"One epoch of {of_epoch}: {updates}"
-    high = 140 / len(elide(batching.dp, _ROWS)) - 5  # together, however many ranks there are
+    high = 140 / len(elide(batching.dp, _ROWS)) - 5  # constant total height
     return page(
         f"One update: {sizes} = {samples}",
         Cells(_grid(batching, epoch), high=high, looks=_LOOKS, gap=3, note=note),
@@ -58,7 +58,7 @@ def _tail(epoch: Epoch) -> str:
 
 
 def _grid(batching: Batching, epoch: Epoch) -> dict[str, dict[str, Cell]]:
-    """Full cells, the short last micro-batch, and empty cells if the data end early."""
+    """Full cells, the short last micro-batch, and empty cells if the data run out."""
     ends_here = epoch.updates == 1
     filled = epoch.last_window if ends_here else batching.accumulation
     ragged = ends_here and epoch.last_micro_batch < batching.micro_batch
@@ -83,7 +83,7 @@ def _grid(batching: Batching, epoch: Epoch) -> dict[str, dict[str, Cell]]:
 
 
 def _strip(batching: Batching, epoch: Epoch) -> dict[str, Cell]:
-    """The updates of the epoch; the last one as full as it is, then what is dropped or repeated."""
+    """The updates of the epoch, the last one partly filled, then dropped or repeated samples."""
     row: dict[str, Cell] = {}
     for update in elide(epoch.updates, _UPDATES):
         row["…" if update is None else f"{update + 1:,}"] = Cell(

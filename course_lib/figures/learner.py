@@ -1,4 +1,4 @@
-"""What a learner predicted, guessed and built, beside what came and beside the course."""
+"""A learner's predictions, guesses and parts, compared with the outcomes and the course."""
 
 import statistics
 from collections import Counter
@@ -11,18 +11,18 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Box, Drawing, key
 from course_lib.theory.inputs.units import format_number
 
-# --- Where a prediction, the theory and a measurement lie on one line -----------------------------
+# --- A prediction, the theory and a measurement on one scale --------------------------------------
 
 COLOURS = {"you": style.YOU, "theory": style.THEORY, "measured": style.MEASURED}
 _NAMES, _RIGHT, _ROW, _MARK = 76.0, 515.0, 20.0, 9.0
-_CHARACTER = 6.5  # points, of a digit at 10 points
-_LOG_FROM = 20  # a smallest value below this part of the largest is lost on a linear scale
+_CHARACTER = 6.5  # width of a digit at 10 points
+_LOG_FROM = 20  # ratio of largest to smallest value above which the scale is logarithmic
 
 
 def number_line(values: Mapping[str, float], words: Tell) -> Drawing:
-    """`values` by "you", "theory" and "measured", of which some may be missing: a row for each.
+    """Draw a row for each of the `values` "you", "theory" and "measured" that are present.
 
-    `words` writes a value with its unit. The scale is linear from 0, or logarithmic where all are
+    `words` formats a value with its unit. The scale is linear from 0, or logarithmic if all are
     above 0 and far apart.
     """
     sizes = list(values.values())
@@ -40,22 +40,22 @@ def number_line(values: Mapping[str, float], words: Tell) -> Drawing:
         x, y = frame.x(value), _ROW * (row + 0.5)
         drawing.write(0, y + 4, name, bold=True)
         drawing.write(column, y + 4, words(value), align="right")
-        if name == "you" and abs(frame.x(sizes[-1]) - x) > _MARK:  # from there to what was found
-            found = frame.x(sizes[-1])
-            drawing.line([(x, y), (found, y)], style.YOU, width=3)
-            drawing.line([(found, y - 7), (found, y + 7)], style.YOU, width=1.5)
+        if name == "you" and abs(frame.x(sizes[-1]) - x) > _MARK:  # the gap to the last value
+            last = frame.x(sizes[-1])
+            drawing.line([(x, y), (last, y)], style.YOU, width=3)
+            drawing.line([(last, y - 7), (last, y + 7)], style.YOU, width=1.5)
         drawing.boxes([(x - _MARK / 2, y - _MARK / 2, _MARK, _MARK)], COLOURS[name])
     return drawing
 
 
 # --- built ----------------------------------------------------------------------------------------
-# What a learner has built: each part, whose it is, its lines and its speed beside the course's.
+# What a learner has built: for each part its owner, lines, and speed relative to the course's.
 
 
 def built(parts: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Two bars for each part of `checking.races.report()["parts"]`: lines of code, on one scale.
+    """Draw two bars for each part of `checking.races.report()["parts"]`: lines of code.
 
-    Where the report was measured, the time of yours over the course's stands behind.
+    Where the report has timings, the label shows your time over the course's.
     """
     yours = sum(bool(part["file"]) for part in parts)
     rows, words = {}, {}
@@ -71,12 +71,12 @@ def built(parts: Sequence[Mapping[str, Any]]) -> Drawing:
     return grouped_bars(rows, title, "{:,} lines".format, looks, words=words)
 
 
-# --- Where guesses lay beside what came: a row for each topic, a square for each guess ------------
+# --- Guesses relative to the outcomes: a row for each topic, a square for each guess --------------
 
 _LEFT, _WIDTH, _TOP, _SQUARE = 74.0, 300.0, 62.0, 7.0
 _LEAST_ROW, _MOST_STACKED = 34.0, 64.0
-_BINS = 40  # of the whole width; squares that share one are stacked
-_INTUITION_RIGHT = 0.01  # a guess so near is right
+_BINS = 40  # over the whole width; squares in one bin are stacked
+_INTUITION_RIGHT = 0.01  # relative tolerance of a right guess
 _LOOKS = {"too low": style.SKY, "right": style.GREEN, "too high": style.ORANGE}
 _MARKS = {0.01: "1/100", 0.1: "1/10", 1: "1", 10: "10", 100: "100"}
 _AXIS = Axis(list(_MARKS), _MARKS.__getitem__, "your number over what came (logarithmic)", log=True)
@@ -85,9 +85,9 @@ Factors = Mapping[str, Sequence[float]]
 
 
 def guesses(factors: Factors, title: str = "Where my intuition was off") -> Drawing:
-    """`factors`: your number over what came, by topic; all above 0.
+    """Draw `factors`, your number over the outcome, by topic; all above 0.
 
-    Beyond 100 a square stands at the edge.
+    Squares beyond 1/100 or 100 are drawn at the edge.
     """
     stacks = {topic: _stack(its) for topic, its in factors.items()}
     bottom = _TOP + sum(high for _, high in stacks.values())
@@ -120,20 +120,20 @@ def guesses(factors: Factors, title: str = "Where my intuition was off") -> Draw
 
 
 def sentence(factors: Factors) -> str:
-    """Each topic in words."""
+    """A description of each topic: number of guesses, right ones and median."""
     words = [f"{topic}: {_guesses(its)}, {_middle(its)}" for topic, its in factors.items()]
     return f"Your number over what came. {'; '.join(words)}."
 
 
 def _stack(factors: Sequence[float]) -> tuple[float, float]:
-    """From one square of a stack to the next, less where it would be too high; the row's height."""
+    """(distance between stacked squares, height of the row); tall stacks are compressed."""
     most = max(Counter(map(_bin, factors)).values())
     step = min(_SQUARE + 1, _MOST_STACKED / most)
     return step, max(_LEAST_ROW, step * most + 12)
 
 
 def _bin(factor: float) -> int:
-    """What is beyond 1/100 or 100 lies on the edge."""
+    """The bin of a factor, clamped to 1/100 … 100."""
     return round(_BINS * min(max(_AXIS.part(factor), 0), 1))
 
 
@@ -144,13 +144,13 @@ def _look(factor: float) -> str:
 
 
 def _middle(factors: Sequence[float]) -> str:
-    """The median, with its sign, in words: "median 2.3 × too low"."""
+    """The median and its direction: "median 2.3 × too low"."""
     middle = statistics.median(factors)
     if _look(middle) == "right":
         return "mostly right" if 2 * _right(factors) > len(factors) else "low and high alike"
     factor = max(middle, 1 / middle)
-    told = f"{format_number(factor)}" if factor < 1000 else ">999"
-    return f"median {told} × {_look(middle)}"
+    text = f"{format_number(factor)}" if factor < 1000 else ">999"
+    return f"median {text} × {_look(middle)}"
 
 
 def _guesses(factors: Sequence[float]) -> str:

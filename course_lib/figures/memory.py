@@ -1,4 +1,4 @@
-"""What is in the memory of a GPU: consumer by consumer, and at each moment of a step."""
+"""The memory of a GPU by consumer, and over the moments of a step."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -11,7 +11,7 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
 from course_lib.theory.memory.states import MemoryBreakdown
 
-# --- What is in the memory of a GPU, consumer by consumer, and whether it fits --------------------
+# --- GPU memory by consumer, and its limit --------------------------------------------------------
 
 CONSUMER_LOOKS: Mapping[str, style.Look] = {
     "weights": (style.WEIGHTS, None),
@@ -27,7 +27,7 @@ CONSUMER_LOOKS: Mapping[str, style.Look] = {
 def consumer_bars(
     bills: Mapping[str, MemoryBreakdown], title: str = "", capacity_bytes: float | None = None
 ) -> Drawing:
-    """One bar for each name, made of its consumers, and the line that none may cross."""
+    """Draw one stacked bar per name, by consumer, and a line at `capacity_bytes`."""
     limit = None if capacity_bytes is None else ("what the GPU holds", capacity_bytes / 1e9)
     rows = {
         row: {name: size / 1e9 for name, size in bill.consumers.items()}
@@ -36,15 +36,15 @@ def consumer_bars(
     return stacked_bars(rows, title, "{:.1f} GB".format, colours=CONSUMER_LOOKS, limit=limit)
 
 
-# --- What is in the memory at each moment of a step, stacked by what it is for --------------------
+# --- Memory over the moments of a step, stacked by category ---------------------------------------
 
 LEFT, _RIGHT, _HEIGHT = 44.0, WIDTH_PT - 8.0, 150.0
 PANEL_PT = _HEIGHT + 72
-_COLUMNS = 90  # more cannot be told apart
-_MOST_PHASES = 36  # with a place of their own
-_LETTER_PT = 6.1  # the widest average of a line of text
+_COLUMNS = 90  # more would be indistinguishable
+_MOST_PHASES = 36  # more are merged into one
+_LETTER_PT = 6.1  # upper bound of the mean letter width
 _LINE_PT = 11.5
-# From the bottom: what is always there, what grows by mistake, what comes and goes.
+# From the bottom: persistent categories, leaks, transient categories.
 _MEMORY_OVER_TIME_LOOKS = {
     "framework overhead": style.GREY,
     "weights": style.WEIGHTS,
@@ -58,12 +58,12 @@ _MEMORY_OVER_TIME_LOOKS = {
     "temporary buffers": style.TEMPORARY,
 }
 _UNITS = ((GB, "GB"), (MB, "MB"), (KB, "kB"), (1, "B"))
-# Parts of the width, so that the same phase has the same place in every panel.
+# Relative widths, so that a phase has the same position in every panel.
 _WIDE = {"forward": 4.0, "backward": 5.0, "update": 2.0}
 
 
 class MemoryCurve(Protocol):
-    """Bytes by category at each moment, predicted or measured; every list has one length."""
+    """Bytes by category at each moment, predicted or measured; all lists are equally long."""
 
     @property
     def phases(self) -> Sequence[str]: ...
@@ -74,9 +74,9 @@ class MemoryCurve(Protocol):
 
 
 def memory_over_time(runs: Mapping[str, MemoryCurve], title: str = "") -> Drawing:
-    """One panel for each run, all on one scale; a phase has the same place in all of them.
+    """Draw one panel per run, all on one scale, with phases at the same positions.
 
-    Within a phase the moments follow each other at equal distances: not to scale in time.
+    Within a phase the moments are equally spaced: not to scale in time.
     """
     panels = [Panel(name, run) for name, run in runs.items()]
     most = max(panel.peak_bytes for panel in panels)
@@ -92,7 +92,7 @@ def memory_over_time(runs: Mapping[str, MemoryCurve], title: str = "") -> Drawin
 
 
 class Column(NamedTuple):
-    """One place on the x axis: from `left` to `right`."""
+    """An interval of the x axis, with the index of the moment it shows."""
 
     left: float
     right: float
@@ -100,7 +100,7 @@ class Column(NamedTuple):
 
 
 class Panel:
-    """One run, laid out: the categories that hold anything, from the bottom, and the peak."""
+    """The layout of one run: its nonempty categories, from the bottom, and its peak."""
 
     def __init__(self, name: str, run: MemoryCurve) -> None:
         self.name, self.run = name, run
@@ -112,7 +112,7 @@ class Panel:
         self.where = run.phases[self.peak] + (f", {what}" if what else "")
 
     def sentence(self) -> str:
-        """Peak, its moment, and what is there then."""
+        """A description of the peak: its size, its moment and its categories."""
         parts = [
             f"{name} {format_bytes(self.run.sizes[name][self.peak])}"
             for name in self.shown
@@ -124,21 +124,21 @@ class Panel:
         )
 
     def columns(self) -> list[Column]:
-        """The moments side by side; of many in one place the one that holds most."""
-        found: list[Column] = []
+        """The moments side by side; where many share a column, the largest one."""
+        columns: list[Column] = []
         for _, left, right, start, stop in self.phases():
             count = min(stop - start, max(1, round(_COLUMNS * (right - left) / (_RIGHT - LEFT))))
             edges = [start + (stop - start) * place // count for place in range(count + 1)]
             for place in range(count):
                 most = max(range(edges[place], edges[place + 1]), key=self.totals.__getitem__)
                 wide = (right - left) / count
-                found.append(Column(left + wide * place, left + wide * (place + 1), most))
-        return found
+                columns.append(Column(left + wide * place, left + wide * (place + 1), most))
+        return columns
 
     def phases(self) -> list[tuple[str, float, float, int, int]]:
-        """Stretches of moments with one phase: its name, its place, first moment and end.
+        """Runs of moments in one phase: (name, left, right, first moment, end).
 
-        Very many are one, whose name says how many there are.
+        Beyond _MOST_PHASES they are merged into one, named by their number.
         """
         spans, start = [], 0
         for phase, group in groupby(self.run.phases):
@@ -148,15 +148,15 @@ class Panel:
         if len(spans) > _MOST_PHASES:
             spans = [(f"{len(spans):,} phases", 0, start)]
         wide = (_RIGHT - LEFT) / sum(_WIDE.get(phase, 1.0) for phase, _, _ in spans)
-        found, x = [], LEFT
+        placed, x = [], LEFT
         for phase, start, stop in spans:
             right = x + wide * _WIDE.get(phase, 1.0)
-            found.append((phase, x, right, start, stop))
+            placed.append((phase, x, right, start, stop))
             x = right
-        return found
+        return placed
 
     def draw(self, drawing: Drawing, top: float, most_bytes: int) -> None:
-        """Axes, areas, labels, phases and peak."""
+        """Draw axes, areas, labels, phases and peak."""
         unit, name = next(it for it in _UNITS if most_bytes >= it[0])
         ticks = even([0, 1.02 * most_bytes], most=5).ticks
         up = Axis(ticks, lambda it: f"{it / unit:g}{f' {name}' * (it == ticks[-1])}")
@@ -195,7 +195,7 @@ class Panel:
         drawing.write(_RIGHT, over, words, align="right", bold=True)
 
     def _labels(self, frame: Frame, columns: Sequence[Column]) -> list[str]:
-        """Write a name where its area has most room; those without room are returned."""
+        """Write each name where its area is highest; returns those without room."""
         thin = []
         tops = [[0.0] * len(columns)]
         for name in self.shown:

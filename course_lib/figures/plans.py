@@ -1,4 +1,4 @@
-"""The fastest layouts of a plan: where their time goes, and how much memory they need."""
+"""The fastest layouts of a plan, with their time breakdown and memory."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.planner import NEAR_THE_TOP, Judged, Plan, PlannedLayout, fastest, sturdy
 from course_lib.theory.step.step_time import StepTime
 
-_SLOTS = 320  # of a bar
+_SLOTS = 320  # resolution of a bar
 _STURDY = "◆"
 _CAUTIOUS = "to the time under cautious assumptions"
 _LOOKS: Mapping[str, style.Look] = {
@@ -25,9 +25,9 @@ _LOOKS: Mapping[str, style.Look] = {
 def ranked_layouts(
     plan: Plan, title: str = "", count: int = 5, *, careful: Plan | None = None
 ) -> Drawing:
-    """The `count` fastest layouts, one of each tp × pp × ep, and below them why others fail.
+    """Draw the `count` fastest layouts, one per tp × pp × ep, and why the others fail.
 
-    `careful`, the same plan under cautious assumptions: each time goes on to that one, and the last
+    `careful` is the same plan under cautious assumptions: bars extend to its times, and the last
     layout is the sturdiest, unless that is among the fastest.
     """
     plans = [plan] if careful is None else [plan, careful]
@@ -40,7 +40,7 @@ def ranked_layouts(
     grid: dict[str, dict[str, Cell]] = {}
     slowest = max((max(one.steps_s) for one in options), default=1.0)
     least = min((one.regret for one in options), default=0.0)
-    told = 1 if careful is None else 3  # columns of the words about time
+    label_columns = 1 if careful is None else 3  # spanned by the label of the time
     scale = f"0 to {format_number(slowest)} seconds of a step"
     scale += f", and to {format_bytes(plan.capacity_bytes, digits=0)} of memory"
     for place, (one, step) in enumerate(zip(options, steps, strict=True), 1):
@@ -48,8 +48,8 @@ def ranked_layouts(
         grid[f"{_STURDY} " * marked + layout_words(plan, one.option)] = {}
         size = format_bytes(one.option.memory_bytes, digits=1)
         row = dict.fromkeys(map(str, range(9)), Cell(slots=0))  # those under wider ones stay empty
-        row["0"] = _time(one, step, slowest)._replace(wide=6 - told)
-        row[str(6 - told)] = Cell(_told(plan, one), slots=0, wide=told)
+        row["0"] = _time(one, step, slowest)._replace(wide=6 - label_columns)
+        row[str(6 - label_columns)] = Cell(_label(plan, one), slots=0, wide=label_columns)
         row["6"], row["8"] = _memory(plan, one), Cell(size, slots=0)
         grid[str(place)] = row
     if not options:
@@ -65,7 +65,7 @@ def ranked_layouts(
 
 
 def sentence(plan: Plan, options: Sequence[tuple[Judged, StepTime]], notes: str) -> str:
-    """How many fit, the fastest one with its parts, the sturdiest, and the rejections, in words."""
+    """A description: the fastest layout with its time breakdown, the sturdiest, rejections."""
     rejections = notes.replace(",; ", ", ")
     if not options:
         return f"no layout fits; {rejections}"
@@ -89,7 +89,7 @@ def sentence(plan: Plan, options: Sequence[tuple[Judged, StepTime]], notes: str)
 
 
 def layout_words(plan: Plan, option: PlannedLayout) -> str:
-    """A layout as a reader says it: "tp 2 × pp 1 × dp 64, ZeRO-3, 8 × micro 1"."""
+    """A layout as text: "tp 2 × pp 1 × dp 64, ZeRO-3, 8 × micro 1"."""
     one, routed = option.layout, plan.question.shape.experts > 0
     degrees = [f"tp {one.tp}", f"pp {one.pp}", f"dp {one.dp}"]
     degrees += [f"cp {one.cp}"] * (one.cp > 1) + [f"ep {one.ep}"] * routed
@@ -102,16 +102,16 @@ def layout_words(plan: Plan, option: PlannedLayout) -> str:
 
 
 def _seconds(one: Judged) -> str:
-    """The times of a layout, equal ones once: "28.0 s", "28.1–1,258 s"."""
-    told = [  # zeros stay, since two times are compared
+    """The step times of a layout, without duplicates: "28.0 s", "28.1–1,258 s"."""
+    texts = [  # zeros stay, since two times are compared
         f"{seconds:#.3g}".rstrip(".") if seconds < 999.5 else format_number(seconds)
         for seconds in one.steps_s
     ]
-    return "–".join(dict.fromkeys(told)) + " s"
+    return "–".join(dict.fromkeys(texts)) + " s"
 
 
-def _told(plan: Plan, one: Judged) -> str:
-    """The times, and under two assumptions both MFUs."""
+def _label(plan: Plan, one: Judged) -> str:
+    """The step times and, with two sets of assumptions, both MFUs."""
     if len(one.steps_s) == 1:
         return _seconds(one)
     rates = [f"{100 * plan.mfu(seconds):.0f}" for seconds in one.steps_s]
@@ -119,7 +119,7 @@ def _told(plan: Plan, one: Judged) -> str:
 
 
 def _time(one: Judged, step: StepTime, slowest: float) -> Cell:
-    """A bar of the parts of the first time, and on to the second."""
+    """A bar: the breakdown of the first time, extended to the second."""
     sizes = [step.working_s, step.communication_s, step.bubble_s, one.steps_s[-1] - step.total_s]
     ends = [round(_SLOTS * sum(sizes[: place + 1]) / slowest) for place in range(len(sizes))]
     words: list[str] = []
@@ -135,17 +135,17 @@ def _memory(plan: Plan, one: Judged) -> Cell:
 
 
 def _notes(plan: Plan) -> tuple[str, ...]:
-    """What fits, what would help the others, and which rules meshes break."""
-    found = [f"{plan.fitting:,} of {plan.layouts:,} layouts fit"]
+    """Notes: how many fit, what would help the others, and which rules meshes break."""
+    notes = [f"{plan.fitting:,} of {plan.layouts:,} layouts fit"]
     helps = [
         f"{'nothing' if name == 'neither' else name} for {count:,}"
         for name, count in plan.remedies.items()
         if count
     ]
     if helps:
-        found += [f"what helps the others: {', '.join(helps[:2])}{',' * (len(helps) > 2)}"]
-        found += [", ".join(helps[2:])] * (len(helps) > 2)
+        notes += [f"what helps the others: {', '.join(helps[:2])}{',' * (len(helps) > 2)}"]
+        notes += [", ".join(helps[2:])] * (len(helps) > 2)
     rules = [f"{name} {count:,}" for name, count in plan.excluded.items()]
     if rules:
-        found += [f"meshes that break a rule: {', '.join(rules[:2])}"]
-    return tuple(found)
+        notes += [f"meshes that break a rule: {', '.join(rules[:2])}"]
+    return tuple(notes)

@@ -1,4 +1,4 @@
-"""Ranks: where they stand, what each keeps, whom it sends to, and when a stage computes."""
+"""Figures of ranks: meshes and groups, shards, messages and pipeline timelines."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ from course_lib.theory.network.zero import shard
 from course_lib.theory.pipelines.simulation import Task
 from course_lib.trace import Event
 
-# --- Where ranks stand, and with whom they share what ---------------------------------------------
+# --- Ranks on nodes and meshes, and their groups --------------------------------------------------
 
 _AXES = ("tp", "dp", "pp")
 
 
 def rank_groups(groups: Mapping[str, Sequence[int]], ranks: int, per_node: int) -> Drawing:
-    """A row for each node, a box for each rank; in colour the groups that share a rank.
+    """Draw a row per node and a box per rank, coloured by group.
 
-    `groups`: {"tp": [12, 13, 14, 15], …}, all with one rank in common, which gets a thick frame.
+    `groups`: {"tp": [12, 13, 14, 15], …}, with exactly one rank in common, which is framed.
     """
     (me,) = set.intersection(*map(set, groups.values()))
     grid: dict[str, dict[str, Cell]] = {}
@@ -44,10 +44,10 @@ def rank_groups(groups: Mapping[str, Sequence[int]], ranks: int, per_node: int) 
 def rank_mesh(
     places: Sequence[Mapping[str, int]], sent: Mapping[str, Sequence[int]] | None = None
 ) -> Drawing:
-    """One box a rank: stages of the pipeline side by side, replicas below each other.
+    """Draw one box per rank: pipeline stages side by side, replicas below each other.
 
-    In colour the groups of rank 0. `places[rank]` holds the coordinates pp, dp and tp; `sent` the
-    calls and bytes of rank 0 by "axis operation", as a demo's version has them.
+    The groups of rank 0 are coloured. `places[rank]` has the coordinates pp, dp and tp; `sent` has
+    the calls and bytes of rank 0 by "axis operation", as in a demo's `Version`.
     """
     groups = {
         axis: [
@@ -77,7 +77,7 @@ def _rank(rank: int, me: int, groups: Mapping[str, Sequence[int]]) -> Cell:
 
 
 # --- who sends ------------------------------------------------------------------------------------
-# Ways of doing one thing on several ranks: who sends to whom, and how much the busiest sends.
+# Alternative algorithms: which ranks send to which, and how much the busiest one sends.
 
 
 _NAMES, _RADIUS, _BOX, _GAP = 13.0, 46.0, 15.0, 12.0
@@ -86,11 +86,11 @@ _BARS = _MIDDLE + _RADIUS + 28
 
 
 def who_sends(ways: Mapping[str, Way], unit: str) -> Drawing:
-    """Ranks in a circle, an arrow for each that sends to another; the busiest ones are filled.
+    """Draw ranks in a circle, with an arrow per sender and receiver; the busiest are filled.
 
-    Below, on one scale, what one of these sends, in `unit`.
+    A bar below each circle shows, on one scale, how much a busiest rank sends, in `unit`.
     """
-    words = {name: _told(way, unit) for name, way in ways.items()}
+    words = {name: _label(way, unit) for name, way in ways.items()}
     sentence = "; ".join(f"{name}: {text}" for name, text in words.items())
     drawing = Drawing(_BARS + 36, f"{sentence}.")
     width = (WIDTH_PT - _GAP * (len(ways) - 1)) / len(ways)
@@ -107,7 +107,7 @@ def who_sends(ways: Mapping[str, Way], unit: str) -> Drawing:
 
 
 def _circle(drawing: Drawing, way: Way, middle: Point) -> None:
-    """Boxes of the ranks, clockwise from the top; a switch stands in the middle."""
+    """Draw the ranks clockwise from the top, with a switch in the centre if there is one."""
     turns = [2 * math.pi * rank / way.ranks - math.pi / 2 for rank in range(way.ranks)]
     places = {
         rank: (middle[0] + _RADIUS * math.cos(turn), middle[1] + _RADIUS * math.sin(turn))
@@ -134,28 +134,28 @@ def _circle(drawing: Drawing, way: Way, middle: Point) -> None:
 
 
 def _shortened(start: Point, end: Point) -> tuple[Point, Point]:
-    """The line between two boxes without what lies below them."""
+    """The line between the centres of two boxes, shortened to their edges."""
     away = math.dist(start, end)
     part = min(0.4, 0.72 * _BOX / away)
     across, down = part * (end[0] - start[0]), part * (end[1] - start[1])
     return (start[0] + across, start[1] + down), (end[0] - across, end[1] - down)
 
 
-def _told(way: Way, unit: str) -> str:
+def _label(way: Way, unit: str) -> str:
     who = "each" if len(way.busiest) == way.ranks else f"rank {way.busiest[0]}"
     return f"{who} sends {way.most:.4g} {unit}"
 
 
-# --- Processes with different work, and what goes from one to another, call after call ------------
+# --- Processes with different roles, and the calls between them -----------------------------------
 
 _TOP, _HEAD, _ROW, _SIZE = 24.0, 32.0, 22.0, 9.0
 Call = tuple[str, str, str]  # from, to, what goes
 
 
 def who_asks_whom(processes: Mapping[str, str], calls: Sequence[Call], title: str = "") -> Drawing:
-    """{process: what it holds} from left to right; below them each call, the earliest on top.
+    """Draw a sequence diagram: {process: what it holds}, and the calls, earliest on top.
 
-    "all-reduce" goes both ways, as every collective does.
+    The arrow of an "all-reduce" has two heads.
     """
     said = "; ".join(f"{first} to {second}: {what}" for first, second, what in calls)
     head = f"{title} ({len(processes)} in all: {', '.join(processes)})"
@@ -186,11 +186,11 @@ def who_asks_whom(processes: Mapping[str, str], calls: Sequence[Call], title: st
     return drawing
 
 
-# --- How tensors are shared among ranks, and what the ranks send for it ---------------------------
+# --- A flat vector sharded over ranks -------------------------------------------------------------
 
 
 class _Cut(Cells):
-    """A first row across all columns, with a thick mark where each of the later ones begins."""
+    """A first row that spans all columns, with a thick line at each column boundary."""
 
     def draw(self, drawing: Drawing, top: float) -> None:
         super().draw(drawing, top)
@@ -204,9 +204,9 @@ class _Cut(Cells):
 
 
 def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
-    """`tensors` (name: numbers) behind one another, filled up with zeros and cut into equal parts.
+    """Draw `tensors` ({name: elements}) concatenated, zero-padded and split over ranks.
 
-    Above: the vector. Below: what each rank keeps.
+    Above: the vector. Below: the shard that each rank keeps.
     """
     names = [name for name, count in tensors.items() for _ in range(count)]
     parts = [shard(len(names), ranks, rank) for rank in range(ranks)]
@@ -219,8 +219,8 @@ def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
         return Cell("", filled, stop - start, texts=zeros, wide=wide)
 
     size = len(names) // ranks
-    own = {f"rank {rank}": kept(rank * size, (rank + 1) * size) for rank in range(ranks)}
-    grid = {"the vector": {"rank 0": kept(0, len(names), ranks)}, "kept": own}
+    shards = {f"rank {rank}": kept(rank * size, (rank + 1) * size) for rank in range(ranks)}
+    grid = {"the vector": {"rank 0": kept(0, len(names), ranks)}, "kept": shards}
     title = f"A unit of {sum(tensors.values())} numbers, cut over {counted(ranks, 'rank')}"
     each = ", ".join(f"{count} of {name}" for name, count in tensors.items())
     zeros = names.count("padding")
@@ -230,15 +230,15 @@ def cut_unit(tensors: Mapping[str, int], ranks: int) -> Drawing:
 
 
 # --- zero -----------------------------------------------------------------------------------------
-# ZeRO: which rank stores which part, what each stage leaves on one GPU, and what a run did.
+# ZeRO: bytes stored and sent by each version of a run.
 
 
 def stored_by_version(
     stored: Mapping[str, Mapping[str, int]], sent_bytes: Mapping[str, float], title: str = ""
 ) -> Drawing:
-    """A bar for each version of a run, by kind, and the bytes that a rank sent in one update.
+    """Draw a stacked bar of stored bytes per version, labelled with the bytes sent per update.
 
-    `stored[version]` are bytes by kind of `weights`, `gradients` and `optimizer`.
+    `stored[version]` has bytes by kind: `weights`, `gradients` and `optimizer`.
     """
     totals = {
         name: f"{format_bytes(sum(kinds.values()))} stored, {format_bytes(sent_bytes[name])} sent"
@@ -247,13 +247,13 @@ def stored_by_version(
     return stacked_bars(stored, title, format_bytes, totals)
 
 
-# --- Two lanes of a rank of FSDP, computing and messages: where a step's time goes ----------------
+# --- Computing and messages of an FSDP rank over a step -------------------------------------------
 
 
 def two_lanes(charts: Mapping[str, Sequence[Event]]) -> Drawing:
-    """Charts below one another on one scale: {"predicted": tasks, "measured": tasks}.
+    """Draw the computing and message lanes of {"predicted": tasks, "measured": tasks}.
 
-    The number in a bar is its unit; 0 is the root.
+    The charts share one time scale. The number in a bar is its unit; 0 is the root.
     """
     rows: dict[str, dict[str, list[Event]]] = {}
     for name, tasks in charts.items():
@@ -264,18 +264,18 @@ def two_lanes(charts: Mapping[str, Sequence[Event]]) -> Drawing:
     return lanes(rows)
 
 
-# --- What each pipeline stage does and when: one row a stage, one box a pass ----------------------
+# --- Pipeline timelines: one row per stage, one box per pass --------------------------------------
 
-_ROWS_HEIGHT, _ROW_LEAST, _NUMBER_PT = 190, 5, 7.5  # height of all charts' rows together; of one
+_ROWS_HEIGHT, _ROW_LEAST, _NUMBER_PT = 190, 5, 7.5  # heights: all rows together, smallest row
 # The kinds of pass of theory.pipelines.schedules.
 _WORDS = {"F": "forward", "B": "backward", "I": "input's gradient", "W": "weights' gradient"}
 
 
 def timeline(charts: Mapping[str, Sequence[Task]], seconds: bool = True) -> Drawing:
-    """One chart under another on the same scale: {"predicted": tasks, "measured": tasks}.
+    """Draw pipeline timelines {"predicted": tasks, "measured": tasks} on one time scale.
 
-    Time starts at 0, in seconds, or in any unit. The number in a box is its micro-batch, where
-    there is room.
+    Time starts at 0, in seconds or, if not `seconds`, in any unit. The number in a box, where
+    there is room, is its micro-batch.
     """
     longest = max(task.end for tasks in charts.values() for task in tasks)
     room = _ROWS_HEIGHT / len(charts)
@@ -294,7 +294,7 @@ def _chart(name: str, tasks: Sequence[Task], longest: float, room: float, second
         rows[f"stage {task.stage}"] += _events(task)
     end = max(task.end for task in tasks)
     numbers = {event.label for its in rows.values() for event in its}
-    told = format_duration if seconds else lambda time: format_number(time, 4)
+    format_time = format_duration if seconds else lambda time: format_number(time, 4)
     sizes = f"{counted(stages, 'stage')}, {counted(len(numbers), 'micro-batch')}"
     return Lanes(
         rows,
@@ -302,14 +302,14 @@ def _chart(name: str, tasks: Sequence[Task], longest: float, room: float, second
         over=(0.0, longest),
         high=max(_ROW_LEAST, room / stages),
         label_pt=_NUMBER_PT,
-        told=told,
+        told=format_time,
         ground=True,
-        sentence=f"{name}: {sizes}, from 0 to {told(end)}",
+        sentence=f"{name}: {sizes}, from 0 to {format_time(end)}",
     )
 
 
 def _events(task: Task) -> Iterator[Event]:
-    """One, or the two halves of an "F&B"; later chunks are lighter."""
+    """The event of a task, or the two of an "F&B"; later chunks are lighter."""
     other = task.backward
     for half, kind in ((task, "F"), (other, other.kind)) if other else ((task, task.kind),):
         word = ("later " if half.chunk else "") + _WORDS[kind]

@@ -1,6 +1,6 @@
-"""Sliders → theory → figure. Each function returns a panel to be named last in a cell.
+"""Interactive panels: sliders → theory → figure; end a cell with the panel to show it.
 
-A chapter's own panels are in `panels` of its room, and its stories of several steps in `steppers`.
+A chapter's own panels are in its `panels`, and its stories of several steps in its `steppers`.
 """
 
 from course_lib.panels.batches import batches

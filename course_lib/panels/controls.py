@@ -1,7 +1,7 @@
-"""What can be moved in a panel: a name, a value, and the values that are offered.
+"""The controls of panels: a name, the current value, and the values on offer.
 
-As the default of a panel's parameter a control stands for the value that it starts with: so the
-functions that make one say that they return Any, as `dataclasses.field` does.
+A control is the default of a panel function's parameter, in place of its starting value, so the
+functions that create one are annotated to return Any, as `dataclasses.field` is.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,10 +18,10 @@ Options = Sequence[tuple[str, Any]]  # text, value
 
 @dataclass
 class Control:
-    """One control; `control.value = …` moves it, as the learner's hand does on the screen.
+    """One control; setting `control.value` moves it, as a learner does on the screen.
 
-    `kind` says how it looks: "number" (a slider with a box to type in), "slider" (over texts),
-    "choice" (a list), "flag" (a box to tick) or "steps" (a slider with a play button).
+    `kind` is its widget: "number" (a slider with a number box), "slider" (over texts), "choice"
+    (a list), "flag" (a check box) or "steps" (a slider with a play button).
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Control:
 
     @property
     def value(self) -> Any:
-        """The value that is chosen now."""
+        """The current value."""
         return self.options[self.index][1]
 
     @value.setter
@@ -42,13 +42,13 @@ class Control:
         self.moved()
 
     def at(self, value: Any) -> "Control":
-        """Another one like this, at `value`. Raises ValueError where it is not offered."""
+        """A copy of this control at `value`. Raises ValueError if it is not on offer."""
         if self.kind == "flag":
             validation.flag(self.label, value)
         return replace(self, index=place(self.label, value, self.options))
 
     def spec(self) -> dict[str, Any]:
-        """What the browser needs to draw it."""
+        """The description that the browser needs to draw it."""
         spec = {"kind": self.kind, "label": self.label, "unit": self.unit}
         if isinstance(self.options, Numbers):
             return spec | {"least": self.options.least, "most": self.options.most}
@@ -56,7 +56,7 @@ class Control:
 
 
 class Numbers(Sequence[tuple[str, int]]):
-    """The whole numbers least … most as options; 10,000 of them take no room."""
+    """The whole numbers least … most as a lazy sequence of options."""
 
     def __init__(self, least: int, most: int) -> None:
         self.least, self.most = least, most
@@ -108,18 +108,18 @@ def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any
 
 
 def flag(name: str, value: bool) -> Any:
-    """A box to tick. Raises ValueError unless `value` is True or False."""
+    """A check box. Raises ValueError unless `value` is True or False."""
     validation.flag(name, value)
     return Control("flag", name, [("no", False), ("yes", True)], int(value))
 
 
 def steps() -> Control:
-    """A slider over the steps of a story, of which there is one until the story is known."""
+    """A slider over the steps of a story; it has one step until the story is known."""
     return Control("steps", "step", Numbers(0, 0), 0)
 
 
 def place(name: str, value: object, options: Options) -> int:
-    """The index of `value` in `options`. Raises ValueError, naming what is offered."""
+    """The index of `value` in `options`. Raises ValueError that lists the options."""
     if isinstance(options, Numbers):
         validation.whole(name, value, options.least, options.most)
         return int(value) - options.least  # type: ignore[call-overload, no-any-return]
@@ -130,12 +130,12 @@ def place(name: str, value: object, options: Options) -> int:
     raise ValueError(f"{name} {value!r} is not one of {listed}: choose one of them")
 
 
-# --- what several panels offer: models, links, sizes of GPU memory --------------------------------
+# --- options that several panels share: models, links, sizes of GPU memory ------------------------
 
 DENSE = [name for name, shape in MODELS.items() if not shape.experts]
 
-# As the data sheets print them, read as 10^9 bytes, the smaller of the two readings. PyTorch
-# reports about 6 % more on an A100 or H100 (theory.inputs.hardware): left for what is no tensor.
+# The data sheets' numbers, taken as 10^9 bytes, the smaller of the two readings. PyTorch reports
+# about 6 % more on an A100 or H100 (theory.inputs.hardware): a margin for non-tensor memory.
 GPU_MEMORY_BYTES = {
     "RTX 4090 24 GB": 24 * GB,  # NVIDIA Ada architecture whitepaper, appendix A
     "A100 40 GB": 40 * GB,  # NVIDIA A100 data sheet
@@ -145,10 +145,10 @@ GPU_MEMORY_BYTES = {
 
 
 def ethernet(gbit: int, latency_s: float = 50e-6) -> Link:
-    """An Ethernet of so many Gb/s; its latency is assumed, for comparison."""
+    """An Ethernet link of `gbit` Gb/s, with an assumed latency, for comparison."""
     return Link(f"Ethernet {gbit} Gb/s", gbit * 1e9 / 8, latency_s)
 
 
 def by_name(*links: Link) -> dict[str, Link]:
-    """Links as a control lists them."""
+    """{name: link}, as the options of a control."""
     return {link.name: link for link in links}

@@ -1,4 +1,4 @@
-"""What all panels share: controls above a figure and its numbers, redrawn when they change."""
+"""The panel widget: controls above a figure and a table, redrawn when a control changes."""
 
 import html
 import inspect
@@ -22,15 +22,15 @@ P = ParamSpec("P")
 _HERE = Path(__file__).parent
 
 Rows = tuple[tuple[str, str], ...]
-_SEARCH_S = 0.2  # for a value that mends a problem: longer, and the panel would feel slow
+_SEARCH_S = 0.2  # time limit of the search for a valid value, so that the panel stays responsive
 
 
 @dataclass(frozen=True)
 class View:
-    """What a panel shows."""
+    """The content of a panel for one setting of its controls."""
 
     result: Any  # of course_lib.theory
-    rows: Rows  # the table: what, and its value with units
+    rows: Rows  # the table: (name, value with units)
     draw: Callable[[], Drawing]
     caption: str = ""  # one sentence above the figure
 
@@ -39,20 +39,20 @@ class Panel(anywidget.AnyWidget):
     """Controls, a figure and a table of numbers; every control is an attribute by its name.
 
     `panel.micro_batch.value = 4` moves a control; `panel.result` is then the theory's result,
-    `panel.sentence` the figure in words, `panel.text` that and the table. While the values do not
-    fit together, `panel.problem` says why, `panel.result` is None, and the last figure that was
-    possible stays, faded, below buttons that mend the values.
-    Raises ValueError when the starting values do not fit together.
+    `panel.sentence` a description of the figure, `panel.text` that and the table. While the values
+    are inconsistent, `panel.problem` says why, `panel.result` is None, and the last valid figure
+    stays, faded, below buttons that fix the values.
+    Raises ValueError if the starting values are inconsistent.
     """
 
-    # ipywidgets' own sliders have no accessible name and say the index for the value; anywidget
-    # lets the browser's controls be used, and a whole panel be one message.
+    # ipywidgets' own sliders have no accessible name and announce the index as the value; anywidget
+    # allows native browser controls, and one message for a whole panel.
     _esm = browser_code(_HERE / "panel.js")
     _css = _HERE / "panel.css"
-    # A list: where notebooks are saved, the keys of a dict are sorted.
+    # A list, because saving a notebook sorts the keys of a dict.
     controls = traitlets.List(traitlets.Dict()).tag(sync=True)
     values = traitlets.Dict().tag(sync=True, echo_update=False)  # name: index
-    # One trait for all that is seen: one message, so that no two parts of it disagree.
+    # One trait, so one message, for everything visible: its parts are always consistent.
     shown = traitlets.Dict().tag(sync=True)
 
     def __init__(self, controls: Mapping[str, Control], view: Callable[..., View]) -> None:
@@ -61,7 +61,7 @@ class Panel(anywidget.AnyWidget):
         self._view = view(**self._values())
         self._sheet = self._view.draw()
         self._possible = self._places()
-        self.page = ""  # figure and table as HTML: those of now, or the last that were possible
+        self.page = ""  # figure and table as HTML: the current ones, or the last valid ones
         self.problem: str | None = None
         super().__init__(controls=self._specs(), values=self._places())
         self._show()
@@ -77,12 +77,12 @@ class Panel(anywidget.AnyWidget):
 
     @property
     def result(self) -> Any:
-        """The theory's result that is shown, or None while there is a problem."""
+        """The theory's current result, or None while there is a problem."""
         return None if self.problem else self._view.result
 
     @property
     def sentence(self) -> str:
-        """The figure in one sentence, or the problem."""
+        """The description of the figure, or the problem."""
         return self.problem or self._sheet.sentence
 
     @property
@@ -134,25 +134,25 @@ class Panel(anywidget.AnyWidget):
     def _complain(self, problem: str) -> None:
         self.problem = problem
         mends = [{"text": text, "values": places} for text, places in self._mends()]
-        told = f"Not possible: {self._with_labels(problem)}."
-        said = {"problem": told, "mends": mends, "sentence": problem}
-        self.shown = {**self.shown, **said, "values": self._places()}
+        message = f"Not possible: {self._with_labels(problem)}."
+        changed = {"problem": message, "mends": mends, "sentence": problem}
+        self.shown = {**self.shown, **changed, "values": self._places()}
 
     def _with_labels(self, problem: str) -> str:
-        """The theory's sentence with the words that stand beside the controls."""
+        """The theory's message with parameter names replaced by the controls' labels."""
         labels = {name: control.label for name, control in self._controls.items()}
-        told = re.sub(r"\w+", lambda word: labels.get(word[0], word[0]), problem)
-        return told.replace("*", " × ")
+        message = re.sub(r"\w+", lambda word: labels.get(word[0], word[0]), problem)
+        return message.replace("*", " × ")
 
     def _mends(self) -> list[tuple[str, dict[str, int]]]:
-        """Up to two ways out: another control's nearest value that fits, and the way back."""
-        now, found = self._places(), []
+        """Up to two fixes: another control's nearest valid value, and an undo."""
+        now, fixes = self._places(), []
         moved = {name for name, index in now.items() if self._possible[name] != index}
         if nearest := self._nearest_that_fits(moved):
             name, index = nearest
-            found.append((f"Set {self._told(name, index, ' to')}", {**now, name: index}))
-        back = ", ".join(self._told(name, self._possible[name]) for name in sorted(moved))
-        return [*found, (f"Back to {back}", dict(self._possible))]
+            fixes.append((f"Set {self._text_of(name, index, ' to')}", {**now, name: index}))
+        back = ", ".join(self._text_of(name, self._possible[name]) for name in sorted(moved))
+        return [*fixes, (f"Back to {back}", dict(self._possible))]
 
     def _nearest_that_fits(self, moved: set[str]) -> tuple[str, int] | None:
         end = time.monotonic() + _SEARCH_S
@@ -166,22 +166,22 @@ class Panel(anywidget.AnyWidget):
                     return name, index
         return None
 
-    def _told(self, name: str, index: int, to: str = "") -> str:
+    def _text_of(self, name: str, index: int, to: str = "") -> str:
         control = self._controls[name]
         return f"{control.label}{to} {control.options[index][0]} {control.unit}".rstrip()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live panel; a picture and a sentence where no kernel runs."""
+        """The live panel, with a static figure and its description for when no kernel runs."""
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         picture = {} if self.problem else {"image/svg+xml": self._sheet.to_svg(themed=False)}
         return {**data, **picture, "text/plain": self.sentence}, metadata
 
 
 def panel(view: Callable[P, View]) -> Callable[P, Panel]:
-    """The function that builds a panel, of the one that makes its View from the values.
+    """Decorator: turns a function from values to a View into one that builds a Panel.
 
-    The default of each parameter is its control, and the panel shows them in that order. The built
-    function is called with values, by default those that the controls start with.
+    The default of each parameter is its control, and the panel shows them in that order. The new
+    function takes starting values, which default to those of the controls.
     """
     signature = inspect.signature(view)
     controls = {name: each.default for name, each in signature.parameters.items()}

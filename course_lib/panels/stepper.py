@@ -1,4 +1,4 @@
-"""Stories, and the panel that walks through one, step after step, by hand or by itself."""
+"""Stories, and the panel that steps through one, manually or automatically."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,48 +12,47 @@ from course_lib.trace import Event, Trace
 
 
 class Story(ABC):
-    """What a stepper walks through; made from the values of its controls, by name.
+    """The content of a stepper, constructed from the values of its controls, by name.
 
-    `__init__` sets `trace`, which a function of `theory.stories` tells, and may keep what picture,
-    caption and table have in common. A step is a time of the trace at which something begins; a
-    story with other steps sets its own `times` or `count`. The picture comes from
-    `figures.engines`.
+    `__init__` sets `trace`, from a function of `theory.stories`, and may cache what picture,
+    caption and table share. By default, a step is a time of the trace at which an event begins; a
+    story with other steps overrides `times` or `count`. Pictures use `figures.engines`.
     """
 
     trace: Trace
 
     @cached_property
     def count(self) -> int:
-        """How many steps there are; the first one is step 0."""
+        """The number of steps, which are numbered from 0."""
         return len(self.times)
 
     @cached_property
     def times(self) -> tuple[float, ...]:
-        """When something begins: the time of each step."""
+        """The time of each step: the distinct start times of events."""
         return tuple(dict.fromkeys(event.at for event in self.trace))
 
     def now(self, step: int) -> tuple[Event, ...]:
-        """What begins at that step."""
+        """The events that begin at `step`."""
         return self.trace.at(self.times[step])
 
     @abstractmethod
     def picture(self, step: int) -> Drawing:
-        """What is seen; equally high at each step."""
+        """The figure of `step`; its height must be the same at each step."""
 
     @abstractmethod
     def caption(self, step: int) -> str:
-        """One line that says what happens."""
+        """One line that says what happens at `step`."""
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
-        """The table, if there is one: what, and its value with units."""
+        """The table, if any: (name, value with units)."""
         return ()
 
     def result(self, step: int) -> Any:
-        """What `stepper.result` is."""
+        """The value of `stepper.result` at `step`."""
         return self.trace, step
 
     def view(self, step: int) -> View:
-        """All that the panel shows."""
+        """The panel's content at `step`."""
         caption = self.caption(step)
         return View(self.result(step), self.rows(step), lambda: self.picture(step), caption)
 
@@ -61,8 +60,8 @@ class Story(ABC):
 class Stepper(Panel):
     """Controls that choose a story, and a slider `step` over its steps with a play button.
 
-    `story(**values)` is asked once for each setting of `controls`. Where a new story is shorter,
-    its last step is shown.
+    `story(**values)` is cached for each setting of `controls`. If a new story is shorter than the
+    current step, its last step is shown.
     """
 
     def __init__(self, controls: Mapping[str, Control], story: Callable[..., Story]) -> None:
@@ -72,7 +71,7 @@ class Stepper(Panel):
 
     @property
     def count(self) -> int:
-        """How many steps the story has that is shown."""
+        """The number of steps of the current story."""
         return len(self._steps.options)
 
     def _frame(self, step: int, **values: Any) -> View:
@@ -80,12 +79,12 @@ class Stepper(Panel):
         return story.view(min(step, story.count - 1))
 
     def _values(self) -> dict[str, Any]:
-        """Fit the slider to the story before it is read."""
+        """The controls' values, after fitting the step slider to the story."""
         others = {name: c.value for name, c in self._controls.items() if c is not self._steps}
         try:
             count = self._tell(**others).count
         except ValueError:
-            count = self.count  # the view will raise it again, and the panel say it
+            count = self.count  # the view raises it again, and the panel shows it
         if count != self.count:
             self._steps.options = Numbers(0, count - 1)
             self._steps.index = min(self._steps.index, count - 1)

@@ -1,4 +1,4 @@
-"""Each technique, written to be read; a file for each parallelism."""
+"""From-scratch implementations of each technique, one file per parallelism."""
 
 import course_lib.scratch.accumulation
 import course_lib.scratch.checkpointing

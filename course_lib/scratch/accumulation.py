@@ -1,4 +1,4 @@
-"""Gradient accumulation, and what it shows of noise and learning rates."""
+"""Gradient accumulation, gradient noise, and a learning-rate sweep."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ MicroBatch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
 
 
 def loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum, not mean, of the cross-entropy over all tokens that count."""
+    """Cross-entropy summed (not averaged) over all non-padding tokens."""
     return cross_entropy(
         logits.flatten(0, 1),
         labels.flatten(),
@@ -31,7 +31,7 @@ def loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def count_tokens(window: Sequence[MicroBatch]) -> Tensor:
-    """Tokens that count in a window of micro-batches."""
+    """The number of non-padding tokens in a window of micro-batches."""
     return torch.stack(
         [(labels != IGNORE).sum() for _, labels in window]
     ).sum()
@@ -81,7 +81,7 @@ def accumulate_ddp(
     total = torch.zeros((), device=tokens.device)
     for number, (inputs, labels) in enumerate(window, start=1):
         quiet = no_sync and number < len(window)
-        # The forward must be inside as well: there DDP decides to exchange.
+        # Include the forward: that is where DDP decides whether to sync.
         with model.no_sync() if quiet else nullcontext():
             loss = loss_sum(model(inputs), labels) * ranks / tokens
             loss.backward()
@@ -90,12 +90,12 @@ def accumulate_ddp(
     return total / ranks
 
 
-# Gradient noise, read from the pieces that accumulation makes anyway.
+# Gradient noise, measured on the micro-batches of an accumulation window.
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One window: its mean loss, and the squared lengths of two gradients."""
+    """The mean loss and the squared gradient norms of one window."""
 
     loss: float
     square_piece: float  # |g|² of a micro-batch, the mean over the window
@@ -105,7 +105,7 @@ class Reading:
 def accumulate_and_read(
     model: nn.Module, window: Sequence[MicroBatch]
 ) -> Reading:
-    """`accumulate`, which also notes how much its micro-batches disagree.
+    """`accumulate`, which also measures how much its micro-batches disagree.
 
     A micro-batch's own gradient is what it adds to `.grad`, times the number
     of micro-batches. So all of them must have equally many tokens; ValueError
@@ -124,8 +124,8 @@ def accumulate_and_read(
         share = loss_sum(model(inputs), labels) / tokens
         share.backward()
         now = flat_gradient(model)
-        own = (now - before) * len(window)
-        square_piece += float(own.square().sum()) / len(window)
+        piece_gradient = (now - before) * len(window)
+        square_piece += float(piece_gradient.square().sum()) / len(window)
         loss += float(share.detach())
         before = now
     return Reading(loss, square_piece, float(before.square().sum()))

@@ -1,4 +1,4 @@
-"""Activations that are computed again, or swapped to the host."""
+"""Activation recomputation, and layer weights fetched from the host."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ RandomState = tuple[Tensor, Tensor | None]  # of the CPU, of the GPU
 class Checkpoint(Function):
     """Runs `layers` without a graph; backward runs them again, with one.
 
-    The parameters are arguments so that autograd knows about them; apart from
-    them only `x` is kept. torch's own version also restores autocast.
+    The parameters are arguments so that autograd tracks them; apart from
+    them only `x` is saved. torch's own version also restores autocast.
     """
 
     @staticmethod
@@ -49,7 +49,7 @@ class Checkpoint(Function):
 
 
 class Segment(nn.Module):
-    """Consecutive layers; only the input of the first one is kept."""
+    """Consecutive layers, of which only the first one's input is saved."""
 
     function: type[Function] = Checkpoint
 
@@ -64,9 +64,9 @@ class Segment(nn.Module):
 
 
 def cut(model: GPT, size: int, segment: type[nn.Module] = Segment) -> GPT:
-    """`model` with its blocks in segments of `size`; the last may be shorter.
+    """Group the blocks of `model` into segments of `size`, in place.
 
-    The parameters stay the same, in the same order, with other names.
+    The last segment may be shorter. Parameters keep their order, not names.
     """
     blocks = list(model.blocks)
     starts = range(0, len(blocks), size)
@@ -76,7 +76,7 @@ def cut(model: GPT, size: int, segment: type[nn.Module] = Segment) -> GPT:
 
 
 def random_state(device: torch.device) -> RandomState:
-    """The current state of the generators that dropout uses."""
+    """The current state of the random generators that dropout uses."""
     gpu = device.type == "cuda"
     state = torch.cuda.get_rng_state(device) if gpu else None
     return torch.get_rng_state(), state
@@ -86,7 +86,7 @@ def random_state(device: torch.device) -> RandomState:
 def same_random_numbers(
     state: RandomState, device: torch.device
 ) -> Iterator[None]:
-    """Draw again what was drawn after `state`: the same dropout masks."""
+    """Replay the random numbers drawn after `state`: same dropout masks."""
     gpus = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(gpus):  # afterwards as if nothing was drawn
         torch.set_rng_state(state[0])
@@ -95,11 +95,11 @@ def same_random_numbers(
         yield
 
 
-# Layers from the host's memory: fetched one by one, or while others compute.
+# Layers in host memory, fetched one by one or prefetched during compute.
 #
 # Cui et al. 2016, "GeePS", doi:10.1145/2901318.2901323: a model that does not
-# fit into a GPU is kept in the host's memory, from which a thread of its own
-# brings each layer before it is needed.
+# fit on a GPU is kept in host memory; a separate thread fetches each layer
+# before it is needed.
 
 
 Fetch = Callable[[int], Tensor]
@@ -107,31 +107,31 @@ Layer = Callable[[Tensor, Tensor], Tensor]
 
 
 class SlowHost:
-    """Weights of all layers, behind a link of so many bytes per second."""
+    """The weights of all layers, behind a link of `bytes_per_s`."""
 
     def __init__(self, weights: list[Tensor], bytes_per_s: float) -> None:
         self.weights, self.bytes_per_s = weights, bytes_per_s
 
     def fetch(self, number: int) -> Tensor:
-        """A copy of the weights of one layer; takes as long as the link."""
+        """Copy one layer's weights, taking as long as the link would."""
         weight = self.weights[number]
         time.sleep(weight.nbytes / self.bytes_per_s)
         return weight.clone()
 
 
 def one_by_one(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
-    """Fetch a layer, compute it, fetch the next."""
+    """Fetch and compute the layers strictly in turn, without overlap."""
     for number in range(layers):
         x = layer(x, fetch(number))
     return x
 
 
 def meanwhile(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
-    """While a layer computes, a thread fetches the next: two are in memory."""
+    """Prefetch the next layer in a thread: two layers are in memory."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         coming = thread.submit(fetch, 0)
         for number in range(layers):
-            weight = coming.result()  # waits, if it is not there yet
+            weight = coming.result()  # blocks until it has arrived
             if number + 1 < layers:
                 coming = thread.submit(fetch, number + 1)
             x = layer(x, weight)
@@ -139,7 +139,7 @@ def meanwhile(fetch: Fetch, layers: int, layer: Layer, x: Tensor) -> Tensor:
 
 
 def slow_layer(seconds: float) -> Layer:
-    """relu(x·w), in the time that a large layer would take."""
+    """A layer relu(x·w) that takes `seconds`, as a large one would."""
 
     def layer(x: Tensor, weight: Tensor) -> Tensor:
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Collectives made of messages between ranks."""
+"""Collectives built from point-to-point messages between ranks."""
 
 import time
 from collections.abc import Sequence
@@ -10,12 +10,11 @@ from torch.distributed import P2POp, ProcessGroup
 
 # Messages between ranks, over the machine's links or over slower ones.
 #
-# The ring and the tree beside this module are made of these messages and of
-# nothing else.
+# The ring and tree collectives below are built from these messages alone.
 
 
 class Peers:
-    """The n ranks of a group, numbered 0 to n-1; this one is among them."""
+    """The n ranks of a group, numbered 0 to n-1, including this one."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         group = group or dist.group.WORLD
@@ -26,13 +25,13 @@ class Peers:
         self.rounds = 0  # how often this rank has sent, received, or both
 
     def swap(self, out: Tensor, to: int, into: Tensor, source: int) -> None:
-        """Send `out` and fill `into`, both at once.
+        """Send `out` and receive into `into`, both at once.
 
-        If every rank sent first and received afterwards, all could wait for
-        each other endlessly: a send may end only when it is received.
+        If every rank sent first and received afterwards, they could deadlock:
+        a send may complete only once it is received.
         """
-        # The receive goes first: gloo asks for what it is to receive, and
-        # the request would wait behind everything that we send.
+        # Post the receive first: gloo requests what it is to receive, and
+        # the request would queue behind everything that we send.
         self._exchange(
             [self._receive_op(into, source), self._send_op(out, to)]
         )
@@ -42,7 +41,7 @@ class Peers:
         self._exchange([self._send_op(out, to)])
 
     def receive(self, into: Tensor, source: int) -> None:
-        """Fill `into` with what one rank sends."""
+        """Receive into `into` from rank `source`."""
         self._exchange([self._receive_op(into, source)])
 
     def _send_op(self, tensor: Tensor, to: int) -> P2POp:
@@ -52,23 +51,23 @@ class Peers:
         return P2POp(dist.irecv, tensor, self._number(source), self.group)
 
     def _number(self, peer: int) -> int:
-        """The rank in the whole world of rank `peer` of the group."""
+        """The global rank of rank `peer` of the group."""
         return dist.get_global_rank(self.group, peer % self.ranks)
 
     def _exchange(self, messages: list[P2POp]) -> None:
         self.rounds += 1
-        # Both ends know the sizes: what is empty is not sent at all.
+        # Both sides know the sizes, so empty tensors are not sent at all.
         messages = [one for one in messages if one.tensor.numel()]
         for work in dist.batch_isend_irecv(messages) if messages else []:
             work.wait()
 
 
 class SlowPeers(Peers):
-    """The same ranks, each behind a link of its own.
+    """Peers whose sends are throttled to an emulated link.
 
     A message arrives `latency_s` + bytes / `bytes_per_s` after it was sent:
-    the α–β model, kept by sleeping before the message goes out. The limit
-    is on what a rank sends; it may receive from two others at full speed.
+    the α–β model, emulated by sleeping before the send. Only what a rank
+    sends is limited; it may receive from two others at full speed.
     """
 
     def __init__(
@@ -86,15 +85,15 @@ class SlowPeers(Peers):
         super()._exchange(messages)
 
 
-# Collectives made of messages: three rings and the pairwise exchange.
+# Collectives built from messages: three rings and the pairwise exchange.
 #
 # In a ring, each of n ranks sends only to the next one and receives only from
 # the previous one. After n-1 steps every part of a tensor has been everywhere.
 # Sources: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms",
 # section 3; Thakur, Rabenseifner and Gropp 2005, sections 4.1 and 4.3.
 #
-# Parts are those of torch.tensor_split: the first ones are a row longer if n
-# does not divide the rows, and some are empty if there are fewer rows than n.
+# Parts follow torch.tensor_split: the first ones are one row longer if n does
+# not divide the rows, and some are empty if there are fewer than n rows.
 
 
 def ring_all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
@@ -129,14 +128,14 @@ def ring_all_gather(
 
 
 def all_to_all(whole: Tensor, peers: Peers) -> Tensor:
-    """Part i goes to rank i; what arrives is in the order of the senders.
+    """Send part i to rank i; received parts are ordered by sender.
 
-    In step k, rank r sends to r+k and receives from r-k: every rank is busy
-    with one message each way, and none receives two at a time.
+    In step k, rank r sends to r+k and receives from r-k: every rank has one
+    message each way, and none receives two at a time.
     (n·s, …) -> (n·s, …).
     """
     parts = whole.contiguous().tensor_split(peers.ranks)
-    mine = parts[peers.rank]  # as long as what each rank sends to this one
+    mine = parts[peers.rank]  # every rank sends this one a part of this size
     arrived = mine.new_empty(peers.ranks, *mine.shape)
     arrived[peers.rank] = mine
     for k in range(1, peers.ranks):
@@ -178,7 +177,7 @@ def _copy(tensor: Tensor) -> Tensor:
 # All-reduce along a tree: few steps, each with the whole tensor.
 #
 # The binomial tree of 8 ranks: 1 -> 0, 3 -> 2, 5 -> 4, 7 -> 6; 2 -> 0, 6 -> 4;
-# 4 -> 0; and the same way back. 2·ceil(log2 n) steps instead of the ring's
+# 4 -> 0; then the reverse. 2·ceil(log2 n) steps instead of the ring's
 # 2(n-1), but 2·ceil(log2 n) times the tensor over the busiest link.
 # Source: Thakur, Rabenseifner and Gropp 2005, sections 4.2 and 4.4.
 
@@ -195,12 +194,12 @@ def tree_all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
 
 
 def _levels(ranks: int) -> list[int]:
-    """How far parent and child are apart: 1, 2, 4, … below n."""
+    """Distances between parent and child by level: 1, 2, 4, … below n."""
     return [1 << level for level in range((ranks - 1).bit_length())]
 
 
 def _up(total: Tensor, reach: int, peers: Peers) -> None:
-    """Each child sends its sum and its parent adds it; the others wait."""
+    """Each child sends its sum to its parent, which adds it; others idle."""
     if peers.rank % (2 * reach) == reach:
         peers.send(total, peers.rank - reach)
     elif peers.rank % (2 * reach) == 0 and peers.rank + reach < peers.ranks:

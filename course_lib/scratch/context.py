@@ -1,4 +1,4 @@
-"""Context parallelism: the sequence cut over ranks."""
+"""Context parallelism: the sequence sharded over ranks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from torch.distributed import ProcessGroup
 
 from course_lib.scratch.gpt import GPT, Attention, Block
 
-# Which tokens of a sequence lie on which rank, and how slices travel.
+# Which rank holds which tokens of a sequence, and how slices are passed on.
 
 
 @dataclass
 class Passing:
-    """A tensor on its way to the next rank, while another one arrives."""
+    """A send to the next rank and a receive from the previous, in flight."""
 
     sent: Tensor  # must live until it has been sent
     coming: Tensor
     works: list[dist.Work]
 
     def wait(self) -> Tensor:
-        """What came from the previous rank."""
+        """Wait for both; returns the tensor from the previous rank."""
         for work in self.works:
             work.wait()
         return self.coming
 
 
 class SequenceRing:
-    """The ranks of a group, each with a slice of the sequence.
+    """The ranks of a group, each holding a slice of the sequence.
 
     A slice is one chunk of n, or with `zigzag` an early and a late one of 2n:
-    rank r has r and 2n-1-r. Tokens see all tokens before them, so the last of
-    n chunks is the most work; the pairs are all alike. Llama 3,
+    rank r has r and 2n-1-r. Tokens attend to all earlier ones, so the last of
+    n chunks is the most work, while the pairs are balanced. Llama 3,
     arXiv:2407.21783, section 3.3.2.
     """
 
@@ -46,7 +46,7 @@ class SequenceRing:
         self.rank, self.ranks = dist.get_rank(group), group.size()
 
     def chunks(self, rank: int) -> list[int]:
-        """Numbers of the chunks on `rank`, in the order of the sequence."""
+        """Indices of the chunks on `rank`, in sequence order."""
         return [rank, 2 * self.ranks - 1 - rank] if self.zigzag else [rank]
 
     def places(self, sequence: int) -> Tensor:
@@ -63,25 +63,25 @@ class SequenceRing:
         )
 
     def cut(self, tensor: Tensor, number: int) -> Tensor:
-        """A view of one chunk of a slice, whose tokens are axis -2."""
+        """A view of chunk `number` of a slice; tokens are on axis -2."""
         return tensor.chunk(len(self.chunks(self.rank)), dim=-2)[number]
 
     def pairs(self, owner: int) -> Iterator[tuple[int, int, bool]]:
-        """Own chunk, a chunk of `owner` that it sees, whether they are one.
+        """(own chunk, chunk of `owner` it attends to, whether they are equal).
 
         Chunks are numbered within their slice: 0, or 0 and 1.
         """
-        mine, theirs = self.chunks(self.rank), self.chunks(owner)
+        own_chunks, owner_chunks = self.chunks(self.rank), self.chunks(owner)
         for (i, queries), (j, keys) in product(
-            enumerate(mine), enumerate(theirs)
+            enumerate(own_chunks), enumerate(owner_chunks)
         ):
             if keys <= queries:
                 yield i, j, keys == queries
 
     def visits(self, tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Every rank's `tensor` with its owner, this rank's first.
+        """Yield (owner, tensor) for every rank's `tensor`, own first.
 
-        n-1 hops; the next one comes while the caller works on this one.
+        n-1 hops; the next one arrives while the caller works on this one.
         """
         for step in range(self.ranks):
             if step < self.ranks - 1:
@@ -91,7 +91,7 @@ class SequenceRing:
                 tensor = passing.wait()
 
     def start(self, tensor: Tensor) -> Passing:
-        """Start one hop: to the next rank, and from the previous one."""
+        """Start one hop: send to the next rank, receive from the previous."""
         coming = torch.empty_like(tensor)
         works = dist.batch_isend_irecv(
             [
@@ -108,24 +108,24 @@ class SequenceRing:
 
 # Attention to one block of keys at a time, forward and backward.
 #
-# To be merged, two blocks need only the log-sum-exp of each other's scores. q,
-# k, v are (batch, heads, tokens, width); `same` says that queries and keys are
-# the same tokens: a query then sees the keys up to its own. A block of earlier
-# keys is seen whole. Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
-# 2022, arXiv:2205.14135, sections 3.1 and B.4.
+# Merging two blocks needs only the log-sum-exp of each one's scores. q, k, v
+# are (batch, heads, tokens, width). `same`: queries and keys are the same
+# tokens, so the causal mask applies; a block of earlier keys is unmasked.
+# Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
+# arXiv:2205.14135, sections 3.1 and B.4.
 
 
 def block_forward(
     q: Tensor, k: Tensor, v: Tensor, same: bool
 ) -> tuple[Tensor, Tensor]:
-    """Result of the block, and log-sum-exp (batch, heads, queries, 1)."""
+    """The block's output, and log-sum-exp (batch, heads, queries, 1)."""
     scores = _scores(q, k, same)
     lse = scores.logsumexp(-1, keepdim=True)
     return (scores - lse).exp() @ v, lse
 
 
 def merge(out: Tensor, lse: Tensor, block: tuple[Tensor, Tensor]) -> None:
-    """Add a block to `out` in place; a block weighs exp(its lse)."""
+    """Merge a block into `out` in place, weighted by exp(its lse)."""
     block_out, block_lse = block
     both = torch.logaddexp(lse, block_lse)
     out.mul_((lse - both).exp()).add_(block_out * (block_lse - both).exp())
@@ -178,10 +178,10 @@ def _scores(q: Tensor, k: Tensor, same: bool) -> Tensor:
     return scores.masked_fill(later, -inf)
 
 
-# Ring attention: keys and values visit every rank, queries stay.
+# Ring attention: keys and values circulate over all ranks, queries stay.
 
 
-# q, kv and the ring -> the result, and its log-sum-exp: `ring_forward`.
+# (q, kv, ring) -> (output, log-sum-exp), as `ring_forward`.
 Forward = Callable[[Tensor, Tensor, SequenceRing], tuple[Tensor, Tensor]]
 
 
@@ -209,9 +209,9 @@ class RingFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        """A second ring; the visitors' gradients follow them one hop behind.
+        """A second ring; gradients of kv follow their kv one hop behind.
 
-        They start at the visitor's first stop and end at home: n-1 hops.
+        They start one rank after the owner and end at the owner: n-1 hops.
         """
         q, kv, out, lse = ctx.saved_tensors
         ring, cut = ctx.ring, ctx.ring.cut
@@ -240,7 +240,7 @@ class RingFunction(torch.autograd.Function):
 
 
 class RingAttention(Attention):
-    """`attention` with the same weights, for slices of the sequence."""
+    """Ring attention over sequence slices, with the weights of `attention`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Copies of a model in one process, in step now and then, or in norms."""
+"""Single-process data parallelism, local SGD, and synchronized batch norm."""
 
 import copy
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from course_lib.scratch.wire import all_reduce
 #
 # Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 2.2. In every
 # step the batch is scattered, the weights are copied to each device, one
-# thread a device computes, and the outputs are gathered on the first device,
-# where the gradients are added up as well.
+# thread per device computes, and the outputs are gathered on the first
+# device, where the gradients are summed as well.
 
 
 Weights = dict[str, Tensor]  # by name
 
 
 class DataParallel(nn.Module):
-    """`module`, computed on `devices`; several may be the same one.
+    """Replicates `module` over `devices`, which may repeat.
 
-    Its parameters live on the first device. What a copy of the model changes
-    in its buffers is lost after the step.
+    The parameters live on the first device. Changes that a replica makes to
+    its buffers are lost after the step.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DataParallel(nn.Module):
         super().__init__()
         self.devices = [torch.device(device) for device in devices]
         self.module = module.to(self.devices[0])
-        # Each thread needs layers of its own, into which weights are put.
+        # Each thread needs its own modules, to be filled with weights.
         self._shells = [shell(module) for _ in self.devices[1:]]
 
     def forward(self, inputs: Tensor) -> Tensor:  # (batch, …)
@@ -52,24 +52,24 @@ class DataParallel(nn.Module):
     def replicate(self) -> list[Weights]:
         """The weights on each device: the originals, then copies.
 
-        Copying is an operation that autograd knows: its backward pass brings
-        the copies' gradients to the first device and adds them up there.
+        Autograd tracks the copy: its backward pass moves the copies'
+        gradients to the first device and sums them there.
         """
-        own = {
+        originals = {
             **dict(self.module.named_parameters()),
             **dict(self.module.named_buffers()),
         }
-        return [own] + [
+        return [originals] + [
             {
                 name: tensor.to(device, copy=True)
-                for name, tensor in own.items()
+                for name, tensor in originals.items()
             }
             for device in self.devices[1:]
         ]
 
 
 def scatter(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
-    """A piece of the batch for each device: (batch, …) -> (part, …)."""
+    """Split the batch over the devices: (batch, …) -> (part, …) each."""
     pieces = batch.chunk(len(devices))
     pairs = zip(pieces, devices, strict=False)  # there may be fewer pieces
     return [piece.to(device) for piece, device in pairs]
@@ -80,26 +80,28 @@ def compute(
     weights: Sequence[Weights],
     pieces: Sequence[Tensor],
 ) -> list[Tensor]:
-    """The outputs of all pieces, each computed by a thread of its own."""
-    gradients = torch.is_grad_enabled()  # a thread starts with its own answer
+    """The outputs of all pieces, each computed in its own thread."""
+    gradients = torch.is_grad_enabled()  # grad mode is per thread
 
-    def work(model: nn.Module, own: Weights, piece: Tensor) -> Tensor:
+    def work(
+        model: nn.Module, local_weights: Weights, piece: Tensor
+    ) -> Tensor:
         gpu = piece.device if piece.is_cuda else None
-        place = torch.cuda.device(gpu) if gpu else nullcontext()
-        with place, torch.set_grad_enabled(gradients):
-            return functional_call(model, own, (piece,))
+        context = torch.cuda.device(gpu) if gpu else nullcontext()
+        with context, torch.set_grad_enabled(gradients):
+            return functional_call(model, local_weights, (piece,))
 
     with ThreadPoolExecutor(len(models)) as threads:
         return list(threads.map(work, models, weights, pieces))
 
 
 def gather(outputs: Sequence[Tensor]) -> Tensor:
-    """All outputs on the first one's device: (part, …) -> (batch, …)."""
+    """Concatenate on the first device: (part, …) each -> (batch, …)."""
     return torch.cat([output.to(outputs[0].device) for output in outputs])
 
 
 def shell(module: nn.Module) -> nn.Module:
-    """A copy of `module` whose weights take no memory; shared ones stay so."""
+    """A copy of `module` with weights on meta; tied weights stay tied."""
     blanks = {
         id(tensor): torch.empty_like(tensor, device="meta")
         for tensor in [*module.parameters(), *module.buffers()]
@@ -107,7 +109,7 @@ def shell(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, blanks)
 
 
-# Local SGD: ranks train alone, and from time to time average their weights.
+# Local SGD: ranks train independently and periodically average weights.
 #
 # McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
 # Decentralized Data", arXiv:1602.05629, algorithm 1; Stich 2019, "Local SGD
@@ -115,9 +117,9 @@ def shell(module: nn.Module) -> nn.Module:
 
 
 class LocalSGD:
-    """Steps an optimizer, and every `every` updates averages the weights.
+    """Steps an optimizer and averages the weights every `every` updates.
 
-    With every=1 and plain SGD it is DDP: from equal weights, the mean of
+    With every=1 and plain SGD this is DDP: from equal weights, the mean of
     w - lr·g over ranks is w - lr·(mean of g).
     """
 
@@ -144,11 +146,11 @@ def average(model: nn.Module) -> None:
     vector_to_parameters(flat / dist.get_world_size(), model.parameters())
 
 
-# Batch normalisation over the samples of all ranks, not of one.
+# Batch normalisation over the samples of all ranks.
 
 
 class SumOverRanks(Function):
-    """The sum over ranks. Backward sums too: each rank's loss uses it."""
+    """All-reduce, in backward too, as every rank's loss uses the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -160,10 +162,10 @@ class SumOverRanks(Function):
 
 
 class SyncBatchNorm(nn.BatchNorm1d):
-    """`nn.BatchNorm1d` whose mean and variance are those of all ranks.
+    """`nn.BatchNorm1d` with mean and variance over all ranks.
 
-    What torch.nn.SyncBatchNorm does on GPUs. Forward and backward send
-    2·features + 1 numbers each, and both wait for them.
+    As torch.nn.SyncBatchNorm on GPUs. Forward and backward each all-reduce
+    2·features + 1 numbers and block on them.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # (samples, features)

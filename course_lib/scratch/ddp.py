@@ -1,4 +1,4 @@
-"""Data parallelism with a process for each device: buckets, and DDP."""
+"""Data parallelism with one process per device: gradient buckets and DDP."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,18 +26,18 @@ from course_lib.scratch.wire import Work, start_all_reduce
 
 
 MIB = 2**20
-# Begins to sum a tensor over ranks, in place; `wait()` on what it returns.
+# Starts to sum a tensor over ranks, in place; call `wait()` on the result.
 AllReduce = Callable[[Tensor], Work]
 
 
 def fill(
     parameters: Iterable[Parameter], cap: int, first: int
 ) -> list[list[Parameter]]:
-    """Parameters by bucket; a bucket is closed when it holds `cap` bytes.
+    """Assign parameters to buckets; a bucket closes at `cap` bytes.
 
-    They go from the last parameter to the first, roughly the order in which
-    backward makes gradients. The first bucket holds only `first` bytes, so
-    that sending starts early. A bucket has one dtype and one device.
+    Parameters are taken last to first, roughly the order in which backward
+    produces gradients. The first bucket closes at `first` bytes, so that
+    sending starts early. A bucket has one dtype and one device.
     """
     buckets: list[list[Parameter]] = []
     size, limit = 0, min(first, cap)
@@ -54,7 +54,7 @@ def fill(
 
 
 class Bucket:
-    """Gradients that travel together: one flat tensor, and a view for each."""
+    """Gradients reduced together: one flat tensor, and a view for each."""
 
     def __init__(self, parameters: list[Parameter]) -> None:
         sizes = [p.numel() for p in parameters]
@@ -65,7 +65,7 @@ class Bucket:
         self.work: Work | None = None
 
     def take(self, parameter: Parameter) -> None:
-        """Move the gradient into the bucket, as this rank's part of a mean."""
+        """Move the gradient, divided by the ranks, into the bucket."""
         if parameter not in self.waiting:
             raise RuntimeError(
                 f"a parameter of shape {tuple(parameter.shape)} got a second "
@@ -83,21 +83,21 @@ class Bucket:
         self.work = all_reduce(self.flat)
 
     def receive(self) -> None:
-        """Wait for the sum, and get ready for the next backward pass."""
+        """Wait for the sum and reset for the next backward pass."""
         assert self.work is not None, "send comes first"
         self.work.wait()
         self.waiting = set(self.views)
 
 
-# DDP's all-reduce by the two halves of a ring, made of messages.
+# DDP's all-reduce as the two halves of a ring, built from messages.
 
 
 @dataclass
 class RingSum:
-    """The sum of `flat` over ranks, in place, by a ring; for DDP's buckets.
+    """A ring all-reduce of `flat`, in place, for DDP's buckets.
 
-    Nothing is sent before `wait`: no thread works beside backward, so nothing
-    overlaps. All ranks wait for their buckets in one order, so none hangs.
+    Nothing is sent before `wait`: there is no background thread, so nothing
+    overlaps. All ranks wait for buckets in the same order, so none hangs.
     """
 
     flat: Tensor
@@ -106,21 +106,21 @@ class RingSum:
     all_gather: Callable[[Tensor, Peers, int], Tensor] = ring_all_gather
 
     def wait(self) -> None:
-        """Send around the ring, and return when the sum is there."""
+        """Run the ring; returns when `flat` holds the sum."""
         part = self.reduce_scatter(self.flat, self.peers)
         self.flat.copy_(self.all_gather(part, self.peers, len(self.flat)))
 
 
-# Data parallelism from hooks: gradients travel while backward runs.
+# Data parallelism from hooks: gradients are reduced while backward runs.
 #
 # Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, sections 3.2 and 4.
 
 
 class DDP(nn.Module):
-    """`module` on every rank, with gradients that are the mean over ranks.
+    """Replicates `module` on every rank and averages gradients over ranks.
 
-    Every parameter must take part in the loss; with `find_unused` one that
-    does not gets a gradient of zero. `all_reduce` carries the buckets.
+    Every parameter must contribute to the loss; with `find_unused`, one that
+    does not gets a zero gradient. `all_reduce` reduces the buckets.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class DDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here only add to this rank's gradients."""
+        """Backward passes inside only accumulate this rank's gradients."""
         self.syncing = False
         try:
             yield
@@ -159,9 +159,9 @@ class DDP(nn.Module):
             self.syncing = True
 
     def _ready(self, bucket: Bucket, parameter: Parameter) -> None:
-        """The gradient of `parameter` is complete in `.grad`.
+        """Called when the gradient of `parameter` is complete in `.grad`.
 
-        Also for a weight that two layers share: torch adds both parts first.
+        For a weight that two layers share, torch adds both parts first.
         """
         if not self.syncing:
             return
@@ -172,8 +172,8 @@ class DDP(nn.Module):
         self._send_full_buckets()
 
     def _send_full_buckets(self) -> None:
-        # One order on all ranks, whatever order their gradients come in: the
-        # n-th all-reduce of a rank meets the n-th of the others.
+        # The same order on all ranks, whatever order their gradients come in:
+        # the n-th all-reduce of a rank matches the n-th of the others.
         for bucket in self.buckets[self.sent :]:
             if bucket.waiting:
                 return
@@ -204,22 +204,22 @@ class DDP(nn.Module):
 
 
 def after_backward(action: Callable[[], None]) -> None:
-    """Call `action` when the backward pass that is running has ended.
+    """Call `action` when the running backward pass has finished.
 
-    torch has no public name for this; its own FSDP calls the same.
+    torch has no public API for this; its own FSDP makes the same call.
     """
     Variable._execution_engine.queue_callback(action)
 
 
 # One model over several devices of one rank: naive model parallelism.
 #
-# Only one device works at a time; the gain is room for a larger model.
+# Only one device is busy at a time; the gain is memory for a larger model.
 # DistributedDataParallel around it: Li et al. 2020, arXiv:2006.15704,
 # section 4.1, where it is called a multi-device module.
 
 
 class Spread(nn.Module):
-    """`model` with its blocks in equal runs on `devices`.
+    """Places the blocks of `model` on `devices` in equal contiguous runs.
 
     Embedding and head share a weight, so both are on the first device.
     """

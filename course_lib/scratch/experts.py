@@ -1,4 +1,4 @@
-"""Mixtures of experts, and experts spread over ranks."""
+"""Mixture of experts, and expert parallelism."""
 
 from math import ceil
 from typing import Any
@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from course_lib.scratch import wire
 from course_lib.scratch.gpt import mlp
 
-# The router of a mixture of experts: which token goes to which expert.
+# The router of a mixture of experts assigns tokens to experts.
 
 
 class Router(nn.Module):
@@ -30,9 +30,9 @@ class Router(nn.Module):
         self.top_k = top_k
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Experts and weights (tokens, top_k), probabilities of all experts.
+        """Route (tokens, hidden) to experts; returns probabilities as well.
 
-        Tokens are (tokens, hidden).
+        Chosen experts and weights are (tokens, top_k).
         """
         probabilities = self.scores(tokens).softmax(-1)  # (tokens, experts)
         chosen = self.choose(probabilities)
@@ -47,9 +47,9 @@ class Router(nn.Module):
 
 
 def expert_capacity(choices: int, experts: int, factor: float | None) -> int:
-    """Choices that one expert accepts: `factor` times the mean, rounded up.
+    """How many choices one expert accepts: `factor` · the mean, rounded up.
 
-    All of them where `factor` is None. `choices` is tokens · top_k. Fedus et
+    Unlimited where `factor` is None. `choices` is tokens · top_k. Fedus et
     al. 2021, arXiv:2101.03961, equation 3.
     """
     return choices if factor is None else ceil(factor * choices / experts)
@@ -58,44 +58,44 @@ def expert_capacity(choices: int, experts: int, factor: float | None) -> int:
 def accepted(counts: Tensor, capacity: int) -> Tensor:
     """How many of `counts` (ranks, experts) the experts accept, same shape.
 
-    First come, first served: rank 0's tokens before rank 1's, and on a rank
-    in their order. So it is the same as on one process with all tokens.
+    First come, first served: rank 0's tokens before rank 1's, and in order
+    within a rank, so the result is that of one process with all tokens.
     """
-    before = counts.cumsum(0) - counts  # choices of the ranks before
+    before = counts.cumsum(0) - counts  # choices of lower ranks
     return torch.minimum(counts, (capacity - before).clamp(min=0))
 
 
 def by_expert(chosen: Tensor, kept: Tensor) -> Tensor:
-    """Numbers of this rank's accepted choices, sorted by expert.
+    """Indices of this rank's accepted choices, sorted by expert.
 
-    Of the choices of expert e in `chosen` (tokens, top_k) the first `kept[e]`.
+    Keeps the first `kept[e]` choices of expert e in `chosen` (tokens, top_k).
     """
     order = chosen.flatten().argsort(stable=True)
     expert = chosen.flatten()[order]
     counts = torch.bincount(expert, minlength=len(kept))
-    first = counts.cumsum(0) - counts  # place of each expert's first choice
-    place = torch.arange(len(order), device=order.device) - first[expert]
-    return order[place < kept[expert]]  # place: in its expert's queue
+    first = counts.cumsum(0) - counts  # index of each expert's first choice
+    position = torch.arange(len(order), device=order.device) - first[expert]
+    return order[position < kept[expert]]  # position in its expert's queue
 
 
 def balance_loss(load: Tensor, probabilities: Tensor) -> Tensor:
     """N Σ f_i P_i: 1 when all N experts are equally busy, at most N / top_k.
 
-    f_i is the share of all choices that fell on expert i (`load` counts them,
-    of all ranks), P_i the mean probability of expert i. Fedus et al. 2021,
+    f_i is the fraction of all choices that chose expert i (`load` has their
+    counts over all ranks), P_i its mean probability. Fedus et al. 2021,
     arXiv:2101.03961, equation 4, without its factor α.
     """
     share = load / load.sum()
     return len(load) * (share * probabilities.mean(0)).sum()
 
 
-# A router that is balanced by a bias instead of a loss.
+# A router balanced by a bias instead of an auxiliary loss.
 
 
 class BiasedRouter(Router):
-    """Adds a number for each expert to its probability, for the choice only.
+    """Adds a per-expert bias to the probabilities, for the choice only.
 
-    The weights of the chosen experts stay those of the probabilities, and no
+    The weights of the chosen experts still come from the probabilities, and no
     gradient reaches the bias: `nudge` moves it after each update. DeepSeek-V3,
     arXiv:2412.19437, section 2.1.2; Wang et al. 2024, arXiv:2408.15664.
     """
@@ -111,20 +111,20 @@ class BiasedRouter(Router):
         return super().choose(probabilities + self.bias)
 
     def nudge(self, load: Tensor, speed: float) -> None:
-        """Up by `speed` for experts below the mean load, down for those above.
+        """Raise the bias by `speed` below the mean load, lower it above.
 
-        `load` counts the choices that fell on each expert, of all ranks: so
-        all of them move the bias alike, without a message.
+        `load` counts each expert's choices over all ranks, so all ranks apply
+        the same change without communicating.
         """
         load = load.to(self.bias)
         self.bias += speed * (load.mean() - load).sign()
 
 
-# Tokens to their experts on other ranks and back, with gradients.
+# Sending tokens to experts on other ranks and back, with gradients.
 
 
 class AllToAll(torch.autograd.Function):
-    """Rows go to other ranks; in the backward pass their gradients return.
+    """All-to-all of rows; backward sends their gradients back.
 
     The first `sent[0]` rows go to rank 0, the next `sent[1]` to rank 1, …
     """
@@ -149,7 +149,7 @@ class AllToAll(torch.autograd.Function):
 def exchange(
     rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup
 ) -> Tensor:
-    """One all-to-all of rows (rows, …); `sent[r]` of them go to rank r."""
+    """One all-to-all of (rows, …): `sent[r]` rows to rank r, by rank."""
     result = rows.new_empty(sum(received), *rows.shape[1:])
     dist.all_to_all_single(result, rows, received, sent, group=group)
     return result
@@ -158,9 +158,9 @@ def exchange(
 class Dispatcher:
     """Sends tokens to the ranks of their experts, and the results back.
 
-    Rank 0 has the first experts, rank 1 as many, …; without a group there is
-    one rank that has them all. Tokens are (tokens, hidden); `chosen` and
-    `weights` are (tokens, top_k), so choice c is one of token c // top_k.
+    Experts are divided evenly, in order of rank; without a group one rank has
+    them all. Tokens are (tokens, hidden); `chosen` and `weights` are
+    (tokens, top_k), so choice c belongs to token c // top_k.
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
@@ -169,7 +169,7 @@ class Dispatcher:
         self.ranks = group.size() if group else 1
 
     def count(self, chosen: Tensor, experts: int) -> Tensor:
-        """Choices of each rank for each expert: (ranks, experts)."""
+        """How often each rank chose each expert: (ranks, experts)."""
         own = torch.bincount(chosen.flatten(), minlength=experts)[None]
         return wire.all_gather(own, self.group) if self.group else own
 
@@ -186,7 +186,7 @@ class Dispatcher:
         return self.all_to_all(rows, self.sent, self.received)
 
     def combine(self, results: Tensor, weights: Tensor) -> Tensor:
-        """For each token the weighted sum of its experts' results."""
+        """The weighted sum of each token's expert results."""
         rows = self.all_to_all(results, self.received, self.sent)
         rows = rows * weights.flatten()[self.order].unsqueeze(1)
         out = rows.new_zeros(len(weights), rows.shape[1])
@@ -195,13 +195,13 @@ class Dispatcher:
     def all_to_all(
         self, rows: Tensor, sent: list[int], received: list[int]
     ) -> Tensor:
-        """`sent[r]` of the rows go to rank r, `received[r]` come from it."""
+        """Send `sent[r]` rows to rank r and receive `received[r]` from it."""
         if self.group is None:
             return rows
         return AllToAll.apply(rows, sent, received, self.group)
 
 
-# A mixture of experts whose experts are spread over ranks.
+# A mixture-of-experts layer whose experts are distributed over ranks.
 
 
 class MoE(nn.Module):
@@ -209,8 +209,8 @@ class MoE(nn.Module):
 
     Tokens beyond an expert's capacity are dropped: that choice adds nothing.
     After a forward pass `counts` and `kept`, both (ranks, experts), hold how
-    many choices fell on each expert and how many of them it accepted;
-    `balance` is this rank's balance loss.
+    often each expert was chosen and how many choices it accepted; `balance`
+    is this rank's balance loss.
     """
 
     def __init__(
@@ -227,14 +227,14 @@ class MoE(nn.Module):
         )
         self.capacity_factor = capacity_factor
         self.total, self.rank, self.ranks = experts, 0, 1
-        self.dispatcher = Dispatcher()  # alone
+        self.dispatcher = Dispatcher()  # all experts on this rank
 
     def spread(
         self, group: ProcessGroup, dispatcher: type[Dispatcher] = Dispatcher
     ) -> None:
-        """Keep this rank's experts only: rank 0 has the first ones.
+        """Keep only this rank's experts; rank 0 has the first ones.
 
-        `dispatcher` takes the tokens there and back. Lepikhin et al. 2020,
+        `dispatcher` moves the tokens there and back. Lepikhin et al. 2020,
         arXiv:2006.16668, section 3.
         """
         self.dispatcher = dispatcher(group)
@@ -259,14 +259,14 @@ class MoE(nn.Module):
 
     @torch.no_grad()
     def _count(self, chosen: Tensor) -> None:
-        """Counts of all ranks: they decide splits, capacity and balance."""
+        """Gather all ranks' counts, which set splits, capacity and balance."""
         self.counts = self.dispatcher.count(chosen, self.total)
         choices = int(self.counts.sum())
         capacity = expert_capacity(choices, self.total, self.capacity_factor)
         self.kept = accepted(self.counts, capacity)  # (ranks, experts)
 
     def _compute(self, rows: Tensor) -> Tensor:
-        """Each row through its expert; sorted by rank, then by expert."""
+        """Apply each row's expert; rows are sorted by rank, then by expert."""
         pieces = self.kept.view(self.ranks, self.ranks, -1)[:, self.rank]
         numbers = torch.arange(pieces.shape[1], device=rows.device)
         owner = numbers.repeat(self.ranks).repeat_interleave(pieces.flatten())

@@ -1,4 +1,4 @@
-"""Several parameters as one vector that is cut over the ranks."""
+"""Several parameters flattened into one vector, sharded over the ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,22 +16,22 @@ from course_lib.scratch.wire import (
     start_reduce_scatter,
 )
 
-# Several parameters as one vector, of which each rank keeps a part.
+# Several parameters as one vector, of which each rank keeps a shard.
 
 
 class FlatParameter:
-    """Parameters that are gathered together, cut over the ranks of a group.
+    """Parameters gathered together and sharded over the ranks of a group.
 
         whole   | weight | bias |    weight    | bias | padding |
         shards  |        rank 0        |        rank 1          |
 
-    `shard` (size / ranks,) is what the optimizer sees: fp32, on this rank. It
-    is trained as one tensor, so ValueError for a frozen parameter.
+    `shard` (size / ranks,) is what the optimizer updates: fp32, on this rank.
+    It is trained as one tensor, so a frozen parameter raises ValueError.
 
-    This is ZeRO's vector (`scratch.zero.Unit`), padded and cut in the
-    same places. Two things differ. It knows names and shapes instead of
-    tensors, so that `fill` can make the shard of a model that never was whole
-    in memory. And gradients are averaged over ranks, where ZeRO's are summed.
+    This is the flat vector of `scratch.zero.Unit`, with the same padding and
+    shard boundaries. Two things differ. It stores names and shapes instead of
+    tensors, so that `fill` can build the shard of a model that never was whole
+    in memory. And gradients are averaged over ranks, where ZeRO sums them.
     Zhao et al. 2023, arXiv:2304.11277, section 4.2 (FlatParameter).
     """
 
@@ -59,7 +59,7 @@ class FlatParameter:
                 self.fill(name, parameter)
 
     def views(self, whole: Tensor) -> dict[str, Tensor]:
-        """Each parameter's own view of a whole vector (size,)."""
+        """Each parameter's view of a full vector (size,), by name."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         pieces = whole[: self.elements].split(sizes)
         return {
@@ -81,14 +81,14 @@ class FlatParameter:
             self.shard[low:high] = piece
 
     def start_gather(self, whole: Tensor) -> dist.Work:
-        """Start to fill `whole` (size,) from all shards, in its dtype."""
-        own = whole.view(self.ranks, -1)[self.rank]
-        own.copy_(self.shard.detach())  # gathered in place
-        return start_all_gather(whole, own, self.group)
+        """Start to gather all shards into `whole` (size,), in its dtype."""
+        local = whole.view(self.ranks, -1)[self.rank]
+        local.copy_(self.shard.detach())  # gathered in place
+        return start_all_gather(whole, local, self.group)
 
 
 class Reduction:
-    """Whole gradients (size,) being averaged over ranks and scattered."""
+    """An asynchronous reduce-scatter of full gradients (size,), averaged."""
 
     def __init__(self, flat: FlatParameter, whole: Tensor) -> None:
         whole[flat.elements :].zero_()  # padding must not enter a norm
@@ -97,7 +97,7 @@ class Reduction:
         self.work: Work = start_reduce_scatter(self.part, whole, flat.group)
 
     def finish(self) -> None:
-        """Add this rank's part to its shard's gradient."""
+        """Wait, then add this rank's part to the gradient of its shard."""
         self.work.wait()
         self.part /= self.flat.ranks
         shard = self.flat.shard
@@ -108,7 +108,7 @@ class Reduction:
 def gathered(
     flats: Iterable[FlatParameter], gradients: bool = False
 ) -> dict[str, Tensor]:
-    """Whole weights, or gradients, by name; every rank must call it."""
+    """Full weights, or gradients, by name; a collective call."""
     whole: dict[str, Tensor] = {}
     for flat in flats:
         shard = flat.shard.grad if gradients else flat.shard.detach()
@@ -117,7 +117,7 @@ def gathered(
     return whole
 
 
-# Gradient clipping where each rank has a different part of the gradients.
+# Gradient clipping where each rank holds a different shard of the gradients.
 
 
 def clip_shards(
@@ -125,11 +125,11 @@ def clip_shards(
     max_norm: float,
     group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Scale all gradients if their norm over all ranks is above `max_norm`.
+    """Clip all gradients by their global norm over all ranks; returns it.
 
-    The squares of the parts add up to the square of the whole, so one
-    all-reduce of 4 bytes is enough. Returns the norm. Clipping each rank's
-    part by its own norm would change the direction of the gradient.
+    The squared norms of the shards add up to the global one, so one
+    all-reduce of 4 bytes is enough. Clipping each rank's shard by its own
+    norm would change the direction of the gradient.
     """
     gradients = [shard.grad for shard in shards if shard.grad is not None]
     squares = torch.stack([gradient.square().sum() for gradient in gradients])
@@ -139,13 +139,13 @@ def clip_shards(
     return norm
 
 
-# The mistakes that FSDP's users make, each with its own sentence.
+# Checks for common mistakes with FSDP, each with its own error message.
 
 
 def parameters_of_units(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> list[dict[nn.Parameter, list[str]]]:
-    """The parameters of `model` itself, then of each module, with their names.
+    """{parameter: names} of `model`'s root unit, then of each module.
 
     A tied parameter has several names. ValueError if two units share one.
     """
@@ -177,13 +177,13 @@ def layer_names(
     names: dict[Tensor, str] = {p: n for n, p in model.named_parameters()}
     for parameter, name in names.items():
         sets = [set(module.parameters()) for module in modules]
-        homes = [own for own in sets if parameter in own]
+        homes = [members for members in sets if parameter in members]
         if not homes:
             raise ValueError(
                 f"parameter {name} is in none of the layers: name its module "
                 "among them"
             )
-        if any(own != homes[0] for own in homes):
+        if any(members != homes[0] for members in homes):
             raise ValueError(
                 f"parameter {name} is in two layers, which share only a part "
                 "of their parameters: untie it, or give it a layer of its own"
@@ -191,7 +191,7 @@ def layer_names(
     return names
 
 
-Homes = dict[Tensor, tuple[Any, str]]  # a parameter's unit, and its name
+Homes = dict[Tensor, tuple[Any, str]]  # parameter -> (unit, name)
 
 
 def fill(
@@ -199,8 +199,8 @@ def fill(
 ) -> None:
     """Copy the weights into the shards.
 
-    Without weights only parameters with values are allowed, which are in the
-    shards already. ValueError for a parameter without values.
+    Parameters that have values are in the shards already. ValueError for one
+    on meta that `weights` does not supply.
     """
     filled = {p for p in homes if not p.is_meta}
     for parameter, value in weights or ():

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism: units are gathered when needed."""
+"""Fully sharded data parallelism: units are gathered on demand."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,20 +20,20 @@ from course_lib.scratch.flat_parameter import (
 )
 from course_lib.scratch.wire import Work
 
-# Takes a model's parameters out, and says when each unit of them is needed.
+# Hooks that replace a model's parameters by shards, unit by unit.
 #
-# How a module's weights come and go while autograd knows nothing of it.
+# A module's weights are gathered and freed without autograd noticing.
 
 
 class Gather(Function):
-    """Shard in, whole parameters out; in backward, whole gradients in."""
+    """Shard -> full parameters; backward passes full gradients to `fsdp`."""
 
     @staticmethod
     def forward(ctx: Any, shard: Tensor, number: int, fsdp: "Hooked") -> Any:
         ctx.number, ctx.fsdp = number, fsdp
         unit = fsdp.units[number]
-        # Views of `.data`, so that autograd does not take what it saved for
-        # changed when the same values are gathered again.
+        # Views of `.data`, so that autograd does not consider its saved
+        # tensors modified when the same values are gathered again.
         return tuple(unit.views(unit.whole.data).values())
 
     @staticmethod
@@ -43,17 +43,17 @@ class Gather(Function):
 
 
 class Hooked(ABC):
-    """Cuts `model` over ranks; afterwards it is called and trained as before.
+    """Shards `model` over ranks, in place; it is called and trained as before.
 
     Each of `blocks`, in the order of the forward pass, is a unit and returns
-    one tensor; the root unit is all the rest, and has number 0.
+    one tensor; the root unit, number 0, has all remaining parameters.
     `model.parameters()` are now `shards`, one for each unit: build the
-    optimizer from them. A shard has norms and biases in it, so all weights
+    optimizer from them. A shard includes norms and biases, so all weights
     share one weight decay, and none may be frozen (ValueError).
     `dtype`: in which units are gathered and computed; shards and reductions
     stay fp32. `weights`: (parameter, value) pairs for a model on meta.
-    While a module computes, views of its unit's whole vector are its
-    parameters; otherwise placeholders without memory are.
+    While a module computes, its parameters are views of its unit's full
+    vector; otherwise they are placeholders without memory.
     """
 
     unit: Any  # the class of the units
@@ -71,7 +71,7 @@ class Hooked(ABC):
         group: ProcessGroup | None = None,
     ) -> None:
         self.model, self.reshard, self.prefetch = model, reshard, prefetch
-        self.sync = True  # False: gradients stay whole, and are not reduced
+        self.sync = True  # False: accumulate full gradients, do not reduce
         self.units: list[Any] = []
         self.modules: list[nn.Module] = []
         self.places: list[list[list[tuple[nn.Module, str]]]] = []
@@ -80,9 +80,9 @@ class Hooked(ABC):
         owned = flat_parameter.parameters_of_units(model, blocks)
         for module, named in zip([model, *blocks], owned, strict=True):
             if named:  # a unit without parameters is left out
-                place = device or next(iter(named)).device
+                unit_device = device or next(iter(named)).device
                 parameters = {names[0]: p for p, names in named.items()}
-                unit = self.unit(parameters, place, group, dtype)
+                unit = self.unit(parameters, unit_device, group, dtype)
                 homes |= {p: (unit, names[0]) for p, names in named.items()}
                 self._add(module, unit, named)
         self.shards = [unit.shard for unit in self.units]
@@ -131,18 +131,18 @@ class Hooked(ABC):
         self._insert(number, self.placeholders[number])
         self.after_forward(number)
         if output.requires_grad:
-            # Its first gradient says that backward has come to this unit.
+            # The output's gradient arrives when backward reaches this unit.
             output.register_hook(lambda _: self.before_backward(number))
         else:
             self.units[number].free()
 
     def frees(self, number: int) -> bool:
-        """Whether a unit is freed between its passes: not the root."""
+        """Whether a unit is freed between forward and backward (not root)."""
         return self.reshard and self.modules[number] is not self.model
 
     @abstractmethod
     def before_forward(self, number: int) -> None:
-        """Unit `number` must be whole when this returns."""
+        """Unit `number` must be gathered when this returns."""
 
     @abstractmethod
     def after_forward(self, number: int) -> None:
@@ -150,39 +150,39 @@ class Hooked(ABC):
 
     @abstractmethod
     def before_backward(self, number: int) -> None:
-        """Unit `number` must be whole again when this returns."""
+        """Unit `number` must be gathered again when this returns."""
 
     @abstractmethod
     def after_backward(self, number: int, gradients: Sequence[Tensor]) -> None:
-        """These are unit `number`'s gradients, in their parameters' shapes."""
+        """Take unit `number`'s `gradients`, in their parameters' shapes."""
 
     def gathered(self, gradients: bool = False) -> dict[str, Tensor]:
-        """All weights, or gradients, whole, by name; every rank calls it."""
+        """All full weights, or gradients, by name; a collective call."""
         return gathered(self.units, gradients)
 
 
 def remove(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Take the parameter `name` out; return its module and attribute."""
+    """Remove the parameter `name`; returns its module and attribute."""
     path, _, attribute = name.rpartition(".")
     module = model.get_submodule(path)
     delattr(module, attribute)
     return module, attribute
 
 
-# Fully sharded data parallelism (FSDP), with what makes it fast.
+# Fully sharded data parallelism (FSDP), with prefetching.
 #
 # Each unit is whole only while it computes: gathered before its forward pass,
 # freed after it, gathered again before its backward pass; then its gradients
-# are averaged and scattered. Meanwhile the next unit is on its way.
+# are averaged and scattered. Meanwhile the next unit is being gathered.
 # Zhao et al. 2023, arXiv:2304.11277, sections 3.2 and 3.3.
 
 
 class FSDPUnit:
     """Parameters that are gathered, freed and reduced together.
 
-    `shard` is this rank's part of their flat vector, `whole` all of it in
-    `dtype`, with no memory behind it while the unit is freed. `gradient` is
-    whole as well: what backward passes have added up and nobody has reduced.
+    `shard` is this rank's part of the flat vector; `whole` is the full vector
+    in `dtype`, whose storage is empty while the unit is freed. `gradient`,
+    also full, accumulates over backward passes until it is reduced.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class FSDPUnit:
         self.free()
 
     def views(self, whole: Tensor) -> dict[str, Tensor]:
-        """Each parameter's own view of a whole vector (size,)."""
+        """Each parameter's view of a full vector (size,), by name."""
         return self.flat.views(whole)
 
     def fill(self, name: str, value: Tensor) -> None:
@@ -210,22 +210,22 @@ class FSDPUnit:
         self.flat.fill(name, value)
 
     def start_gather(self) -> None:
-        """Start to fetch the whole parameter, unless it is here."""
+        """Start the all-gather of `whole`, unless it is allocated already."""
         storage = self.whole.untyped_storage()
         if storage.nbytes() == 0:
             storage.resize_(self.whole.nbytes)
             self.gathering = self.flat.start_gather(self.whole)
 
     def gather(self) -> None:
-        """Return when the whole parameter is here."""
+        """Gather `whole`, and wait for it."""
         self.start_gather()
         if self.gathering:
             self.gathering.wait()
             self.gathering = None
 
     def free(self) -> None:
-        """Give the memory back; the tensors that view it stay, empty."""
-        if self.gathering:  # fetched ahead and never used
+        """Release the storage of `whole`; views of it remain, but empty."""
+        if self.gathering:  # prefetched but never used
             self.gather()
         self.whole.untyped_storage().resize_(0)
 
@@ -238,7 +238,7 @@ class FSDPUnit:
             slot += gradient
 
     def start_reduction(self) -> None:
-        """Start to average `gradient` over ranks, and let go of it."""
+        """Start to reduce-scatter `gradient`, and drop the reference to it."""
         assert self.gradient is not None
         self.reduction = Reduction(self.flat, self.gradient)
         self.gradient = None
@@ -251,26 +251,26 @@ class FSDPUnit:
 
 
 class FSDP(Hooked):
-    """The root is whole from forward to backward, a block while it computes.
+    """Gathers the root from forward to backward, a block while it computes.
 
-    `model.blocks` as `blocks`, for example; see `Hooked` for what it does to
-    a model, and for the options.
+    Pass for example `model.blocks` as `blocks`; `Hooked` describes the
+    options and the changes to the model.
     """
 
     unit = FSDPUnit
 
     def before_forward(self, number: int) -> None:
-        """Gather the unit; meanwhile the next one is on its way."""
+        """Gather the unit and prefetch the next one."""
         self.units[number].gather()
         self.fetch(number + 1)
 
     def after_forward(self, number: int) -> None:
-        """Free what the backward pass will gather again."""
+        """Free the unit, if the backward pass will gather it again."""
         if self.frees(number):
             self.units[number].free()
 
     def before_backward(self, number: int) -> None:
-        """Gather again; meanwhile the previous unit is on its way."""
+        """Gather the unit again and prefetch the previous one."""
         self.units[number].gather()
         self.fetch(number - 1)
 
@@ -286,21 +286,21 @@ class FSDP(Hooked):
             self.units[0].finish_reduction()
 
     def fetch(self, number: int) -> None:
-        """Start to gather a unit, if there is one and prefetch is on."""
+        """Start to gather unit `number`, if it exists and prefetch is on."""
         if self.prefetch and 0 <= number < len(self.units):
             self.units[number].start_gather()
 
 
 # Deferred initialization: a model without memory, filled shard by shard.
 #
-# A model built under `torch.device("meta")` has shapes and no values. Here the
-# calls that would have filled it (normal_, uniform_, fill_, …) are written
-# down, to be replayed in the same order: the same random numbers, so the same
-# weights. Zhao et al. 2023, arXiv:2304.11277, section 4.1.
+# A model built under `torch.device("meta")` has shapes but no values. The
+# calls that would have initialized it (normal_, uniform_, fill_, …) are
+# recorded and replayed in the same order: the same random numbers, so the
+# same weights. Zhao et al. 2023, arXiv:2304.11277, section 4.1.
 
 
 class Recording(TorchDispatchMode):
-    """Writes down each operator that changes a tensor in place."""
+    """Records each operator that modifies a tensor in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -317,16 +317,16 @@ class Recording(TorchDispatchMode):
 
 @dataclass
 class Deferred:
-    """A model on the meta device, and how to fill it."""
+    """A model on the meta device, with its recorded initialization calls."""
 
     model: Any
     calls: list[tuple[Any, Tensor, Any, Any]] = field(repr=False)
     random_state: Tensor = field(repr=False)  # before the first call
 
     def replay(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each tensor of the model with its values, as soon as final.
+        """Yield each tensor of the model with its values, once final.
 
-        Only tensors between their first and their last call are in memory.
+        A tensor is in memory only between its first and its last call.
         """
         torch.set_rng_state(self.random_state)
         last = {call[1]: number for number, call in enumerate(self.calls)}
@@ -340,8 +340,8 @@ class Deferred:
 
 
 def defer(build: Callable[[], nn.Module]) -> Deferred:
-    """Call `build()` on the meta device and write down its initialisation."""
+    """Call `build()` on the meta device and record its initialisation."""
     with torch.device("meta"), Recording() as recording:
         model = build()
-    # Nothing was drawn on meta, so the generator is still where it started.
+    # Nothing was drawn on meta, so the generator's state is unchanged.
     return Deferred(model, recording.calls, torch.get_rng_state())

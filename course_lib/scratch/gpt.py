@@ -1,4 +1,4 @@
-"""A small GPT, the loop that trains it, and what it keeps in memory."""
+"""A small GPT, a training loop, and a ledger of memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from course_lib.measure.peak import tensor_bytes
 
-# A GPT-2 style language model on one page, exact enough to count.
+# A GPT-2 style language model, exact enough to count parameters and bytes.
 
 
 class Attention(nn.Module):
@@ -32,12 +32,12 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """For each token a weighted mean of the values up to its own."""
+        """Causal attention: (batch, heads, sequence, width) -> the same."""
         return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Block(nn.Module):
-    """One layer: attention and an MLP four times as wide, after norms."""
+    """One pre-norm layer: attention, then an MLP four times as wide."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 def mlp(hidden: int) -> nn.Sequential:
-    """Widens each token's numbers four times, and narrows them again."""
+    """An MLP hidden -> 4·hidden -> hidden with GELU."""
     return nn.Sequential(
         nn.Linear(hidden, 4 * hidden),
         nn.GELU(),
@@ -90,12 +90,12 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-# The training loop, reduced to what it counts.
+# A minimal training loop that counts samples, micro-steps and updates.
 
 
 @dataclass
 class Counts:
-    """What one epoch did."""
+    """Counters of one epoch."""
 
     samples: int = 0
     micro_steps: int = 0
@@ -110,10 +110,10 @@ def train_epoch(
     micro_batch: int,
     accumulation: int = 1,
 ) -> Counts:
-    """One epoch of least squares.
+    """Train for one epoch of least squares.
 
     Inputs are (samples, features), targets (samples, 1). Each window of
-    `accumulation` micro-batches is one update, with the mean loss over it.
+    `accumulation` micro-batches is one update on its mean loss.
     """
     counts = Counts()
     window_size = micro_batch * accumulation

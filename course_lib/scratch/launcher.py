@@ -1,8 +1,8 @@
-"""A launcher: what torchrun is at heart.
+"""A minimal launcher: the core of torchrun.
 
-It starts one command several times, tells each process by variables of its
-environment who it is and where all of them meet, and ends the others when one
-fails. The variables are torchrun's:
+It starts one command several times, passes each process its rank and the
+rendezvous address in environment variables, and terminates the others when
+one fails. The variables are torchrun's:
 docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 """
 
@@ -31,7 +31,7 @@ def rank_environment(
     nodes: int = 1,
     address: str = "127.0.0.1",
 ) -> dict[str, str]:
-    """What one rank is told; rank 0 listens at `port` of `address`."""
+    """One rank's environment variables; rank 0 listens at `address`:`port`."""
     return {
         "RANK": str(node * local_ranks + local_rank),
         "WORLD_SIZE": str(nodes * local_ranks),
@@ -51,9 +51,9 @@ def launch_ranks(
     nodes: int = 1,
     address: str = "127.0.0.1",
 ) -> list[int]:
-    """Run `command` on every rank of this node; the exit codes, by rank.
+    """Run `command` on every rank of this node; returns exit codes by rank.
 
-    As soon as one is not 0, the other ranks are ended.
+    As soon as one is not 0, the other ranks are terminated.
     """
     port = port or free_port()
     ranks: list[subprocess.Popen[bytes]] = []
@@ -80,7 +80,7 @@ def launch_ranks(
 def end_ranks(
     ranks: Sequence[subprocess.Popen[bytes]], grace_s: float = 5.0
 ) -> None:
-    """Ask all that still run to end; kill those that have not by then."""
+    """Terminate running ranks; kill those that outlive the grace period."""
     for rank in ranks:
         rank.terminate()  # SIGTERM; nothing where it has ended
     until_s = time.monotonic() + grace_s
@@ -93,41 +93,41 @@ def end_ranks(
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens.
+    """A random port of this machine with no listener.
 
-    From below those that the system gives to connections (Linux: 32768 and
-    up), so that none of them takes it before rank 0 listens there.
+    Below the ephemeral range (Linux: 32768 and up), so that no outgoing
+    connection takes it before rank 0 listens there.
     """
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as trial:
-            if trial.connect_ex(("127.0.0.1", port)):  # nobody answers
+            if trial.connect_ex(("127.0.0.1", port)):  # no listener
                 return port
 
 
 def setup(rank: int, world_size: int) -> None:
-    """Join the group, at MASTER_ADDR and MASTER_PORT of the environment."""
+    """Join the group at MASTER_ADDR:MASTER_PORT of the environment."""
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
 
 
 def cleanup() -> None:
-    """Leave the group, when the last model that used it is gone."""
+    """Leave the group, after collecting models that still use it."""
     gc.collect()  # DDP that outlives its group can abort the process
     dist.destroy_process_group()
 
 
-# The smallest program for a launcher: DDP around a model on two devices.
+# A minimal program for a launcher: DDP around a model on two devices.
 #
 # The example of PyTorch's tutorial on DDP, docs.pytorch.org/tutorials/
 # intermediate/ddp_tutorial.html, "Combining DDP with Model Parallelism". Here
-# every rank takes its rows of one batch, so that any number of ranks learns
-# the same.
+# every rank takes its rows of one batch, so that the result does not depend
+# on the number of ranks.
 
 Device = torch.device | str | int
 
 
 class ToyMpModel(nn.Module):
-    """Two layers, each on a device of its own."""
+    """Two layers, each on its own device."""
 
     def __init__(self, dev0: Device, dev1: Device) -> None:
         super().__init__()
@@ -150,27 +150,27 @@ def two_devices(local_rank: int) -> tuple[Device, Device]:
 def demo_model_parallel(
     rank: int, world_size: int, local_rank: int = 0
 ) -> Tensor:
-    """Train on this rank's rows; the weights of the last layer (5, 10)."""
+    """Train on this rank's rows; returns the last layer's weights (5, 10)."""
     mp_model = toy_model(*two_devices(local_rank))
-    # Neither device_ids nor output_device: forward knows where things are.
+    # Neither device_ids nor output_device: forward moves tensors itself.
     train(DistributedDataParallel(mp_model), slice(rank, None, world_size))
     return mp_model.net2.weight.detach().cpu()
 
 
 def toy_model(dev0: Device, dev1: Device) -> ToyMpModel:
-    """The model with its first weights, the same on every rank."""
+    """The model with its initial weights, the same on every rank."""
     torch.manual_seed(0)
     return ToyMpModel(dev0, dev1)
 
 
 def train(model: nn.Module, rows: slice, steps: int = 4) -> None:
-    """Some updates, each on these rows of a batch of 12 samples."""
+    """Make `steps` updates, each on `rows` of a batch of 12 samples."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(1)
     for _ in range(steps):
         inputs, labels = torch.randn(12, 10), torch.randn(12, 5)
         outputs = model(inputs[rows])
-        wanted = labels[rows].to(outputs.device)
+        targets = labels[rows].to(outputs.device)
         optimizer.zero_grad()
-        nn.functional.mse_loss(outputs, wanted).backward()  # DDP: the mean
+        nn.functional.mse_loss(outputs, targets).backward()  # DDP averages
         optimizer.step()

@@ -1,8 +1,8 @@
-"""What each family of parallelism moves, and whether the network may be blind.
+"""Which parallelisms still work if the network moves only untyped bytes.
 
-Every function below is the characteristic move of one family, on a model of
-three layers. `carry` changes what is handed to the network: `typed` nothing,
-`opaque` into bytes without a meaning.
+Every function below is the characteristic communication of one family, on a
+model of three layers. `carry` converts the tensor given to the network:
+`typed` leaves it unchanged, `opaque` views it as raw bytes.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def typed(tensor: Tensor) -> Tensor:
 
 
 def opaque(tensor: Tensor) -> Tensor:
-    """The same memory as bytes: the network knows only how many."""
+    """View the memory as bytes: the network knows only their number."""
     return tensor.view(torch.uint8)
 
 
@@ -47,7 +47,7 @@ def forward(x: Tensor, layers: list[Tensor]) -> Tensor:
 
 
 def data(carry: Carry) -> Tensor:
-    """Gradient of layer 1: own rows only, then the sum over ranks."""
+    """Gradient of layer 1 from this rank's rows, then summed over ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     layers = [weight.requires_grad_() for weight in weights()]
     forward(batch().chunk(ranks)[rank], layers).sum().backward()
@@ -58,7 +58,7 @@ def data(carry: Carry) -> Tensor:
 
 
 def tensor(carry: Carry) -> Tensor:
-    """Layer 1 from a slice of its rows; then the sum of partial products."""
+    """Layer 1 from a slice of its rows; partial products are summed."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own_rows = weights()[0].tensor_split(ranks)[rank]
     own_columns = batch().tensor_split(ranks, dim=1)[rank]
@@ -68,7 +68,7 @@ def tensor(carry: Carry) -> Tensor:
 
 
 def pipeline(carry: Carry) -> Tensor:
-    """Rank r has layer r: it receives, computes, and passes on."""
+    """Rank r has layer r: receives, computes, and sends the result on."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     x = batch()
     if rank > 0:
@@ -80,22 +80,22 @@ def pipeline(carry: Carry) -> Tensor:
 
 
 def expert(carry: Carry) -> Tensor:
-    """Rank r has expert r: own rows go out, those of others come in, and back.
+    """Rank r has expert r: all-to-all to the experts, and back.
 
     Every rank has as many rows as there are ranks, one for each expert.
     """
     ranks = dist.get_world_size()
-    own = batch()[:ranks] + dist.get_rank()
-    theirs, back = torch.empty_like(own), torch.empty_like(own)
-    dist.all_to_all_single(carry(theirs), carry(own))
+    local_rows = batch()[:ranks] + dist.get_rank()
+    received, back = torch.empty_like(local_rows), torch.empty_like(local_rows)
+    dist.all_to_all_single(carry(received), carry(local_rows))
     dist.all_to_all_single(
-        carry(back), carry(torch.relu(theirs @ weights()[dist.get_rank()]))
+        carry(back), carry(torch.relu(received @ weights()[dist.get_rank()]))
     )
     return back
 
 
 def alone(family: str, rank: int, ranks: int) -> Tensor:
-    """What one process gets, without any network."""
+    """The result of `family` in one process, without any network."""
     layers = weights()
     if family == "data":
         leaves = [weight.requires_grad_() for weight in layers]
@@ -107,9 +107,7 @@ def alone(family: str, rank: int, ranks: int) -> Tensor:
     if family == "pipeline":
         return forward(batch(), layers[: rank + 1])
     rows = batch()[:ranks] + rank
-    return torch.stack(
-        [torch.relu(rows[it] @ layers[it]) for it in range(ranks)]
-    )
+    return torch.stack([torch.relu(rows[i] @ layers[i]) for i in range(ranks)])
 
 
 FAMILIES: dict[str, Callable[[Carry], Tensor]] = {
@@ -121,7 +119,7 @@ FAMILIES: dict[str, Callable[[Carry], Tensor]] = {
 
 
 def is_right(family: str, carry: Carry) -> bool:
-    """Whether this rank has what one process has, up to rounding."""
-    found = FAMILIES[family](carry)
-    right = alone(family, dist.get_rank(), dist.get_world_size())
-    return torch.allclose(found, right, atol=1e-5)
+    """Whether this rank's result equals one process's, up to rounding."""
+    result = FAMILIES[family](carry)
+    expected = alone(family, dist.get_rank(), dist.get_world_size())
+    return torch.allclose(result, expected, atol=1e-5)

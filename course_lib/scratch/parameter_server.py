@@ -1,4 +1,4 @@
-"""A table on servers: trainers pull rows and push their gradients."""
+"""Parameter servers: trainers pull table rows and push their gradients."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -17,42 +17,42 @@ from torch.nn.functional import pad
 
 from course_lib.scratch import wire
 
-# What trainers and servers send each other: a number of rows, then rows.
+# The protocol between trainers and servers: a row count, then the rows.
 #
-# The other end must know the size of a tensor before it can receive it, so a
-# header with the number of rows goes before each request.
+# The receiver must know the size of a tensor before it can receive it, so a
+# header with the number of rows precedes each request.
 
 
-STOP = -1  # announced instead of a number of rows: this trainer has finished
+STOP = -1  # sent in place of a row count: this trainer has finished
 
 
 class Messages:
-    """Messages between the ranks of a group, which go by their numbers."""
+    """Messages between the ranks of a group, addressed by global rank."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
 
     def announce(self, rows: int, to: int) -> None:
-        """Tell rank `to` how many rows follow, or STOP."""
+        """Send rank `to` the number of rows that follow, or STOP."""
         dist.send(torch.tensor([rows]), to, self.group)
 
     def announced(self, source: int | None = None) -> tuple[int, int]:
-        """The sender of a header and its number; None: whoever comes first."""
+        """Receive a header: (sender, rows); source None accepts any rank."""
         rows = torch.empty(1, dtype=torch.long)
         sender = dist.recv(rows, source, self.group)
         return sender, int(rows)
 
     def send(self, tensor: Tensor, to: int) -> None:
-        """Send ids or rows; nothing if there are none."""
+        """Send ids or rows; an empty tensor is not sent."""
         if tensor.numel():
             dist.send(tensor, to, self.group)
 
     def receive_ids(self, count: int, source: int) -> Tensor:
-        """Row numbers (count,), as they were sent."""
+        """Receive row numbers (count,), in the order sent."""
         return self._receive(torch.empty(count, dtype=torch.long), source)
 
     def receive_rows(self, count: int, width: int, source: int) -> Tensor:
-        """Rows, or their gradients: (count, width)."""
+        """Receive rows, or their gradients: (count, width)."""
         return self._receive(torch.empty(count, width), source)
 
     def _receive(self, into: Tensor, source: int) -> Tensor:
@@ -61,17 +61,17 @@ class Messages:
         return into
 
 
-# The trainer's end: rows of a table that lies on servers.
+# The trainer's side: rows of a table stored on servers.
 #
-# Row i lies on server i mod S, as its row i div S: neighbours are apart, and
-# so are the rows that are used most, where rows are numbered by frequency. A
-# batch may name a row many times; it travels once, and so does the sum of its
-# gradients. Li et al. 2014, "Scaling Distributed Machine Learning with the
+# Row i is row i div S of server i mod S. This spreads neighbouring rows, and
+# the most used ones where rows are numbered by frequency. A row that occurs
+# many times in a batch is sent once, and so is the sum of its gradients.
+# Li et al. 2014, "Scaling Distributed Machine Learning with the
 # Parameter Server", OSDI, sections 2 and 3.
 
 
 class RemoteTable:
-    """A table of rows of `width` numbers that lies on the ranks `servers`."""
+    """A table with rows of `width` numbers, sharded over ranks `servers`."""
 
     def __init__(
         self, width: int, servers: Sequence[int], messages: Messages
@@ -80,11 +80,11 @@ class RemoteTable:
         self.messages = messages
 
     def pull(self, ids: Tensor) -> Tensor:
-        """The rows (…, width) numbered `ids` (…), each asked for once."""
+        """The rows (…, width) for `ids` (…), each requested once."""
         distinct, self.places = ids.unique(return_inverse=True)
         many = len(self.servers)
-        # For each server, which of the distinct rows lie there.
-        self.parts = [distinct % many == place for place in range(many)]
+        # For each server, a mask of the distinct rows it stores.
+        self.parts = [distinct % many == index for index in range(many)]
         for server, part in zip(self.servers, self.parts, strict=True):
             self.messages.announce(int(part.sum()), server)
             self.messages.send(distinct[part] // many, server)
@@ -95,7 +95,7 @@ class RemoteTable:
         return rows[self.places]
 
     def push(self, gradient: Tensor) -> None:
-        """Send the gradient (…, width) of what was pulled last, by row."""
+        """Send the gradient (…, width) of the last pull, summed by row."""
         summed = torch.zeros(len(self.parts[0]), self.width)
         summed.index_add_(0, self.places.flatten(), gradient.flatten(0, -2))
         for server, part in zip(self.servers, self.parts, strict=True):
@@ -103,23 +103,23 @@ class RemoteTable:
             self.messages.send(summed[part], server)
 
     def stop(self) -> None:
-        """Tell servers that serve as they come that this trainer is done."""
+        """Tell asynchronous servers that this trainer has finished."""
         for server in self.servers:
             self.messages.announce(STOP, server)
 
 
-# The server's end: rows of a table, to which it applies plain SGD.
+# The server's side: rows of a table, to which it applies plain SGD.
 #
-# Each trainer asks, computes and sends a gradient: in step with the others, or
-# without waiting for them. Li et al. 2014, "Scaling Distributed Machine
-# Learning with the Parameter Server", OSDI, sections 2 and 3.
+# Each trainer pulls rows, computes and pushes a gradient, in step with the
+# others or without waiting for them. Li et al. 2014, "Scaling Distributed
+# Machine Learning with the Parameter Server", OSDI, sections 2 and 3.
 
 
 class ParameterServer:
     """Serves its `table` (rows, width) to the ranks `trainers`.
 
-    `staleness` has an entry for each gradient of a trainer: how many updates
-    the table saw after the rows were pulled and before it arrived.
+    `staleness` has one entry per gradient of a trainer: the number of updates
+    to the table between the pull and the arrival of the gradient.
     """
 
     def __init__(
@@ -132,14 +132,15 @@ class ParameterServer:
         self.table, self.lr = table, lr
         self.trainers, self.messages = trainers, messages
         self.updates = 0
-        self.asked: dict[int, tuple[Tensor, int]] = {}  # ids, updates then
+        self.asked: dict[
+            int, tuple[Tensor, int]
+        ] = {}  # ids, `updates` at pull
         self.staleness: dict[int, list[int]] = {each: [] for each in trainers}
 
     def serve_together(self) -> Tensor:
-        """One update of all trainers, in step: returns its whole gradient.
+        """One synchronous update; returns the summed gradient (rows, width).
 
-        All get their rows before the table changes; their gradients add up.
-        Shape: (rows, width).
+        All trainers get their rows before the table changes.
         """
         for trainer in self.trainers:
             _, count = self.messages.announced(trainer)
@@ -154,7 +155,7 @@ class ParameterServer:
         return whole
 
     def serve_as_they_come(self) -> None:
-        """Serve each request at once, until all trainers have stopped.
+        """Serve requests in order of arrival until all trainers stop.
 
         No trainer waits for another, but rows may change while it computes
         with them: Dean et al. 2012, "Large Scale Distributed Deep Networks",
@@ -173,43 +174,43 @@ class ParameterServer:
                 )
 
     def update(self, trainer: int, count: int) -> None:
-        """Apply one trainer's gradient at once."""
+        """Receive and apply one trainer's gradient."""
         ids, rows = self.gradient(trainer, count)
         self.table.index_add_(0, ids, rows, alpha=-self.lr)
         self.updates += 1
 
     def send_rows(self, trainer: int, ids: Tensor) -> None:
-        """Answer a request, and remember it until its gradient comes."""
+        """Send the requested rows; keep their ids for the gradient."""
         self.asked[trainer] = ids, self.updates
         self.messages.send(self.table[ids], trainer)
 
     def gradient(self, trainer: int, count: int) -> tuple[Tensor, Tensor]:
-        """The ids that a trainer had asked for, and their gradient."""
+        """Receive the gradient of a trainer's last pull: (ids, rows)."""
         ids, then = self.asked.pop(trainer)
         rows = self.messages.receive_rows(count, self.table.shape[1], trainer)
         self.staleness[trainer].append(self.updates - then)
         return ids, rows
 
 
-# Between in step and as they come: nobody runs ahead by more than a bound.
+# Bounded staleness: no trainer runs ahead by more than a bound.
 #
 # Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
 # Parallel Parameter Server", NeurIPS.
 
 
 class BoundedServer(ParameterServer):
-    """Serves as they come, but lets a trainer that is too far ahead wait.
+    """Serves asynchronously, but makes a trainer that is too far ahead wait.
 
-    Bound 0: nobody gets rows for the next update before all have sent their
-    gradients of the last one.
+    Bound 0: no trainer gets rows for the next update before all have sent
+    their gradients of the last one.
     """
 
     def serve_within(self, bound: int) -> None:
-        """Until all have stopped, none more than `bound` updates ahead."""
-        done = dict.fromkeys(self.trainers, 0)  # updates of who still runs
+        """Serve until all stop, none more than `bound` updates ahead."""
+        done = dict.fromkeys(self.trainers, 0)  # updates of running trainers
         waiting: dict[
             int, Tensor
-        ] = {}  # ids that trainers ahead have asked for
+        ] = {}  # ids requested by trainers that are too far ahead
         while done:
             trainer, count = self.messages.announced()
             if count == STOP:
@@ -221,12 +222,12 @@ class BoundedServer(ParameterServer):
                 waiting[trainer] = self.messages.receive_ids(count, trainer)
             for trainer in [*waiting]:
                 ahead = done[trainer] - min(done.values())
-                # Who wants no rows from this server does not wait for any.
+                # An empty request is answered at once.
                 if ahead <= bound or not len(waiting[trainer]):
                     self.send_rows(trainer, waiting.pop(trainer))
 
 
-# What late gradients do: descent in one process, with a delay.
+# The effect of stale gradients: delayed descent in one process.
 #
 # Langford, Smola and Zinkevich 2009, "Slow Learners are Fast", NeurIPS.
 
@@ -241,8 +242,8 @@ def descend(
 ) -> list[Tensor]:
     """The weights before each update and after the last one.
 
-    Each gradient is that of the weights `late` updates ago, as if it had
-    travelled for so long; at the beginning, that of the first weights.
+    Each gradient is taken at the weights `late` updates ago; in the first
+    updates, at the initial weights.
     """
     weights = [start]
     for update in range(updates):
@@ -253,13 +254,13 @@ def descend(
 
 # HybridModel: a table on a parameter server, a dense part in DDP.
 #
-# The sparse part is a remote module: calling it is a call to the server, and
-# distributed autograd follows the call backwards. Damania et al. 2023,
+# The sparse part is a remote module: calling it is an RPC to the server, and
+# distributed autograd runs backward through that RPC. Damania et al. 2023,
 # "PyTorch RPC", MLSys.
 
 
 class HybridModel(nn.Module):
-    """`table` lies on the server, `dense` on all trainers, equal by DDP."""
+    """A `table` on the server, and `dense` on all trainers under DDP."""
 
     def __init__(
         self,
@@ -272,7 +273,7 @@ class HybridModel(nn.Module):
         self.dense = DistributedDataParallel(dense, process_group=trainers)
 
     def forward(self, bags: Tensor) -> Tensor:
-        """Numbers of rows (n, k) in, what `dense` makes of their sums out."""
+        """Row numbers (n, k) -> `dense` of the sum of each bag's rows."""
         # Not self.table(bags): a remote module has no hooks.
         rows: Tensor = self.table.forward(bags)
         device = next(self.dense.parameters()).device
@@ -285,46 +286,46 @@ def update(
     optimizers: Iterable["DistributedOptimizer"],
     trainers: dist.ProcessGroup,
 ) -> Tensor:
-    """One update of one trainer, while others make theirs; returns its loss.
+    """One update of one trainer, concurrent with the others; returns its loss.
 
-    Gradients are kept by the context and not in `.grad`: a server has those of
-    several trainers at once.
+    Gradients are in the autograd context and not in `.grad`: a server has
+    those of several trainers at once.
     """
     with dist_autograd.context() as context:
-        found = loss()
-        dist_autograd.backward(context, [found])
-        # No row may change before everybody has looked theirs up. Under DDP
-        # they have, as its all-reduce needed their gradients; without it only
-        # this barrier waits.
+        value = loss()
+        dist_autograd.backward(context, [value])
+        # No row may change before all trainers have looked theirs up. Under
+        # DDP they have, as its all-reduce needed their gradients; without DDP
+        # only this barrier ensures it.
         dist.barrier(trainers)
         for optimizer in optimizers:
             optimizer.step(context)
     # The next rows must be those of the updated table.
     dist.barrier(trainers)
-    return found.detach()
+    return value.detach()
 
 
 def remote(
     parameters: Iterable[nn.Parameter],
 ) -> "list[rpc.RRef[nn.Parameter]]":
-    """Own parameters, as DistributedOptimizer wants them."""
+    """Wrap local parameters in RRefs, as DistributedOptimizer expects."""
     return [rpc.RRef(parameter) for parameter in parameters]
 
 
 # The sum of sparse gradients without a server: all ranks gather all rows.
 #
 # `nn.Embedding(sparse=True)` has a gradient of indices and values only. An
-# all-reduce adds entry by entry, and the entries of two ranks belong to
-# different rows; so every rank gathers all rows and adds them by number.
+# all-reduce adds entry by entry, but the entries of two ranks belong to
+# different rows; so every rank gathers all rows and sums them by index.
 
 
 def sum_of_rows(gradient: Tensor) -> Tensor:
-    """The sum over ranks of `gradient`, which is sparse, as is the result."""
-    mine = gradient.coalesce()  # a row that was used twice now stands once
+    """The sum over ranks of a sparse `gradient`, as a sparse tensor."""
+    mine = gradient.coalesce()  # duplicate rows are summed
     ids, values = mine.indices()[0], mine.values()
     counts = wire.all_gather(torch.tensor([len(ids)]))
     most = int(counts.max())
-    missing = most - len(ids)  # only parts of one length can be gathered
+    missing = most - len(ids)  # all_gather needs equal lengths
     ids = wire.all_gather(pad(ids, (0, missing)))
     values = wire.all_gather(pad(values, (0, 0, 0, missing)))
     filled = (torch.arange(most) < counts[:, None]).flatten()

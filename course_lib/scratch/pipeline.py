@@ -1,4 +1,4 @@
-"""Pipeline parallelism: a schedule's passes, and stashed weights."""
+"""Pipeline parallelism: running a schedule, and weight stashing."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,25 +24,25 @@ from course_lib.scratch.pipeline_stage import (
     sum_tied_gradients,
 )
 
-# Pipeline parallelism: each rank holds some layers and runs its passes.
+# Pipeline parallelism: each rank holds some layers and runs their passes.
 #
 # GPipe: Huang et al. 2018, arXiv:1811.06965, section 2.2; 1F1B and chunks:
 # Narayanan et al. 2021, arXiv:2104.04473, section 2.2; a backward pass in two:
-# Qi et al. 2023, arXiv:2401.10241, section 2, and section 6 for the V; both
-# ways: DeepSeek-V3, arXiv:2412.19437, section 3.2.1.
+# Qi et al. 2023, arXiv:2401.10241, section 2, and section 6 for the V;
+# bidirectional: DeepSeek-V3, arXiv:2412.19437, section 3.2.1.
 
 
-# Input, output, and the gradient of the output where I has it and W not yet.
+# Input, output, and the output's gradient between the passes I and W.
 _Held = tuple[Tensor, Tensor, Tensor | None]
 _Run = Callable[[int, int, Tensor | None], Tensor | None]
 
 
 class Pipeline:
-    """This stage's passes of one update, in their order, on real messages.
+    """Runs this stage's passes of one update in order, with real messages.
 
-    `orders` has the passes of every stage, as `letters.Pass` describes them.
-    `loss_sum` gives the loss, summed over tokens, of logits and labels.
-    `way` is that of a micro-batch over the stages, as in `letters.Route`.
+    `orders` has the passes of every stage (`pipeline_stage.Pass`).
+    `loss_sum` computes the loss of logits and labels, summed over tokens.
+    `way` is a micro-batch's path over the stages, see `pipeline_stage.Route`.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Pipeline:
         """Leave in `.grad` the gradient of the mean loss over all tokens.
 
         Every stage gets all micro-batches, for their shapes; they may differ
-        in size. Returns the mean loss on the stage with the model's end and
-        0 on the others.
+        in size. Returns the mean loss on the stage with the last layer and 0
+        on the others.
         """
         self.window, self.tokens = window, count_tokens(window)
         self.loss = torch.zeros((), device=self.tokens.device)
@@ -85,12 +85,12 @@ class Pipeline:
         return self.loss
 
     def compute(self, work: Pass, arrived: Tensor | None) -> Tensor | None:
-        """One pass; it returns what the next piece, or the previous, needs."""
+        """Run one pass; returns the tensor to send on, if any."""
         return self.do[work.kind](work.micro_batch, work.chunk, arrived)
 
     def forward(self, i: int, chunk: int, arrived: Tensor | None) -> Tensor:
         part, (tokens, labels) = self.parts[chunk], self.window[i]
-        # The first piece gets tokens, the others (batch, sequence, hidden).
+        # The first piece takes tokens, the others (batch, sequence, hidden).
         x = tokens if arrived is None else arrived.requires_grad_()
         y = part(x)
         if part.last:
@@ -116,12 +116,12 @@ class Pipeline:
         return x.grad
 
     def backward_weight(self, i: int, chunk: int, _: Tensor | None) -> None:
-        # Walks through the layers again; real ones keep what I has computed.
+        # Repeats the backward pass; real ones reuse what I has computed.
         _, y, arrived = self.held.pop((i, chunk))
         y.backward(arrived, inputs=list(self.parts[chunk].parameters()))
 
     def blank(self, i: int) -> Tensor:
-        """Room for a message: (batch, sequence, hidden) of micro-batch i."""
+        """A receive buffer (batch, sequence, hidden) for micro-batch i."""
         weight = next(self.parts[0].parameters())
         return weight.new_empty(*self.window[i][0].shape, self.parts[0].hidden)
 
@@ -129,7 +129,7 @@ class Pipeline:
 # A pipeline that never flushes: stages update after each micro-batch.
 #
 # Between the forward and the backward pass of a micro-batch a stage updates
-# its weights for others. PipeDream keeps the old weights for that backward
+# its weights for others. PipeDream stashes the old weights for that backward
 # pass: Harlap et al. 2018, arXiv:1806.03377; Narayanan et al. 2019, SOSP. All
 # stages are in one process here, since only the order of their passes matters.
 
@@ -139,11 +139,11 @@ Batch = tuple[Tensor, Tensor]  # inputs, targets
 
 
 class StashingStage:
-    """One stage; with `stash`, backward meets the weights of its forward.
+    """One stage; with `stash`, backward uses the weights of its forward.
 
-    `weights[m]` and `gradients[m]` are those of micro-batch m, as vectors:
-    what its forward pass used, and what its backward pass found. `late[m]`
-    counts the updates in between.
+    `weights[m]` and `gradients[m]` are, as vectors, the weights used by the
+    forward pass of micro-batch m and the gradients of its backward pass.
+    `late[m]` counts the updates in between.
     """
 
     def __init__(self, module: nn.Module, lr: float, stash: bool) -> None:
@@ -156,7 +156,7 @@ class StashingStage:
         self.late: list[int] = []
 
     def forward(self, number: int, inputs: Tensor) -> Tensor:
-        """The outputs of micro-batch `number`; keeps what backward needs."""
+        """The outputs of micro-batch `number`; saves them for backward."""
         weights: Weights = dict(self.module.named_parameters())
         if self.stash:
             weights = {
@@ -172,55 +172,56 @@ class StashingStage:
 
     def backward(self, number: int, gradient: Tensor) -> Tensor:
         """Update at once; returns the gradient of the inputs."""
-        inputs, outputs, weights, then = self.flying.pop(number)
-        of_inputs, *found = torch.autograd.grad(
+        inputs, outputs, weights, start = self.flying.pop(number)
+        d_inputs, *d_weights = torch.autograd.grad(
             outputs, [inputs, *weights.values()], gradient
         )
-        # Through .data: autograd refuses to go back through weights that it
-        # knows to have changed, and without the stash they have.
-        for weight, its in zip(self.module.parameters(), found, strict=True):
-            weight.data.sub_(self.lr * its)
-        self.gradients.append(parameters_to_vector(found))
-        self.late.append(self.updates - then)
+        # Through .data: autograd refuses to run backward through weights that
+        # it knows were modified, which they are without the stash.
+        pairs = zip(self.module.parameters(), d_weights, strict=True)
+        for weight, d_weight in pairs:
+            weight.data.sub_(self.lr * d_weight)
+        self.gradients.append(parameters_to_vector(d_weights))
+        self.late.append(self.updates - start)
         self.updates += 1
-        return of_inputs
+        return d_inputs
 
 
 def train(
     stages: Sequence[StashingStage], batches: Sequence[Batch]
 ) -> list[float]:
-    """1F1B over all micro-batches without a flush; their losses."""
+    """Run 1F1B over all micro-batches without a flush; returns losses."""
     todo = [
-        order(len(stages) - place, len(batches))
-        for place in range(len(stages))
+        order(len(stages) - stage, len(batches))
+        for stage in range(len(stages))
     ]
     arrived = {("F", 0, m): inputs for m, (inputs, _) in enumerate(batches)}
     losses: list[float] = []
     while any(todo):
-        for place, passes in enumerate(todo):
+        for stage, passes in enumerate(todo):
             if (
                 not passes
-                or (passes[0][0], place, passes[0][1]) not in arrived
+                or (passes[0][0], stage, passes[0][1]) not in arrived
             ):
-                continue  # has finished, or waits for its neighbour
+                continue  # finished, or waiting for a neighbour
             kind, number = passes.pop(0)
-            tensor = arrived.pop((kind, place, number))
+            tensor = arrived.pop((kind, stage, number))
             if kind == "B":
-                out = stages[place].backward(number, tensor)
-                arrived["B", place - 1, number] = out
+                out = stages[stage].backward(number, tensor)
+                arrived["B", stage - 1, number] = out
                 continue
-            out = stages[place].forward(number, tensor)
-            if place + 1 < len(stages):
-                arrived["F", place + 1, number] = out
+            out = stages[stage].forward(number, tensor)
+            if stage + 1 < len(stages):
+                arrived["F", stage + 1, number] = out
             else:
                 loss, out = _loss(out, batches[number][1])
-                arrived["B", place, number] = out
+                arrived["B", stage, number] = out
                 losses.append(loss)
     return losses
 
 
 def order(in_flight: int, micro_batches: int) -> list[tuple[str, int]]:
-    """The passes of a stage: fill, then one backward for one forward."""
+    """The passes of a stage: warm-up forwards, then 1F1B."""
     fill = min(in_flight, micro_batches)
     passes = [("F", number) for number in range(fill)]
     for number in range(micro_batches):
@@ -233,7 +234,7 @@ def order(in_flight: int, micro_batches: int) -> list[tuple[str, int]]:
 def gradients_at(
     modules: Sequence[nn.Module], weights: Sequence[Tensor], batch: Batch
 ) -> list[Tensor]:
-    """The true gradient of each stage where the stages have these weights."""
+    """The exact gradient of each stage at these weights (flat vectors)."""
     inputs, targets = batch
     leaves = [weight.clone().requires_grad_() for weight in weights]
     for module, flat in zip(modules, leaves, strict=True):
@@ -242,7 +243,7 @@ def gradients_at(
 
 
 def _loss(outputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
-    """The loss of a micro-batch and its gradient."""
+    """The loss of a micro-batch and its gradient by the outputs."""
     outputs = outputs.detach().requires_grad_()
     loss = mse_loss(outputs, targets)
     return float(loss.detach()), torch.autograd.grad(loss, outputs)[0]

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: layers cut over ranks, and messages between."""
+"""Pipeline stages: layers split over ranks, and messages between stages."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ from torch.distributed import ProcessGroup
 
 from course_lib.scratch.gpt import GPT
 
-# Which tensors travel between the stages of a pipeline.
+# Which tensors are sent between the stages of a pipeline.
 #
-# A pass needs at most one tensor from another piece of the model, and makes at
-# most one for another. So whoever knows a stage's order of passes knows what
-# it will send, to whom, and in which order. Nothing is sent in this module.
+# A pass needs at most one tensor from another piece of the model, and produces
+# at most one for another. So a stage's order of passes determines what it
+# sends, to which stage, and in which order. Nothing is sent in this section.
 
 
 class Pass(Protocol):
-    """A pass of a micro-batch through a chunk, such as the theory's `Pass`.
+    """A pass of a micro-batch through a chunk, like the theory's `Pass`.
 
     Kind F is forward, B backward; I and W are the halves of B, for the
     gradients of the input and of the weights.
@@ -51,12 +51,12 @@ class Letter(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way of a micro-batch over pieces 0, 1, … of all stages.
+    """The path of a micro-batch over pieces 0, 1, … of all stages.
 
-    In "rounds" piece q lies on stage q % stages. In a "v" the second chunk
-    of pieces goes back up, from the last stage to the first; so it does with
-    "both ways", where it is the way of other micro-batches, through a second
-    copy of the model.
+    With "rounds", piece q is on stage q % stages. With "v", the second chunk
+    runs in reverse, from the last stage to the first. So it does with "both
+    ways", where other micro-batches take it, through a second copy of the
+    model.
     """
 
     stages: int
@@ -64,14 +64,14 @@ class Route(NamedTuple):
     way: str = "rounds"
 
     def needed(self, work: Pass, stage: int) -> Letter | None:
-        """What must be here before pass `work` of `stage`, if anything."""
+        """The message that pass `work` of `stage` needs first, if any."""
         if work.kind == "W":
-            return None  # I has left here what it needs
+            return None  # I has left its input on this stage
         letter = Letter(_kind(work), work.micro_batch, self._at(work, stage))
         return letter if self._joined(letter) else None
 
     def made(self, work: Pass, stage: int) -> Letter | None:
-        """What `stage` sends after pass `work`, if anything."""
+        """The message that `stage` sends after pass `work`, if any."""
         if work.kind == "W":
             return None  # gradients of weights stay here
         to = self._at(work, stage) + (1 if work.kind == "F" else -1)
@@ -81,26 +81,26 @@ class Route(NamedTuple):
     def between(
         self, source: int, receiver: int, order: Order
     ) -> list[Letter]:
-        """What stage `source` sends to `receiver`, in the order of passes."""
+        """All messages from stage `source` to `receiver`, in pass order."""
         if source == receiver:
             return []
         made = (self.made(work, source) for work in order)
         return [x for x in made if x and self.stage_of(x.to) == receiver]
 
     def stage_of(self, piece: int) -> int:
-        """The stage on which a piece lies."""
-        turn, place = divmod(piece, self.stages)
+        """The stage that holds `piece`."""
+        turn, position = divmod(piece, self.stages)
         back = turn and self.way != "rounds"
-        return self.stages - 1 - place if back else place
+        return self.stages - 1 - position if back else position
 
     def _at(self, work: Pass, stage: int) -> int:
-        """The piece that pass `work` of `stage` goes through."""
+        """The piece that pass `work` of `stage` computes."""
         back = work.chunk and self.way != "rounds"
-        place = self.stages - 1 - stage if back else stage
-        return work.chunk * self.stages + place
+        position = self.stages - 1 - stage if back else stage
+        return work.chunk * self.stages + position
 
     def _joined(self, letter: Letter) -> bool:
-        """Whether there is such a pair of pieces, on one way."""
+        """Whether both pieces of a message exist, on the same path."""
         visits = 1 if self.way == "both ways" else self.chunks
         length = visits * self.stages
         return letter.to // length == letter.source // length
@@ -114,7 +114,7 @@ def _kind(work: Pass) -> str:
 
 
 class Part(nn.Module):
-    """Layers `start` to `stop - 1` of a GPT, and the ends that they touch.
+    """Layers `start` to `stop - 1` of a GPT, with embedding or head if due.
 
     Parameters keep their names. A last part without the embedding has its own
     copy of the tied table: "head.weight".
@@ -148,10 +148,10 @@ def cut(
     stages: int,
     way: str = "rounds",
 ) -> list[Part]:
-    """This stage's parts of a model in pieces of `layers[0]`, … layers.
+    """This stage's parts of a model split into `layers[0]`, `layers[1]`, …
 
-    Piece q lies on stage q % stages, as its chunk q // stages. In a "v" and
-    with "both ways" the second chunk counts from the model's end.
+    Piece q is chunk q // stages of stage q % stages. With "v" and "both
+    ways" the second chunk counts from the end of the model.
     """
     stops = list(accumulate(layers))
     pieces = list(range(stage, len(layers), stages))
@@ -169,10 +169,10 @@ class Wires(NamedTuple):
 
 
 def wires(pipelines: Sequence[Sequence[int]]) -> Wires:
-    """This rank's groups; all ranks call it, with the ranks of all pipelines.
+    """This rank's groups; a collective call, with the ranks of all pipelines.
 
-    There is one group for each direction: between two ranks it is then a queue
-    in which only one of them sends, which NCCL needs because it has no tags.
+    Each direction has its own group, in which only one of two ranks sends, so
+    that messages match by order alone: NCCL has no tags.
     """
     mine = None
     for ranks in map(list, pipelines):
@@ -188,9 +188,9 @@ def wires(pipelines: Sequence[Sequence[int]]) -> Wires:
 
 
 def sum_tied_gradients(parts: Sequence[Part], group: Wires) -> None:
-    """Both copies of the tied table get the sum of both gradients."""
+    """Sum the gradients of both copies of the tied table, in place."""
     if any(part.first for part in parts) and any(part.last for part in parts):
-        return  # one table: autograd has added both
+        return  # one shared table: autograd has summed both
     for part in parts:
         if part.first or part.last:
             table = part.embedding if part.first else part.head
@@ -199,9 +199,9 @@ def sum_tied_gradients(parts: Sequence[Part], group: Wires) -> None:
 
 
 def sum_copied_gradients(parts: Sequence[Part], group: Wires) -> None:
-    """With both ways a stage and its mirror image hold the same parts.
+    """Sum gradients between a stage and its mirror stage, for "both ways".
 
-    Both get the sum of both gradients: each sends its own to the other.
+    Both hold the same parts; each sends its gradients to the other.
     """
     rank = dist.get_rank(group.up)
     mirror = dist.get_world_size(group.up) - 1 - rank
@@ -210,44 +210,44 @@ def sum_copied_gradients(parts: Sequence[Part], group: Wires) -> None:
     there, back = group[:2] if rank < mirror else (group.down, group.up)
     for weight in nn.ModuleList(in_order).parameters():  # a tied one once
         assert weight.grad is not None  # backward is over
-        theirs = torch.empty_like(weight.grad)
+        received = torch.empty_like(weight.grad)
         sent = dist.isend(weight.grad, peer, group=there)
-        dist.recv(theirs, peer, group=back)
+        dist.recv(received, peer, group=back)
         assert sent is not None  # only for a rank outside the group
         sent.wait()
-        weight.grad += theirs
+        weight.grad += received
 
 
 # Messages between the stages of a pipeline, without deadlock.
 #
-# Nobody waits to send, and a receive begins long before its message is needed.
+# Sends never block, and a receive is posted well before it is needed.
 
 
 class Mail:
-    """Sends without waiting; receives in the order in which the sender sends.
+    """Sends without blocking; receives in the order in which the sender sends.
 
-    So a stage waits for nothing but what its next pass needs, and every order
-    that can run at all runs here. `blank(i)` makes the tensor into which a
-    message about micro-batch i is received; `way`: see `Route`.
+    So a stage waits only for what its next pass needs, and every order that
+    can run at all runs without deadlock. `blank(i)` allocates the receive
+    buffer for a message of micro-batch i; `way`: see `Route`.
 
     A trace: two stages, two micro-batches, 1F1B. Stage 0 runs F0 F1 B0 B1 and
     stage 1 runs F0 B0 F1 B1; piece = stage. A letter is (kind, micro-batch,
-    piece that it is for). Each stage has read the other's order and knows
-    what will come: stage 1 (F 0 to 1), (F 1 to 1), stage 0 (B 0 to 0),
+    destination piece). Each stage knows the other's order, and so what it
+    will receive: stage 1 (F 0 to 1), (F 1 to 1), stage 0 (B 0 to 0),
     (B 1 to 0). What stage 1 does:
 
-        at first  begin to receive (F 0 to 1); (F 1 to 1) is left in `queues`
-        take F0   needs (F 0 to 1): wait for it, and begin to receive the next
-        send F0   nothing: no piece comes after this one
+        at first  post the receive of (F 0 to 1); (F 1 to 1) stays in `queues`
+        take F0   needs (F 0 to 1): wait for it, and post the next receive
+        send F0   nothing: no piece follows this one
         take B0   nothing: it starts from the loss
-        send B0   begin to send (B 0 to 0); `sent` keeps it until it is there
-        take F1   needs (F 1 to 1): it travelled while B0 was computed
+        send B0   start to send (B 0 to 0); `sent` keeps it until it arrives
+        take F1   needs (F 1 to 1), which was received while B0 computed
         send F1, take B1, send B1: as before
-        finish    wait for all that is still in `sent`
+        finish    wait for all sends left in `sent`
 
-    Stage 0 meanwhile: `send F0` and `send F1` do not wait. `take B0` waits for
-    (B 0 to 0). That is an answer: (F 0 to 1) must have arrived, so its tensor
-    leaves `sent` and can be freed.
+    On stage 0, `send F0` and `send F1` do not wait. `take B0` waits for
+    (B 0 to 0), a reply: (F 0 to 1) must have arrived, so its tensor is
+    removed from `sent` and can be freed.
     """
 
     def __init__(
@@ -261,31 +261,31 @@ class Mail:
         self.group, self.blank = group, blank
         chunks = 1 + max(work.chunk for work in orders[0])
         self.route = Route(len(orders), chunks, way)
-        # By sender: the letters that it will send us, and the one under way.
+        # By sender: letters still to receive, and the one in flight.
         self.queues = [
             deque(self.route.between(source, self.stage, order))
             for source, order in enumerate(orders)
         ]
         self.coming: dict[int, tuple[Letter, dist.Work, Tensor]] = {}
         self.box: dict[Letter, Tensor] = {}  # arrived, not yet taken
-        # Perhaps still under way: a tensor must live until it has been sent.
+        # Possibly in flight: a tensor must live until it has been sent.
         self.sent: dict[Letter, tuple[dist.Work, Tensor]] = {}
         for source in range(len(orders)):
             self._begin_to_receive(source)
 
     def take(self, work: Pass) -> Tensor | None:
-        """What pass `work` needs from another piece, once it is here."""
+        """Wait for and return the tensor that pass `work` needs, if any."""
         letter = self.route.needed(work, self.stage)
         if letter is None:
             return None
         while letter not in self.box:
             self._receive(self.route.stage_of(letter.source))
-        if letter.kind == "B":  # an answer: what we sent has arrived
+        if letter.kind == "B":  # a reply: our activations have arrived
             self._let_go(Letter("F", letter.micro_batch, letter.source))
         return self.box.pop(letter)
 
     def send(self, work: Pass, result: Tensor | None) -> None:
-        """Start to send what pass `work` made to the piece that needs it."""
+        """Start to send the result of pass `work` to the piece it is for."""
         letter = self.route.made(work, self.stage)
         if letter is None or result is None:
             return
@@ -297,12 +297,12 @@ class Mail:
             self.sent[letter] = request, result
 
     def finish(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait for all pending sends."""
         for letter in list(self.sent):
             self._let_go(letter)
 
     def _begin_to_receive(self, source: int) -> None:
-        """The next letter of `source`, if any: it travels while we compute."""
+        """Post the receive of the next letter of `source`, if any."""
         if self.queues[source]:
             letter = self.queues[source].popleft()
             tensor = self.blank(letter.micro_batch)
@@ -310,7 +310,7 @@ class Mail:
             self.coming[source] = letter, request, tensor
 
     def _receive(self, source: int) -> None:
-        """Put what is coming from `source` into the box; begin the next."""
+        """Wait for the receive from `source`, box it, and post the next."""
         letter, request, tensor = self.coming.pop(source)
         request.wait()
         self.box[letter] = tensor
@@ -325,7 +325,7 @@ class Mail:
     def _start(
         self, call: Callable[..., dist.Work | None], tensor: Tensor, peer: int
     ) -> dist.Work:
-        """`call` is isend or irecv; each direction has its own group."""
+        """Start isend or irecv (`call`) in the group of its direction."""
         upwards = (peer > self.stage) == (call is dist.isend)
         group = self.group.up if upwards else self.group.down
         number = dist.get_global_rank(group, peer)

@@ -1,4 +1,4 @@
-"""Few bits: master copies, loss scales, 8-bit states, rounded products."""
+"""Low precision: master weights, loss scaling, 8-bit states, emulated fp8."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-# AdamW for bf16 weights: small updates go to an fp32 master copy.
+# AdamW for bf16 weights: updates are applied to an fp32 master copy.
 
 
 def adamw_update(
@@ -23,12 +23,13 @@ def adamw_update(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
 ) -> None:
-    """Update number `step` (from 1) of `weight` and both moments, in place.
+    """Update `weight` and both moments in place; `step` counts from 1.
 
-    The moments begin at zero, so after n updates their weights add up to
-    1 - β^n only; dividing by that corrects it (Kingma and Ba 2014,
-    arXiv:1412.6980, section 3). The decay goes to the weight directly, past
-    the moments (Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2).
+    The moments start at zero, so after n updates their weights add up to only
+    1 - β^n; dividing by that corrects the bias (Kingma and Ba 2014,
+    arXiv:1412.6980, section 3). The decay applies to the weight directly, not
+    via the moments (Loshchilov and Hutter 2017, arXiv:1711.05101,
+    algorithm 2).
     """
     momentum.lerp_(gradient, 1 - betas[0])
     variance.lerp_(gradient.square(), 1 - betas[1])
@@ -41,12 +42,11 @@ def adamw_update(
 class MasterAdamW:
     """AdamW on fp32 copies of 16-bit weights, copied back after each step.
 
-    bf16 keeps 8 binary digits: 1.0 + 0.001 is 1.0, so an update of one
-    thousandth is lost.
-    Micikevicius et al. 2018, arXiv:1710.03740, section 3.1.
+    bf16 has 8 significant bits: 1.0 + 0.001 is 1.0, so an update of 0.001 is
+    lost. Micikevicius et al. 2018, arXiv:1710.03740, section 3.1.
 
-    `state` has for each parameter its master copy, momentum and variance in
-    fp32, and the number of its updates.
+    `state` maps each parameter to its master copy, momentum and variance in
+    fp32, and its number of updates.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MasterAdamW:
             state["step"] += 1
             adamw_update(
                 state["master_copy"],
-                weight.grad.float(),  # lives for this tensor's update only
+                weight.grad.float(),  # allocated for this tensor's update only
                 state["momentum"],
                 state["variance"],
                 step=state["step"],
@@ -85,16 +85,16 @@ class MasterAdamW:
             weight.copy_(state["master_copy"])
 
 
-# Loss scaling: gradients too small for fp16 are made larger on their way.
+# Loss scaling: backward works on gradients scaled into the range of fp16.
 
 
 class LossScaler:
     """Multiplies the loss by `scale`, and divides the gradients by it again.
 
-    By the chain rule all gradients of the backward pass are multiplied as
-    well. `scale` is halved when one of them overflows, and that update is left
-    out; after `growth_interval` updates in a row it doubles: the rules of
-    torch.amp.GradScaler. Scaled losses: arXiv:1710.03740, section 3.2.
+    By the chain rule all gradients of the backward pass are scaled as well.
+    When one overflows, `scale` is halved and the update is skipped; after
+    `growth_interval` updates in a row it doubles: the rules of
+    torch.amp.GradScaler. Loss scaling: arXiv:1710.03740, section 3.2.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class LossScaler:
         self.in_a_row = 0
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What `backward` is called on."""
+        """The scaled loss, to call `backward` on."""
         return loss * self.scale
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Update by the true gradients. False: no update, after overflow."""
+        """Unscale and update; returns False if an overflow skipped it."""
         weights = [
             w for group in optimizer.param_groups for w in group["params"]
         ]
@@ -125,27 +125,27 @@ class LossScaler:
         return True
 
 
-# AdamW whose two moments take one byte a number, in blocks with a scale each.
+# AdamW with 8-bit moments, quantised in blocks with one scale each.
 #
 # Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization,
 # arXiv:2110.02861, sections 2.1 and 2.2.
 
 
 def linear_levels(signed: bool) -> Tensor:
-    """Numbers that a code stands for, at equal distances: from -1, or 0, to 1.
+    """Evenly spaced quantisation levels from -1 (unsigned: 0) to 1.
 
-    Without a sign the smallest after 0 is 1/255: what is below half of it
-    becomes 0. A momentum may; by the root of a variance the update is divided.
+    The smallest positive unsigned level is 1/255: values below half of it
+    become 0, which is no problem for a momentum, but variances are divided by.
     """
     return torch.linspace(-1, 1, 255) if signed else torch.linspace(0, 1, 256)
 
 
 def dynamic_levels(signed: bool) -> Tensor:
-    """Numbers that a code stands for, from -1, or 0, to 1: many are near 0.
+    """Quantisation levels from -1 (unsigned: 0) to 1, denser near 0.
 
     Seven decades, from 1 down to 1e-7; each has half as many levels as the
-    one above, at equal distances. Without a sign there are twice as many. The
-    paper's map has a 0 then as well; here no variance is rounded to 0.
+    one above, evenly spaced. Unsigned, there are twice as many. The paper's
+    unsigned map includes 0; here no variance is rounded to 0.
     """
     most = 64 if signed else 128
     decades = []
@@ -159,7 +159,7 @@ def dynamic_levels(signed: bool) -> Tensor:
 
 
 def fp8_levels(dtype: torch.dtype) -> Tensor:
-    """All numbers of an fp8 format, over the largest: from -1 to 1.
+    """All finite values of an fp8 format, divided by the largest: -1 to 1.
 
     `dtype` is torch.float8_e4m3fn or torch.float8_e5m2. Micikevicius et al.
     2022, arXiv:2209.05433, table 1.
@@ -174,12 +174,12 @@ def fp8_levels(dtype: torch.dtype) -> Tensor:
 def quantise(
     values: Tensor, levels: Tensor, block: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """Codes, one byte for each value, and scales, one for each block.
+    """Block-wise quantisation: one byte per value, one scale per block.
 
-    A block is `block` values in a row of the flattened tensor, the last one
-    perhaps fewer; its scale is its largest absolute value. A code is the
-    number of the level next to value / scale. Returns the codes in the shape
-    of `values`, and the scales: (blocks,).
+    A block is `block` consecutive values of the flattened tensor (the last
+    may be shorter); its scale is its largest absolute value. A code is the
+    index of the level nearest to value / scale. Returns the codes in the
+    shape of `values`, and the scales: (blocks,).
     """
     count = values.numel()
     blocks = pad(values.flatten(), (0, -count % block)).view(-1, block)
@@ -195,7 +195,7 @@ def quantise(
 def dequantise(
     codes: Tensor, scales: Tensor, levels: Tensor, block: int = 256
 ) -> Tensor:
-    """The values that the codes stand for, in the shape of the codes."""
+    """The values that the codes represent, in the shape of the codes."""
     scale = scales.repeat_interleave(block)[: codes.numel()]
     return levels.to(codes.device)[codes.int()] * scale.view_as(codes)
 
@@ -203,8 +203,8 @@ def dequantise(
 class AdamW8bit:
     """AdamW that keeps its moments quantised between updates.
 
-    `state` has for each parameter the codes and scales of both moments, and
-    the number of its updates.
+    `state` maps each parameter to the codes and scales of both moments, and
+    its number of updates.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class AdamW8bit:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One update; the moments are fp32 for one tensor at a time."""
+        """One update; dequantises the moments of one tensor at a time."""
         for weight, state in self.state.items():
             if weight.grad is None:
                 continue
@@ -257,17 +257,17 @@ class AdamW8bit:
         return dequantise(codes, scales, self.levels[name], self.block)
 
 
-# Linear layers whose matrix products take rounded numbers, as fp8 units do.
+# Linear layers whose matrix products take rounded operands, as fp8 units do.
 #
 # Emulated: the rounded operands are multiplied in fp32, so no time is saved.
 
 
 @dataclass(frozen=True)
 class Formats:
-    """The formats of both products' operands; with a scale per tensor or not.
+    """The formats of the operands, and whether there is a scale per tensor.
 
-    By default those of Transformer Engine's `Format.HYBRID`: E4M3, and E5M2
-    for gradients.
+    The defaults are Transformer Engine's `Format.HYBRID`: E4M3, and E5M2 for
+    gradients.
     """
 
     forward: torch.dtype = torch.float8_e4m3fn  # inputs and weights
@@ -278,10 +278,10 @@ class Formats:
 def round_to(
     values: Tensor, dtype: torch.dtype, scaled: bool = True
 ) -> Tensor:
-    """What is left of the values, same shape and dtype, after rounding.
+    """Round the values to `dtype` and back; same shape and dtype as before.
 
-    `scaled`: the largest of them becomes the largest number of `dtype`, and
-    all are multiplied back. What is beyond that number becomes that number.
+    `scaled`: scale the largest value to the largest number of `dtype`, and
+    scale back afterwards. Values beyond that number are clamped to it.
     Micikevicius et al. 2022, arXiv:2209.05433, section 3.
     """
     most = torch.finfo(dtype).max
@@ -292,7 +292,7 @@ def round_to(
 
 
 class RoundedProduct(torch.autograd.Function):
-    """x · weightᵀ, forward and backward, of rounded operands."""
+    """x · weightᵀ with rounded operands, in forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, how: Formats) -> Tensor:
@@ -311,7 +311,7 @@ class RoundedProduct(torch.autograd.Function):
 
 
 class RoundedLinear(nn.Module):
-    """A linear layer with rounded products; its own weight stays as it is."""
+    """A linear layer with rounded products; the stored weight is unrounded."""
 
     def __init__(self, layer: nn.Linear, how: Formats) -> None:
         super().__init__()
@@ -323,7 +323,7 @@ class RoundedLinear(nn.Module):
 
 
 def round_products(model: nn.Module, how: Formats) -> None:
-    """Every nn.Linear inside `model` becomes a RoundedLinear, in place."""
+    """Replace every nn.Linear in `model` by a RoundedLinear, in place."""
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Linear):
             model.set_submodule(name, RoundedLinear(layer, how))

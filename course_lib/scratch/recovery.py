@@ -1,4 +1,4 @@
-"""Checkpoints that many ranks write together, and failures to recover from."""
+"""Sharded checkpoints, and a simulation of runs with failures."""
 
 import json
 import math
@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-# The files of a sharded checkpoint: written whole or not at all, and checked.
+# The files of a sharded checkpoint: written atomically, and checksummed.
 #
-# Every problem is reported in one sentence: the file, its rank, and why.
+# Every error message is one sentence: the file, its rank, and the reason.
 
 
 MANIFEST = "manifest.json"
@@ -24,11 +24,11 @@ Layout = dict[str, list[int]]  # shape of each parameter, in the flat order
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: which file, of which rank, and why."""
+    """The checkpoint is unusable; the message names file, rank and reason."""
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """All or nothing: a reader never sees half a file under this name."""
+    """Write atomically: readers never see a partial file under this name."""
     unfinished = path.with_suffix(".unfinished")
     with open(unfinished, "wb") as file:
         file.write(data)
@@ -64,7 +64,7 @@ def read_manifest(path: Path, layout: Layout) -> dict[str, Any]:
 
 
 def read_shard(path: Path, rank: int, entry: dict[str, int]) -> Tensor:
-    """One rank's file, checked against the manifest: (3, its columns)."""
+    """One rank's file, checked against the manifest: (3, rank's columns)."""
     data = path.read_bytes() if path.exists() else b""
     problem = None
     if not path.exists():
@@ -85,14 +85,14 @@ def read_shard(path: Path, rank: int, entry: dict[str, int]) -> Tensor:
 #
 # The state is a matrix (3, parameters) of fp32: weights and AdamW's two
 # moments. Rank r of n holds columns parameters*r//n to parameters*(r+1)//n,
-# and writes them as they are: 12 bytes per parameter. The manifest is written
+# and writes them as raw bytes: 12 per parameter. The manifest is written
 # last, so a checkpoint that has one is complete. A different number of ranks
-# just cuts the same columns differently: Wan et al. 2024, ByteCheckpoint,
+# splits the same columns differently: Wan et al. 2024, ByteCheckpoint,
 # arXiv:2407.20143.
 
 
 def columns(total: int, rank: int, ranks: int) -> tuple[int, int]:
-    """First and last column, exclusive, that this rank holds."""
+    """The columns start to stop (exclusive) that rank `rank` holds."""
     return total * rank // ranks, total * (rank + 1) // ranks
 
 
@@ -104,7 +104,7 @@ def save_shard(
     group: ProcessGroup | None = None,
     keep: int = 2,
 ) -> Path:
-    """Write one checkpoint, all ranks together; the last `keep` remain."""
+    """Write one checkpoint, collectively; keeps the last `keep` of them."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     path = folder / f"step-{step:08d}"
     if (path / MANIFEST).exists():
@@ -129,7 +129,7 @@ def load_shard(
     group: ProcessGroup | None = None,
     reshard: bool = True,
 ) -> tuple[int, Tensor]:
-    """The step and this rank's shard (3, columns), however many wrote them."""
+    """The step and this rank's shard (3, columns), resharded if need be."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     manifest = read_manifest(path, layout)
     writers = len(manifest["shards"])
@@ -151,33 +151,33 @@ def load_shard(
 
 
 def complete(folder: Path) -> list[Path]:
-    """The complete checkpoints of the folder, the newest last."""
+    """The complete checkpoints in the folder, oldest first."""
     return sorted(path.parent for path in folder.glob(f"step-*/{MANIFEST}"))
 
 
 def remove_old(folder: Path, keep: int) -> None:
-    """Keep the last `keep` complete checkpoints only."""
+    """Delete all but the last `keep` complete checkpoints."""
     for old in complete(folder)[:-keep]:
         shutil.rmtree(old)
 
 
 def newest(folder: Path) -> Path:
     """The last complete checkpoint; CheckpointError where there is none."""
-    if not (found := complete(folder)):
+    if not (checkpoints := complete(folder)):
         raise CheckpointError(
             f"{folder} has no complete checkpoint: rank 0 wrote no {MANIFEST}"
         )
-    return found[-1]
+    return checkpoints[-1]
 
 
-# A run that fails, on a clock of its own: what the machine does, and when.
+# A simulation of a run with failures, on a virtual clock.
 #
-# Failures come at random and without memory, `mtbf_s` apart on average, during
-# work, saves and restarts alike. Nothing sleeps; a year takes a moment.
+# Failures are a Poisson process, `mtbf_s` apart on average, during work, saves
+# and restarts alike. Nothing sleeps: a year takes an instant.
 
 
 class Span(NamedTuple):
-    """What was done from one second to another."""
+    """One activity of the run, with its start and end in seconds."""
 
     kind: str  # "work", "save", "lost" or "restart"
     start_s: float
@@ -193,7 +193,7 @@ def run(
     restart_s: float = 0.0,
     seed: int = 0,
 ) -> list[Span]:
-    """All that happens until `work_s` of work is done and saved."""
+    """Simulate until `work_s` of work is done and saved; returns spans."""
     draw = random.Random(seed)
     spans, now, done = [], 0.0, 0.0
     failure = draw.expovariate(1 / mtbf_s)
@@ -209,7 +209,7 @@ def run(
         spans.append(Span("lost", now, failure))  # since the last save
         now = failure
         failure = now + draw.expovariate(1 / mtbf_s)
-        while failure < now + restart_s:  # it fails while it starts
+        while failure < now + restart_s:  # a failure during the restart
             spans.append(Span("restart", now, failure))
             now = failure
             failure = now + draw.expovariate(1 / mtbf_s)
@@ -219,7 +219,7 @@ def run(
 
 
 def wasted(spans: list[Span]) -> float:
-    """Time not spent on new work over time spent on it."""
+    """Overhead: time not spent on useful work over time spent on it."""
     work_s = sum(
         span.end_s - span.start_s for span in spans if span.kind == "work"
     )

@@ -1,4 +1,4 @@
-"""Tensor, sequence and vocabulary parallelism: matrices cut over ranks."""
+"""Tensor, sequence and vocabulary parallelism: sharded weight matrices."""
 
 import math
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from course_lib.scratch.context import SequenceRing
 from course_lib.scratch.gpt import GPT, Attention, Block
 from course_lib.scratch.wire import all_gather, all_reduce, reduce_scatter
 
-# The ranks that share each matrix, Megatron's f and g, and the cut matrices.
+# Tensor-parallel groups, Megatron's f and g, and column/row-parallel layers.
 #
-# Between f and g every rank works on its own part of a pair of matrices: the
-# first is cut by columns, the second by rows, so that nothing is exchanged in
-# between. Outside they all have the same tokens.
+# Between f and g every rank works on its shard of a pair of matrices: the
+# first is split by columns, the second by rows, so that nothing is exchanged
+# in between. Outside the pair, activations are replicated.
 # Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
 
 
 class Copy(Function):
-    """Megatron's f: every rank takes the input, so its gradients add up."""
+    """Megatron's f: identity in forward, all-reduce in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -42,7 +42,7 @@ class Copy(Function):
 
 
 class Sum(Function):
-    """Megatron's g: the parts add up, and each gets the sum's gradient."""
+    """Megatron's g: all-reduce in forward, identity in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -54,7 +54,7 @@ class Sum(Function):
 
 
 class ColumnParallelLinear(nn.Module):
-    """Cut by outputs: (…, in) -> (…, out / ranks)."""
+    """Linear layer split by outputs: (…, in) -> (…, out / ranks)."""
 
     def __init__(
         self, whole: nn.Linear, region: "TensorParallel", parts: int = 1
@@ -69,7 +69,7 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """Cut by inputs: (…, in / ranks) -> (…, out)."""
+    """Linear layer split by inputs: (…, in / ranks) -> (…, out)."""
 
     def __init__(self, whole: nn.Linear, region: "TensorParallel") -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class RowParallelLinear(nn.Module):
 
 
 class Pair(NamedTuple):
-    """What a pair of cut matrices is made of; somebody else may write it."""
+    """The classes that make up a column/row-parallel pair; replaceable."""
 
     f: type[Function] = Copy
     g: type[Function] = Sum
@@ -92,7 +92,7 @@ class Pair(NamedTuple):
 
 
 class TensorParallel:
-    """The ranks that share each matrix, and the way in and out of a pair."""
+    """A tensor-parallel group, and how activations enter and leave a pair."""
 
     def __init__(
         self, group: ProcessGroup | None = None, pair: Pair | None = None
@@ -102,25 +102,25 @@ class TensorParallel:
         self.ranks = dist.get_world_size(group)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Before a matrix cut by columns."""
+        """Apply f, before a column-parallel matrix."""
         return self.pair.f.apply(x, self.group)
 
     def leave(self, x: Tensor) -> Tensor:
-        """After a matrix cut by rows."""
+        """Apply g, after a row-parallel matrix."""
         return self.sum(x)
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over ranks, whole on each, by g."""
+        """The sum over ranks, on every rank, by g."""
         return self.pair.g.apply(x, self.group)
 
     def own_tokens(self, places: Tensor) -> Tensor:
-        """The places in the sequence whose norms this rank computes."""
+        """The positions whose norms this rank computes: here, all of them."""
         return places
 
     def cut(self, whole: Tensor, dim: int = 0, parts: int = 1) -> nn.Parameter:
-        """This rank's share of each of `parts` equal parts, as a parameter.
+        """This rank's shard of each of `parts` equal parts, as a parameter.
 
-        Its attribute `cut` has the arguments with which `join` makes it whole.
+        Its attribute `cut` holds the arguments for `join`.
         """
         ranks, size = self.ranks, whole.shape[dim] // parts
         if size % ranks:
@@ -137,16 +137,16 @@ class TensorParallel:
     def join(
         self, share: Tensor, dim: int, parts: int, rows: int | None = None
     ) -> Tensor:
-        """What `cut` took shares of, made whole by one all-gather."""
+        """The inverse of `cut`: the full tensor, by one all-gather."""
         shares = all_gather(share[None], self.group)  # (ranks, …)
         pieces = [one.chunk(parts, dim) for one in shares]
         columns = zip(*pieces, strict=True)  # the ranks' pieces of each part
         return torch.cat([p for part in columns for p in part], dim)[:rows]
 
 
-# A transformer's layer, of which every rank holds a part of each matrix.
+# A transformer layer, of which every rank holds a shard of each matrix.
 #
-# Attention and MLP are a pair each: one sum at its end in each pass.
+# Attention and MLP are one pair each, with one all-reduce per pass.
 # Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
 
 
@@ -174,7 +174,7 @@ class ParallelAttention(nn.Module):
 
 
 def cut_block(block: Block, region: TensorParallel) -> Block:
-    """Cut a layer's attention and MLP in place; its norms stay whole."""
+    """Shard a layer's attention and MLP in place; norms stay replicated."""
     attention = ParallelAttention(block.attention, region)
     block.add_module("attention", attention)
     up, gelu, down = block.mlp
@@ -185,10 +185,10 @@ def cut_block(block: Block, region: TensorParallel) -> Block:
     return block
 
 
-# Sequence parallelism: between the cut matrices each rank has some tokens.
+# Sequence parallelism: outside the pairs each rank has some of the tokens.
 #
 # Tensor parallelism repeats norms and residuals on every rank. Here they are
-# cut along the sequence: an all-reduce becomes a reduce-scatter, and an
+# sharded along the sequence: an all-reduce becomes a reduce-scatter, and an
 # all-gather before the next pair; together they send as many bytes.
 # Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
 
@@ -227,7 +227,7 @@ def _along_sequence(
 
 
 class SequenceParallel(TensorParallel):
-    """The region outside the pairs is cut along the sequence."""
+    """Tensor parallelism with activations sharded by tokens between pairs."""
 
     def __init__(
         self,
@@ -241,11 +241,11 @@ class SequenceParallel(TensorParallel):
         self.gather, self.sum_scatter = gather, sum_scatter
 
     def enter(self, x: Tensor) -> Tensor:
-        """Before a matrix cut by columns: all tokens."""
+        """Gather all tokens, before a column-parallel matrix."""
         return self.gather.apply(x, self.group)
 
     def leave(self, x: Tensor) -> Tensor:
-        """After a matrix cut by rows: this rank's tokens."""
+        """Reduce-scatter to own tokens, after a row-parallel matrix."""
         if x.shape[1] % self.ranks:
             raise ValueError(
                 f"sequence {x.shape[1]} is not divisible by {self.ranks} ranks"
@@ -254,14 +254,14 @@ class SequenceParallel(TensorParallel):
         return self.sum_scatter.apply(x, self.group)
 
     def own_tokens(self, places: Tensor) -> Tensor:
-        """The places of this rank's tokens."""
+        """The positions of this rank's tokens."""
         return places.chunk(self.ranks)[self.rank]
 
 
 def sum_copied_gradients(model: nn.Module, region: TensorParallel) -> None:
-    """Add up the gradients of what every rank holds whole: norms, biases.
+    """Sum the gradients of replicated parameters (norms, biases) over ranks.
 
-    Each rank saw only its own tokens there. One all-reduce carries them all.
+    Each rank's cover only its own tokens. One all-reduce sums them all.
     """
     whole = (p for p in model.parameters() if not hasattr(p, "cut"))
     copied = [p.grad for p in whole if p.grad is not None]
@@ -271,10 +271,10 @@ def sum_copied_gradients(model: nn.Module, region: TensorParallel) -> None:
         gradient.copy_(piece.view_as(gradient))
 
 
-# Products that hide their messages: collective matmul, or async TP.
+# Overlapping matmuls with communication: collective matmul, or async TP.
 #
-# The collectives around a pair are cut into the shares of the ranks. While one
-# share travels, the rank multiplies another. Tokens are the first dimension.
+# The collectives around a pair are split into one share per rank. While one
+# share is in flight, another is multiplied. Tokens are the first dimension.
 # Wang et al. 2023, ASPLOS, https://doi.org/10.1145/3567955.3567959.
 
 
@@ -283,7 +283,7 @@ def gather_and_multiply(
 ) -> Tensor:
     """All-gather, then `linear`: (s, in) -> (ranks·s, out)."""
     parts = {}
-    for owner, share in ring.visits(x):  # the next one is on its way
+    for owner, share in ring.visits(x):  # the next one is in flight
         parts[owner] = linear(share, weight)
     return torch.cat([parts[rank] for rank in range(ring.ranks)])
 
@@ -293,8 +293,8 @@ def multiply_and_scatter(
 ) -> Tensor:
     """`linear`, then reduce-scatter: (ranks·s, in) -> (s, out).
 
-    The sum for each rank's tokens starts at the next rank and goes around
-    the ring; it comes home last, where it gets the last part.
+    The sum for each rank's tokens starts at the next rank and goes around the
+    ring; it reaches its own rank last, which adds the last part.
     """
     shares, passing = x.chunk(ring.ranks), None
     for step in range(1, ring.ranks + 1):
@@ -307,14 +307,14 @@ def multiply_and_scatter(
     return total
 
 
-# Vocabulary parallelism: embedding, head and loss, cut by words.
+# Vocabulary parallelism: embedding, head and loss, sharded by vocabulary.
 #
 # No rank ever has the logits of the whole vocabulary: the loss needs three
-# all-reduces of one number per token. The same paper, section 3.
+# all-reduces of one number per token. Shoeybi et al. 2019, section 3.
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Rows first … first + rows - 1 of the table; other words add zero."""
+    """Table rows first … first + rows - 1; other token ids contribute 0."""
 
     def __init__(self, whole: nn.Embedding, region: TensorParallel) -> None:
         super().__init__()
@@ -333,7 +333,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class VocabParallelHead(nn.Module):
-    """Logits of this rank's words; the weights are the embedding's."""
+    """Logits of this rank's part of the vocabulary, tied to the embedding."""
 
     def __init__(self, table: VocabParallelEmbedding) -> None:
         super().__init__()
@@ -343,12 +343,12 @@ class VocabParallelHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
         logits = linear(self.region.enter(x), self.weight)
         if self.words < logits.shape[-1]:
-            logits[..., self.words :] = -math.inf  # padding is no word
+            logits[..., self.words :] = -math.inf  # mask the padding
         return logits
 
 
 class LocalPositions(nn.Module):
-    """Learned positions of the tokens that this rank has."""
+    """Position embeddings of this rank's tokens."""
 
     def __init__(self, whole: nn.Embedding, region: TensorParallel) -> None:
         super().__init__()
@@ -363,8 +363,8 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """Loss of each token, the same on every rank, by three all-reduces.
 
-    log Σ exp(logit) - logit of the label: (batch, sequence). Each sum passes
-    its gradient on, so every rank gets softmax - one-hot for its own words.
+    log Σ exp(logit) - logit of the label: (batch, sequence). In backward each
+    rank gets softmax - one-hot for its own part of the vocabulary.
     """
     top = logits.detach().amax(-1)
     dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)
@@ -378,7 +378,7 @@ def vocab_parallel_cross_entropy(
 
 
 def cut_gpt(model: GPT, region: TensorParallel) -> GPT:
-    """Cut a whole GPT in place; its forward stays as it is."""
+    """Shard a GPT in place over `region`; its forward is unchanged."""
     table = VocabParallelEmbedding(model.embedding, region)
     model.add_module("embedding", table)
     model.add_module("positions", LocalPositions(model.positions, region))
@@ -392,7 +392,7 @@ def cut_gpt(model: GPT, region: TensorParallel) -> GPT:
 def whole_gradients(
     model: nn.Module, region: TensorParallel
 ) -> dict[str, Tensor]:
-    """Every gradient as one process has it, by name."""
+    """All gradients, gathered to full tensors, by name."""
     return {
         name: region.join(p.grad, **p.cut) if hasattr(p, "cut") else p.grad
         for name, p in model.named_parameters()

@@ -1,7 +1,7 @@
 """Data, tensor and pipeline parallelism on one mesh of ranks.
 
 Tensor parallelism sends most, so its ranks are neighbours; pipeline stages
-send least and lie furthest apart: rank = (pp · DP + dp) · TP + tp.
+send least and are furthest apart: rank = (pp · DP + dp) · TP + tp.
 Narayanan et al. 2021, arXiv:2104.04473, section 3; Megatron-LM's order.
 """
 
@@ -31,7 +31,7 @@ SumOver = Callable[[Tensor, ProcessGroup], Tensor]
 
 
 class Coordinates(NamedTuple):
-    """Where a rank stands on the mesh; also the size of the mesh by axis."""
+    """The coordinates of a rank on the mesh, or the size of each axis."""
 
     pp: int
     dp: int
@@ -39,9 +39,9 @@ class Coordinates(NamedTuple):
 
 
 class Mesh:
-    """All ranks as a block of pp × dp × tp, and this rank's lines through it.
+    """All ranks as a pp × dp × tp mesh, with this rank's group on each axis.
 
-    The ranks of a line differ in one coordinate only; they are a group.
+    The ranks of a line along an axis form a group.
     """
 
     def __init__(self, dp: int, tp: int, pp: int) -> None:
@@ -52,12 +52,12 @@ class Mesh:
         self.tp = own_group(self.lines("tp"))
 
     def place_of(self, rank: int) -> Coordinates:
-        """Coordinates of a rank."""
+        """The coordinates of `rank`."""
         rest, tp = divmod(rank, self.size.tp)
         return Coordinates(*divmod(rest, self.size.dp), tp)
 
     def lines(self, axis: str) -> list[list[int]]:
-        """All lines of ranks along "pp", "dp" or "tp", in the axis' order."""
+        """All lines of ranks along axis "pp", "dp" or "tp", in order."""
         ranks = torch.arange(prod(self.size)).view(self.size)  # (pp, dp, tp)
         # -> (other · other, size of the axis)
         dim = self.size._fields.index(axis)
@@ -71,12 +71,12 @@ def axes(mesh: Mesh) -> dict[str, str]:
         group.group_name: axis
         for axis, several in groups.items()
         for group in several
-        if isinstance(group, ProcessGroup)  # not an end of the pipeline
+        if isinstance(group, ProcessGroup)  # not a non-member placeholder
     }
 
 
 def own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
-    """This rank's group among `lines`; all ranks call it, with all lines."""
+    """This rank's group among `lines`; a collective call, with all lines."""
     group, _ = dist.new_subgroups_by_enumeration(lines)
     return group
 
@@ -84,9 +84,8 @@ def own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
 class ThreeD:
     """This rank's part of a GPT: 1/tp of each matrix of its stage's layers.
 
-    `pair` and `cross_entropy`: what cuts matrices and vocabulary. `pipeline`
-    runs the passes, `all_reduce` sums gradients over dp. Others may take their
-    places.
+    Replaceable parts: `pair` and `cross_entropy` shard matrices and
+    vocabulary, `pipeline` runs the passes, `all_reduce` sums over dp.
     """
 
     def __init__(
@@ -108,14 +107,14 @@ class ThreeD:
         self.pipeline = pipeline(self.parts, orders, mesh.wires, self.loss_sum)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss; each tp rank has the logits of its own words."""
+        """The summed loss from vocabulary-parallel logits."""
         return self.cross_entropy(logits, labels, self.region).sum()
 
     def run(self, inputs: Tensor, labels: Tensor, pieces: int) -> Tensor:
-        """Gradients of the whole batch (batch, sequence), and a share of loss.
+        """Compute the gradients of a whole batch (batch, sequence).
 
-        Each dp rank takes its rows, in `pieces` micro-batches. The shares of
-        all ranks add up to the mean loss.
+        Each dp rank takes its rows, in `pieces` micro-batches. Returns this
+        rank's share of the loss: all shares add up to the mean.
         """
         rows = [part.chunk(self.mesh.size.dp) for part in (inputs, labels)]
         mine = [part[self.mesh.place.dp].chunk(pieces) for part in rows]
@@ -124,7 +123,7 @@ class ThreeD:
         return loss / (self.mesh.size.dp * self.mesh.size.tp)
 
     def average_gradients(self) -> None:
-        """One all-reduce over dp for the layers, one for what is outside."""
+        """All-reduce over dp: once for the layers, once for the rest."""
         layers = [p for x in self.parts for p in x.blocks.parameters()]
         every = {p: None for x in self.parts for p in x.parameters()}
         ends = [p for p in every if not any(p is other for other in layers)]

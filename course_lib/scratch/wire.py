@@ -1,4 +1,4 @@
-"""The collectives that the techniques use: tensors in, a new tensor out.
+"""Functional collectives that return new tensors, and asynchronous ones.
 
 torch 2.13 renamed all_gather_into_tensor and reduce_scatter_tensor; only this
 module knows both names. In the shapes, n is the number of ranks of the group.
@@ -12,10 +12,10 @@ from torch.distributed import ProcessGroup
 
 
 class Work(Protocol):
-    """A collective under way, as torch's `dist.Work`."""
+    """A collective in flight, like torch's `dist.Work`."""
 
     def wait(self) -> object:
-        """Return when the result is there."""
+        """Block until the result is available."""
 
 
 _gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -56,12 +56,12 @@ def start_all_reduce(
 def start_all_gather(
     whole: Tensor, shard: Tensor, group: ProcessGroup | None = None
 ) -> dist.Work:
-    """Start to fill `whole` with all shards; `wait()` before reading it."""
+    """Start to gather all shards into `whole`; `wait()` before reading it."""
     return _gather(whole, shard, group=group, async_op=True)
 
 
 def start_reduce_scatter(
     shard: Tensor, whole: Tensor, group: ProcessGroup | None = None
 ) -> dist.Work:
-    """Start to sum `whole` into `shard`; `wait()` before reading it."""
+    """Start to reduce-scatter `whole` into `shard`; `wait()` before use."""
     return _scatter(shard, whole, group=group, async_op=True)

@@ -1,4 +1,4 @@
-"""YaFSDP: two buffers for the weights of all layers."""
+"""YaFSDP: sharded training with two preallocated weight buffers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,11 +17,11 @@ from course_lib.scratch.flat_parameter import (
     gathered,
 )
 
-# The layers of YaFSDP, and the buffers that they use in turn.
+# The layers of YaFSDP, and the two buffers that they share alternately.
 
 
 class Layer:
-    """A module whose parameters are views of a buffer, and their shard."""
+    """A module whose parameters are views of a buffer, with its shard."""
 
     def __init__(self, number: int, module: nn.Module, flat: FlatParameter):
         self.number, self.module, self.flat = number, module, flat
@@ -37,8 +37,8 @@ class Layer:
     ) -> None:
         """Make each parameter permanently a view of `weights`.
 
-        Its gradient is copied into `gradients` as soon as it is computed;
-        `then` is called after the last one.
+        Each gradient is copied into `gradients` once it is computed; `then`
+        is called after the last one.
         """
         self.slots = list(self.flat.views(gradients).values())
         views = self.flat.views(weights).values()
@@ -53,7 +53,7 @@ class Layer:
     def _arrived(
         self, i: int, parameter: Tensor, then: Callable[["Layer"], None]
     ) -> None:
-        assert parameter.grad is not None  # the hook runs after it is made
+        assert parameter.grad is not None  # the hook runs after it is set
         self.slots[i].copy_(parameter.grad)
         parameter.grad = None
         self.missing.discard(i)
@@ -61,11 +61,11 @@ class Layer:
             then(self)
 
     def expect_gradients(self) -> None:
-        """The backward pass of this layer starts."""
+        """Mark all gradients as missing, as this layer's backward starts."""
         self.missing = set(range(len(self.slots)))
 
     def check_complete(self) -> None:
-        """Raise RuntimeError if a gradient never came: others would wait."""
+        """Raise RuntimeError if a gradient is missing: ranks would hang."""
         if self.missing:
             name = self.names[min(self.missing)]
             raise RuntimeError(
@@ -85,7 +85,7 @@ class Buffers:
 
     def of(self, layer: Layer) -> Tensor:
         """The layer's part of its buffer: (flat.size,)."""
-        # .data, so that autograd does not see what other layers put there.
+        # .data, so that autograd does not notice writes for other layers.
         return self.pair[layer.number % 2].data[: layer.flat.size]
 
 
@@ -96,10 +96,10 @@ def cut(
     weights: Iterable[tuple[Tensor, Tensor]] | None,
     group: ProcessGroup | None,
 ) -> list[Layer]:
-    """Give each module a flat parameter, cut over ranks.
+    """Give each module a flat parameter, sharded over ranks.
 
-    Two modules with the same parameters share it; any other sharing, and a
-    parameter outside all modules, is a ValueError.
+    Modules with the same parameters share it; any other sharing, or a
+    parameter outside all modules, raises ValueError.
     """
     names = flat_parameter.layer_names(model, modules)
     layers: list[Layer] = []
@@ -126,12 +126,12 @@ def cut(
 
 
 class YaFSDP:
-    """Cuts `model` over ranks; afterwards it is called and trained as before.
+    """Shards `model` over ranks, in place; it is called and trained as before.
 
-    `layers`, in the order of the forward pass, have all parameters between
-    them; two may share all of theirs, as embedding and head do. Build the
-    optimizer from `shards`, which have one weight decay and nothing frozen.
-    The other arguments are those of FSDP.
+    `layers`, in the order of the forward pass, together hold all parameters;
+    two may share all of theirs, as embedding and head do. Build the optimizer
+    from `shards`, with one weight decay and nothing frozen. The other
+    arguments are those of FSDP.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class YaFSDP:
         self.shards = [flat.shard for flat in self.flats]
         self.weights = Buffers(self.layers, dtype)
         self.gradients = Buffers(self.layers, dtype)
-        # 16-bit gradients become fp32 here, to be summed.
+        # 16-bit gradients are converted to fp32 here before the reduction.
         wide = dtype != torch.float32
         self.wide = self.gradients.pair[0].float() if wide else None
         self.held: list[Layer | None] = [None, None]  # in the weight buffers
@@ -168,7 +168,7 @@ class YaFSDP:
             on.register_forward_hook(partial(self.after_forward, layer))
 
     def before_forward(self, layer: Layer, *_: Any) -> None:
-        """Wait for this layer; the next one arrives in the other buffer."""
+        """Gather this layer and prefetch the next into the other buffer."""
         if layer.number == 0:
             for unused in list(self.gathers):
                 self.gathers.pop(unused).wait()
@@ -180,12 +180,12 @@ class YaFSDP:
     def after_forward(
         self, layer: Layer, _module: nn.Module, _inputs: Any, output: Tensor
     ) -> None:
-        """Register `before_backward`."""
+        """Register `before_backward` on the output's gradient."""
         if output.requires_grad:
             output.register_hook(partial(self.before_backward, layer))
 
     def before_backward(self, layer: Layer, _gradient: Tensor) -> None:
-        """As before the forward pass, in the other direction."""
+        """Gather this layer and prefetch the previous one."""
         if layer is not self.layers[-1]:
             self.layers[layer.number + 1].check_complete()
         layer.expect_gradients()
@@ -204,22 +204,22 @@ class YaFSDP:
             self.finish_reduction()
 
     def start_gather(self, layer: Layer) -> None:
-        """Start to fetch the layer, unless its buffer holds it."""
-        place = layer.number % 2
-        if self.held[place] is not layer:
-            self.held[place] = layer
+        """Start to gather the layer, unless its buffer holds it."""
+        slot = layer.number % 2
+        if self.held[slot] is not layer:
+            self.held[slot] = layer
             with self._second_stream():
                 work = layer.flat.start_gather(self.weights.of(layer))
             self.gathers[layer] = work
 
     def gather(self, layer: Layer) -> None:
-        """Return when the layer is in its buffer."""
+        """Gather the layer into its buffer, and wait for it."""
         self.start_gather(layer)
         if layer in self.gathers:
             self.gathers.pop(layer).wait()
 
     def finish_reduction(self) -> None:
-        """Wait for the reduction that is under way, if any."""
+        """Wait for the pending reduction, if any."""
         if self.reduction:
             self.reduction.finish()
             self.reduction = None
@@ -229,7 +229,7 @@ class YaFSDP:
         return gathered(self.flats, gradients)
 
     def _second_stream(self) -> AbstractContextManager[Any]:
-        """On a GPU: in parallel to what follows, after what is queued."""
+        """On a GPU, a side stream that first waits for queued work."""
         if self.stream is None:
             return nullcontext()  # gloo's collectives run in threads
         self.stream.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""ZeRO: model states cut over the data-parallel ranks, stages 1 to 3."""
+"""ZeRO: model states sharded over data-parallel ranks, stages 1 to 3."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -12,16 +12,16 @@ from torch.optim import Optimizer
 from course_lib.scratch import wire
 from course_lib.scratch.ddp import after_backward
 
-# Several tensors as one vector, so that one collective carries them all.
+# Flattening several tensors into one vector, to send in one collective.
 
 
 def units_of(
     model: nn.Module, layers: Iterable[nn.Module]
 ) -> list[tuple[nn.Module, list[nn.Parameter]]]:
-    """Each layer with its parameters, and `model` with all that are left.
+    """Each layer with its parameters, then `model` with the remaining ones.
 
-    A parameter that two layers share belongs to the first of them, and a
-    frozen one (`requires_grad` False) to none.
+    A parameter shared by two layers belongs to the first one; a frozen one
+    (`requires_grad` False) belongs to none.
     """
     units, seen = [], set()
     for module in [*layers, model]:
@@ -42,7 +42,7 @@ def flatten(tensors: Sequence[Tensor], ranks: int) -> Tensor:
 def views(
     flat: Tensor, like: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each tensor of `like` with its part of `flat`, in the same shape."""
+    """Yield each tensor of `like` with its view of `flat`, in its shape."""
     start = 0
     for tensor in like:
         piece = flat[start : start + tensor.numel()]
@@ -50,14 +50,14 @@ def views(
         yield tensor, piece.view(tensor.shape)
 
 
-# Where the optimizer works: on the device, or on the host beside it.
+# Where the optimizer runs: on the device, or offloaded to the host.
 
 
 class OptimizerPlace:
-    """The device itself: nothing moves."""
+    """The optimizer runs on the device itself: nothing is copied."""
 
     def put(self, tensor: Tensor) -> Tensor:
-        """`tensor`, where the optimizer works."""
+        """`tensor` on the optimizer's device."""
         return tensor
 
     def fetch(self, source: Tensor, target: Tensor) -> None:
@@ -66,10 +66,10 @@ class OptimizerPlace:
 
 
 class Host(OptimizerPlace):
-    """The host's memory, which is larger; counts what crosses the bus.
+    """Offloads the optimizer to host memory, and counts bytes copied.
 
-    Gradients go there and updated weights come back; optimizer states and the
-    fp32 weights stay there. If the device is a CPU, the copies are still made.
+    Gradients go to the host and updated weights come back; optimizer states
+    and fp32 weights stay there. On a CPU device the copies are still made.
     Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 4.1.
     """
 
@@ -91,13 +91,13 @@ class Host(OptimizerPlace):
 # n ranks. A unit of P parameters is one vector, padded with zeros to n·s, with
 # s = ceil(P / n); rank r owns elements r·s to (r+1)·s of it.
 #
-# FSDP cuts the same vector in the same places (`scratch.flat_parameter`),
-# but never has it whole except for a pass, so it knows its parameters by name
-# and shape. Here all of it exists at first, and they are views of it.
+# FSDP shards the same vector identically (`scratch.flat_parameter`), but it
+# is whole only during a pass, so parameters are stored by name and shape.
+# Here the vector exists from the start, and parameters are views of it.
 
 
 class Unit:
-    """Parameters that are sent together: a layer's, or all the others."""
+    """Parameters communicated together: a layer's, or all remaining ones."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Unit:
     ) -> None:
         self.parameters = list(parameters)
         self.place = place or OptimizerPlace()
-        self.ranks = ranks  # over which it is cut; 1 if each owns all of it
+        self.ranks = ranks  # number of shards; 1 if each rank owns all of it
         self.whole = flatten(self.parameters, ranks)  # (n·s)
         for parameter, view in views(self.whole, self.parameters):
             parameter.data = view
@@ -121,7 +121,7 @@ class Unit:
         return self.whole.chunk(self.ranks)[dist.get_rank() % self.ranks]
 
     def reduce(self) -> None:
-        """Keep only this rank's part of the sum of gradients."""
+        """Sum gradients over ranks, keeping only this rank's part."""
         gradients = [
             torch.zeros_like(p) if p.grad is None else p.grad
             for p in self.parameters
@@ -133,27 +133,27 @@ class Unit:
             parameter.grad = None
 
     def reduced(self) -> Tensor:
-        """The gradient (s) that `reduce` left."""
+        """The gradient (s) computed by `reduce`."""
         assert self.gradient is not None, "reduce comes first"
         return self.gradient
 
     def is_complete(self) -> bool:
-        """Whether backward has made all gradients of the unit."""
+        """Whether backward has computed all gradients of the unit."""
         return all(p.grad is not None for p in self.parameters)
 
     def publish(self) -> None:
-        """Give the updated part to all ranks."""
+        """Gather the updated weights from all ranks."""
         self.round()
         if self.ranks > 1:
             wire.start_all_gather(self.whole, self.own).wait()
 
     def round(self) -> None:
-        """Copy the updated fp32 part into the weights, if it is a copy."""
+        """Copy the fp32 master part into the weights, if it is separate."""
         if self.master.data_ptr() != self.own.data_ptr():
             self.place.fetch(self.master.detach(), self.own)
 
 
-# ZeRO: data parallelism in which ranks do not all store the same.
+# ZeRO: data parallelism without redundant model states.
 #
 # Stage 1 shards the optimizer's states and the fp32 weights that it updates,
 # stage 2 also the gradients; `stage3` shards the weights as well.
@@ -165,11 +165,11 @@ class Zero:
 
     Gradients are summed over ranks and micro-batches, in their own precision:
     each rank's loss is its share of the mean loss. Each of `layers`, in the
-    order of the forward pass, is a unit; frozen parameters stay as they are,
-    whole on each rank. `optimizer` builds an optimizer from flat vectors, so
-    it can have one group of parameters only, with one weight decay (else
-    ValueError), and `place` is where it works. Nothing else may hold the
-    model's weights or gradients: both are moved.
+    order of the forward pass, is a unit; frozen parameters stay replicated.
+    `optimizer` builds an optimizer from flat vectors, so it can have only one
+    parameter group, with one weight decay (else ValueError), and `place` is
+    where it runs. Nothing else may hold references to the model's weights or
+    gradients: both are reallocated.
     """
 
     unit: type[Unit] = Unit
@@ -198,7 +198,7 @@ class Zero:
         # Backward goes from the last layer to the first, then to the rest.
         backward = sorted(reversed(self.units), key=lambda m: m is model)
         self.order = [self.units[module] for module in backward]
-        # Not yet reduced in the backward pass that runs, None if none does.
+        # Units still to reduce in the running backward pass; None outside it.
         self.waiting: list[Unit] | None = None
         if stage >= 2:
             for unit in self.order:
@@ -206,16 +206,16 @@ class Zero:
                     parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def _arrived(self, _: Tensor) -> None:
-        """A gradient is there: reduce the units that are complete."""
+        """Called for each computed gradient: reduces complete units."""
         if self.waiting is None:  # the first one of this backward pass
             self.waiting = list(self.order)
             after_backward(self._finish)
-        # One order on all ranks, even where a gradient never comes.
+        # The same order on all ranks, even where a gradient is missing.
         while self.waiting and self.waiting[0].is_complete():
             self.waiting.pop(0).reduce()
 
     def reduce_waiting(self, until: Unit | None = None) -> None:
-        """Reduce units before `until`; a gradient that never came is zero."""
+        """Reduce units before `until`; missing gradients count as zero."""
         while self.waiting and self.waiting[0] is not until:
             self.waiting.pop(0).reduce()
 
@@ -224,13 +224,13 @@ class Zero:
         self.waiting = None
 
     def reduce(self) -> None:
-        """After an update's last backward: reduce what is not yet reduced."""
+        """Reduce the remaining units, after an update's last backward."""
         for unit in self.units.values():
             if unit.gradient is None:
                 unit.reduce()
 
     def step(self) -> None:
-        """Update this rank's parts; then every rank gets all weights."""
+        """Update this rank's parts, then share the weights with all ranks."""
         self.reduce()
         for unit in self.units.values():
             unit.master.grad = self.place.put(unit.reduced().float())
@@ -242,7 +242,7 @@ class Zero:
 
 
 def own_norm(zero: Zero) -> Tensor:
-    """Norm of this rank's parts of the gradient: differs between ranks."""
+    """Norm of this rank's shard of the gradient; differs between ranks."""
     parts = [unit.reduced().float() for unit in zero.units.values()]
     return torch.stack([part.square().sum() for part in parts]).sum().sqrt()
 
@@ -256,10 +256,10 @@ def global_norm(zero: Zero) -> Tensor:
 def clip(
     zero: Zero, limit: float, norm: Callable[[Zero], Tensor] = global_norm
 ) -> Tensor:
-    """Scale the gradient down to `limit`, between backward and `step`.
+    """Clip the gradient norm to `limit`, between backward and `step`.
 
-    Like torch.nn.utils.clip_grad_norm_. With `own_norm`, ranks would scale
-    their parts differently, and the update would point in another direction.
+    Like torch.nn.utils.clip_grad_norm_; returns the norm. With `own_norm`,
+    ranks would scale their shards differently and change the direction.
     """
     zero.reduce()
     found = norm(zero)
@@ -268,7 +268,7 @@ def clip(
     return found
 
 
-# Weight decay for matrices only, where all weights lie in one flat vector.
+# Weight decay for matrices only, with all weights in one flat vector.
 
 
 def marks(unit: Unit) -> Tensor:
@@ -286,7 +286,7 @@ def marks(unit: Unit) -> Tensor:
 
 @torch.no_grad()
 def decay(zero: Zero, rate: float) -> None:
-    """Before `zero.step()`: w ← w · (1 − rate · mark), on the own part.
+    """Before `zero.step()`: w ← w · (1 − rate · mark), on this rank's part.
 
     `rate` is learning rate · weight decay, as in AdamW, whose own decay must
     be 0. Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
@@ -297,33 +297,33 @@ def decay(zero: Zero, rate: float) -> None:
 
 # Stage 3: weights are whole only while their layer computes.
 #
-# Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3. The shortest form:
-# nothing is fetched ahead, and the computation waits for each gather.
+# Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3. The simplest form:
+# nothing is prefetched, and the computation waits for each gather.
 
 
 class ShardedUnit(Unit):
-    """A unit of which this rank keeps only its own part of the weights.
+    """A unit of which this rank keeps only its own shard of the weights.
 
-    The whole vector stays one tensor, of which the parameters, and what
-    autograd saves, are views: only the memory behind it comes and goes.
+    The full vector stays one tensor, and parameters and tensors saved by
+    autograd stay views of it: only its storage is allocated and freed.
     """
 
     def part(self) -> Tensor:
         return super().part().clone()
 
     def gather(self, *_: Any) -> None:
-        """Fill the whole vector from all ranks, unless it is full."""
+        """All-gather the full vector, unless it is allocated already."""
         storage = self.whole.untyped_storage()
         if storage.nbytes() == 0:
             storage.resize_(self.whole.nbytes)
             wire.start_all_gather(self.whole, self.own).wait()
 
     def free(self, *_: Any) -> None:
-        """Give back the memory behind the whole vector."""
+        """Free the storage of the full vector."""
         self.whole.untyped_storage().resize_(0)
 
     def reduce(self) -> None:
-        """As in `Unit`; once all gradients exist, the weights may go."""
+        """As in `Unit`, then free the weights: all gradients are computed."""
         super().reduce()
         self.free()
 
@@ -336,7 +336,7 @@ class ShardedUnit(Unit):
 class Zero3(Zero):
     """Trains `model` under ZeRO stage 3; the arguments are those of `Zero`.
 
-    What is outside the layers stays whole from forward to backward.
+    Parameters outside the layers stay whole from forward to backward.
     """
 
     unit = ShardedUnit
@@ -359,7 +359,7 @@ class Zero3(Zero):
             unit.free()
 
     def before_backward(self, unit: ShardedUnit, *_: Any) -> None:
-        """Finish with the layers behind this one, then gather it."""
+        """Reduce the layers after this one, then gather it."""
         if self.waiting is not None and unit not in self.waiting:
             raise RuntimeError(
                 "a layer's backward pass begins after its gradients were "

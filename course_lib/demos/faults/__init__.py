@@ -1,1 +1,1 @@
-"""Faults: the broken rank, and how it is broken."""
+"""Fault injection: the kinds of faults, and programs with one faulty rank."""

@@ -1,8 +1,8 @@
-"""One update of a healthy rank, and of a rank that is broken in one of the ways of real programs.
+"""One update of a healthy rank, and the faulty versions of it that real programs show.
 
-A healthy rank sums, then gathers. Each fault is what the broken rank does instead. In the faults
-around a rank, and of its weights, the healthy ranks do something of their own, see PARTNERS: they
-make a group, send messages of which each takes the time, or train a layer.
+A healthy rank all-reduces, then all-gathers. Each fault is what the faulty rank does instead. For
+the kinds in PARTNERS the healthy ranks run an update of their own: they create a group, time
+messages, or train a layer.
 """
 
 import contextlib
@@ -27,29 +27,29 @@ HUGE = 10**15  # elements: no machine has 4 PB
 MESSAGE_BYTES = 10**6
 SLOW_BYTES_PER_S = 5 * 10**6
 _SO_MAX_PACING_RATE = 47  # Linux's socket.h; Python has no name for it
-_RATE = 0.5  # of learning
-_sleeps_s = 0.0  # before each message
+_RATE = 0.5  # learning rate
+_sleeps_s = 0.0  # delay before each message
 WRONG_INTERFACE = "ib7"
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a rank has for one update; `first`: the first in which one rank is broken."""
+    """The inputs of one update of a rank; `first`: whether it is the first faulty one."""
 
     rank: int
     world: int
     ones: Tensor
-    group: dist.ProcessGroup | None = None  # of the broken rank and the next one
+    group: dist.ProcessGroup | None = None  # the faulty rank and the next one
     model: nn.Linear | None = None
     first: bool = False
 
 
 class NoMoreSamples(Exception):
-    """This rank has done its part."""
+    """Raised when this rank has run out of samples."""
 
 
 def healthy(update: Update) -> None:
-    """Sum over the ranks, then gather from them."""
+    """All-reduce, then all-gather."""
     summed(update)
     gathered(update)
 
@@ -66,28 +66,28 @@ def gathered(update: Update) -> None:
 
 
 def kill(_update: Update) -> None:
-    """As the system does when memory runs out."""
+    """SIGKILL, as from the out-of-memory killer."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def error(update: Update) -> None:
-    """An exception that the other ranks do not have."""
+    """An exception on this rank only."""
     print(update.ones @ torch.ones(5))
 
 
 def memory(update: Update) -> None:
-    """An allocation that is refused."""
+    """An allocation that fails."""
     update.ones.new_empty(HUGE)
 
 
 def port(_update: Update) -> None:
-    """A second server on one port."""
+    """A second server on a port in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dist.TCPStore("127.0.0.1", taken.getsockname()[1], is_master=True)
 
 
 def short(_update: Update) -> None:
-    """Fewer samples than the other ranks: it is done before them."""
+    """Fewer samples than the other ranks: it finishes early."""
     raise NoMoreSamples
 
 
@@ -95,25 +95,25 @@ def short(_update: Update) -> None:
 
 
 def hang(_update: Update) -> None:
-    """Something that does not end."""
+    """An infinite loop."""
     while True:
         time.sleep(1)
 
 
 def pattern(update: Update) -> None:
-    """The same in C, with Python's lock: a pattern that tries 2^40 ways to match."""
+    """A hang in C with the GIL held: a regular expression that tries 2^40 matches."""
     re.match(r"(a+)+$", 40 * "a" + "b")
     healthy(update)
 
 
 def slow(update: Update) -> None:
-    """A straggler: it does the same, later."""
+    """A straggler: a healthy update, but late."""
     time.sleep(0.2)
     healthy(update)
 
 
 class Samples(Dataset[Tensor]):
-    """Eight samples, of which one is never read."""
+    """Eight samples; reading number 3 triggers the fault."""
 
     def __init__(self, fault: Callable[[], None], length: int = 4) -> None:
         self.fault, self.length = fault, length
@@ -128,30 +128,30 @@ class Samples(Dataset[Tensor]):
 
 
 def loader(update: Update) -> None:
-    """A worker that reads forever, from a file system that does not answer."""
+    """A data-loader worker that hangs, as on an unresponsive file system."""
     for _batch in DataLoader(Samples(lambda: time.sleep(600)), num_workers=1):
         pass
     healthy(update)
 
 
 def worker(update: Update) -> None:
-    """A worker that the system ends."""
+    """A data-loader worker that is killed."""
     for _batch in DataLoader(Samples(lambda: os.kill(os.getpid(), signal.SIGKILL)), num_workers=1):
         pass
     healthy(update)
 
 
 def small_files(_worker: int) -> None:
-    """A limit on the size of files, which those in shared memory have as well."""
+    """Limit file sizes, which also limits files in shared memory."""
     import resource  # Windows has none
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))
 
 
 def shm(update: Update) -> None:
-    """A worker that passes a batch of 200 kB through shared memory that takes 64 KiB.
+    """A worker that passes a batch of 200 kB through shared memory limited to 64 KiB.
 
-    A limit stands for the small /dev/shm of a container, which then says "No space left on device".
+    The limit emulates a container's small /dev/shm, whose error is "No space left on device".
     """
     samples = Samples(lambda: None, length=50_000)
     batches = iter(DataLoader(samples, num_workers=1, worker_init_fn=small_files))
@@ -161,7 +161,7 @@ def shm(update: Update) -> None:
             pass
     finally:
         batches._shutdown_workers()  # type: ignore[attr-defined]
-        for worker in workers:  # torch leaves the empty files that it could not enlarge
+        for worker in workers:  # torch leaves behind the files that it could not enlarge
             for left in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):
                 left.unlink(missing_ok=True)
     healthy(update)
@@ -171,37 +171,37 @@ def shm(update: Update) -> None:
 
 
 def collective(update: Update) -> None:
-    """Another collective than the other ranks."""
+    """A different collective from the other ranks."""
     dist.broadcast(update.ones, 0)
     gathered(update)
 
 
 def shape(update: Update) -> None:
-    """The same collective of another size."""
+    """The same collective with a different size."""
     dist.all_reduce(update.ones.repeat(1000))
     gathered(update)
 
 
 def dtype(update: Update) -> None:
-    """The same collective of another type."""
+    """The same collective with a different dtype."""
     dist.all_reduce(update.ones.double())
     gathered(update)
 
 
 def order(update: Update) -> None:
-    """The same two collectives, the other way round."""
+    """The same two collectives in the opposite order."""
     gathered(update)
     summed(update)
 
 
 def extra(update: Update) -> None:
-    """What stands behind `if rank == 0:`."""
+    """An extra collective, as inside `if rank == 0:`."""
     dist.barrier()
     healthy(update)
 
 
 def twice(update: Update) -> None:
-    """One more of the same kind and size: it is summed with what others sum next."""
+    """An extra all-reduce of the same size, which matches the others' next one."""
     dist.all_reduce(torch.zeros(4))
     healthy(update)
 
@@ -216,12 +216,12 @@ def subgroup(update: Update) -> None:
 
 
 def grouped(update: Update) -> None:
-    """All ranks make one more group, as a program does for tensor parallelism."""
+    """Create one more group on all ranks, as a program does for tensor parallelism."""
     dist.new_group(list(range(update.world)), backend="gloo")
 
 
 def interface(update: Update) -> None:
-    """This rank was told an interface that its machine does not have."""
+    """This rank is configured with a network interface that does not exist."""
     os.environ["GLOO_SOCKET_IFNAME"] = WRONG_INTERFACE
     grouped(update)
 
@@ -230,7 +230,7 @@ def interface(update: Update) -> None:
 
 
 def exchanged(update: Update) -> dict[int, float]:
-    """Each pair of ranks in turn: seconds that MESSAGE_BYTES took, by the rank they came from."""
+    """Time messages between all pairs of ranks: {source: seconds} for MESSAGE_BYTES."""
     seconds = {}
     go, data = update.ones.new_zeros(1), update.ones.new_zeros(MESSAGE_BYTES // 4)
     for source in range(update.world):
@@ -242,7 +242,7 @@ def exchanged(update: Update) -> dict[int, float]:
                 time.sleep(_sleeps_s)
                 dist.send(data, target)
             if update.rank == target:
-                dist.recv(go, source)  # a sender that comes late is no slow link
+                dist.recv(go, source)  # so that a late sender does not count as a slow link
                 start_s = time.perf_counter()
                 dist.recv(data, source)
                 seconds[source] = time.perf_counter() - start_s
@@ -250,10 +250,9 @@ def exchanged(update: Update) -> dict[int, float]:
 
 
 def paced(_update: Update) -> None:
-    """From now on what this rank sends leaves at SLOW_BYTES_PER_S, and no faster.
+    """Throttle everything this rank sends from now on to SLOW_BYTES_PER_S.
 
-    Linux paces each connection by itself, without any privilege; where it does not, the rank sleeps
-    before it sends.
+    Linux can pace each connection without privileges; elsewhere, the rank sleeps before each send.
     """
     global _sleeps_s
     if not _pace_connections():
@@ -261,7 +260,7 @@ def paced(_update: Update) -> None:
 
 
 def _pace_connections() -> int:
-    """Of this process; how many there were."""
+    """Pace all sockets of this process; returns their number."""
     count = 0
     for descriptor in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as one:
@@ -276,7 +275,7 @@ def messages(update: Update) -> None:
 
 
 def link(update: Update) -> None:
-    """All that this rank sends is slow; what it receives is not."""
+    """A slow link: this rank's sends are throttled, its receives are not."""
     paced(update)
     messages(update)
 
@@ -291,14 +290,14 @@ def in_words(seconds: dict[int, float]) -> str:
 
 
 def model_of(seed: int) -> nn.Linear:
-    """A layer whose weights follow from the seed."""
+    """A linear layer initialized from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Linear(8, 4)
 
 
 def trained(update: Update) -> float:
-    """One update on a batch that all ranks have; the loss before it."""
+    """Make one update on a batch that all ranks share; returns the loss before it."""
     assert update.model is not None
     batch = torch.linspace(-1, 1, 128, device=update.ones.device).reshape(16, 8)
     loss = (update.model(batch) - batch[:, :4]).square().mean()
@@ -316,13 +315,13 @@ def trains(update: Update) -> None:
 
 
 def reseeded(update: Update) -> None:
-    """Other weights than those of the other ranks."""
+    """Load weights that differ from the other ranks'."""
     assert update.model is not None
     update.model.load_state_dict(model_of(seed=1).state_dict())
 
 
 def weights(update: Update) -> None:
-    """It begins with other weights: nothing fails, and every gradient is averaged."""
+    """Different initial weights: nothing fails, and every gradient is averaged."""
     if update.first:
         reseeded(update)
     trains(update)
@@ -332,13 +331,13 @@ def weights(update: Update) -> None:
 
 
 def cycle(update: Update) -> None:
-    """Every rank receives from the one before, and would then send to the next."""
+    """A deadlock: every rank receives from the previous one before it sends to the next."""
     dist.recv(update.ones, (update.rank - 1) % update.world)
     dist.send(update.ones, (update.rank + 1) % update.world)
 
 
 def unused(update: Update) -> None:
-    """DDP waits for the gradient of every parameter, and finds out in the next iteration."""
+    """An unused parameter: DDP waits for its gradient, and fails in the next iteration."""
 
     class Forgetful(nn.Module):
         def __init__(self) -> None:
@@ -362,7 +361,7 @@ _AROUND = (interface, link, weights)
 KINDS: dict[str, Callable[[Update], None]] = {"none": healthy} | {
     kind.__name__: kind for kind in (*_ENDS, *_WAITS, *_DIFFERS, *_AROUND, cycle, unused)
 }
-# What the healthy ranks do in these kinds, and the broken one before its fault.
+# What healthy ranks run in these kinds, and the faulty rank before its fault.
 PARTNERS: dict[str, Callable[[Update], object]] = {
     "interface": grouped,
     "link": messages,

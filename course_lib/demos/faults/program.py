@@ -30,7 +30,7 @@ from course_lib.validation import whole
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     kind: str = option("none", ", ".join(KINDS), among=KINDS)
     rank: int = option(1, "the rank that is broken", least=0)
@@ -43,7 +43,7 @@ class Options(DemoOptions):
 
 
 def main(options: Options) -> Result:
-    """Break one rank, and let the others wait for it; in some kinds no rank fails."""
+    """Inject the fault on one rank; returns only for kinds in which no rank fails."""
     rank = launch.init()
     if options.rank >= rank.world and options.kind != "none":
         raise ValueError(

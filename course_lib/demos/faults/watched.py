@@ -1,4 +1,4 @@
-"""The faults in a program that says what it does: what the hunt runs, on every rank."""
+"""The faults in a program that logs each update: what the hunt runs on every rank."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from course_lib.demos.faults import kinds
 from course_lib.demos.faults.kinds import KINDS, Update, healthy
 
 _BROKEN_FROM = 2
-# What is broken once, in the first faulty update; all else goes on as on the other ranks.
+# Faults injected once, in the first faulty update; otherwise the rank runs as the others.
 _ONCE = {"link": kinds.paced, "weights": kinds.reseeded}
 
 
 def main(kind: str, broken: int, steps: int = 4) -> None:
-    """Train, and say after each update what it took; rank `broken` has that kind of fault."""
+    """Train and print a line per update; rank `broken` has a fault of that kind."""
     rank = launch.init()
     model = kinds.model_of(seed=0).to(rank.device)
     for step in range(1, steps + 1):
@@ -32,7 +32,7 @@ def main(kind: str, broken: int, steps: int = 4) -> None:
 
 
 def _work(kind: str, update: Update, step: int, faulty: bool) -> Callable[[Update], object]:
-    """What this rank does in this update."""
+    """The function that this rank runs in this update."""
     if kind in _ONCE:
         if faulty and update.first:
             _ONCE[kind](update)
@@ -45,7 +45,7 @@ def _work(kind: str, update: Update, step: int, faulty: bool) -> Callable[[Updat
 
 
 def _say(step: int, update: Update, work: Callable[[Update], object]) -> None:
-    """Do the update, and print its line."""
+    """Run the update and print its line."""
     start_s = time.perf_counter()
     with _timed_collectives() as spent_s:
         work(update)
@@ -59,7 +59,7 @@ def _say(step: int, update: Update, work: Callable[[Update], object]) -> None:
 
 @contextmanager
 def _timed_collectives() -> Iterator[list[float]]:
-    """The seconds that this rank spends in each of its collectives."""
+    """Yield a list that collects the seconds of each collective of this rank."""
     spent_s: list[float] = []
 
     def timed(call: Callable[..., Any]) -> Callable[..., Any]:

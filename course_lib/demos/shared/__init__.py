@@ -1,1 +1,1 @@
-"""What several demos share: options, the training, the comparison with one process."""
+"""Code shared by demos: options, training runs, the comparison with one process."""

@@ -1,4 +1,4 @@
-"""Compares the versions of a technique with one process and with what the theory predicts."""
+"""Compares the versions of a technique with one process and with the theory's predictions."""
 
 import statistics
 import time
@@ -20,17 +20,17 @@ from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.trace import Trace
 
-# float32 sums in another order: |difference| / |value| is some 1e-7, and grows with each update.
+# float32 sums in a different order: |difference| / |value| is about 1e-7, growing with each update.
 GRADIENT_TOLERANCE = 1e-5
 LOSS_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Version:
-    """What one version did, beside what was predicted for it; bytes and calls of one rank.
+    """Measurements and predictions of one version; bytes and calls of one rank.
 
-    `sent` is of one update. `gradient_difference` is |g - g_one| / |g_one| at the first update,
-    over all parameters; None where a version shows only its losses.
+    `sent` covers one update. `gradient_difference` is |g - g_one| / |g_one| at the first update,
+    over all parameters; None for a version that only reports losses.
     """
 
     name: str
@@ -43,40 +43,40 @@ class Version:
     predicted_stored: Stored = field(default_factory=dict)
 
     def facts(self, one: list[float], loss: float, gradient: float) -> list[Fact]:
-        """What must be true; `one`: the losses of one process, then both tolerances."""
-        found = [Fact(f"{self.name}: the loss", self.losses, one, tolerance=loss)]
+        """Facts to verify; `one`: losses of one process; `loss`, `gradient`: tolerances."""
+        facts = [Fact(f"{self.name}: the loss", self.losses, one, tolerance=loss)]
         if self.gradient_difference is not None:
             gap = self.gradient_difference
-            found.append(Fact(f"{self.name}: the gradient", gap, tolerance=gradient))
+            facts.append(Fact(f"{self.name}: the gradient", gap, tolerance=gradient))
         if self.predicted_sent:
-            found.append(Fact(f"{self.name}: sent", self.sent, self.predicted_sent))
+            facts.append(Fact(f"{self.name}: sent", self.sent, self.predicted_sent))
         if self.predicted_stored:
-            found.append(Fact(f"{self.name}: stored", self.stored, self.predicted_stored))
-        return found
+            facts.append(Fact(f"{self.name}: stored", self.stored, self.predicted_stored))
+        return facts
 
     def lines(self, one: list[float]) -> list[str]:
-        """The version in a report: its time and its gaps, and a line for all that is counted."""
+        """Report lines: time and gaps, then one line for each count."""
         gap = max(loss_gaps(self.losses, one))
         line = f"  {self.name}: {1000 * self.seconds:.1f} ms an update; loss off by {gap:.0e}"
         if self.gradient_difference is not None:
             line += f", gradient by {self.gradient_difference:.0e}"
         lines = [line]
         for operation, (calls, size) in self.sent.items():
-            told = ""
+            prediction = ""
             if operation in self.predicted_sent:
-                told = "   predicted {} x, {:,}".format(*self.predicted_sent[operation])
-            lines.append(f"    sent    {calls:>5} x {operation:<15}{size:>13,} B{told}")
+                prediction = "   predicted {} x, {:,}".format(*self.predicted_sent[operation])
+            lines.append(f"    sent    {calls:>5} x {operation:<15}{size:>13,} B{prediction}")
         for what, size in self.stored.items():
             expected = self.predicted_stored.get(what)
-            told = "" if expected is None else f"   predicted {expected:,}"
-            lines.append(f"    stored  {what:<23}{size:>13,} B{told}")
+            prediction = "" if expected is None else f"   predicted {expected:,}"
+            lines.append(f"    stored  {what:<23}{size:>13,} B{prediction}")
         return lines
 
 
 class Comparison:
-    """The versions of a technique beside one process, which trains first and is the judge.
+    """Trains one process as the reference, then compares each version of a technique with it.
 
-    `run` is what all of them train; `settings` are those of `one_process`.
+    `run` is the training run of all versions; `settings` are passed to `one_process`.
     """
 
     def __init__(self, run: Run, **settings: Any) -> None:
@@ -91,11 +91,11 @@ class Comparison:
         predicted_stored: Stored | None = None,
         axes: Mapping[str, str] | None = None,
     ) -> Version:
-        """Train one version, all ranks together, and write down what it did.
+        """Train one version, on all ranks together, and record its measurements.
 
-        The gradient is compared at the first update; collectives are logged in the last one; both
-        are left out of the time. `told`: what the last update should send, as a trace. `axes` (axis
-        by the name of the process group) divides both by axis.
+        The gradient is compared at the first update, and collectives are logged in the last one;
+        neither is timed. `told`: the predicted calls of the last update. `axes` ({group name:
+        axis}) splits both logs by axis.
         """
         device, steps = self.rank.device, self.run.steps
         losses: list[float] = []
@@ -138,9 +138,9 @@ class Comparison:
         kind: type[Result] = Result,
         **found: Any,
     ) -> Result:
-        """A block for each version, then `notes`: findings of this technique, one a line.
+        """The result: a block of lines for each version, then `notes`, one per line.
 
-        `model`: how it is called, if not as the run calls it. `kind`: of the result.
+        `model`: the displayed name, by default the run's. `kind`: the class of the result.
         """
         one, model = self.one_process.losses, model or self.run.model
         rank, device = self.rank, device_name(self.rank.device)
@@ -170,14 +170,14 @@ def _now(device: torch.device) -> float:
 
 
 def sum_over_ranks(share: Tensor, group: dist.ProcessGroup | None = None) -> float:
-    """The sum of all ranks' shares; all of them call this together."""
+    """The sum of all ranks' shares; a collective call."""
     total = share.detach().double()
     dist.all_reduce(total, group=group)
     return float(total)
 
 
 def tensor_gap(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
-    """|t - t_one| / |t_one| over all parameters by name; KeyError where one is missing."""
+    """|t - t_one| / |t_one| over all parameters, by name; KeyError if one is missing."""
     names = sorted(reference)
     ours = torch.cat([tensors[name].detach().cpu().flatten() for name in names])
     one = torch.cat([reference[name].detach().cpu().flatten() for name in names])

@@ -20,11 +20,11 @@ def deepspeed_config(
     clip: float = 0.0,
     bf16: bool = False,
 ) -> dict[str, Any]:
-    """What `deepspeed.initialize(config=…)` takes to train as our own ZeRO.
+    """The config for `deepspeed.initialize` that matches our own ZeRO.
 
     In fp32, or in bf16 with fp32 master weights. `clip`: the largest norm of
     the gradient; 0 does not clip. Raises ValueError for a stage that does not
-    exist, and for offload without a sharded optimizer.
+    exist, or for offload without a sharded optimizer.
     """
     whole("stage", stage, least=0, most=3)
     whole("micro_batch", micro_batch)
@@ -36,27 +36,27 @@ def deepspeed_config(
     if offload and stage == 0:
         raise ValueError("offload True needs a sharded optimizer: set stage to 1, 2 or 3")
     config = {
-        # Two of these three are enough. Three that do not multiply are
-        # refused: train_batch_size = micro batch · accumulation · ranks.
+        # Two of these three suffice. Inconsistent ones are rejected:
+        # train_batch_size = micro batch · accumulation · ranks.
         "train_batch_size": _global_batch(micro_batch, accumulation, ranks),
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
-        # Left out, it is 1.0 (before June 2026: 0): gradients would be
-        # clipped, and losses differ from plain DDP.
+        # The default is 1.0 (before June 2026: 0): gradients would be
+        # clipped, and losses would differ from plain DDP.
         "gradient_clipping": clip,
         "zero_optimization": zero_section(stage, offload),
-        # torch's AdamW is on DeepSpeed's list (runtime/zero/utils.py). One
-        # that is not needs "zero_allow_untested_optimizer": True.
+        # torch's AdamW is on DeepSpeed's list (runtime/zero/utils.py). Other
+        # optimizers need "zero_allow_untested_optimizer": True.
     }
     if bf16:
-        # It casts the model itself, whatever type it has, and the weights that
-        # the optimizer updates stay fp32. Inputs that are no indices have to
-        # be cast by hand.
+        # It casts the model itself, whatever its dtype, and the weights that
+        # the optimizer updates stay fp32. Floating-point inputs have to be
+        # cast by hand.
         config["bf16"] = {"enabled": True}
     if offload:
-        # DeepSpeed insists on its own DeepSpeedCPUAdam, which is faster on
-        # the host and has to be compiled first, unless it is told that
-        # torch's will do.
+        # By default DeepSpeed requires its own DeepSpeedCPUAdam, which is
+        # faster on the host and has to be compiled first; this permits
+        # torch's AdamW.
         config["zero_force_ds_cpu_optimizer"] = False
     return config
 
@@ -70,11 +70,11 @@ def zero_section(stage: int, offload: bool) -> dict[str, Any]:
     """The part of the configuration about ZeRO."""
     section: dict[str, Any] = {
         "stage": stage,
-        # Send a gradient bucket while backward goes on, on a stream of its
-        # own. A CPU has none.
+        # Overlap gradient buckets with backward, on a separate stream. A CPU
+        # has none.
         "overlap_comm": False,
         # Elements, not bytes: 5e8, the default, is a buffer of 2 GB in fp32.
-        # Small models want less.
+        # Small models need less.
         "reduce_bucket_size": 5_000_000,
         "allgather_bucket_size": 5_000_000,
     }

@@ -1,4 +1,4 @@
-"""The tensors of a rank, from the sizes of the shape: what `fully_shard` pads, one by one."""
+"""Where a run deviates from the theory: padding of single tensors, and extra collectives."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ _MLP = {"gelu": ("mlp.up", "mlp.down"), "swiglu": ("mlp.up", "mlp.gate", "mlp.do
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor behind tensor parallelism, before it is sharded; a vector has one column.
+    """One tensor after the tensor-parallel split, before sharding; a vector has one column.
 
     `unit`: "layers", where each of `count` layers has one, or "ends". `whole`: a norm's weight or
-    bias, which every tp rank holds.
+    bias, which is replicated over tp.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Piece:
 
     @property
     def numbers(self) -> int:
-        """Numbers in one of them."""
+        """Elements of one tensor."""
         return self.rows * self.columns
 
     def shard_rows(self, shards: int) -> int:
@@ -39,11 +39,11 @@ class Piece:
         return -(-self.rows // shards)
 
     def padding(self, shards: int) -> int:
-        """Numbers of padding in all shards together."""
+        """Elements of padding, summed over all shards."""
         return (self.shard_rows(shards) * shards - self.rows) * self.columns
 
     def own_rows(self, shard: int, shards: int) -> int:
-        """Rows of shard number `shard` that are not padding: the last have fewer, or none."""
+        """Rows of shard `shard` without padding: the last shards have fewer, or none."""
         each = self.shard_rows(shards)
         return min(each, max(0, self.rows - shard * each))
 
@@ -85,22 +85,22 @@ def _norm(job: Job) -> tuple[str, ...]:
 
 
 class Row(NamedTuple):
-    """`where` makes so many calls of `what` (axis, operation) more, each of so many bytes."""
+    """Extra calls in implementation `where`: operation `what` ("axis operation"), their bytes."""
 
     where: str
     what: str
     calls: Callable[[Job], int]
     each_bytes: Callable[[Job], int]
-    why: str  # in which {} stands for the number of calls
+    why: str  # a template; {} is the number of calls
 
 
 def _norms(job: Job) -> int:
-    """Tensors of norms: weights, and biases where there are some."""
+    """The number of norm tensors: weights, and biases if any."""
     return NORM_NUMBERS[job.shape.norm] * (2 * job.shape.layers + 1)
 
 
 def _gradient(job: Job) -> int:
-    """Bytes of a number of a gradient when it is summed."""
+    """Bytes per gradient element when it is reduced."""
     recipe = job.recipe
     return recipe.gradient_bytes if job.layout.adds_up else recipe.compute_bytes
 
@@ -110,12 +110,12 @@ def _positions(job: Job) -> int:
 
 
 def _activations(job: Job) -> int:
-    """b·s·h of a micro-batch."""
+    """Bytes of one b·s·h activation of a micro-batch."""
     return job.local_tokens.inside * job.shape.hidden * job.recipe.compute_bytes
 
 
 def _held_whole(job: Job) -> int:
-    """Numbers that every tp rank has: norms, two biases a layer after a sum, positions."""
+    """Elements replicated over tp: norms, two output biases per layer, positions."""
     return (_norms(job) + 2 * job.shape.layers) * job.shape.hidden + _positions(job)
 
 
@@ -152,7 +152,7 @@ ROWS = (
 
 
 def rows(where: str) -> Iterator[Row]:
-    """The rows of one place."""
+    """The rows of one implementation."""
     return (row for row in ROWS if row.where == where)
 
 
@@ -161,7 +161,7 @@ _COUNTER_BYTES = 4  # torch's AdamW counts the updates of each tensor in an fp32
 
 @dataclass(frozen=True)
 class Difference:
-    """Bytes, and calls that carry them, by which torch differs from the theory, with the reason."""
+    """Extra bytes and calls of torch compared with the theory, with the reason."""
 
     size_bytes: int
     reason: str
@@ -172,7 +172,7 @@ Differences = dict[str, list[Difference]]  # by what is counted
 
 
 def stored(job: Job) -> dict[str, int]:
-    """The theory's bytes of a rank: weights, gradients, moments."""
+    """The theory's bytes per rank: weights, gradients, moments."""
     states = sharded_states(local_parameters(job.shape, job.layout), job.recipe, job.layout)
     return {
         "weights": states.parameters_bytes,
@@ -182,7 +182,7 @@ def stored(job: Job) -> dict[str, int]:
 
 
 def sent(job: Job) -> dict[str, Total]:
-    """The theory's calls and bytes of an update, by axis and operation."""
+    """The theory's calls and bytes of one update, by "axis operation"."""
     totals: dict[str, Total] = {}
     for entry in step_traffic(job).collectives:
         name = f"{entry.axis} {entry.operation}"
@@ -193,13 +193,13 @@ def sent(job: Job) -> dict[str, Total]:
 
 
 def differences(job: Job, rank: int) -> Differences:
-    """All that torch does otherwise on this rank, by what is counted."""
-    found: Differences = {}
+    """All deviations of torch from the theory on this rank, by counted quantity."""
+    by_quantity: Differences = {}
     one = _Rank(job, rank)
     for what, difference in (*one.kept(), *one.data_parallel(), *one.tensor_parallel()):
         if difference.size_bytes or difference.calls:
-            found.setdefault(what, []).append(difference)
-    return found
+            by_quantity.setdefault(what, []).append(difference)
+    return by_quantity
 
 
 Named = Iterator[tuple[str, Difference]]
@@ -207,19 +207,19 @@ Named = Iterator[tuple[str, Difference]]
 
 @dataclass(frozen=True)
 class _Rank:
-    """The sizes of one rank. Two reasons return: words of the vocabulary, and padding."""
+    """The deviations of one rank. Common reasons: vocabulary split, and padding."""
 
     job: Job
     rank: int
 
     @property
     def tensors(self) -> tuple[Piece, ...]:
-        """The tensors that tensor parallelism leaves this rank."""
+        """This rank's tensors after the tensor-parallel split."""
         return pieces(self.job, self.rank % self.job.layout.tp)
 
     @property
     def shards(self) -> int:
-        """Parts into which `fully_shard` cuts each of them."""
+        """The number of shards into which `fully_shard` splits each tensor."""
         return self.job.layout.shard_ranks
 
     def sum(self, of: Callable[[Piece], int]) -> int:
@@ -227,7 +227,7 @@ class _Rank:
 
     @property
     def held(self) -> int:
-        """Numbers of a shard, padding included."""
+        """Elements of a shard, padding included."""
         return self.sum(lambda t: t.shard_rows(self.shards) * t.columns)
 
     def kept(self) -> Named:
@@ -251,7 +251,7 @@ class _Rank:
             yield "moments", Difference(_COUNTER_BYTES * count, counters)
 
     def data_parallel(self) -> Named:
-        """Whole units are gathered and reduced, and shards of them between copies."""
+        """Units are gathered and reduced; their shards are all-reduced between replicas."""
         layout, recipe = self.job.layout, self.job.recipe
         passes = layout.passes if layout.reshard else 1
         gathers = {"layers": passes * (2 if layout.reshard else 1), "ends": passes}
@@ -273,7 +273,7 @@ class _Rank:
         yield what, self.padding(each_bytes * padding)
 
     def tensor_parallel(self) -> Named:
-        """What sequence parallelism sends beside activations: gradients of what is not cut."""
+        """Sequence parallelism also sends gradients of replicated parameters."""
         if self.job.layout.tp > 1 and self.job.layout.sequence_parallel:
             for row in rows("torch, sequence parallelism"):
                 calls = row.calls(self.job)
@@ -281,7 +281,7 @@ class _Rank:
                 yield row.what, Difference(size, row.why.format(calls), calls)
 
     def words(self, size_bytes: int) -> Difference:
-        """Of a vocabulary that tp does not divide: the theory counts the first rank's for all."""
+        """A vocabulary that tp does not divide: the theory counts rank 0's words for all."""
         tp, vocab = self.job.layout.tp, self.job.shape.vocab
         rank, words = self.rank % tp, Piece("words", vocab)
         has = words.own_rows(rank, tp)
@@ -289,7 +289,7 @@ class _Rank:
         return Difference(size_bytes, reason)
 
     def padding(self, size_bytes: int) -> Difference:
-        """Of tensors whose rows the shards do not divide: the one with the most is named."""
+        """Tensors whose rows the shards do not divide; names the one with most padding."""
         most = max(self.tensors, key=lambda t: t.count * t.padding(self.shards))
         return Difference(
             size_bytes,

@@ -1,6 +1,6 @@
-"""The options of a demo, whose parts it runs, and what makes a program of it.
+"""The options of demos, and the entry point that runs a demo as a program.
 
-The fields of a frozen dataclass become command-line arguments, its result text or JSON.
+The fields of a frozen dataclass become command-line arguments; results print as text or JSON.
 """
 
 import argparse
@@ -20,16 +20,16 @@ WHOSE = ("course", "mine")
 
 
 def with_yours(parts: str, *names: str) -> str:
-    """ ", with your DDP": which of these are the learner's and run; "" where none is."""
+    """ ", with your DDP": which of `names` run the learner's version; "" if none does."""
     built = [name for name in names if parts == "mine" and mine.is_mine(name)]
     return f", with your {', '.join(built)}" if built else ""
 
 
 def where_to_look(traceback: str, record: str | None, parts: str) -> str:
-    """What helps after a failure: the line of the learner's own part, if it came through one."""
-    if found := mine.places(traceback):
+    """A hint after a failure: the line in the learner's own part, if it is in the traceback."""
+    if places := mine.places(traceback):
         also = f", or see `course diagnose {record}`" if record else ""
-        return f"your part was at {'; and at '.join(found)}: mend it{also}"
+        return f"your part was at {'; and at '.join(places)}: mend it{also}"
     if record:
         return f"see `course diagnose {record}`"
     if parts == "mine":
@@ -38,21 +38,21 @@ def where_to_look(traceback: str, record: str | None, parts: str) -> str:
 
 
 def option(default: Any, about: str, *, among: Collection[str] = (), **limits: float) -> Any:
-    """A field of an Options dataclass, with its help text, and what it may be.
+    """A field of an Options dataclass, with its help text and its allowed values.
 
-    `among`: the words. `limits`: `least` and `most` of a whole number, also `above` of another.
+    `among`: the allowed words. `limits`: `least` and `most` of an int; a float also has `above`.
     """
     return field(default=default, metadata={"help": about, "among": among, "limits": limits})
 
 
 def whose_parts(about: str = "whose parts run") -> Any:
-    """The option `parts`."""
+    """The option `parts`, which selects the course's or the learner's parts."""
     return option("course", f"{about}: course, or mine where they are built", among=WHOSE)
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The options of every demo. Raises ValueError for a value that may not be."""
+    """Base class of all demos' options. Raises ValueError for a value that is not allowed."""
 
     json: bool = option(False, "print the result as JSON")
 
@@ -70,9 +70,9 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions(DemoOptions, ABC):
-    """The options of every demo that trains; a demo adds its own, and other defaults.
+    """Options of demos that train; a demo adds fields and overrides defaults.
 
-    Raises ValueError, when made, for a training that is not possible.
+    Raises ValueError on construction for an impossible training run.
     """
 
     steps: int = option(5, "optimizer updates")
@@ -87,13 +87,13 @@ class TrainingOptions(DemoOptions, ABC):
 
     @abstractmethod
     def training(self) -> Run:
-        """What is trained."""
+        """The training run."""
 
     def fill(self, kind: type[R], **more: Any) -> R:
-        """A training run of this `kind`: the options that it has as well, and `more`."""
+        """A training run of this `kind` from the options of the same names, and `more`."""
         names = (entry.name for entry in fields(kind))
-        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return kind(**given | more)
+        shared = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return kind(**shared | more)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class BatchOptions(TrainingOptions):
     batch: int = option(8, "samples of all ranks in one update")
 
     def training(self) -> Training:
-        """What is trained."""
+        """The training run."""
         return self.fill(Training)
 
 
@@ -114,7 +114,7 @@ class MicroBatchOptions(TrainingOptions):
     micro_batch: int = option(4, "samples of one rank in one forward pass", least=1)
 
     def training(self, ranks: int = 1) -> Training:
-        """What is trained: one micro-batch of each rank in one update."""
+        """The training run, with one micro-batch per rank in each update."""
         return self.fill(Training, batch=self.micro_batch * ranks)
 
 
@@ -137,9 +137,9 @@ def parse(
 ) -> Options:
     """Build `options` from `argv`: the field `micro_batch: int` becomes `--micro-batch N`.
 
-    A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value ends the program with
-    a sentence and exit code 2. `launching` adds the launcher's options, which have been read
-    already: they stand in the help only.
+    A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value exits with a message
+    and status 2. `launching` adds the launcher's options for the help text only: they have been
+    parsed already.
     """
     parser = Parser(
         prog=f"course demo {demo}",
@@ -154,11 +154,11 @@ def parse(
             kind = {"action": argparse.BooleanOptionalAction}
         name = f"--{entry.name.replace('_', '-')}"
         parser.add_argument(name, default=entry.default, help=entry.metadata["help"], **kind)
-    given, others = parser.parse_known_args(argv)
+    parsed, others = parser.parse_known_args(argv)
     if others:
         parser.refuse(others)
     try:
-        return options(**{entry.name: getattr(given, entry.name) for entry in fields(options)})
+        return options(**{entry.name: getattr(parsed, entry.name) for entry in fields(options)})
     except ValueError as problem:
         parser.exit(2, f"{parser.prog}: {problem}\n")
 

@@ -1,6 +1,6 @@
-"""What the theory tells of a training run on several ranks: a trace of its calls, and bytes kept.
+"""The theory's predictions for a run on several ranks: a trace of calls, and bytes stored.
 
-What a version sends otherwise than the theory stands in the table of demos.shared.expected.
+Where a version deviates from the theory, see the table in demos.shared.expected.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from course_lib.theory.network.traffic import AXES, Collective, CommunicationPol
 from course_lib.trace import SEND, Event, Total, Trace
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)  # what every demo trains in
-BY_AXIS = dict(zip(AXES, AXES, strict=True))  # for Trace.sent: a told call is labelled by its axis
+BY_AXIS = dict(zip(AXES, AXES, strict=True))  # for Trace.sent: predicted calls are labelled by axis
 Sent = dict[str, Total]  # by operation
 Stored = dict[str, int]  # by consumer: bytes
 
@@ -46,24 +46,24 @@ def traffic(
 
 
 def _job(training: Training, layout: Layout, recipe: Recipe = FP32) -> Job:
-    # The cluster, and so its rates, do not matter: only counts and bytes are compared.
+    # The cluster and its rates do not matter: only counts and bytes are compared.
     return Job(training.shape(), recipe, layout, sequence=training.sequence)
 
 
 def told(traffic: Traffic, *axes: str) -> Trace:
-    """The calls of these axes (default: all): what a log of the wire is compared with."""
+    """The predicted calls of these axes (default: all), to compare with a log of the wire."""
     entries = (entry for entry in traffic.collectives if not axes or entry.axis in axes)
     return Trace(call for entry in entries for call in calls_of(entry))
 
 
 def calls_of(entry: Collective, parameters: float = 1, more: int = 0) -> Iterator[Event]:
-    """The calls of one kind; `more` parameters in each are padding, beside so many others."""
+    """The calls of one collective, scaled by `more` padding per `parameters` parameters."""
     size = entry.size_bytes * (parameters + more) / parameters
     return calls(entry.operation, entry.count, round(entry.count * size), entry.axis)
 
 
 def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Event]:
-    """`count` calls that carry so many bytes together; a message goes to one neighbour or other."""
+    """`count` calls with `size_bytes` in total; a message goes to one neighbour or the other."""
     to = 1 if what == SEND else None
     for number in range(count):
         each = size_bytes // count + (number < size_bytes % count)
@@ -71,7 +71,7 @@ def calls(what: str, count: int, size_bytes: int, axis: str = "") -> Iterator[Ev
 
 
 def besides(where: str, training: Training, layout: Layout) -> Trace:
-    """What `where` calls besides, by the table of demos.shared.expected."""
+    """The extra calls of implementation `where`, by the table in demos.shared.expected."""
     job = _job(training, layout)
     counted = ((row, row.calls(job)) for row in expected.rows(where))
     return Trace(
@@ -88,13 +88,13 @@ def ddp_calls(gradient_bytes: Sequence[int], ranks: int) -> Trace:
 
 
 def predicted_stored(training: Training, layout: Layout = ALONE, stage: int = 0) -> Stored:
-    """Bytes that a rank keeps from one update to the next, in the words of `scratch.gpt`."""
+    """Bytes that a rank stores between updates, by the consumers of `scratch.gpt.ledger`."""
     local = local_parameters(training.shape(), layout, stage)
     return {**stored_states(local, layout), "inputs and labels": 0}
 
 
 def stored_states(local: LocalParameters, layout: Layout, recipe: Recipe = FP32) -> Stored:
-    """Bytes of weights, gradients and optimizer states, in the words of `scratch.gpt`."""
+    """Bytes of weights, gradients and optimizer states, by the consumers of `ledger`."""
     states = sharded_states(local, recipe, layout)
     return {
         "weights": states.parameters_bytes,
@@ -103,15 +103,15 @@ def stored_states(local: LocalParameters, layout: Layout, recipe: Recipe = FP32)
     }
 
 
-# Sharded GPTs, unit by unit: ZeRO at any stage, and FSDP. A unit is a layer, or the root: all that
-# is outside the layers. The theory knows no padding, which is all that is added here. Our own units
-# are padded as a whole to a multiple of n ranks, by -P mod n; `fully_shard` pads each tensor along
-# its first dimension.
+# Sharded GPTs, unit by unit: ZeRO at any stage, and FSDP. A unit is a layer, or the root: the
+# parameters outside the layers. The theory has no padding, which is added here. Our own units are
+# padded to a multiple of n ranks, by -P mod n; `fully_shard` pads each tensor along its first
+# dimension.
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """A training whose model states are sharded as `layout` says; `by_tensor`: as `fully_shard`."""
+    """A run with model states sharded by `layout`; `by_tensor`: padded as by `fully_shard`."""
 
     training: Training
     layout: Layout
@@ -119,7 +119,7 @@ class Sharding:
     by_tensor: bool = False
 
     def units(self) -> dict[str, tuple[int, int, int]]:
-        """How many units, parameters of each, and its padding: of the layers, and of the root."""
+        """(number of units, parameters, padding of each) for "layers" and "ends"."""
         local, layers = local_parameters(self.training.shape()), self.training.size[0]
         sizes = {"layers": (layers, local.layer_dense), "ends": (1, local.ends_dense)}
         return {
@@ -138,7 +138,7 @@ class Sharding:
         return sum((-len(p) % ranks) * p[0].numel() for p in tensors)
 
     def told(self) -> Trace:
-        """The calls of one update: the theory's, with a bucket for each unit."""
+        """The predicted calls of one update, with one bucket per unit."""
         return Trace(
             call
             for place, (_, size, padding) in self.units().items()
@@ -153,10 +153,10 @@ class Sharding:
         )
 
     def stored(self, rank: int = 0) -> Stored:
-        """Bytes that a rank keeps: the states of each unit, in fp32."""
+        """Bytes that a rank stores: the states of all units, in fp32."""
         totals: Counter[str] = Counter()
         for count, size, padding in self.units().values():
-            local = LocalParameters(size + padding * self.by_tensor)  # parts are rounded up anyway
+            local = LocalParameters(size + padding * self.by_tensor)  # else shards are rounded up
             kept = stored_states(local, self.layout)
             if self.layout.zero_stage < 3:  # whole weights are padded, and nothing else
                 kept["weights"] += FP32.weight_bytes * padding
@@ -168,17 +168,17 @@ class Sharding:
 
 
 def without_memory(training: Training) -> GPT:
-    """The model on the meta device: shapes, and ties between them."""
+    """The model on the meta device: shapes and weight tying only."""
     return cast(GPT, defer(lambda: training.build("meta")).model)
 
 
 def own_numbers(parameters: Iterable[nn.Parameter], rank: int, ranks: int) -> int:
-    """Numbers of tensors that are cut along their first dimension, without padding, on one rank."""
-    own = 0
+    """Elements on one rank, without padding, of tensors sharded along their first dimension."""
+    total = 0
     for parameter in parameters:
         rows = -(-len(parameter) // ranks)
-        own += min(rows, max(0, len(parameter) - rank * rows)) * parameter[0].numel()
-    return own
+        total += min(rows, max(0, len(parameter) - rank * rows)) * parameter[0].numel()
+    return total
 
 
 def fsdp(
@@ -190,5 +190,5 @@ def fsdp(
 
 
 def wire_recipe(precision: str) -> Recipe:
-    """The precision in which units are gathered; gradients are always reduced in fp32."""
+    """A recipe that gathers units in `precision` and reduces gradients in fp32."""
     return replace(FP32, compute=precision)

@@ -1,4 +1,4 @@
-"""What ranks tell each other, and what they are called."""
+"""Object collectives between ranks, and the names of devices."""
 
 from collections.abc import Mapping
 from typing import TypeVar, cast
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def world() -> ProcessGroup:
-    """The group of all ranks; RuntimeError outside of one."""
+    """The group of all ranks; RuntimeError if there is none."""
     group = dist.group.WORLD
     if group is None:
         raise RuntimeError("there is no process group yet: call launch.init() first")
@@ -21,26 +21,26 @@ def world() -> ProcessGroup:
 
 
 def from_all_ranks(value: T) -> list[T]:
-    """What every rank gives, by rank. Tensors must be on the CPU; all ranks call this together."""
-    everyone: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, value)
-    return cast(list[T], everyone)
+    """Gather `value` from every rank, by rank; a collective call. Tensors must be on the CPU."""
+    values: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return cast(list[T], values)
 
 
 def joined(own: Mapping[str, T]) -> dict[str, T]:
-    """What all ranks have, by name, in one table; of what several have, the last one's."""
+    """Merge the mappings of all ranks; for a name on several ranks, the last rank's wins."""
     return {name: value for one in from_all_ranks(own) for name, value in one.items()}
 
 
 def from_rank(source: int, value: T | None, group: ProcessGroup | None = None) -> T:
-    """What one rank gives; the others' `value` does not matter. All ranks call this together."""
-    found = [value]
-    dist.broadcast_object_list(found, source, group=group)
-    return cast(T, found[0])
+    """Broadcast `value` from rank `source`; the others' is ignored. A collective call."""
+    values = [value]
+    dist.broadcast_object_list(values, source, group=group)
+    return cast(T, values[0])
 
 
 def at_least_two(rank: Rank) -> None:
-    """Raise ValueError where a rank is alone, in a demo of what ranks exchange."""
+    """Raise ValueError for a world of one rank, in demos about communication."""
     if rank.world == 1:
         raise ValueError("ranks is 1, and one rank exchanges nothing: start at least 2")
 

@@ -1,4 +1,4 @@
-"""What a demo found: facts beside what was predicted, the lines of its report, and all the rest."""
+"""The result of a demo: verified facts, the lines of its report, and named values."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fact:
-    """Something measured beside its prediction: equal, or `tolerance` (relative) apart.
+    """A measurement and its prediction: equal, or within a relative `tolerance`.
 
     A mapping is compared entry by entry, and a list with a tolerance update by update. Without a
-    prediction `measured` is the relative difference itself. `beside`: what it is compared with.
+    prediction, `measured` is the relative difference itself. `beside`: the name of the reference.
     """
 
     name: str
@@ -23,13 +23,13 @@ class Fact:
     beside: str = "one process"
 
     def verify(self) -> None:
-        """Raise AssertionError unless it is so."""
+        """Raise AssertionError unless measurement and prediction agree."""
         for name, measured, predicted in self._entries():
             if self.tolerance is None:
                 if measured != predicted:
-                    told = f"{_told(measured)}, predicted {_told(predicted)}"
-                    raise AssertionError(f"{name} is {told}")
-            elif not (gap := _gap(measured, predicted)) <= self.tolerance:  # nan is not
+                    values = f"{_text(measured)}, predicted {_text(predicted)}"
+                    raise AssertionError(f"{name} is {values}")
+            elif not (gap := _gap(measured, predicted)) <= self.tolerance:  # also for nan
                 apart = f"{gap:.1e}, more than {self.tolerance:.0e}"
                 raise AssertionError(f"{name} differs from {self.beside} by {apart}")
 
@@ -44,14 +44,14 @@ class Fact:
         return [(self.name, self.measured, self.predicted)]
 
     def __str__(self) -> str:
-        line = f"{self.name}: {_told(self.measured)}{self.unit and ' ' + self.unit}"
-        return line if self.predicted is None else f"{line}, predicted {_told(self.predicted)}"
+        line = f"{self.name}: {_text(self.measured)}{self.unit and ' ' + self.unit}"
+        return line if self.predicted is None else f"{line}, predicted {_text(self.predicted)}"
 
 
 class Result(SimpleNamespace):
-    """`said`: the lines of the report, of which a Fact is one. `facts`: what is proven besides.
+    """`said`: the lines of the report, strings or Facts. `facts`: further facts to verify.
 
-    All else has a name, for chapters, figures and JSON. A fact that is false ends the demo by an
+    Other values are attributes, for chapters, figures and JSON. A false fact raises
     AssertionError.
     """
 
@@ -66,7 +66,7 @@ class Result(SimpleNamespace):
                 fact.verify()
 
     def report(self) -> str:
-        """What was said, one a line."""
+        """The report, one entry of `said` per line."""
         return "\n".join(map(str, self.said))
 
 
@@ -84,5 +84,5 @@ def _gap(measured: float, predicted: float | None) -> float:
     return measured if predicted is None else abs(measured - predicted) / abs(predicted)
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)

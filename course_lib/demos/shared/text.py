@@ -19,7 +19,7 @@ def load_text() -> Tensor:
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """Non-overlapping windows: `sequence` characters in, the same moved on by one as labels."""
+    """Non-overlapping windows of `sequence` characters; labels are shifted by one."""
 
     def __init__(self, sequence: int) -> None:
         self.text, self.sequence = load_text(), sequence

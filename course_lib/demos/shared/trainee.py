@@ -1,4 +1,4 @@
-"""A version of a technique, on one rank: what the comparison asks of it."""
+"""The interface of a version of a technique, on one rank, for `Comparison`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from course_lib.trace import Trace
 
 
 class Trainee(ABC):
-    """Trains this rank's part of a model, whose parameters are whole unless a version differs."""
+    """Trains this rank's part of a model; parameters are whole unless a subclass shards them."""
 
     name: str
 
@@ -30,11 +30,11 @@ class Trainee(ABC):
         """
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """The whole gradient of every parameter, by its name in GPT; may call collectives."""
+        """The full gradient of every parameter, by its name in GPT; may call collectives."""
         return gradients_of(self.model)
 
     def update(self) -> None:
-        """One step of the optimizer, whatever it exchanges, and gradients set to None."""
+        """Step the optimizer, with its collectives if any, and set gradients to None."""
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -44,10 +44,10 @@ class Trainee(ABC):
 
 
 class OnOwnRows(Trainee):
-    """Trains on this rank's rows; what computes is `wrapped`, which averages gradients over ranks.
+    """Trains on this rank's rows through `wrapped`, which averages gradients over ranks.
 
-    A rank's rows count by their number, so that a batch which ranks do not divide gives the same
-    mean as in one process.
+    Each rank is weighted by its number of rows, so that a batch that is not divisible by the
+    ranks gives the same mean as one process.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, wrapped: nn.Module) -> None:
@@ -58,7 +58,7 @@ class OnOwnRows(Trainee):
         """Forward and backward passes of this rank's rows."""
         rank = launch.init()
         share = loss_share(self.wrapped, own_rows(batch, rank), batch)
-        (share * rank.world).backward()  # the mean over ranks becomes the sum of shares
+        (share * rank.world).backward()  # so that averaging over ranks sums the shares
         return share
 
 
@@ -68,7 +68,7 @@ class Replica(OnOwnRows):
     def __init__(self, name: str, training: Training, model: GPT, wrapped: nn.Module) -> None:
         super().__init__(model, training.optimizer(model.parameters()), wrapped)
         self.name, self.parameters = name, list(model.parameters())
-        # What cuts a model into segments gives its parameters other names.
+        # Checkpointing segments rename the parameters.
         self.names = [name for name, _ in training.build().named_parameters()]
 
     def gradients(self) -> Mapping[str, Tensor]:
@@ -87,7 +87,7 @@ def predicted_exchange(training: Training, rank: launch.Rank) -> Trace:
 
 
 def own_devices(rank: launch.Rank, count: int) -> list[torch.device]:
-    """`count` devices for this rank: GPUs where there are enough, else its own device repeated."""
+    """`count` devices for this rank: GPUs if there are enough, else its own device repeated."""
     first = rank.local_rank * count
     if torch.cuda.device_count() >= rank.world * count:
         return [torch.device("cuda", first + number) for number in range(count)]

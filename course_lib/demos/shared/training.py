@@ -1,4 +1,4 @@
-"""Batches of text, what every version of a technique trains on them, and one process: the judge."""
+"""Training runs on batches of text, and the single-process reference of every version."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -18,13 +18,13 @@ Batch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
 
 
 def both(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    """The same change made to inputs and labels."""
+    """Apply `change` to inputs and labels."""
     inputs, labels = batch
     return change(inputs), change(labels)
 
 
 def rows_of(batch: Batch, number: int, parts: int) -> Batch:
-    """The rows of part `number`; where they do not divide, the first parts have one row more.
+    """The rows of part `number` of `parts`; an uneven split gives the first parts one row more.
 
     Raises ValueError for fewer rows than parts.
     """
@@ -48,20 +48,20 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def loss_share(model: nn.Module, rows: Batch, batch: Batch) -> Tensor:
-    """What some rows contribute to the mean loss of a batch: the shares of all rows are its sum."""
+    """The contribution of `rows` to the mean loss of `batch`; all shares add up to the mean."""
     return mean_loss(model, rows) * (len(rows[0]) / len(batch[0]))
 
 
-# Layers x hidden x heads. "tiny" is what tests and notebooks run on a CPU.
+# Layers x hidden x heads. Tests and notebooks run "tiny" on a CPU.
 MODELS = {"tiny": "2x64x4", "small": "4x128x8", "medium": "8x512x8", "gpt2": "12x768x12"}
 
 
 @dataclass(frozen=True)
 class Run(ABC):
-    """A training run, as one process would do it.
+    """A training run, independent of the number of ranks.
 
-    `batch` are the samples of all ranks in one update, `sequence` the characters of each. Raises
-    ValueError for a run that is not possible.
+    `batch` is the number of samples of all ranks in one update, `sequence` the characters of each.
+    Raises ValueError for an impossible run.
     """
 
     model: str = "tiny"
@@ -80,14 +80,14 @@ class Run(ABC):
 
     @abstractmethod
     def build(self, device: torch.device | str = "cpu") -> nn.Module:
-        """The model with its first weights, the same on every rank."""
+        """The model with its initial weights, the same on every rank."""
 
     @abstractmethod
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of these parameters."""
 
     def batches(self, device: torch.device | str = "cpu") -> list[Batch]:
-        """The whole batch of each update, (batch, sequence): ranks take their own rows of it."""
+        """The global batch of each update, (batch, sequence); ranks take their rows of it."""
         text = Windows(self.sequence)
         starts = range(0, self.steps * self.batch, self.batch)
         rows = [[(start + i) % len(text) for i in range(self.batch)] for start in starts]
@@ -120,12 +120,12 @@ class Training(Run):
         return layers, hidden, heads
 
     def build(self, device: torch.device | str = "cpu") -> GPT:
-        """The model with its first weights, the same on every rank."""
+        """The model with its initial weights, the same on every rank."""
         torch.manual_seed(self.seed)
         return GPT(*self.size, VOCAB, self.sequence).to(device)
 
     def shape(self) -> TransformerShape:
-        """The same model for the theory."""
+        """The model's shape, as the theory describes it."""
         layers, hidden, heads = self.size
         return TransformerShape(
             layers=layers,
@@ -137,13 +137,13 @@ class Training(Run):
         )
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """AdamW, without weight decay, which would hide a missing gradient."""
+        """AdamW without weight decay, which could mask a missing gradient."""
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=0.0)
 
 
 @dataclass(frozen=True)
 class OneProcess:
-    """The losses of one process, its gradients at the first update, and its last weights."""
+    """The losses of one process, its gradients at the first update, and its final weights."""
 
     losses: list[float]
     gradients: dict[str, Tensor]
@@ -157,9 +157,9 @@ def one_process(
     clip: float = 0.0,
     batches: Iterable[Batch] | None = None,
 ) -> OneProcess:
-    """Train alone on whole batches (default: the run's own): the judge of every parallel version.
+    """Train in one process on global batches (default: the run's), as the reference.
 
-    `clip` above 0 is the limit of the gradient's norm; the gradient returned is the one before.
+    `clip` above 0 limits the gradient's norm; the returned gradient is unclipped.
     """
     model = run.build(device)
     optimizer = run.optimizer(model.parameters())
@@ -179,6 +179,6 @@ def one_process(
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
-    """The gradients that a model's parameters have, by name."""
+    """The gradients of a model's parameters that have one, by name."""
     named = model.named_parameters()
     return {name: p.grad for name, p in named if p.grad is not None}

@@ -1,1 +1,1 @@
-"""Tensor parallelism: program and versions; fsdp_tp uses them as well."""
+"""The tensor-parallelism demo and its versions, which fsdp_tp also uses."""

@@ -1,6 +1,6 @@
 """Megatron-core's own tensor-parallel layers in the same GPT, where that package is installed.
 
-Its GPTModel and its sequence parallelism ask for CUDA; these layers and the loss run on a CPU too.
+Its GPTModel and its sequence parallelism require CUDA; these layers and the loss also run on CPUs.
 """
 
 import os
@@ -27,8 +27,8 @@ def missing(sequence_parallel: bool, vocab: int, ranks: int) -> str | None:
 
 
 def parallelize(model: GPT, region: TensorParallel) -> GPT:
-    """Cut a whole GPT in place with Megatron-core's layers; the region must have all ranks."""
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # its advice, or it warns each rank
+    """Shard a GPT in place with Megatron-core's layers; the region must have all ranks."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # else it warns on each rank
     tp, config = _package(), _config(region.ranks)
     cut_gpt(model, region)
     for block in (cast(Block, block) for block in model.blocks):
@@ -53,7 +53,7 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class _Head(nn.Module):
-    """The head has no weights of its own: Megatron-core hands over the embedding's."""
+    """The output head, which passes the tied embedding weight to Megatron-core's layer."""
 
     def __init__(self, tp: Any, config: Any, table: nn.Parameter, size: tuple[int, int]) -> None:
         super().__init__()
@@ -71,40 +71,40 @@ class _Head(nn.Module):
 
 def _column(tp: Any, config: Any, ours: nn.Module, ranks: int) -> nn.Module:
     outputs, inputs = ours.get_parameter("weight").shape
-    theirs = tp.ColumnParallelLinear(
+    layer = tp.ColumnParallelLinear(
         inputs, outputs * ranks, config=config, init_method=nn.init.normal_
     )
-    return _without_bias(_filled(theirs, ours))
+    return _without_bias(_filled(layer, ours))
 
 
 def _row(tp: Any, config: Any, ours: nn.Module, ranks: int) -> nn.Module:
     outputs, inputs = ours.get_parameter("weight").shape
-    theirs = tp.RowParallelLinear(
+    layer = tp.RowParallelLinear(
         inputs * ranks, outputs, config=config, init_method=nn.init.normal_, bias=True,
         input_is_parallel=True, skip_bias_add=False,
     )  # fmt: skip
-    return _without_bias(_filled(theirs, ours))
+    return _without_bias(_filled(layer, ours))
 
 
-def _filled(theirs: nn.Module, ours: nn.Module) -> nn.Module:
-    """Their layer, filled with our weights: both are cut, and joined again, in the same way."""
+def _filled(layer: nn.Module, ours: nn.Module) -> nn.Module:
+    """Copy our weights into Megatron-core's layer, which is sharded in the same way."""
     for name, parameter in ours.named_parameters():
-        own = getattr(theirs, name)
-        own.data.copy_(parameter.data)
+        target = getattr(layer, name)
+        target.data.copy_(parameter.data)
         if hasattr(parameter, "cut"):
-            own.cut = parameter.cut
-    return theirs
+            target.cut = parameter.cut
+    return layer
 
 
 def _without_bias(layer: nn.Module) -> nn.Module:
-    # Their layers return an output and a bias to be added later, which is None here.
+    # Megatron-core's layers return an output and a bias to be added later, here None.
     layer.register_forward_hook(lambda _layer, _inputs, outputs: outputs[0])
     return layer
 
 
 def _package() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of packages for GPUs that are not installed
+        warnings.simplefilter("ignore")  # about GPU packages that are not installed
         from megatron.core import tensor_parallel
     return tensor_parallel
 

@@ -40,12 +40,12 @@ LOSS = "vocab_parallel_cross_entropy"
 
 
 def own_pair(parts: str) -> Pair:
-    """f, g and the two layers: the course's or, where they are built, the learner's."""
+    """f, g and the two layers: the course's, or the learner's where built."""
     return Pair(*(mine.get(name, parts) for name in PAIR))
 
 
 def own_region(parts: str, sequence_parallel: bool) -> TensorParallel:
-    """All ranks as a region, whose ends and layers are those of `own_pair`."""
+    """A region of all ranks, with the functions and layers that `parts` selects."""
     if not sequence_parallel:
         return TensorParallel(pair=own_pair(parts))
     gather, sum_scatter = (mine.get(name, parts) for name in ENDS)
@@ -53,7 +53,7 @@ def own_region(parts: str, sequence_parallel: bool) -> TensorParallel:
 
 
 class Cut(Trainee):
-    """A GPT cut over the ranks of a region, and a loss that every rank knows whole."""
+    """A GPT sharded over the ranks of a region, with the full loss on every rank."""
 
     def __init__(self, model: GPT, training: Training, region: TensorParallel) -> None:
         super().__init__(model, training.optimizer(model.parameters()))
@@ -72,12 +72,12 @@ class Cut(Trainee):
         return loss / self.ranks
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         return whole_gradients(self.model, self.region)
 
 
 class Scratch(Cut):
-    """Our own f and g; the learner's, where `parts` is "mine" and they are built."""
+    """Our own f and g, or the learner's if `parts` is "mine" and they are built."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Scratch(Cut):
         self.name = f"from scratch{with_yours(parts, *PAIR, *ends, LOSS)}"
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean loss, from logits of which each rank has its own words."""
+        """The mean loss, from vocabulary-parallel logits."""
         inputs, labels = batch
         losses: Tensor = self.cross_entropy(self.model(inputs), labels, self.region)
         return losses.mean()
@@ -108,7 +108,7 @@ class Megatron(Cut):
         super().__init__(model, training, region)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Megatron-core's mean loss, from logits of which each rank has its own words."""
+        """Megatron-core's mean loss, from vocabulary-parallel logits."""
         inputs, labels = batch
         return megatron.loss(self.model(inputs), labels).mean()
 
@@ -132,13 +132,13 @@ class Torch(Trainee):
         return torch_tp.whole_loss(loss) / self.ranks
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of all ranks, joined."""
+        """The full gradients, gathered from all ranks."""
         return torch_tp.fused(gradients_of(self.model))
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of this demo."""
 
     batch: int = option(4, "samples in an update; every rank sees all of them")
     sequence_parallel: bool = option(False, "cut norms and residuals along the sequence")
@@ -146,7 +146,7 @@ class Options(BatchOptions):
     parts: str = whose_parts()
 
     def layout(self, ranks: int) -> Layout:
-        """The same for the theory; raises ValueError if the model cannot be cut like this."""
+        """The theory's layout; raises ValueError if the model cannot be sharded this way."""
         layout = Layout(
             tp=ranks,
             micro_batch=self.batch,
@@ -157,7 +157,7 @@ class Options(BatchOptions):
         return layout
 
     def told(self, layout: Layout, ours: str = "", torchs: str = "") -> Trace:
-        """The theory's calls, and those besides; `torchs` without sequence parallelism."""
+        """The predicted calls plus extras: `ours` with sequence parallelism, else `torchs`."""
         training = self.training()
         by_theory = told(traffic(training, layout), "tp")
         if layout.tp == 1:
@@ -166,9 +166,9 @@ class Options(BatchOptions):
         return Trace([*by_theory, *besides(where, training, layout)])
 
     def torch_stored(self, layout: Layout, rank: int) -> dict[str, int]:
-        """States of a rank under torch, which does not round the vocabulary up.
+        """Bytes that a rank stores under torch, which does not round the vocabulary up.
 
-        Its last ranks have fewer words, and rows of padding in their weights only.
+        The last ranks have fewer words, and padding rows in their weights only.
         """
         training = self.training()
         stored, words = predicted_stored(training, layout), -(-VOCAB // layout.tp)
@@ -179,7 +179,7 @@ class Options(BatchOptions):
 
 
 def main(options: Options) -> Result:
-    """Train each version; every rank returns what it did, beside one process and the theory."""
+    """Train each version; compares each rank with one process and with the theory."""
     rank, training = launch.init(), options.training()
     layout = options.layout(rank.world)
     region = own_region(options.parts, options.sequence_parallel)
@@ -192,12 +192,12 @@ def main(options: Options) -> Result:
     if options.library:
         mesh, model = init_device_mesh(rank.device.type, (rank.world,)), training.build(rank.device)
         torch_tp.parallelize(model, mesh, options.sequence_parallel)
-        theirs = Torch(model, training, rank.world)
+        torch_version = Torch(model, training, rank.world)
         torchs = options.told(
             layout, "torch, sequence parallelism", torchs="torch, separate q, k and v"
         )
         kept = options.torch_stored(layout, rank.rank)
-        comparison.follow(theirs, torchs, kept)
+        comparison.follow(torch_version, torchs, kept)
         reason = megatron.missing(options.sequence_parallel, VOCAB, rank.world)
         if reason:
             notes.append(f"  {Megatron.name}: {reason}")

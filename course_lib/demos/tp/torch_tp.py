@@ -1,4 +1,4 @@
-"""A GPT cut by torch's `parallelize_module`: what the demos tp and fsdp_tp compare with."""
+"""A GPT sharded by torch's `parallelize_module`, the reference of the demos tp and fsdp_tp."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -25,9 +25,9 @@ _QKV = ("q", "k", "v")
 
 
 class SeparateAttention(nn.Module):
-    """Attention with a matrix each for q, k and v, as torch needs it to cut them by heads.
+    """Attention with separate q, k and v matrices, so that torch can shard them by heads.
 
-    ColwiseParallel cuts rows in one piece: of a fused matrix rank 0 of 2 would get q and half of k.
+    ColwiseParallel takes contiguous rows: rank 0 of 2 would get q and half of k of a fused matrix.
     """
 
     def __init__(self, fused: Attention) -> None:
@@ -51,9 +51,9 @@ class SeparateAttention(nn.Module):
 
 
 def parallelize(model: GPT, mesh: DeviceMesh, sequence_parallel: bool = False) -> GPT:
-    """Cut a whole GPT in place over a mesh of one dimension; its logits become a DTensor.
+    """Shard a GPT in place over a one-dimensional mesh; its logits become a DTensor.
 
-    Raises ValueError if heads do not divide, where torch would fail inside an attention.
+    Raises ValueError if heads are not divisible, where torch would fail inside attention.
     """
     blocks = [cast(Block, block) for block in model.blocks]
     heads = blocks[0].attention.heads
@@ -62,7 +62,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, sequence_parallel: bool = False) -
     for block in blocks:
         block.add_module("attention", SeparateAttention(block.attention))
     parallelize_module(model, mesh, _plan(sequence_parallel))
-    model.head.weight = model.embedding.weight  # each was cut for itself: tie them again
+    model.head.weight = model.embedding.weight  # each was sharded separately: tie them again
     return model
 
 
@@ -97,23 +97,23 @@ def _plan(sequence_parallel: bool) -> dict[str, ParallelStyle]:
 
 
 def update_one_by_one(optimizer: Optimizer) -> None:
-    """Update one parameter after the other.
+    """Turn off the optimizer's foreach mode.
 
-    Updating several at once refuses DTensors beside plain tensors, or of different meshes.
+    It rejects a mix of DTensors and plain tensors, or of DTensors on different meshes.
     """
     for group in optimizer.param_groups:
         group["foreach"] = False
 
 
 def whole_loss(loss: Tensor) -> Tensor:
-    """A plain tensor: with several ranks `loss_parallel` returns a DTensor."""
+    """The loss as a plain tensor: with several ranks `loss_parallel` returns a DTensor."""
     return loss.full_tensor() if isinstance(loss, DTensor) else loss
 
 
 def sum_pending_gradients(model: nn.Module) -> None:
-    """Make the sums over ranks that are still pending: norms' gradients under sequence parallelism.
+    """Reduce partial gradients: those of norms under sequence parallelism.
 
-    Without this AdamW makes the same sum in each of its operations, three times in an update.
+    Otherwise AdamW repeats the reduction in each of its operations, three times per update.
     """
     for parameter in model.parameters():
         if isinstance(parameter.grad, DTensor):
@@ -133,7 +133,7 @@ def fused(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _whole(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
-    # One dimension of the mesh after the other: `full_tensor` warns that it would do the same.
+    # Mesh dimensions one after the other: `full_tensor` does the same, but warns.
     mesh = tensor.device_mesh
     for dimension in sorted(range(mesh.ndim), key=lambda number: mesh.size(number) > 1):
         placements = list(tensor.placements)

@@ -1,1 +1,1 @@
-"""What draws: `cells` (who holds what), `lanes` (who did what when), `bars`, `lines` on axes."""
+"""Chart types: `cells` (who holds what), `lanes` (who did what when), `bars`, `lines` on axes."""

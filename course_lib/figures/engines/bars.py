@@ -1,4 +1,4 @@
-"""Bars on one scale, with their names before them and their words behind: one engine for all."""
+"""Horizontal bar charts on one scale, with a name before each bar and a label after it."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from course_lib.figures.paper.style import Look
 _TOP, _MARK, _NOTE, _DOT = 28.0, 14.0, 15.0, 9.0
 _SIZE = 9.0
 _OTHERS = (style.SKY, style.YELLOW, style.PINK, style.GREEN, style.BLUE, style.ORANGE)
-# Parts whose colour has a meaning; a name may go on.
+# Prefixes of part names whose colour has a meaning.
 _WORDS = (
     *("weights", "gradients", "gradient of the input", "gradient of the weights", "states"),
     *("optimizer", "activations", "intermediate results", "inputs and labels", "temporary"),
@@ -23,10 +23,10 @@ Looks = Mapping[str, str | Look]
 
 
 class Bar(NamedTuple):
-    """One bar: its parts from left to right, the words behind it, and the room that it takes.
+    """One bar: its parts from left to right, its label `words`, and its size in points.
 
-    It takes `step` and is `high`. Its words are `bold`, or warn; a `chosen` one's name is bold.
-    Its name stands so much `lower`, as that of two bars.
+    It is `high`, and the next bar starts `step` below. The label is `bold`, or `warns` in red; the
+    name is bold if `chosen`, and shifted down by `lower`, as for a name shared by two bars.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Bar(NamedTuple):
 
     @property
     def total(self) -> float:
-        """How long it is."""
+        """The sum of its parts."""
         return sum(self.parts.values())
 
 
 class Limit(NamedTuple):
-    """An upright line through all bars, and its words above them."""
+    """A vertical line through all bars, with its label above them."""
 
     words: str
     value: float
@@ -54,13 +54,13 @@ class Limit(NamedTuple):
 
 
 class Bars:
-    """Bars below one another as a block; it has a key of its own.
+    """A block of bars with its own key.
 
-    `told` gives the words of a part, which stand in it if it has room. What has a look and is named
-    nowhere else stands in the key. `note`: a grey line at the end.
+    `told` formats the value of a part, which is labelled inside if there is room. Parts that are
+    labelled nowhere else are listed in the key. `note`: a grey line at the end.
     """
 
-    words: tuple[str, ...] = ()  # it has a key of its own
+    words: tuple[str, ...] = ()  # nothing for the page's key
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Bars:
 
     @property
     def height_pt(self) -> float:
-        """Limits, bars, key and note."""
+        """Height of limits, bars, key and note."""
         bars = sum(row.step for row in self.rows) + _MARK * len(self.limits)
         return bars + key_height(self.unnamed, self.left) + _NOTE * bool(self.note)
 
     def draw(self, drawing: Drawing, top: float) -> None:
-        """From `top` down."""
+        """Draw the block from `top` down."""
         y = top + _MARK * len(self.limits)
         for row, pieces in zip(self.rows, self.pieces, strict=True):
             base = y + row.high / 2 + 0.35 * self.size
@@ -105,15 +105,15 @@ class Bars:
                 if piece.width:
                     _draw(drawing, piece, y, row.high, self.looks[piece.name])
             end = self.left + row.total * self.scale
-            for line, _ in self.limits:  # the words must not lie on it
+            for line, _ in self.limits:  # the label must not overlap a limit
                 if end < line < end + width_pt(row.words, self.size) + 10:
                     end = line
             ink = style.WARNING_TEXT if row.warns else style.INK
             drawing.write(end + 6, base, row.words, self.size, colour=ink, bold=row.bold)
             y += row.step
-        # The name of the rightmost is the lowest, so that no line crosses the name of another.
-        for place, (x, limit) in enumerate(self.limits):
-            over = top + _MARK * place + 8
+        # The rightmost label is the lowest, so that no line crosses another label.
+        for row_number, (x, limit) in enumerate(self.limits):
+            over = top + _MARK * row_number + 8
             colour, ink = style.INK, style.INK
             if limit.warns:
                 colour, ink = style.WARNING, style.WARNING_TEXT
@@ -131,7 +131,7 @@ class Bars:
         for name, size in row.parts.items():
             width = size * self.scale
             texts: Sequence[str] = ()
-            if told and name != row.name:  # with one part the sum stands behind the bar
+            if told and name != row.name:  # with one part, the value is the bar's label
                 texts = (f"{name}: {told(size)}", name) if len(row.parts) > 1 else (name,)
             words = next((text for text in texts if self._has_room(text, x, width)), "")
             pieces.append(_Piece(name, x, width, words))
@@ -144,7 +144,7 @@ class Bars:
         return 2 * half <= width and clear
 
     def alone(self, title: str) -> Drawing:
-        """The bars below their title, and nothing else."""
+        """A drawing of the title and this block only."""
         drawing = Drawing(_TOP + self.height_pt, self.sentence)
         drawing.title(title)
         self.draw(drawing, _TOP)
@@ -152,7 +152,7 @@ class Bars:
 
 
 class _Piece(NamedTuple):
-    """One part as it is drawn, and the words that fit into it."""
+    """One part of a bar: its position and the label that fits into it."""
 
     name: str
     x: float
@@ -178,10 +178,10 @@ def bars(
     marks: Mapping[str, float] | None = None,
     note: str = "",
 ) -> Drawing:
-    """A bar for each amount, and `told[name]` or `told(amount)` behind it.
+    """Draw a bar for each amount, labelled with `told[name]` or `told(amount)`.
 
-    With `tens` the axis is logarithmic: squares instead of bars, since lengths would mean nothing.
-    `marks` are lines across all rows, with their names; `note` is a line below them.
+    With `tens` the axis is logarithmic, with squares: the lengths of bars would be meaningless.
+    `marks` are named lines across all rows; `note` is a line of text below them.
     """
     marks = marks or {}
     words = {
@@ -208,7 +208,7 @@ def _squares(
     fill: str | Mapping[str, Look],
     marks: Mapping[str, float],
 ) -> Drawing:
-    """Values on a logarithmic axis: a square each, with its words to the right of it."""
+    """Draw values on a logarithmic axis: a square each, with its label to the right."""
     sizes = [*amounts.values(), *marks.values()]
     left = max(width_pt(name, style.TEXT_PT) for name in amounts) + 14
     room = WIDTH_PT - left - max(width_pt(text, style.TEXT_PT) for text in words.values()) - 8
@@ -240,22 +240,22 @@ def grouped_bars(
     *,
     words: Mapping[tuple[str, str], str] | None = None,
 ) -> Drawing:
-    """For each name one bar below another, from the same line: {name: {series: value}}.
+    """Draw a group of bars for each name: {name: {series: value}}.
 
-    `words` has what else stands behind a bar.
+    `words` overrides the label of a bar: {(name, series): label}.
     """
     sentence = "; ".join(
         f"{name}: " + ", ".join(f"{one}: {told(value)}" for one, value in series.items())
         for name, series in rows.items()
     )
-    found = []
+    group_bars = []
     for name, series in rows.items():
-        for place, (one, value) in enumerate(series.items()):
-            last = place + 1 == len(series)
+        for index, (one, value) in enumerate(series.items()):
+            last = index + 1 == len(series)
             text = (words or {}).get((name, one), told(value))
-            found.append(
+            group_bars.append(
                 Bar(
-                    name if place == (len(series) - 1) // 2 else "",
+                    name if index == (len(series) - 1) // 2 else "",
                     {one: value},
                     text,
                     11,
@@ -264,7 +264,7 @@ def grouped_bars(
                 )
             )
     looks = {name: _look(colour) for name, colour in colours.items()}
-    return Bars(found, looks, sentence=f"{title}. {sentence}.", size=_SIZE).alone(title)
+    return Bars(group_bars, looks, sentence=f"{title}. {sentence}.", size=_SIZE).alone(title)
 
 
 def stacked_bars(
@@ -276,16 +276,16 @@ def stacked_bars(
     colours: Looks | None = None,
     limit: tuple[str, float] | None = None,
 ) -> Drawing:
-    """One bar for each row, all on one scale, from parts in order: {"1F1B": {"idle": 9, …}, …}.
+    """Draw one stacked bar per row, all on one scale: {"1F1B": {"idle": 9, …}, …}.
 
-    `told` turns a number into text; `totals` has the text behind a bar, by default its sum. A part
-    keeps its colour in all rows: that of `colours`, or its meaning's, where its name begins with
-    one. `limit` is a line with a name.
+    `told` formats a number; `totals` has the label after a bar, by default its sum. A part has the
+    same colour in all rows: from `colours`, or by the meaning with which its name begins. `limit`
+    is a (name, value) line.
     """
     ends = {
         row: (totals or {}).get(row) or told(sum(parts.values())) for row, parts in rows.items()
     }
-    found = [Bar(row, parts, ends[row], 20, 28, bold=True) for row, parts in rows.items()]
+    stacks = [Bar(row, parts, ends[row], 20, 28, bold=True) for row, parts in rows.items()]
     limits = [Limit(f"{limit[0]}: {told(limit[1])}", limit[1], warns=True)] if limit else []
     said = [
         f"{row}, {ends[row]}: " + ", ".join(f"{name}: {told(size)}" for name, size in parts.items())
@@ -294,7 +294,7 @@ def stacked_bars(
     sentence = f"{title}. {'; '.join([*said, *(one.words for one in limits)])}."
     names = dict.fromkeys(name for parts in rows.values() for name in parts)
     looks = _fills(names, colours or {})
-    return Bars(found, looks, limits=limits, told=told, sentence=sentence, size=_SIZE).alone(title)
+    return Bars(stacks, looks, limits=limits, told=told, sentence=sentence, size=_SIZE).alone(title)
 
 
 def _look(colour: str | Look) -> Look:
@@ -302,7 +302,7 @@ def _look(colour: str | Look) -> Look:
 
 
 def _fills(names: Iterable[str], colours: Looks) -> dict[str, Look]:
-    """The look of each part: the given one, its meaning's, or the next one that is free."""
+    """The look of each part: from `colours`, by meaning, or the next unused one."""
     known = {name: _look(colours[name]) for name in names if name in colours}
     known |= {name: look for name in names if name not in known and (look := _meant(name))}
     taken = [fill for fill, _ in known.values()]
@@ -311,6 +311,6 @@ def _fills(names: Iterable[str], colours: Looks) -> dict[str, Look]:
 
 
 def _meant(name: str) -> Look | None:
-    """The look of the word with which a name begins: "messages of tp"."""
+    """The look for the word with which a name begins, as "messages of tp"; None if unknown."""
     word = next((word for word in _WORDS if name.startswith(word)), None)
     return style.MEANINGS[word] if word else None

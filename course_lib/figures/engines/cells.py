@@ -1,4 +1,4 @@
-"""A grid of cells: who holds what. Rows are parts, columns are those who hold them, or turned."""
+"""A grid of cells that shows who holds what: rows are parts and columns holders, or vice versa."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -18,19 +18,19 @@ from course_lib.figures.paper.drawing import (
 
 _LINE, _BELOW, _STRIPE, _APART = 13.0, 11.0, 5.0, 12.0
 _SIZES = (9.0, 7.5, 6.5)
-_MOST_TOLD, _LONGEST = 8, 900  # different cells of one row, and letters, in the sentence
+_MOST_TOLD, _LONGEST = 8, 900  # limits of the sentence: distinct cells of a row, letters
 Place = tuple[str, str]  # row, column
 Words = str | tuple[str, ...]
 
 
 class Cell(NamedTuple):
-    """`filled`: what is in some of its `slots`, by their numbers; these lie in rows of `across`.
+    """One cell: `filled` maps slot numbers to words, whose meaning sets the colour.
 
-    Without `across` all slots are side by side; with 1 they are below one another. A slot of
-    several words, such as a sum of ranks, has a stripe for each. `text` stands in the cell's
-    middle, `texts` in slots, where they fit. `wide`: over so many columns. `frame`: a word whose
-    colour frames the cell, such as "messages" for what has just come. `dots`: slots with a dot in
-    the colour of an update. A cell without slots is only its text.
+    The `slots` are laid out in rows of `across` (0: all side by side, 1: one below another). A slot
+    with several words, such as a sum over ranks, has a stripe for each. `text` is centred in the
+    cell, `texts` in slots, where they fit. `wide`: columns spanned. `frame`: a word whose colour
+    frames the cell, such as "messages" for data just received. `dots`: slots with a dot in the
+    colour of an update. A cell without slots is text only.
     """
 
     text: str = ""
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Rows and columns of slots."""
+        """(rows, columns) of slots."""
         across = self.across or self.slots or 1
         return -(-self.slots // across), across
 
@@ -54,16 +54,16 @@ Grid = Mapping[str, Mapping[str, Cell]]
 
 
 class Cells:
-    """{row: {column: Cell}} as a block; a row without cells is a heading of those that follow.
+    """A block that draws {row: {column: Cell}}; a row without cells is a section heading.
 
-    "stage 1\\n2 GPUs": the second line of a row's name is grey. "node 0\\nGPU 3": the first lines
-    of a column's name stand once above all neighbours that share them, and these lie together.
-    `arrows` go from cell to cell; one to a column far before, in the same row, goes round the edge.
-    `past`: those of before, thin and grey. `said`: what the sentence says instead of all cells.
-    `square`: slots are squares of so many points, as the numbers of a matrix. `lined`: each slot
-    has its outline, as squares have by default. `between`: the gap of two rows. `below`: texts
-    stand below their cells. `bold`: rows and columns that are at work. `note`: a grey line above
-    them. `looks`: of words that mean nothing to `style.meaning`.
+    Row name "stage 1\\n2 GPUs": the second line is grey. Column name "node 0\\nGPU 3": neighbours
+    with the same first lines form a group, with these lines as its heading.
+    `arrows` connect cells; one to a much earlier column of the same row wraps around the edge.
+    `past`: earlier arrows, thin and grey. `said`: replaces the cells in the sentence. `square`:
+    slots are squares of this size in points, as for a matrix. `lined`: outline each slot (default:
+    for squares only). `between`: the gap between rows. `below`: texts are below their cells.
+    `bold`: active rows and columns. `note`: a grey line above the grid. `looks`: looks of words
+    that `style.meaning` does not know.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class Cells:
         self.between = between
         self.gap = gap if gap is not None else 30.0 if arrows else 6.0
         self.high = {
-            row: self._high(its, high if isinstance(high, int | float) else high.get(row, 20.0))
-            for row, its in grid.items()
+            row: self._high(cells, high if isinstance(high, int | float) else high.get(row, 20.0))
+            for row, cells in grid.items()
         }
         self.x, self.width = self._across()
 
-    def _high(self, its: Mapping[str, Cell], high: float) -> float:
+    def _high(self, cells: Mapping[str, Cell], high: float) -> float:
         if not self.square:
             return high
-        return max((cell.sizes[0] * self.square for cell in its.values()), default=0.0)
+        return max((cell.sizes[0] * self.square for cell in cells.values()), default=0.0)
 
     def _across(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Where each column begins, and how wide it is."""
+        """The left edge and the width of each column."""
         groups = [name.rpartition("\n")[0] for name in self.columns]
         new = [bool(p) and groups[p] != groups[p - 1] for p in range(len(groups))]
         room = WIDTH_PT - self.left - _APART * sum(new)
@@ -132,13 +132,13 @@ class Cells:
 
     @property
     def height_pt(self) -> float:
-        """The head, and all rows."""
+        """Height of the head and all rows."""
         head = _LINE * self.heads + 3 * bool(self.heads) + 14 * bool(self.note)
         return head + sum(self._row_height(row) for row in self.grid)
 
     @property
     def words(self) -> Iterable[str]:
-        """What is in the cells."""
+        """The words that occur in the cells."""
         cells = [cell for row in self.grid.values() for cell in row.values()]
         return dict.fromkeys(
             one for cell in cells for word in cell.filled.values() for one in _several(word)
@@ -146,31 +146,31 @@ class Cells:
 
     @property
     def sentence(self) -> str:
-        """Who holds what, and what goes where."""
+        """A description of all cells and arrows, cut to a limited length."""
         rows = {_flat(row): self._said(its) for row, its in self.grid.items()}
         said = [self.said] if self.said else [f"{row}: {its}" for row, its in rows.items() if its]
         said += [
             f"{_flat(row)} goes from {a} to {b}" if row == end else f"{a} to {b} in {_flat(end)}"
             for (row, a), (end, b) in self.arrows
         ]
-        told = list(accumulate(map(len, said)))
-        most = max(1, sum(length < _LONGEST for length in told))
+        lengths = accumulate(map(len, said))
+        most = max(1, sum(length < _LONGEST for length in lengths))
         more = f"and {len(said) - most} more" if len(said) > most else ""
         return "; ".join(filter(None, [self.note.rstrip("."), *said[:most], more]))
 
-    def _said(self, its: Mapping[str, Cell]) -> str:
-        """Columns with the same content in one piece: "rank 0, rank 1 whole"; not too many."""
-        told: dict[str, list[str]] = {}
-        for column, cell in its.items():
+    def _said(self, cells: Mapping[str, Cell]) -> str:
+        """One row, with equal columns grouped ("rank 0, rank 1 whole"), up to a limit."""
+        columns: dict[str, list[str]] = {}
+        for column, cell in cells.items():
             if cell.slots or cell.text:
                 lines = column.split("\n")
                 name = " ".join(dict.fromkeys((lines[0], lines[-1]))) if self.heads else ""
-                told.setdefault(_content(cell), []).append(name)
+                columns.setdefault(_content(cell), []).append(name)
         parts = [
             f"{_listed(names)} {content}".strip()
-            for content, names in list(told.items())[:_MOST_TOLD]
+            for content, names in list(columns.items())[:_MOST_TOLD]
         ]
-        return ", ".join([*parts, *["…"] * (len(told) > _MOST_TOLD)])
+        return ", ".join([*parts, *["…"] * (len(columns) > _MOST_TOLD)])
 
     def _row_height(self, row: str) -> float:
         if not self.grid[row]:
@@ -179,7 +179,7 @@ class Cells:
         return high + (_BELOW if self.below else 0.0) + self.between
 
     def draw(self, drawing: Drawing, top: float) -> None:
-        """Heads, names and outlines; what is in the cells; what is written in them; arrows."""
+        """Draw headings, row names, outlines, fills, texts and arrows, in this order."""
         if self.note:
             drawing.write(0, top + 9, self.note, 9, colour=style.GREY)
             top += 14
@@ -248,7 +248,7 @@ class Cells:
             drawing.write(self.left - 8, middle + 11.5, second, 9, "right", style.GREY)
 
     def _draw_cells(self, drawing: Drawing, boxes: Sequence[tuple[Cell, Box]]) -> None:
-        """Outlines first, then what is in the slots, one look after the other."""
+        """Draw outlines first, then the fills of all slots, grouped by look."""
         outlines = [
             box
             for cell, box in boxes
@@ -270,7 +270,7 @@ class Cells:
             filled = filled if self.lined else _joined(filled)
             thin = min(min(box[2:]) for box in filled) < 3  # an outline would hide its colour
             edge = fill if thin or len(filled) > 200 else style.INK
-            edge = style.GREY if edge == style.PALE else edge  # or it is lost on white
+            edge = style.GREY if edge == style.PALE else edge  # pale is invisible on white
             drawing.boxes(filled, fill, hatch, edge=edge, dashed=fill == style.WHITE)
         for cell, (x, y, wide, high) in boxes:
             if cell.frame:
@@ -310,7 +310,7 @@ class Cells:
         return self.looks.get(word) or style.meaning(word)
 
     def _ground(self, drawing: Drawing, cell: Cell, box: Box, wide: float) -> str:
-        """The colour of a text in the cell's middle, with a plain ground where it needs one."""
+        """The colour of a text in the cell's centre; draws a plain background if needed."""
         words = {cell.filled.get(slot, "") for slot in range(max(1, cell.slots))}
         word = words.pop()
         fill, hatch = self._look(word) if isinstance(word, str) and word else (style.WHITE, None)
@@ -328,7 +328,7 @@ class Cells:
         for (row, start), (end_row, end) in arrows:
             a, b = (tops[name] + self.high[name] / 2 for name in (row, end_row))
             right = self.x[start] + self.width[start] + 3
-            if row != end_row:  # from middle to middle
+            if row != end_row:  # from centre to centre
                 sign = 1 if b > a else -1
                 half, end_half = self.high[row] / 2 + 1, self.high[end_row] / 2 + 1
                 first = self.x[start] + self.width[start] / 2, a + sign * half
@@ -339,19 +339,19 @@ class Cells:
             elif self.columns.index(start) - self.columns.index(end) == 1 < len(self.columns) - 1:
                 left = self.x[end] + self.width[end] + 3
                 lines += arrow_lines((self.x[start] - 3, a), (left, a))
-            else:  # round the edge
+            else:  # wrap around the edge
                 lines.append([(right, a), (WIDTH_PT, a)])
                 lines += arrow_lines((self.left - 4, a), (self.x[end] - 3, a))
         return lines
 
 
 def cells(grid: Grid, title: str = "", *, notes: Sequence[str] = (), **more: object) -> Drawing:
-    """One grid as a picture; `more` is for `Cells`."""
+    """Draw {row: {column: Cell}} as a figure; `more` are options of `Cells`."""
     return page(title, Cells(grid, **more), notes=notes)  # type: ignore[arg-type]
 
 
 def matrix(values: Sequence[Sequence[float]], word: str, held: Collection[int] = ()) -> Cell:
-    """A matrix as a cell: its numbers, of which `held` (all, unless told) are filled and shown."""
+    """A matrix as a cell; only the numbers at the indices `held` (default: all) are shown."""
     numbers = [f"{value:g}".replace("-", "−") for row in values for value in row]
     held = held or range(len(numbers))
     filled, texts = dict.fromkeys(held, word), {slot: numbers[slot] for slot in held}
@@ -381,7 +381,7 @@ def _content(cell: Cell) -> str:
 
 
 def _size(text: str, wide: float) -> float:
-    """The largest size at which the text fits; 0 if none."""
+    """The largest font size at which the text fits; 0 if none does."""
     return next((size for size in _SIZES if width_pt(text, size) <= wide + 4), 0.0)
 
 
@@ -401,7 +401,7 @@ def _stripe(box: Box, number: int, count: int) -> Box:
 
 
 def _joined(boxes: Sequence[Box]) -> list[Box]:
-    """Neighbours in one piece: first those of a row, then rows of the same width."""
+    """Merge adjacent boxes: first within a row, then rows of the same width."""
     rows = joined(sorted(boxes, key=lambda box: (round(box[1], 3), box[0])))
     turned = sorted(((y, x, high, wide) for x, y, wide, high in rows), key=lambda box: box[1::-1])
     return [(x, y, wide, high) for y, x, high, wide in joined(turned)]

@@ -1,4 +1,4 @@
-"""Rows of spans on one scale: who did what when. And what was held meanwhile, below them."""
+"""Timelines: rows of spans on one time scale, and levels (such as memory) below them."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,11 +14,11 @@ from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.trace import Event
 
 _NAME, _FOOT, _MARK, _SMALL_PT = 18.0, 16.0, 13.0, 7.5
-_NAME_ROOM = 11.0  # rows that are lower share a name
-_TALL = 100.0  # levels that have a scale
+_NAME_ROOM = 11.0  # of lower rows, only some are named
+_TALL = 100.0  # minimum height of levels with a scale
 _NARROW = 4.0  # narrower boxes have no outline, which would hide their colour
-_NUMBER_GAP = 1.8  # between two numbers of neighbours, so that they don't read as one
-_SAID = 6  # rows, and spans of a row, that the sentence names
+_NUMBER_GAP = 1.8  # between numbers in adjacent boxes, so that they don't read as one
+_SAID = 6  # the most rows, and spans of a row, that the sentence lists
 Rows = Mapping[str, Sequence[Event]]
 Span = Event | tuple[str, float, float] | tuple[str, float, float, str]
 Told = Callable[[float], str]
@@ -31,18 +31,17 @@ class _Bar(NamedTuple):
 
 
 class Lanes(Timed):
-    """{row: events} as a block: a box for each event from `at` to `until`, coloured by `what`.
+    """A block that draws {row: events}: a box from `at` to `until`, coloured by `what`.
 
-    `over`: the times of the left and the right edge. `now`: what begins later is an outline, and
-    a line marks it. Events of one row with the same times share its height. An event's `label`
-    stands in its box where there is room; numbers stand in all boxes of a kind, or in every
-    fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
-    lines through all rows. `gap`: of two rows, where not as little as looks well. `arrows`: from
-    row and time to row and time, behind the boxes, in the colour of a word. `sentence`: instead of
-    that which names spans.
+    `over`: the times of the left and right edges. `now`: a line marks it, and later events are
+    outlines. Simultaneous events of one row share its height. An event's `label` is written in its
+    box if there is room; numeric labels appear in all boxes of a kind, in every fourth, or in none.
+    `ground`: shade time without events. `marks`: {label: time}, dashed lines through all rows.
+    `gap`: between rows, by default small. `arrows`: ((row, time), (row, time), word), behind the
+    boxes, in the colour of the word. `sentence`: replaces the generated description.
     """
 
-    mark = ink = style.INK  # of the lines of marks, and of their words
+    mark = ink = style.INK  # colours of mark lines and of their labels
 
     def __init__(
         self,
@@ -73,24 +72,24 @@ class Lanes(Timed):
 
     @property
     def height_pt(self) -> float:
-        """Its name, its rows, the scale, and the words of marks."""
+        """Height of name, rows, scale and mark labels."""
         head = _NAME * bool(self.name) + _MARK * len(self.marks)
         return head + self.high * len(self.rows) + _FOOT * self.foot
 
     @property
     def numbered(self) -> bool:
-        """Whether a label stands in any box."""
+        """Whether any box has a visible label."""
         looks = self._looks(dict.fromkeys(self.rows, 0.0)).values()
         return any(self._labelled(bars, _widest(looks)) for bars in looks)
 
     @property
     def words(self) -> Iterable[str]:
-        """What is done."""
+        """The kinds of events."""
         return dict.fromkeys(event.what for its in self.rows.values() for event in its)
 
     @property
     def sentence(self) -> str:
-        """The first spans of each row, in words; of many rows or spans only their sums."""
+        """A description of the rows; a row with many spans only has their sums."""
         if self.told_in_short:
             return self.told_in_short
         rows, first = list(self.rows.items()), self.over[0]
@@ -101,12 +100,12 @@ class Lanes(Timed):
 
     def _said(self, its: Sequence[Event]) -> str:
         if len(its) <= _SAID:
-            told = [
+            spans = [
                 f"{' '.join(filter(None, (event.what, event.label)))} "
                 f"{self.told(event.at - self.over[0])} to {self.told(event.until - self.over[0])}"
                 for event in its
             ]
-            return ", ".join(told) or "nothing"
+            return ", ".join(spans) or "nothing"
         sums: dict[str, list[float]] = {}
         for event in its:
             sums.setdefault(event.what, []).append(event.until - event.at)
@@ -114,7 +113,7 @@ class Lanes(Timed):
                          for what, all_ in sums.items())  # fmt: skip
 
     def draw(self, drawing: Drawing, top: float) -> None:
-        """Rows from top to bottom; spans of one look at once."""
+        """Draw rows from top to bottom, and spans grouped by look."""
         if self.name:
             drawing.write(0, top + 12, self.name, style.TITLE_PT, bold=True)
             top += _NAME
@@ -131,7 +130,7 @@ class Lanes(Timed):
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
         for (row, start), (to, end), word in self.arrows:
             down = y[to] > y[row]
-            side = 2.5 if down else -2.5  # one of each at one time lie beside each other
+            side = 2.5 if down else -2.5  # so that opposite arrows do not overlap
             edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
             first, last = self.x(start) + side, self.x(end) + side
             ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
@@ -151,7 +150,7 @@ class Lanes(Timed):
         self.cursor(drawing, top, bottom)
 
     def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
-        """The bars of each look: a word, and whether they are still to come."""
+        """Bars grouped by look: (word, whether they begin after `now`)."""
         looks: dict[tuple[str, bool], list[_Bar]] = {}
         for row, its in self.rows.items():
             together: dict[tuple[float, float], list[Event]] = {}
@@ -176,7 +175,7 @@ class Lanes(Timed):
         drawing.boxes(boxes, fill, hatch, edge, dashed=later or fill == style.WHITE)
 
     def _labelled(self, bars: Sequence[_Bar], widest: float) -> list[_Bar]:
-        """Words where they fit; numbers in all boxes, or in every fourth of the widest kind."""
+        """Bars with labels that fit; numbers in all boxes, or every fourth of the widest kind."""
         bars = [bar for bar in bars if bar.label and bar.box[3] > self.size]
         if not all(bar.label.isdigit() for bar in bars):
             return [bar for bar in bars if bar.box[2] >= width_pt(bar.label, self.size) + 2]
@@ -193,7 +192,7 @@ class Lanes(Timed):
         ]
 
     def _marks(self, drawing: Drawing, top: float) -> float:
-        """Dashed lines with their words above the rows, one below the other; where rows begin."""
+        """Draw dashed lines with stacked labels above the rows; returns the rows' top."""
         below = top + _MARK * len(self.marks)
         for place, (words, at) in enumerate(self.marks.items()):
             x, y = self.x(at), top + _MARK * place
@@ -204,7 +203,7 @@ class Lanes(Timed):
         return below
 
     def _foot(self, drawing: Drawing, y: float) -> None:
-        """0, the end and, in bold, now: what would lie on it is left out."""
+        """Write 0, the end and, in bold, now; omits what would overlap with now."""
         texts = {"left": (self.left, self.told(0.0)), "right": (self.x(self.end), "")}
         end = self.told(self.end - self.over[0])
         least = self.left + width_pt(end, 9) + width_pt(texts["left"][1], 9)
@@ -224,11 +223,11 @@ class Lanes(Timed):
 
 
 class Levels(Timed):
-    """{what: [(time, size from then on), …]} as a block: levels stacked on one another.
+    """A block that stacks step functions {what: [(time, size from then on), …]}.
 
-    `head`: a line above. After `now` they are pale. `most`: what the whole height means, if not
-    the peak. `outlined`: each box on its own. `looks`: of words that mean nothing to
-    `style.meaning`.
+    `head`: a heading. Levels after `now` are pale. `most`: the size of the full height, by default
+    the peak. `outlined`: outline each box. `looks`: looks of words that `style.meaning` does not
+    know.
     """
 
     def __init__(
@@ -259,17 +258,17 @@ class Levels(Timed):
 
     @property
     def height_pt(self) -> float:
-        """The head and the levels; their name stands beside them."""
+        """Height of the heading and the levels."""
         return self.high + 4 + self._above
 
     @property
     def words(self) -> Iterable[str]:
-        """What is held."""
+        """The names of the levels."""
         return tuple(self.levels)
 
     @property
     def sentence(self) -> str:
-        """The peak, and what it is now."""
+        """The peak, and the total at `now`."""
         now = self.now
         sizes = [] if now is None else [level(its, now) for its in self.levels.values()]
         end = "" if now is None else f", now {self.told(sum(sizes))}"
@@ -277,7 +276,7 @@ class Levels(Timed):
         return f"{name}: at most {self.told(self.peak)}{end}"
 
     def draw(self, drawing: Drawing, top: float) -> None:
-        """Boxes from the bottom up, from change to change."""
+        """Draw a box for each level and interval, stacked from the bottom."""
         if self.head:
             drawing.write(0, top + 12, self.head, style.TITLE_PT, bold=True)
         top += self._above
@@ -312,11 +311,11 @@ class Levels(Timed):
 
     @property
     def _above(self) -> float:
-        """Room for the head, or for the words of the peak."""
+        """Height of the heading, or of the peak's label."""
         return _NAME if self.head else 10.0 if self.high >= _TALL else 0.0
 
     def _scale(self, drawing: Drawing, bottom: float) -> None:
-        """A few sizes at the left, with lines, where there is room below the name."""
+        """Draw a few grid lines with sizes at the left, where there is room below the name."""
         for size in even([0, self.most], most=4).ticks:
             y = bottom - self.high * size / self.most
             if 14 * bool(self.name) <= y - bottom + self.high:
@@ -325,16 +324,16 @@ class Levels(Timed):
 
 
 def span(rows: Rows) -> tuple[float, float]:
-    """From the first start to the last end."""
+    """The times of the first start and the last end."""
     events = [event for its in rows.values() for event in its]
     return min(event.at for event in events), max(event.until for event in events)
 
 
 def lanes(charts: Mapping[str, Any], title: str = "") -> Drawing:
-    """{row: spans}, or {chart: {row: spans}}, below one another on one scale of time.
+    """Draw timelines {row: spans}, or {chart: {row: spans}}, on one time scale.
 
-    A span is an Event or (what, from, to), with the words in its box if there are any. Each chart
-    begins at its own first span.
+    A span is an Event, (what, from, to) or (what, from, to, label). Each chart begins at its own
+    first span.
     """
     several = all(isinstance(rows, Mapping) for rows in charts.values())
     by_name: Mapping[str, Mapping[str, Sequence[Span]]] = charts if several else {"": charts}
@@ -365,5 +364,5 @@ def _number_pt(number: str, size: float) -> float:
 
 
 def level(its: Sequence[tuple[float, float]], time: float) -> float:
-    """What holds at `time`, of [(time, size from then on), …]; 0 before the first."""
+    """The value at `time` of a step function [(time, size from then on), …]; 0 before it."""
     return next((size for at, size in reversed(its) if at <= time), 0.0)

@@ -1,4 +1,4 @@
-"""Two axes and the curves over one another on them: one engine for all figures with a scale."""
+"""Line charts: axes, curves and stacked areas."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +11,15 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, width_pt
 from course_lib.theory.inputs.units import power_of_ten
 
-# --- A scale: where values lie between its two ends, and which of them are written ----------------
+# --- Axes: the positions of values, and their ticks -----------------------------------------------
 
-_DIGIT_PT = 6.5  # of a digit at 10 points
+_DIGIT_PT = 6.5  # width of a digit at 10 points
 _TICKS = 6
 Tell = Callable[[float], str]
 
 
 def short(value: float) -> str:
-    """A number in three digits or fewer, a tiny one as "2.4 · 10⁻⁷"."""
+    """Format a number with three digits or fewer, a tiny one as "2.4 · 10⁻⁷"."""
     if 0 < abs(value) < 1e-3:
         mantissa, _, power = f"{value:.2g}".partition("e")
         return f"{mantissa} · {power_of_ten(int(power))}" if power else mantissa
@@ -28,9 +28,9 @@ def short(value: float) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """What is written at its `ticks` and what it is called; `ends` are by default those of these.
+    """An axis with `ticks`, formatted by `told`; `ends` default to the outer ticks.
 
-    `log`: equal steps multiply.
+    `log`: a logarithmic scale.
     """
 
     ticks: Sequence[float]
@@ -40,7 +40,7 @@ class Axis:
     ends: tuple[float, float] | None = None
 
     def part(self, value: float) -> float:
-        """Where a value lies: 0 at one end, 1 at the other."""
+        """The relative position of a value: 0 at the low end, 1 at the high end."""
         low, high = self.ends or (self.ticks[0], self.ticks[-1])
         scale = math.log if self.log else float
         return (scale(value) - scale(low)) / (scale(high) - scale(low))
@@ -54,7 +54,7 @@ def even(
     values: Sequence[float], told: Tell = short, label: str = "", *, zero: bool = False,
     most: int = _TICKS, whole: bool = False,
 ) -> Axis:  # fmt: skip
-    """Multiples of 1, 2 or 5 × 10^n around all values; from 0 with `zero`, or if 0 is near."""
+    """A linear axis with ticks at multiples of 1, 2 or 5 × 10^n; includes 0 if `zero` or near."""
     low, high = min(values), max(values)
     if zero or low < high / 2:
         low, high = min(0.0, low), max(0.0, high)
@@ -72,7 +72,7 @@ def powers(
     values: Sequence[float], told: Tell = short, label: str = "", *, base: int = 10,
     most: int = _TICKS,
 ) -> Axis:  # fmt: skip
-    """Powers of `base` around all values, which are above 0."""
+    """A logarithmic axis with ticks at powers of `base`; values must be above 0."""
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = max(low + 1, math.ceil(math.log(max(values), base) - 1e-9))
     step = max(1, math.ceil((high - low) / (most - 1)))
@@ -81,7 +81,7 @@ def powers(
 
 
 def fitting(make: Callable[..., Axis], values: Sequence[float], told: Tell, width: float) -> Axis:
-    """As many ticks as there is room for their words, from 6 down to 2."""
+    """The axis from `make` with as many ticks as their labels have room for, 6 down to 2."""
     for most in range(_TICKS, 1, -1):
         axis = make(values, told, most=most)
         widest = max(len(told(tick)) for tick in axis.ticks)
@@ -90,7 +90,7 @@ def fitting(make: Callable[..., Axis], values: Sequence[float], told: Tell, widt
     return replace(axis, ticks=[axis.ticks[0], axis.ticks[-1]])
 
 
-# --- Curves over one another: one engine for all figures with two axes ----------------------------
+# --- Charts with two axes -------------------------------------------------------------------------
 
 _LEFT, _HEAD, _MARK, _HIGH, _FOOT, _LINE = 62.0, 44.0, 14.0, 172.0, 38.0, 17.0
 _NAMES = 128.0  # room for names at the ends of curves
@@ -100,9 +100,9 @@ _SIZE = 9.0
 
 
 class Curve(NamedTuple):
-    """Points from left to right; what the key says of it; dots on it. Without points: only dots.
+    """A curve: points from left to right, its text `told` in the key, and dots on it.
 
-    `fill`: an area instead. Each value holds up to the next place; areas lie upon one another.
+    `fill`: a stacked area instead, in steps: each value holds up to the next point.
     """
 
     points: Sequence[Point]
@@ -116,7 +116,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """Where two axes stand in a drawing."""
+    """The plot area of a drawing, with its two axes."""
 
     drawing: Drawing
     across: Axis
@@ -125,18 +125,18 @@ class Frame:
     top: float
     right: float
     bottom: float
-    head: float = 30.0  # of the name of the axis that runs up
+    head: float = 30.0  # baseline of the vertical axis' label
 
     def x(self, value: float) -> float:
-        """Where a value lies across; what is outside lies on the edge."""
+        """The x position of a value, clamped to the frame."""
         return self.left + min(max(self.across.part(value), 0), 1) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        """Where a value lies up and down."""
+        """The y position of a value, clamped to the frame."""
         return self.bottom - min(max(self.up.part(value), 0), 1) * (self.bottom - self.top)
 
     def axes(self) -> None:
-        """Both axes with their ticks and names."""
+        """Draw both axes with their ticks and labels."""
         draw, sides = self.drawing, [(self.y(tick), tick) for tick in self._seen(self.up)]
         draw.lines([[(self.left, y), (self.right, y)] for y, _ in sides], style.PALE)
         names = [(self.left - 5, y + 3.3, self.up.told(tick)) for y, tick in sides]
@@ -146,13 +146,13 @@ class Frame:
         draw.write(0, self.head, self.up.label, _SIZE, colour=style.GREY)
 
     def ticks_across(self) -> None:
-        """The lower axis: its ticks, upright lines, and its name."""
+        """Draw the horizontal axis: its ticks, grid lines and label."""
         draw, feet = self.drawing, [(self.x(tick), tick) for tick in self._seen(self.across)]
         draw.lines([[(x, self.top), (x, self.bottom + 3)] for x, _ in feet], style.PALE)
         for x, tick in feet:
-            told = self.across.told(tick)
-            x = min(x, WIDTH_PT - width_pt(told, _SIZE) / 2)
-            draw.write(x, self.bottom + 14, told, _SIZE, "center", style.GREY)
+            label = self.across.told(tick)
+            x = min(x, WIDTH_PT - width_pt(label, _SIZE) / 2)
+            draw.write(x, self.bottom + 14, label, _SIZE, "center", style.GREY)
         draw.line([(self.left, self.bottom), (self.right, self.bottom)], style.GREY)
         if self.across.label:
             middle = (self.left + self.right) / 2
@@ -163,7 +163,7 @@ class Frame:
         return [tick for tick in axis.ticks if axis.holds(tick)]
 
     def curve(self, curve: Curve) -> None:
-        """The part of a curve inside of the frame, and its dots."""
+        """Draw the part of a curve inside the frame, and its dots."""
         inside = [(x, y) for x, y in curve.points if self.across.holds(x) and self.up.holds(y)]
         if len(inside) > 1:
             places = [(self.x(x), self.y(y)) for x, y in inside]
@@ -172,9 +172,9 @@ class Frame:
             self.drawing.dot(self.x(x), self.y(y), curve.colour, 4)
 
     def stack(self, curves: Sequence[Curve], gaps: bool = False) -> None:
-        """Areas upon one another, in steps; the highest first, since the lower ones cover it.
+        """Draw stacked areas in steps; the highest first, since lower ones cover it.
 
-        `gaps`: each step stands for itself, with some room to the next.
+        `gaps`: leave a gap between steps.
         """
         tops = [0.0] * len(curves[0].points)
         for fill, tops in reversed(
@@ -196,8 +196,8 @@ class Frame:
             self.drawing.lines(ends, style.WHITE, wide)
 
     def marks(self, marks: Mapping[str, float], through: str = "") -> None:
-        """Upright lines with their names above the frame; one of them is drawn through."""
-        # The name of the rightmost is the lowest, so that no line crosses the name of another.
+        """Draw vertical lines with labels above the frame; the line `through` is solid."""
+        # The rightmost label is the lowest, so that no line crosses another label.
         ranked = sorted(marks.items(), key=lambda mark: mark[1])
         for row, (name, value) in enumerate(ranked):
             x, y = self.x(value), self.top - 6 - _MARK * (len(marks) - 1 - row)
@@ -218,19 +218,20 @@ def graph(
     gaps: bool = False,
     more: float = 0.0,
 ) -> Frame:
-    """Curves on two axes and a key with what is told of each; `marks` are upright, `levels` lie.
+    """Draw curves on two axes and a key with their `told`; returns the frame.
 
-    `gaps`: between the steps of areas. `more`: room below for what the caller draws.
+    `marks` are vertical lines, `levels` horizontal ones. `gaps`: between the steps of areas.
+    `more`: room below, for the caller to draw in.
     """
     marks = marks or {}
     edges = across.ends or (across.ticks[0], across.ticks[-1])
     for place, (name, value) in enumerate((levels or {}).items()):
         flat = Curve([(edge, value) for edge in edges], dashed=not place, width=1.6)
         curves = {**curves, name: flat}
-    told = {name: curve.told for name, curve in curves.items() if name}
+    key_texts = {name: curve.told for name, curve in curves.items() if name}
     head = _HEAD + _MARK * len(marks) - (0 if title else 18)
-    foot = _FOOT + _LINE * (len(told) + len(notes)) + 4
-    words = [f"{name}: {said}" if said else name for name, said in told.items()]
+    foot = _FOOT + _LINE * (len(key_texts) + len(notes)) + 4
+    words = [f"{name}: {said}" if said else name for name, said in key_texts.items()]
     heading = " against ".join(filter(None, (up.label, across.label)))
     sentence = ". ".join(filter(None, (title, heading, "; ".join([*words, *marks, *notes]))))
     drawing = Drawing(head + high + foot + more, f"{sentence}.")
@@ -247,7 +248,7 @@ def graph(
         if not curve.fill:
             frame.curve(curve)
     y = frame.bottom + _FOOT + 10
-    for name, said in told.items():
+    for name, said in key_texts.items():
         curve = curves[name]
         if curve.fill:
             drawing.boxes([(_LEFT + 9, y - 9, 12, 11)], curve.fill)
@@ -276,10 +277,10 @@ def lines(
     level: Mapping[str, float] | None = None,
     mark: Mapping[str, float] | None = None,
 ) -> Drawing:
-    """{"stage 1": [(x, y), …]} with what is measured `across` and `up`, units included.
+    """Draw {"stage 1": [(x, y), …]}; `across` and `up` are the axis labels, units included.
 
-    The names stand beside the ends. `doubling`: whether equal steps double the value, across and
-    up. `level` and `mark` name values with a dashed line, horizontal or vertical.
+    Names are beside the curves' ends. `doubling`: whether the axes (across, up) are logarithmic
+    with base 2. `level` and `mark` are named dashed lines, horizontal or vertical.
     """
     levels, marks = dict(level or {}), dict(mark or {})
     every = [point for points in curves.values() for point in points]
@@ -317,10 +318,10 @@ def lines(
 
 
 def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
-    """One line per name, told apart by colour and dashes; update 1 is the first value.
+    """Draw one curve per name, distinguished by colour and dashes; starts at update 1.
 
-    Of curves that the eye can't tell apart one is drawn, and for the others the key has the largest
-    difference. `what` the values are: the loss, unless it is said.
+    Of visually identical curves one is drawn, and for the others the key has the largest
+    difference. `what`: the name of the values.
     """
     every = [value for values in curves.values() for value in values]
     hidden = _hidden(curves, 0.005 * (max(every) - min(every)))  # less than half a line's width
@@ -330,7 +331,7 @@ def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
         points = [] if name in hidden else list(enumerate(values, 1))
         ends = f"{short(values[0])} at update 1, {short(values[-1])} at update {len(values)}"
         told, alone = hidden.get(name, f"{what} {ends}"), points if len(points) == 1 else []
-        # A later line is thinner: where it lies on an earlier one, both are seen.
+        # Later lines are thinner, so that both are visible where they overlap.
         width = max(1.0, 2.6 - 0.6 * sum(bool(one.points) for one in drawn.values()))
         drawn[name] = Curve(points, colour, told, dashed, alone, width)
     longest = max(map(len, curves.values()))
@@ -341,7 +342,7 @@ def loss(curves: Mapping[str, Sequence[float]], what: str = "loss") -> Drawing:
 
 
 def _hidden(curves: Mapping[str, Sequence[float]], seen: float) -> dict[str, str]:
-    """The curves that would lie on one before them, and how far they are from it at most."""
+    """{name: text} of the curves hidden behind an earlier one, with the largest difference."""
     hidden: dict[str, str] = {}
     for name, values in curves.items():
         for before, others in curves.items():
@@ -358,7 +359,7 @@ def _hidden(curves: Mapping[str, Sequence[float]], seen: float) -> dict[str, str
 
 
 def _names(frame: Frame, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Beside the end of each line its name, moved up or down where two would touch."""
+    """Write each name beside the end of its line, moved vertically to avoid overlaps."""
     places: list[float] = []
     for at, _, _ in ends:
         places.append(max(at, places[-1] + _APART) if places else at)

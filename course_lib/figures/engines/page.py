@@ -1,4 +1,4 @@
-"""Blocks below one another with one title, one key and one sentence: what every picture is."""
+"""A figure made of vertically stacked blocks, with one title, one key and one description."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -8,12 +8,12 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, key_height
 from course_lib.figures.paper.drawing import key as key_of
 from course_lib.figures.paper.style import Look
 
-LEFT, RIGHT = 66.0, WIDTH_PT - 8.0  # of a scale, unless names of rows need more room
+LEFT, RIGHT = 66.0, WIDTH_PT - 8.0  # edges of a time scale, unless row names need more room
 _TITLE, _GAP, _NOTE, _SMALL = 22.0, 10.0, 15.0, 9.0
 
 
 class Block(Protocol):
-    """A part of a page: so high, drawn from `top` down. `words`: the meanings of its colours."""
+    """A part of a page, drawn from `top` down; `words` are its entries in the key."""
 
     @property
     def height_pt(self) -> float: ...
@@ -25,10 +25,10 @@ class Block(Protocol):
 
 
 class Timed:
-    """A block on a scale of time, from over[0] to over[1]; a line marks `now`.
+    """A block on a time scale, from over[0] to over[1]; a line marks `now`.
 
-    A page gives all its timed blocks the left edge of the widest names and the scale of the
-    longest: what stands below one another is at one time if they begin at one time.
+    A page aligns all its timed blocks: they share the left edge of the widest names and the scale
+    of the longest, so equal times are below one another if the blocks begin at the same time.
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class Timed:
 
     @property
     def scale(self) -> float:
-        """Points for each unit of time."""
+        """Points per unit of time."""
         return (RIGHT - self.left) / max(self.over[1] - self.over[0], 1e-12)
 
     def x(self, time: float) -> float:
-        """Where a time lies."""
+        """The x position of a time."""
         return self.left + (time - self.over[0]) * self.scale
 
     def later(self, time: float) -> bool:
-        """Whether what begins then is still to come."""
+        """Whether `time` is after `now`."""
         return self.now is not None and time > self.now + 1e-9 * (self.over[1] - self.over[0])
 
     def cursor(self, drawing: Drawing, top: float, bottom: float) -> None:
-        """The line of now, through the block."""
+        """Draw the line of `now` through the block."""
         if self.now is not None:
             x = self.x(self.now)
             drawing.line([(x, top - 3), (x, bottom + 3)], style.INK, 1.6)
@@ -63,11 +63,11 @@ def page(
     key: Sequence[str] | None = None,
     sentence: str = "",
 ) -> Drawing:
-    """The blocks, then the key, then `notes` in grey.
+    """Draw the blocks, then the key, then `notes` in grey.
 
     `key`: words to explain, for stories whose steps must be equally high; by default those that
-    occur, if they have two looks or more. Words of one look share a box: "backward, or input's
-    gradient". `sentence`: said before what the blocks say of themselves, instead of the title.
+    occur, if they have two looks or more. Words of one look share an entry: "backward, or input's
+    gradient". `sentence`: begins the description, instead of the title.
     """
     timed = [block for block in blocks if isinstance(block, Timed)]
     left = max((block.left for block in timed), default=LEFT)
@@ -98,7 +98,7 @@ def page(
 
 
 def _looks(words: Iterable[str], own: Mapping[str, Look]) -> Mapping[str, Look]:
-    """The look of each word, that of its block or its meaning; words of one look in one entry."""
+    """{words: look}, by the block's looks or by meaning; words of one look share an entry."""
     alike: dict[Look, list[str]] = {}
     for word in words:
         alike.setdefault(own.get(word) or style.meaning(word), []).append(word)

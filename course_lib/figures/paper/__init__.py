@@ -1,1 +1,1 @@
-"""What figures are drawn with: one painter, colours, words, arrows."""
+"""Drawing primitives: the SVG drawing, colours, text and arrows."""

@@ -1,4 +1,4 @@
-"""A figure that writes its own SVG: boxes, lines, areas, dots, words, arrows and a key."""
+"""An SVG drawing: boxes, lines, areas, dots, text, arrows and a key."""
 
 import html
 import itertools
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from course_lib.figures.paper import style
 from course_lib.figures.paper.style import Look
 
-# --- The size of every figure, and how places in it are given -------------------------------------
+# --- The width of every figure, and coordinates ---------------------------------------------------
 
 WIDTH_PT = 520
 
@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 def elide(count: int, most: int) -> list[int | None]:
-    """0 … count-1 in at most `most` entries: None stands for those left out."""
+    """0 … count-1 in at most `most` entries; None marks an elision."""
     if count <= most:
         return list(range(count))
     return [*range(most - 2), None, count - 1]
@@ -35,12 +35,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def width_pt(text: str, size: float) -> float:
-    """About as wide as `text` is in DejaVu Sans, and a little more."""
-    return 0.62 * size * len(text.replace(": ", ":"))  # both together are one letter wide
+    """An upper estimate of the width of `text` in DejaVu Sans, in points."""
+    return 0.62 * size * len(text.replace(": ", ":"))  # ": " is one letter wide
 
 
 def joined(boxes: Iterable[Box]) -> Iterator[Box]:
-    """Neighbours in a row that touch, in one piece."""
+    """Merge consecutive boxes of equal height that touch."""
     last: Box | None = None
     for box in boxes:
         if last and last[1::2] == box[1::2] and abs(last[0] + last[2] - box[0]) < 0.3:
@@ -53,7 +53,7 @@ def joined(boxes: Iterable[Box]) -> Iterator[Box]:
         yield last
 
 
-# --- The opening tag of a figure's SVG, and its colours as those of the page around it ------------
+# --- The opening tag of a figure's SVG, and the colours of the page's theme -----------------------
 
 _FONTS = "&#39;DejaVu Sans&#39;, Verdana, sans-serif"
 
@@ -67,7 +67,7 @@ _VARIABLES = {
 _NAMES = {colour.lower(): f"var(--{name})" for name, (_, colour) in _VARIABLES.items()}
 _NAMES[style.WARNING_TEXT.lower()] = "var(--r)"
 _PAGE_COLOUR = re.compile("|".join(_NAMES), re.IGNORECASE)
-# Towards the ink, which is dark on a light page and light on a dark one.
+# Mixed with the text colour, which is dark in a light theme and light in a dark one.
 _WARNING = f"color-mix(in srgb,{style.VERMILION} 75%,var(--i))"
 _THEME = ";".join(
     [f"--{name}:var(--jp-{jp},{colour})" for name, (jp, colour) in _VARIABLES.items()]
@@ -76,10 +76,10 @@ _THEME = ";".join(
 
 
 def _opening(width: float, height: float, label: str, in_page: bool = True) -> str:
-    """The `<svg>` tag of a picture of this size in points, with `label` for screen readers.
+    """The `<svg>` tag of a figure of this size in points, with `label` for screen readers.
 
-    Around the picture lies the padding. `in_page`: in the page's colours, and a narrow page shrinks
-    both width and height; otherwise on white.
+    Padding is added around it. `in_page`: use the page's colours, and scale down on a narrow page;
+    otherwise on white.
     """
     pad = style.PADDING_PT
     wide, high = f"{width + 2 * pad:g}", f"{height + 2 * pad:g}"
@@ -94,7 +94,7 @@ def _opening(width: float, height: float, label: str, in_page: bool = True) -> s
     )
 
 
-# --- A figure that writes its own SVG: boxes, lines, areas, dots and words ------------------------
+# --- The drawing: boxes, lines, areas, dots and text ----------------------------------------------
 
 # Lines of each hatch inside a square of 6 points.
 _HATCHES = {"/": "M0 6L6 0", "\\": "M0 0L6 6", "-": "M0 3H6", "x": "M0 6L6 0M0 0L6 6"}
@@ -104,7 +104,7 @@ _numbers = itertools.count()
 
 
 class Shapes(NamedTuple):
-    """What was drawn at once and looks alike; `places` are what `kind` needs to be drawn."""
+    """Shapes of one look, drawn in one call; the type of `places` depends on `kind`."""
 
     kind: str  # "box", "line", "area" or "dot"
     places: Sequence[Any]
@@ -115,7 +115,7 @@ class Shapes(NamedTuple):
     dashed: bool = False
 
     def path(self) -> str:
-        """All places as one SVG path: its cost hardly grows with their number."""
+        """All shapes as one SVG path, which is cheap even for many of them."""
         if self.kind == "box":
             return "".join(
                 f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z" for x, y, w, h in self.places
@@ -132,7 +132,7 @@ class Shapes(NamedTuple):
 
 
 class Words(NamedTuple):
-    """One text: where its baseline is, and its look."""
+    """One text, with the position of its baseline and its look."""
 
     x: float
     y: float
@@ -146,8 +146,8 @@ class Words(NamedTuple):
 class Drawing:
     """A figure of WIDTH_PT × `height_pt` points; x runs right and y runs down from the top left.
 
-    Around it lies a padding, so that a word at 0 does not touch the edge.
-    `sentence` says in words, with its numbers, what the figure shows.
+    Padding around it keeps text at 0 away from the edge. `sentence` describes the figure in words,
+    with its numbers, for readers who cannot see it.
     """
 
     def __init__(self, height_pt: float, sentence: str) -> None:
@@ -223,7 +223,7 @@ class Drawing:
         self.write(0, 13, text, style.TITLE_PT, bold=True)
 
     def to_svg(self, themed: bool = True) -> str:
-        """SVG text to stand inside HTML, in the page's colours; not `themed`: to stand alone."""
+        """SVG to embed in HTML, in the page's colours; if not `themed`, a standalone SVG."""
         ids = _Hatches(f"d{next(_numbers)}-", {})
         drawn = "".join(
             _words(list(marks)) if look else "".join(_shapes(mark, ids) for mark in marks)
@@ -231,12 +231,12 @@ class Drawing:
         )
         opening = _opening(WIDTH_PT, self.height_pt, self.sentence, themed)
         body = f"<defs>{ids.patterns()}</defs>{drawn}"
-        if themed:  # the page's ink, greys and ground in place of our own
+        if themed:  # replace our ink, greys and background by the page's
             body = _PAGE_COLOUR.sub(lambda colour: _NAMES[colour[0].lower()], body)
         return f"{opening}{body}</svg>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """What a notebook stores: SVG in the page, SVG as a picture, and words."""
+        """The outputs stored in a notebook: themed SVG, standalone SVG, and the sentence."""
         return {
             "text/html": self.to_svg(),
             "image/svg+xml": self.to_svg(themed=False),
@@ -250,7 +250,7 @@ class Drawing:
 
 
 class _Hatches(NamedTuple):
-    """The patterns of one SVG: ids are of their own, so that figures in one page share none."""
+    """The hatch patterns of one SVG, with ids unique to it, so that figures never share them."""
 
     prefix: str
     names: dict[tuple[str, str], str]  # by hatch and the colour of its lines
@@ -267,7 +267,7 @@ class _Hatches(NamedTuple):
 
 
 def _look(mark: Shapes | Words) -> tuple[object, ...]:
-    """What texts have to share to stand in one group; nothing for shapes."""
+    """The attributes that texts of one SVG group share; empty for shapes."""
     return mark[3:] if isinstance(mark, Words) else ()
 
 
@@ -293,7 +293,7 @@ def _words(marks: Sequence[Any]) -> str:
     )
 
 
-# --- An arrow, for figures in which something goes somewhere --------------------------------------
+# --- Arrows ---------------------------------------------------------------------------------------
 
 _HEAD, _SPREAD = 5.0, 0.45  # length in points, half of the angle in radians
 
@@ -305,7 +305,7 @@ def arrow(drawing: Drawing, start: Point, end: Point, width: float = 1) -> None:
 
 
 def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
-    """Shaft and head: what several arrows of one look draw at once."""
+    """The polylines of an arrow, shaft and head, to draw many arrows in one call."""
     back = math.atan2(start[1] - end[1], start[0] - end[0])
     sides = [
         (end[0] + _HEAD * math.cos(back + turn), end[1] + _HEAD * math.sin(back + turn))
@@ -315,19 +315,19 @@ def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
 
 
 # --- key ------------------------------------------------------------------------------------------
-# A key: small boxes with their names, line after line, for parts that have no room for a name.
+# A key (legend): small boxes with names, for parts without room for a label.
 
 
 _LINE, _SIZE = 16.0, 9.0
 
 
 def key_height(fills: Mapping[str, str | Look], left: float) -> float:
-    """How much room `key` needs below its top."""
+    """The height of `key` in points."""
     return _places(fills, left)[-1][1] + _LINE + 4 if fills else 0.0
 
 
 def key(drawing: Drawing, fills: Mapping[str, str | Look], left: float, top: float) -> None:
-    """A box of its colour and its name for each, from `left` on and in as many lines as needed."""
+    """Draw a coloured box and a name for each entry, wrapped into lines from `left` on."""
     for (name, fill), (x, y) in zip(fills.items(), _places(fills, left), strict=True):
         look, hatch = (fill, None) if isinstance(fill, str) else fill
         drawing.boxes([(x, top + y, 11, 11)], look, hatch, dashed=look == style.WHITE)
@@ -335,7 +335,7 @@ def key(drawing: Drawing, fills: Mapping[str, str | Look], left: float, top: flo
 
 
 def _places(names: Mapping[str, str | Look], left: float) -> list[tuple[float, float]]:
-    """Where each box begins; y counts from the key's top."""
+    """The (x, y) of each box; y is relative to the key's top."""
     places: list[tuple[float, float]] = []
     x, y = left, 0.0
     for name in names:

@@ -2,7 +2,7 @@
 
 What each colour means, in every figure of the course:
 
-| colour    | what lies in memory                | what a processor does         | else           |
+| colour    | memory contents                    | activity of a processor       | other          |
 |-----------|------------------------------------|-------------------------------|----------------|
 | blue      | weights                            |                               |                |
 | orange    | gradients                          | backward; input's gradient    |                |
@@ -20,7 +20,7 @@ BLUE ON_DARK_FILL. These keep a contrast of 4.5 to 1 in the light and in the dar
 import re
 from collections.abc import Sequence
 
-# Okabe and Ito's palette, told apart by colour-blind readers (jfly.uni-koeln.de/color).
+# Okabe and Ito's palette, distinguishable by colour-blind readers (jfly.uni-koeln.de/color).
 BLUE = "#0072B2"
 SKY = "#56B4E9"
 GREEN = "#009E73"
@@ -29,26 +29,26 @@ ORANGE = "#E69F00"
 VERMILION = "#D55E00"
 PINK = "#CC79A7"
 
-# Of the page: in SVG the theme's own ink and ground take the place of exactly these.
+# Colours of the page: in themed SVG, exactly these are replaced by the theme's.
 INK = "#222222"
 GREY = "#767676"  # the lightest grey that is still readable as text on white (contrast 4.5 to 1)
 PALE = "#EDEDED"
 WHITE = "#FFFFFF"
 WARNING_TEXT = "#A84F09"  # three parts of VERMILION and one of INK: readable on WHITE and PALE
 
-# One colour for each meaning, in every figure of the course. A figure that shows something else
-# takes INK, GREY and PALE, or SERIES where it needs colours that mean nothing by themselves.
+# One colour for each meaning, in every figure of the course. A figure of anything else uses INK,
+# GREY and PALE, or SERIES where it needs colours without a meaning.
 WEIGHTS = BLUE
 GRADIENTS = ORANGE
 STATES = PINK  # moments and master copies of the optimizer; all states of the model together
 ACTIVATIONS = SKY
 TEMPORARY = YELLOW  # gathered weights, buffers, workspaces
-MESSAGES = GREEN  # bytes under way and the time they take
+MESSAGES = GREEN  # bytes in flight and the time they take
 COMPUTING = SKY  # forward and backward together
 FORWARD = SKY  # computes activations
 BACKWARD = ORANGE  # computes gradients
 INPUT_GRADIENT = ORANGE  # the half of backward that the neighbour waits for
-WEIGHT_GRADIENT = YELLOW  # the half that nobody waits for
+WEIGHT_GRADIENT = YELLOW  # the half that no other stage waits for
 UPDATE = PINK  # the optimizer's step
 IDLE = PALE
 WARNING = VERMILION  # over a limit, lost, late
@@ -56,7 +56,7 @@ YOU = ORANGE  # on a number line: what the learner predicted
 THEORY = BLUE
 MEASURED = GREEN
 
-# The groups of a mesh, by what they share or send: parts of weights, activations, gradients.
+# The axes of a mesh, coloured by what their groups share or send.
 AXES = {"tp": WEIGHTS, "cp": PINK, "ep": YELLOW, "dp": GRADIENTS, "pp": ACTIVATIONS}
 
 # Text on a filled box keeps its colour in the dark theme; INK turns light there.
@@ -65,15 +65,15 @@ ON_DARK_FILL = "#FFFFFE"  # on BLUE
 
 
 def lighter(colour: str) -> str:
-    """The colour with half white: for a second thing of the same meaning."""
+    """The colour mixed half with white, for a second item of the same meaning."""
     parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return "#" + "".join(f"{(part + 255) // 2:02X}" for part in parts)
 
 
 Look = tuple[str, str | None]  # colour, hatch
 
-# What the words of a trace look like. A word that is not here is looked up by its first part
-# ("weights of layer 1"), and else takes a colour of SERIES.
+# The looks of a trace's words. A word that is missing here is looked up by its first part
+# ("weights of layer 1"), and otherwise takes a colour of SERIES.
 MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("weights", "rows", "shard"), (WEIGHTS, None)),
     **dict.fromkeys(("gradients", "gradient", "summed", "mean"), (GRADIENTS, None)),
@@ -98,7 +98,7 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("update", "updating"), (UPDATE, None)),
     **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart", "torch"), (IDLE, None)),
     "done": (PALE, None),
-    "now": (INK, None),  # a frame round what is at work
+    "now": (INK, None),  # a frame around the active cell
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
     **dict.fromkeys(("exposed", "differs", "slow", "never full"), (WARNING, None)),
     **{"fast": (MESSAGES, None), "copy": (WARNING, "/")},
@@ -121,10 +121,10 @@ MEANINGS: dict[str, Look] = {
 
 
 def meaning(word: str) -> Look:
-    """The look of a word of MEANINGS; of any other word a look of SERIES, always the same.
+    """The look of a word from MEANINGS; any other word gets a fixed look of SERIES.
 
-    "later forward" is lighter than "forward": a second thing of the same meaning. A word that ends
-    with a number ("rank 2") takes the look of that place.
+    "later forward" is lighter than "forward": a second item of the same meaning. A word that ends
+    with a number ("rank 2") takes the look at that index.
     """
     if word.startswith("later "):
         fill, hatch = meaning(word.removeprefix("later "))
@@ -143,7 +143,7 @@ def on(fill: str) -> str:
     return ON_DARK_FILL if fill in (BLUE, GREY) else ON_FILL
 
 
-# Hatches tell apart what is equally light, so that a grey print-out can be read as well.
+# Hatches distinguish colours of equal lightness, so that greyscale print is readable as well.
 SERIES: tuple[Look, ...] = (
     (SKY, None),
     (ORANGE, "//"),
@@ -153,17 +153,17 @@ SERIES: tuple[Look, ...] = (
     (BLUE, None),
     (VERMILION, "xx"),
 )
-# Colours of lines that mean nothing by themselves, and whether dashed; 3 to 1 against the page.
+# Colours of lines without a meaning, and whether dashed; contrast 3 to 1 against the page.
 LINES = ((INK, False), (BLUE, True), (GREEN, False), (PINK, True))
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """A look of SERIES for each name."""
+    """Assign a look of SERIES to each name."""
     return dict(zip(names, SERIES, strict=False))
 
 
-# In points. A notebook's own text is 10.5 points.
+# Sizes in points. A notebook's own text is 10.5 points.
 TEXT_PT = 10
 TITLE_PT = 11
 OUTLINE_PT = 0.5
-PADDING_PT = 9  # 12 pixels between a figure's edge and what is drawn
+PADDING_PT = 9  # 12 pixels between a figure's edge and its content
