@@ -1,4 +1,4 @@
-"""Stories of chapter 0 to walk through, step by step."""
+"""Steppers of chapter 0."""
 
 from course_lib.chapters.ch00_start_here import figures
 from course_lib.figures.paper.drawing import Drawing
@@ -40,13 +40,13 @@ class _Block(Story):
         return self.steps[step][1]
 
     def result(self, step: int) -> tuple[str, tuple[str, str]]:
-        """What is lit, and the fact."""
+        """Return what is lit at `step`, and its fact: a number and what it means."""
         lit, _, fact = self.steps[step]
         return lit, fact
 
 
 def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
-    """What is lit, one sentence, and a number with its meaning, for each step."""
+    """For each step: what is lit, its caption, and a number with its meaning."""
     job, layout, shape = LLAMA3_405B, LLAMA3_405B.layout, LLAMA3_405B.shape
     sent = {
         axis: format_bytes(sent_bytes(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")
