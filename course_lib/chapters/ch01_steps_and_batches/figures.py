@@ -31,7 +31,7 @@ class _Rung(NamedTuple):
 
 
 def batch_ladder(batching: Batching) -> Drawing:
-    """Bars for epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
+    """Draw epoch, update, micro-step and micro-batch as bars, each one piece of the bar above."""
     rungs = _rungs(batching)
     parts = [
         f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)

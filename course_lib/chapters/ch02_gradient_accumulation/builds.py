@@ -159,7 +159,7 @@ def _equal_batches(parts: SimpleNamespace) -> Iterator[Row]:
 
 
 def _padded_batches(parts: SimpleNamespace) -> Iterator[Row]:
-    """Micro-batches of unequal lengths, with padding; then a window with one that is all padding."""
+    """Micro-batches of unequal lengths, with padding; then one that is all padding."""
     for lengths, what in (
         (_RAGGED, "micro-batches with 11, 1 and 6 tokens: "),
         (_ONLY_PADDING, "a micro-batch of nothing but padding: "),
@@ -245,7 +245,7 @@ def _exchanges(seen: _Seen, at: Place) -> Iterator[Row]:
 
 
 def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
-    """Check that each rank has the gradients and loss of a single process with all micro-batches."""
+    """Check that each rank has the gradients and loss of one process with all micro-batches."""
     ranks, steps, first = at.ranks, at.case.micro_batches, at.every[0].gradients
     yield Never(not seen.exchanged, "DDP exchanges no gradients in the whole window")
     yield Never(

@@ -44,7 +44,7 @@ def window(plan: Batching, all_reduces: Mapping[bool, int], no_sync: bool) -> Dr
 
 
 def _works(accumulation: int, no_sync: bool) -> Iterator[Event]:
-    """Yield the work of one update in order; of many micro-steps, only the first ones and the last."""
+    """Yield the work of one update in order; long windows keep the first and last micro-steps."""
     words: list[str] = []
     for step in elide(accumulation, _MICRO_STEPS):
         if step is None:

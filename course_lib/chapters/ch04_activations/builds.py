@@ -1,4 +1,4 @@
-"""Build 4.6: layers that run again in the backward pass, from their input."""
+"""Build 4.6: activation checkpointing, which recomputes layers from their input in backward."""
 
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -15,12 +15,12 @@ _models = later("course_lib.checking.builds.on_rank.small_models")
 _peak, _saved = later("course_lib.measure.peak"), later("course_lib.measure.gradients")
 
 _WIDTH, _ROWS = 48, 96
-# A generator's state, and the like.
+# Allowance for a generator's state and similar small tensors.
 _SMALL_BYTES = 8192
 
 
 def _segment(dropout: float = 0.0, frozen: bool = False) -> "nn.Sequential":
-    """Layers that keep several times what their input takes."""
+    """Layers whose activations take several times the bytes of their input."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = nn.Sequential(
@@ -53,7 +53,7 @@ def _run(parts: SimpleNamespace, layers: "nn.Module", x: "torch.Tensor") -> "tor
 
 
 def _go_back(output: "torch.Tensor") -> None:
-    """Run the backward pass; Wrong where torch refuses what backward returned."""
+    """Run the backward pass; raise Wrong if torch rejects what the learner's backward returned."""
     try:
         torch.autograd.backward(output.square().sum())
     except RuntimeError as error:
@@ -64,9 +64,9 @@ def _go_back(output: "torch.Tensor") -> None:
 
 
 def _gradients(layers: "nn.Module", x: "torch.Tensor | None" = None) -> dict[str, Any]:
-    """Copies of them."""
-    found: dict[str, Any] = _models.gradients(layers)
-    return found if x is None else found | {"x": x.grad}
+    """Copies of the gradients of the parameters, by name, and of `x` if given."""
+    gradients: dict[str, Any] = _models.gradients(layers)
+    return gradients if x is None else gradients | {"x": x.grad}
 
 
 def _same(found: dict[str, Any], right: dict[str, Any], why: str = "") -> Iterator[Row]:
@@ -77,31 +77,31 @@ def _same(found: dict[str, Any], right: dict[str, Any], why: str = "") -> Iterat
 
 
 def _right(parts: SimpleNamespace) -> Iterator[Row]:
-    """Gradients of parameters and of x, as without checkpointing."""
+    """Gradients of parameters and of x equal those without checkpointing."""
     for frozen, of_x, why in (
         (False, True, ""),
         (True, True, "where one parameter is frozen, "),
         (False, False, "where x needs no gradient, "),
     ):
         plain, layers = _segment(frozen=frozen), _segment(frozen=frozen)
-        x, own = _data(of_x), _data(of_x)
+        x, copy = _data(of_x), _data(of_x)
         expected = plain(x)
         _go_back(expected)
-        output = _run(parts, layers, own)
+        output = _run(parts, layers, copy)
         yield Must("the output of forward", output, expected)
         _go_back(output)
-        found, right = _gradients(layers, own), _gradients(plain, x)
-        yield from _same(found, right if of_x else _gradients(plain), why)
+        found, plain_gradients = _gradients(layers, copy), _gradients(plain, x)
+        yield from _same(found, plain_gradients if of_x else _gradients(plain), why)
         frozens = [p for p in layers.parameters() if not p.requires_grad]
-        some = any(p.grad is not None for p in frozens)
-        yield Never(some, "a frozen parameter has got a gradient")
-        changed = own.requires_grad != of_x or (not of_x and own.grad is not None)
+        has_gradient = any(p.grad is not None for p in frozens)
+        yield Never(has_gradient, "a frozen parameter has got a gradient")
+        changed = copy.requires_grad != of_x or (not of_x and copy.grad is not None)
         yield Never(changed, "x, which needs no gradient, has changed: detach a copy of it")
-        yield Never(not own.detach().equal(_data(False)), "x has other numbers afterwards")
+        yield Never(not copy.detach().equal(_data(False)), "x has other numbers afterwards")
 
 
 def _others(parts: SimpleNamespace) -> Iterator[Row]:
-    """One segment that runs twice; one without trained parameters; one in bf16."""
+    """Check one segment that runs twice, one without trained parameters, and one in bf16."""
     twice, of_none, half = _segment(), _segment().requires_grad_(False), _segment().bfloat16()
     for layers, runs, why in (
         (twice, 2, "where a segment runs twice, "),
@@ -122,7 +122,7 @@ def _others(parts: SimpleNamespace) -> Iterator[Row]:
 
 
 def _returned(parts: SimpleNamespace) -> Iterator[Row]:
-    """Parameters get their gradients from autograd, not from a pass inside of backward."""
+    """Parameters get their gradients from autograd, not from a pass inside backward."""
     layers, x = _segment(), _data()
     output, trained = _run(parts, layers, x), _models.trained(layers)
     torch.autograd.grad(output.sum(), [x, *trained.values()], allow_unused=True)
@@ -134,7 +134,7 @@ def _returned(parts: SimpleNamespace) -> Iterator[Row]:
 
 
 def _kept(parts: SimpleNamespace) -> Iterator[Row]:
-    """Between forward and backward only x is there, and the layers run twice."""
+    """Between forward and backward only x stays in memory, and the layers run twice."""
     layers, x = _segment(), _data()
     runs: list[str] = []
     layers.register_forward_hook(lambda *_: runs.append("a run"))
@@ -168,7 +168,7 @@ def _kept(parts: SimpleNamespace) -> Iterator[Row]:
 def _drawn(
     parts: SimpleNamespace, segments: "Sequence[nn.Module]", x: "torch.Tensor", checkpointed: bool
 ) -> "list[torch.Tensor]":
-    """Both passes of segments behind each other; what somebody draws after each."""
+    """Run both passes of consecutive segments; return random numbers drawn after each pass."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         for layers in segments:
@@ -179,15 +179,15 @@ def _drawn(
 
 
 def _masks(parts: SimpleNamespace) -> Iterator[Row]:
-    """Two segments with dropout, one after the other."""
+    """The gradients of two consecutive segments with dropout."""
     both: list[list[dict[str, Any]]] = []
     for checkpointed in (False, True):
         x, segments = _data(), (_segment(0.5), _segment(0.3))
         _drawn(parts, segments, x, checkpointed)
         both.append([_gradients(segments[1]), _gradients(segments[0], x)])
-    for right, own, segment in zip(*both, ("the second", "the first"), strict=True):
+    for right, gradients, segment in zip(*both, ("the second", "the first"), strict=True):
         for name, gradient in right.items():
-            found = own[name]
+            found = gradients[name]
             yield Never(
                 found is None or not found.allclose(gradient, rtol=1e-4, atol=1e-4),
                 f"with dropout, the gradient of {name} in {segment} of two segments is another "
@@ -197,7 +197,7 @@ def _masks(parts: SimpleNamespace) -> Iterator[Row]:
 
 
 def _generator(parts: SimpleNamespace) -> Iterator[Row]:
-    """What others draw is as without checkpointing."""
+    """Random numbers drawn later are the same as without checkpointing."""
     after = (_drawn(parts, (_segment(0.5),), _data(), each) for each in (False, True))
     for right, found, when in zip(*after, ("forward", "backward"), strict=True):
         yield Never(
