@@ -76,7 +76,7 @@ def _two_halves(function: Any) -> None:
 
 
 def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Both halves on lists; they write into `made` that they were called."""
+    """Reduce-scatter and all-gather on lists; each call appends its name to `made`."""
 
     def reduce_scatter(rows: list[list[float]]) -> list[list[float]]:
         made.append("reduce_scatter")
@@ -97,7 +97,7 @@ def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..
 @exercise("6.4")
 def _broadcast(function: Any) -> None:
     for ranks in (2, 4, 8, 6, 13, 1):
-        ask = call if ranks == 2 else run  # None at the first call: not answered yet
+        ask = call if ranks == 2 else run  # None from the first call means: not answered yet
         _check_steps(ask(function, ranks, signature="broadcast_steps(ranks)"), ranks)
 
 
@@ -170,7 +170,7 @@ _HEALTHY = 0.75  # of a link's bandwidth: NVLink's protocol leaves about 80 % (s
 
 
 def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
-    """What a line of nccl-tests says about eight H100, and why."""
+    """The diagnosis that a line of nccl-tests implies for eight H100s, and the reason."""
     if _SIMPLE.latency_s > 0.9 * time_s:
         return "latency", f"the call and its steps alone take {1e6 * _SIMPLE.latency_s:.0f} µs"
     share = collectives.bus_bandwidth(operation, size, 8, time_s) / _NVLINK.bytes_per_s
@@ -198,16 +198,16 @@ def _buy(answer: Any) -> None:
         "latency": (replace(HDR, latency_s=HDR.latency_s / 2), "ring"),
         "tree": (HDR, "tree"),
     }
-    for place, size in enumerate((16_000, 10_000_000, _GB)):
+    for index, size in enumerate((16_000, 10_000_000, _GB)):
         takes = {
             name: collectives.seconds("all-reduce", size, 64, link, algorithm=algorithm)
             for name, (link, algorithm) in offers.items()
         }
-        right = min(takes, key=lambda name: takes[name])
+        fastest = min(takes, key=lambda name: takes[name])
         listed = ", ".join(f"{name} {1000 * time:.3g} ms" for name, time in takes.items())
         because = f"{size:,} bytes take: {listed}"
-        expect_choice(best[place], right, because, choices=tuple(offers))
-        expect_number(seconds[place], takes[right], because, rel=1e-2, unit="s")
+        expect_choice(best[index], fastest, because, choices=tuple(offers))
+        expect_number(seconds[index], takes[fastest], because, rel=1e-2, unit="s")
 
 
 @exercise("6.9")
@@ -227,11 +227,11 @@ def _odd(function: Any) -> None:
 
 
 def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
-    for place in range(max(map(len, begun))):
-        here = [calls[place] if place < len(calls) else "" for calls in begun]
-        usual = max(here, key=here.count)
-        if odd := [rank for rank, call in enumerate(here) if call != usual]:
-            return place, odd
+    for position in range(max(map(len, begun))):
+        current = [calls[position] if position < len(calls) else "" for calls in begun]
+        usual = max(current, key=current.count)
+        if odd := [rank for rank, call in enumerate(current) if call != usual]:
+            return position, odd
     return None
 
 

@@ -1,4 +1,4 @@
-"""Build 7.10: buckets of gradients, and DDP from hooks."""
+"""Build 7.10: gradient buckets, and DDP by hooks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,12 +27,12 @@ _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
 _Gradients: TypeAlias = dict[str, Any]  # by the names of their parameters
 _CAP_BYTES = 100  # each layer of `Branches` fills a bucket of its own
 _FIRST_BYTES = 20  # of one bias
-_SHAPES = ((2, 3), (1,), (4,))  # of what is laid into one bucket
+_SHAPES = ((2, 3), (1,), (4,))  # of the gradients in one bucket
 _BOTH = ("left", "right")  # branches
 
 
 def _exchange(first_bytes: int) -> Trace:
-    """What every rank calls in a backward pass: one all-reduce for each bucket."""
+    """Calls of every rank in a backward pass: one all-reduce per bucket."""
     trained = _models.trained(_models.Branches())
     gradients = [Gradient(name, p.nbytes, 1e-3) for name, p in reversed(trained.items())]
     return bucket_steps(
@@ -40,13 +40,13 @@ def _exchange(first_bytes: int) -> Trace:
     )
 
 
-# What ranks do
+# Run on each rank
 
 
-class _Promise:
-    """A sum over ranks that is made when it is waited for.
+class _DeferredSum:
+    """A sum over ranks that is computed only by `wait`.
 
-    `events` gets the number of its bytes, and "arrived" when it has been waited for.
+    Appends its bytes to `events` when created, and "arrived" once it has been waited for.
     """
 
     def __init__(self, events: list[Any], flat: Any) -> None:
@@ -61,39 +61,39 @@ class _Promise:
 
 
 def _bucketed(parts: SimpleNamespace, *_: Any) -> Any:
-    """`.grad` of each parameter after each of two rounds, and the events."""
+    """Return each parameter's `.grad` after each of two rounds, and the events."""
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in _SHAPES]
-    bucket, events, found = parts.Bucket(parameters), list[Any](), []
+    bucket, events, gradients = parts.Bucket(parameters), list[Any](), []
     for number in range(2):
-        for parameter, own in zip(parameters, _laid_in(dist.get_rank(), number), strict=True):
-            parameter.grad = own
+        for parameter, grad in zip(parameters, _made(dist.get_rank(), number), strict=True):
+            parameter.grad = grad
             bucket.take(parameter)
-        bucket.send(partial(_Promise, events))
+        bucket.send(partial(_DeferredSum, events))
         events.append("has returned")
         bucket.receive()
-        found.append([None if p.grad is None else p.grad.clone() for p in parameters])
-    return found, events
+        gradients.append([None if p.grad is None else p.grad.clone() for p in parameters])
+    return gradients, events
 
 
-def _laid_in(rank: int, number: int) -> list[Any]:
-    """The gradients of a rank in one round."""
-    found: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
-    return found
+def _made(rank: int, number: int) -> list[Any]:
+    """The gradients that a rank puts into the bucket in one round."""
+    gradients: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
+    return gradients
 
 
 def _wrapped(parts: SimpleNamespace, first_bytes: int = _CAP_BYTES, **options: Any) -> Any:
-    """DDP of a model whose weights differ over the ranks."""
+    """The learner's DDP around a model whose weights differ between ranks."""
     model = _models.Branches(seed=dist.get_rank())
     return parts.DDP(model, _CAP_BYTES, first_bytes, **options)
 
 
 def _order_of(rank: int) -> tuple[str, ...]:
-    """Odd ranks compute their branches the other way round."""
+    """Order of branches on a rank: odd ranks compute them in reverse."""
     return _BOTH[::-1] if rank % 2 else _BOTH
 
 
 def _passed(ddp: Any, number: int, order: tuple[str, ...] = (), *, anew: bool = True) -> Any:
-    """The gradients after a backward pass, by default from none, in this rank's order; the log."""
+    """Run a backward pass, after zero_grad if `anew`; return the gradients and the messages."""
     rank = dist.get_rank()
     if anew:
         ddp.zero_grad()
@@ -103,27 +103,27 @@ def _passed(ddp: Any, number: int, order: tuple[str, ...] = (), *, anew: bool = 
 
 
 def _two_passes(parts: SimpleNamespace, *_: Any) -> Any:
-    """Two backward passes by torch's all-reduce, then two whose events are noted.
+    """Two backward passes with torch's all-reduce, then two that record events.
 
-    The name of a parameter is the event that its gradient is there.
+    A parameter's name is recorded as the event that its gradient is ready.
     """
     plain = _wrapped(parts)
     state = {name: value.clone() for name, value in plain.module.state_dict().items()}
     first, log = _passed(plain, 0)
     added, _ = _passed(plain, 1, anew=False)
-    model, now, found, events = _models.Branches(seed=dist.get_rank()), list[Any](), [first], []
+    model, now, gradients, events = _models.Branches(seed=dist.get_rank()), list[Any](), [first], []
     for name, p in _models.trained(model).items():
         p.register_post_accumulate_grad_hook(lambda _, name=name: now.append(name))
-    ddp = parts.DDP(model, _CAP_BYTES, _CAP_BYTES, all_reduce=partial(_Promise, now))
+    ddp = parts.DDP(model, _CAP_BYTES, _CAP_BYTES, all_reduce=partial(_DeferredSum, now))
     for number in range(2):
         now.clear()
-        found.append(_passed(ddp, number)[0])
+        gradients.append(_passed(ddp, number)[0])
         events.append(list(now))
-    return state, log, found, added, events
+    return state, log, gradients, added, events
 
 
 def _with_no_sync(parts: SimpleNamespace, *_: Any) -> Any:
-    """Two passes, the first of which is quiet; one after an error in no_sync, if it is raised."""
+    """Two passes, the first in no_sync; one after an error in no_sync; whether it was swallowed."""
     ddp = _wrapped(parts, _FIRST_BYTES)
     with ddp.no_sync():
         quiet = _passed(ddp, 0)
@@ -137,13 +137,13 @@ def _with_no_sync(parts: SimpleNamespace, *_: Any) -> Any:
 
 
 def _one_leaves_out(parts: SimpleNamespace, cap: int) -> tuple[str, str]:
-    """What is raised where rank 1 leaves a branch out: its kind and words, "" for nothing.
+    """Type and message of the error when rank 1 skips a branch, or "" and "" for no error.
 
-    No rank waits for another.
+    The all-reduce is a stub, so that no rank waits for another.
     """
-    rank, nothing = dist.get_rank(), SimpleNamespace(wait=lambda: None)
+    rank, stub = dist.get_rank(), SimpleNamespace(wait=lambda: None)
     model = _models.Branches(seed=rank)
-    ddp = parts.DDP(model, cap, cap, all_reduce=lambda _: nothing)
+    ddp = parts.DDP(model, cap, cap, all_reduce=lambda _: stub)
     try:
         ddp(_models.rows(0, 0), _BOTH[:1] if rank else _BOTH).backward()
     except Exception as error:
@@ -153,26 +153,26 @@ def _one_leaves_out(parts: SimpleNamespace, cap: int) -> tuple[str, str]:
 
 
 def _leave_out(parts: SimpleNamespace, *_: Any) -> list[_Gradients]:
-    """The gradients where others leave a branch out, all do, or only a quiet pass has used it."""
+    """Gradients if all but rank 0 skip a branch, if all do, or if only a no_sync pass uses it."""
     ddp, left = _wrapped(parts, find_unused=True), _BOTH[:1]
-    found = [_passed(ddp, 0, left if dist.get_rank() else _BOTH), _passed(ddp, 0, left)]
+    passes = [_passed(ddp, 0, left if dist.get_rank() else _BOTH), _passed(ddp, 0, left)]
     with ddp.no_sync():
         _passed(ddp, 1, _BOTH)
-    return [gradients for gradients, _ in (*found, _passed(ddp, 2, left, anew=False))]
+    return [gradients for gradients, _ in (*passes, _passed(ddp, 2, left, anew=False))]
 
 
 def _on_a_ring(parts: SimpleNamespace, *_: Any) -> Any:
-    """The gradients of one pass by a ring, and what was sent."""
+    """Gradients of one pass with ring all-reduces, and the messages."""
     halves = {name: mine.get(f"ring_{name}") for name in ("reduce_scatter", "all_gather")}
     ring = partial(_ddp.RingSum, peers=_peers.Peers(), **halves)
     return _passed(_wrapped(parts, all_reduce=ring), 0)
 
 
-# What must come out
+# Check the results
 
 
 def _alone(rank: int, *passes: tuple[int, tuple[str, ...]]) -> _Gradients:
-    """The gradients of a rank's own rows, of some backward passes (number, order) together."""
+    """Gradients of a rank's own rows, summed over backward passes (number, order)."""
     model = _models.Branches()
     for number, order in passes:
         model(_models.rows(rank, number), order).backward()
@@ -180,13 +180,13 @@ def _alone(rank: int, *passes: tuple[int, tuple[str, ...]]) -> _Gradients:
 
 
 def _in_order(ranks: int, *numbers: int) -> list[_Gradients]:
-    """The gradients of each rank, in its order of branches."""
+    """Gradients of each rank by itself, with its own order of branches."""
     return [_alone(r, *((number, _order_of(r)) for number in numbers)) for r in range(ranks)]
 
 
-def _mean(found: Any, own: Sequence[Any], rank: int, what: str) -> Iterator[Row]:
-    """`found` is the mean over ranks of what each has by itself."""
-    ranks, alone = len(own), own[rank]
+def _mean(found: Any, by_rank: Sequence[Any], rank: int, what: str) -> Iterator[Row]:
+    """Check that `found` is the mean of the tensors `own`, one per rank."""
+    ranks, alone = len(by_rank), by_rank[rank]
     yield Never(found is None, f"{what} is None")
     factors = {
         float(ranks): "the sum over ranks, where the mean is wanted",
@@ -196,7 +196,7 @@ def _mean(found: Any, own: Sequence[Any], rank: int, what: str) -> Iterator[Row]
         f"what rank {rank} has by itself": alone,
         f"1/{ranks} of what rank {rank} has by itself": alone / ranks,
     }
-    yield Must(what, found, torch.stack(list(own)).mean(0), others, factors)
+    yield Must(what, found, torch.stack(list(by_rank)).mean(0), others, factors)
 
 
 def _means(found: _Gradients, own: list[_Gradients], rank: int, where: str = "") -> Iterator[Row]:
@@ -214,7 +214,7 @@ def _a_bucket(seen: Any, at: Place) -> Rows:
     often = f"`all_reduce` is called {calls} times in two rounds of `send` and `receive`: "
     yield Never(calls != 2, f"{often}`send` calls it once")
     for number, gradients in enumerate(found):
-        own = list(zip(*(_laid_in(one, number) for one in range(at.ranks)), strict=True))
+        own = list(zip(*(_made(one, number) for one in range(at.ranks)), strict=True))
         for shape, gradient, each in zip(_SHAPES, gradients, own, strict=True):
             what = f", round {number + 1}: `.grad` of the parameter of shape {shape}"
             yield from _mean(gradient, each, at.rank, what)
@@ -242,10 +242,10 @@ def _while_backward_runs(seen: Any, at: Place) -> Rows:
 
 
 def _overlap(where: str, events: list[Any]) -> Iterator[Row]:
-    """Buckets are sent when they are full, in order, during backward, and waited for at its end."""
+    """Buckets are sent in order, once full, during backward; all are waited for at its end."""
     names = {p: name for name, p in _models.trained(_models.Branches()).items()}
     buckets = [{names[p] for p in bucket} for bucket in _ddp.fill(names, _CAP_BYTES, _CAP_BYTES)]
-    ready, sent, arrived = set[str](), list[int](), 0  # `sent`: how many gradients were ready then
+    ready, sent, arrived = set[str](), list[int](), 0  # `sent`: gradients ready at each send
     for event in events:
         if event == "arrived":
             early = len(ready) < len(names)
@@ -260,8 +260,8 @@ def _overlap(where: str, events: list[Any]) -> Iterator[Row]:
     missing = f"sends {len(sent)} of {len(buckets)} buckets"
     if len(sent) == len(buckets):
         missing = f"waits for {arrived} of {len(sent)} sums"
-    some = len(sent) < len(buckets) or arrived < len(sent)
-    yield Never(some, f"{where}backward() returns, and DDP {missing}")
+    unfinished = len(sent) < len(buckets) or arrived < len(sent)
+    yield Never(unfinished, f"{where}backward() returns, and DDP {missing}")
     late = f"{where}the first bucket is sent when all {len(names)} gradients are there: "
     yield Never(sent[0] == len(names), f"{late}nothing travels while backward runs")
 
@@ -293,7 +293,7 @@ def _quiet(seen: Any, at: Place) -> Rows:
 
 
 def _refuses(said: list[tuple[str, str]], at: Place) -> Rows:
-    """Where the branch is a whole bucket, and where it is a part of the only one."""
+    """Check errors where the branch fills a bucket, and where it is part of the only one."""
     for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
         if not at.rank:
             yield Never(

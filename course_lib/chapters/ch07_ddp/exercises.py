@@ -175,7 +175,7 @@ def _exposed(function: Any) -> None:
     }
     cases = []
     for (ready, travel), because in calls.items():
-        # By the theory: gradients of `travel` bytes, ready when they should be, at 1 byte a second.
+        # By theory: gradients of `travel` bytes become ready at `ready`, and the link moves 1 B/s.
         waits = (now - before for before, now in zip((0, *ready), ready, strict=False))
         sizes = [Gradient("", size, wait) for size, wait in zip(travel, waits, strict=True)]
         line = ddp_timeline(sizes, 2, Link("1 B/s", 1.0), cap_bytes=1, first_bytes=1)

@@ -1,4 +1,4 @@
-"""Panels of chapter 7, beside those of the library."""
+"""Panels of chapter 7, in addition to those of the library."""
 
 from course_lib.chapters.ch07_ddp import figures
 from course_lib.figures.paper.drawing import counted
