@@ -17,21 +17,21 @@ _flat, _ledger = later("course_lib.scratch.zero"), later("course_lib.scratch.gpt
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
 
-_Found: TypeAlias = dict[str, Any]
+_Found: TypeAlias = dict[str, Any]  # a rank's results
 _Weights: TypeAlias = dict[str, Any]  # by name
-_Use: TypeAlias = tuple[bool | None, bool]  # of the two layers of `Layered`
+_Use: TypeAlias = tuple[bool | None, bool]  # per layer: use its second half? None: skip it
 _THREE = (Case(ranks=3),)
-_REDUCED = 3  # times
+_REDUCED = 3  # calls of `reduce`
 _SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
 _LIMITS = (0.05, 5.0)  # the norm of the gradient is 1.6
 _SQUARES = 64  # bytes: one number for each tensor, in fp64
 
 
 def _update(sizes: Sequence[int], ranks: int, reductions: int = 1) -> Trace:
-    """What every rank calls for units of so many parameters in fp32, padded."""
+    """Calls of every rank in one update, for fp32 units of `sizes` parameters, padded."""
     events = []
     for size in sizes:
-        # The theory's numbers have 16 bits: two of them are one of these.
+        # Theory counts 16-bit numbers: two of them are one fp32 number.
         story = zero_steps(2 * (size + -size % ranks), 1, ranks, stage=2)
         calls = {(one.at, one.who, one.label): one.bytes for one in story if one.to is not None}
         for (at, who, what), slice_bytes in calls.items():
@@ -49,7 +49,7 @@ def _all_units(ranks: int) -> int:
 
 
 def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
-    """Reduce three times: all gradients, one missing on rank 1, both missing; update; publish."""
+    """Reduce three times, with gradients missing on some ranks in the last two; update; publish."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parameters = [nn.Parameter(each) for each in _numbers(0, 9)]
     unit = parts.Unit(parameters, ranks)
@@ -59,7 +59,7 @@ def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
     shortest = torch.tensor(unit.own.numel())
     dist.all_reduce(shortest, dist.ReduceOp.MIN)
     if shortest != -(-sum(p.numel() for p in parameters) // ranks):
-        return found  # all else is wrong too
+        return found  # all that follows would be wrong as well
     with _wire.log_wire() as log:
         for number in range(_REDUCED):
             for parameter, gradient in zip(parameters, _made(rank, number), strict=True):
@@ -77,7 +77,7 @@ def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
 
 
 def _publish(unit: Any, rank: int) -> list[Any]:
-    """Add rank + 1 to this rank's part, and give it to all."""
+    """Add rank + 1 to this rank's part, publish it, and return copies of all parameters."""
     with torch.no_grad():
         unit.master.add_(rank + 1)
         unit.publish()
@@ -85,14 +85,14 @@ def _publish(unit: Any, rank: int) -> list[Any]:
 
 
 def _numbers(rank: int, number: int) -> list[Any]:
-    found: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
-    return found
+    numbers: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
+    return numbers
 
 
 def _made(rank: int, number: int) -> list[Any]:
-    """The gradients of a rank.
+    """The two gradients of a rank in one backward pass, or None where one is missing.
 
-    In the second backward pass rank 1 makes one and rank 2 the other; rank 1 none in its third.
+    For `number` 1, rank 1 has only the first and rank 2 only the second; for 2, rank 1 has none.
     """
     first, second = _numbers(rank, number)
     return [
@@ -102,61 +102,61 @@ def _made(rank: int, number: int) -> list[Any]:
 
 
 def _laid(rank: int, number: int, ranks: int) -> Any:
-    """These gradients as one padded vector, zeros where there is none."""
+    """The gradients of `_made` as one padded vector, with zeros where one is missing."""
     pieces = zip(_made(rank, number), _SHAPES, strict=True)
     return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 
 
 def _a_unit(found: _Found, at: Place) -> Rows:
-    place, ranks, *_ = at
-    began = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
-    yield Must("`own`", found["own"], began[place], others_parts(began, place))
+    rank, ranks, *_ = at
+    initial = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
+    yield Must("`own`", found["own"], initial[rank], others_parts(initial, rank))
     copies = not found["is view"]
     yield Never(copies, "`part` gives a copy, and `own` wants to be a view of `whole`")
     each = [torch.stack([_laid(r, n, ranks) for r in range(ranks)]) for n in range(_REDUCED)]
     for number, reduced in enumerate(found["reduced"]):
         total = torch.stack(each[: number + 1]).sum(0)
         sums = total.sum(0).chunk(ranks)
-        others = others_parts(sums, place)
-        own = total[place].chunk(ranks)[place]
+        others = others_parts(sums, rank)
+        own = total[rank].chunk(ranks)[rank]
         others["what this rank itself has, to which nothing is added"] = own
         if number:
-            latest = each[number].sum(0).chunk(ranks)[place]
+            latest = each[number].sum(0).chunk(ranks)[rank]
             others["that of the latest `reduce` alone: what came before is lost"] = latest
         what = f"`gradient` after `reduce` number {number + 1}"
         mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
-        yield Must(what, reduced, sums[place], others, mean)
+        yield Must(what, reduced, sums[rank], others, mean)
     left = f"after `reduce` {found['left']} parameters still have a `.grad`: whole gradients stay "
     yield Never(found["left"], f"{left}in memory, and the next backward pass adds to them")
-    yield from _published("", place, found["published"], _numbers(0, 9), ranks)
+    yield from _published("", rank, found["published"], _numbers(0, 9), ranks)
     ones = [torch.ones(7, dtype=torch.bfloat16)]
-    yield from _published(", weights in bf16: ", place, found["in bf16"], ones, ranks)
-    six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[place]
+    yield from _published(", weights in bf16: ", rank, found["in bf16"], ones, ranks)
+    six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[rank]
     yield Must(", weights in bf16: `gradient`", found["reduced in bf16"], six)
     why = "three `reduce` and one `publish` of a vector padded to 9 numbers"
-    yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=place)
+    yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=rank)
 
 
-def _published(where: str, place: int, found: Any, began: Any, ranks: int) -> Rows:
-    """Every rank has added its number + 1 to its part."""
-    vector = _flat.flatten(began, ranks)
+def _published(where: str, rank: int, published: Any, initial: Any, ranks: int) -> Rows:
+    """Check the published weights: each rank has added its number + 1 to its part."""
+    vector = _flat.flatten(initial, ranks)
     added = torch.arange(1, ranks + 1, dtype=vector.dtype).repeat_interleave(len(vector) // ranks)
-    own = torch.where(added == place + 1, added, 0)
-    right, mine = (list(_flat.views(vector + more, began)) for more in (added, own))
-    for number, tensor in enumerate(found):
+    added_here = torch.where(added == rank + 1, added, 0)
+    expected, own_only = (list(_flat.views(vector + more, initial)) for more in (added, added_here))
+    for number, tensor in enumerate(published):
         others = {
-            "what it was before the update": began[number],
-            f"updated in the part of rank {place} only": mine[number][1],
+            "what it was before the update": initial[number],
+            f"updated in the part of rank {rank} only": own_only[number][1],
         }
         what = f"{where}the weight of shape {tuple(tensor.shape)} after `publish`"
-        yield Must(what, tensor, right[number][1], others)
+        yield Must(what, tensor, expected[number][1], others)
 
 
 # Steps 2 to 4: a model
 
 
 def _by_turns(rank: int, number: int) -> _Use:
-    """In every second micro-batch the ranks differ in what they use: rank 1 leaves a layer out."""
+    """Layers used: in every second micro-batch the ranks differ, and rank 1 skips a layer."""
     return (True, True) if number % 2 == 0 else (None if rank == 1 else False, rank % 2 == 0)
 
 
@@ -167,27 +167,27 @@ def _share(
     number: int,
     use: Callable[..., _Use] = lambda *_: (True, True),
 ) -> Any:
-    """This rank's share of the mean loss over the rows of all ranks."""
+    """This rank's contribution to the mean loss over the rows of all ranks."""
     loss = model(_models.rows(rank, number), use(rank, number))
     return loss / sum(len(_models.rows(one, number)) for one in range(ranks))
 
 
 def _one_process(model: Any, ranks: int, numbers: Sequence[int], **how: Any) -> None:
-    """Both passes of one process, with the rows of all ranks."""
+    """Run both passes in one process, on the rows of all ranks."""
     for number in numbers:
         for rank in range(ranks):
             _share(model, rank, ranks, number, **how).backward()
 
 
 def _adam(parameters: Any) -> Any:
-    """A large epsilon: without it the update is nearly the same for any multiple of a gradient."""
+    """AdamW with a large epsilon, so that scaling the gradient clearly changes the update."""
     return torch.optim.AdamW(parameters, lr=0.05, eps=0.1, weight_decay=0.1)
 
 
 def _zero(parts: SimpleNamespace, stage: int, follow: Any = None) -> Any:
-    """On a rank: its number, the ranks, the model, and the learner's Zero of it.
+    """Return the rank, number of ranks, the model, and the learner's Zero around it.
 
-    `follow` is called when a gradient is there, before Zero's own hooks.
+    `follow` is called when a gradient is ready, before Zero's own hooks.
     """
     model = _models.Layered()
     for parameter in model.parameters() if follow else ():
@@ -201,7 +201,7 @@ def _weights_of(model: Any) -> _Weights:
 
 
 def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Found:
-    """What a rank has found in a training whose last update has sent `log`."""
+    """Collect a rank's results of a training run; `log` has the messages of the last update."""
     groups = zero.optimizer.param_groups
     return {
         "weights": after,  # after each update
@@ -213,13 +213,13 @@ def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Found:
 
 
 def _left_in(zero: Any) -> str:
-    """Words for a gradient that is still there after `step`, "" for none."""
+    """Description of a gradient that is still stored after `step`, or "" for none."""
     units, left = zero.units.values(), {}
     left["`gradient` of a unit"] = [unit.gradient for unit in units]
     left["`.grad` of a unit's `master`"] = [unit.master.grad for unit in units]
     left["`.grad` of a parameter"] = [p.grad for unit in units for p in unit.parameters]
-    there = (what for what, all_ in left.items() if any(one is not None for one in all_))
-    return next((f"{what} is not None" for what in there), "")
+    remaining = (what for what, all_ in left.items() if any(one is not None for one in all_))
+    return next((f"{what} is not None" for what in remaining), "")
 
 
 def _alone(
@@ -230,10 +230,10 @@ def _alone(
     latest: bool = False,
     **how: Any,
 ) -> list[_Weights]:
-    """The weights after each update of one process that has all rows.
+    """The weights after each update of a single process that has all rows.
 
-    `scale` multiplies the gradient; `keeps`: gradients are not dropped after an update; `latest`:
-    those of the last micro-batch replace all others.
+    `scale` multiplies the gradient. `keeps`: gradients are not dropped after an update. `latest`:
+    only the gradients of the last micro-batch count.
     """
     model, begun = _models.Layered(), 0
     optimizer = _adam(model.parameters())
@@ -252,7 +252,7 @@ def _alone(
 
 
 def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
-    """Two updates under stage 1, in the second of which `reduce` is called before."""
+    """Two updates under stage 1; before `step` of the second, `reduce` is called twice."""
     rank, ranks, model, zero = _zero(parts, stage=1)
     after: list[_Weights] = []
     for numbers in (range(1), range(1, 3)):
@@ -289,7 +289,7 @@ def _weights(
     right: Sequence[_Weights],
     mistakes: Mapping[str, Sequence[_Weights]],
 ) -> Rows:
-    """The weights after each update are those of one process; no gradient is left."""
+    """Check that weights after each update equal those of one process, and no gradient is left."""
     before = _weights_of(_models.Layered())
     for number, (expected, weights) in enumerate(zip(right, found["weights"], strict=True)):
         for key, weight in weights.items():
@@ -306,13 +306,13 @@ def _weights(
 
 
 def _unit_sizes() -> list[int]:
-    """Parameters of each unit."""
+    """Number of parameters of each unit."""
     model = _models.Layered()
     return [sum(p.numel() for p in unit) for _, unit in _flat.units_of(model, model.layers)]
 
 
 def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
-    """One backward pass for each limit, clipped to it; whether zeros stay zeros."""
+    """One clipped backward pass per limit, and one with a gradient of zeros."""
     found: _Found = {"norms": [], "parts": [], "logs": []}
     for limit, scale in [*((limit, 1) for limit in _LIMITS), (_LIMITS[0], 0)]:
         rank, ranks, model, zero = _zero(parts, stage=1)
@@ -325,13 +325,13 @@ def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
 
 
 def _clipped(found: _Found, at: Place) -> Rows:
-    place, ranks = at.rank, at.ranks
+    rank, ranks = at.rank, at.ranks
     _one_process(model := _models.Layered(), ranks, [0])
     units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
     cut = [_flat.flatten(unit, ranks).chunk(ranks) for unit in units]
-    whole, own = torch.cat([torch.cat(one) for one in cut]), torch.cat([one[place] for one in cut])
+    whole, own = torch.cat([torch.cat(one) for one in cut]), torch.cat([one[rank] for one in cut])
     norm, size = whole.norm(), _all_units(ranks)
-    for limit, given, part, log in zip(
+    for limit, returned, part, log in zip(
         _LIMITS, found["norms"], found["parts"], found["logs"], strict=False
     ):
         others = {
@@ -339,7 +339,7 @@ def _clipped(found: _Found, at: Place) -> Rows:
             "its square": norm.square(),
             "that after clipping": norm.clamp(max=limit),
         }
-        yield Must("the norm that `clip` returns", _tensor(given), norm, others, tolerance=1e-4)
+        yield Must("the norm that `clip` returns", _tensor(returned), norm, others, tolerance=1e-4)
         scale, alone = ((limit / (each + 1e-6)).clamp(max=1.0) for each in (norm, own.norm()))
         others = {"clipped by the norm of this rank's part alone": alone * own}
         mistake = "not clipped" if limit < norm else "lengthened to the limit"
@@ -361,8 +361,8 @@ def _tensor(norm: Any) -> Any:
 
 
 def _two_updates(parts: SimpleNamespace, *_: Any) -> _Found:
-    """Two of stage 2, of two micro-batches each; the norm that `clip` gives before the second."""
-    logs, begun = [_wire.WireLog()], list[int]()  # sums begun, at each gradient
+    """Two updates of stage 2, of two micro-batches each; the last norm that `clip` returns."""
+    logs, begun = [_wire.WireLog()], list[int]()  # reduce-scatters begun before each gradient
     rank, ranks, model, zero = _zero(parts, 2, lambda _: begun.append(_scatters(logs[-1])))
     passes, after = [], list[_Weights]()
     for number in range(4):
@@ -412,7 +412,7 @@ def _stage_2(found: _Found, at: Place) -> Rows:
 
 
 def _raced_zero(parts: SimpleNamespace) -> Callable[[], object]:
-    """Stage 1, each layer a unit."""
+    """A step of the learner's Zero under stage 1, with each layer as a unit."""
     model = four_layers()
     zero = parts.Zero(model, list(model), torch.optim.AdamW)
     return trained(model, lambda: None, zero.step)
