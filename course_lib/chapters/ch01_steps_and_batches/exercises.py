@@ -103,11 +103,11 @@ def _tails(answer: Any) -> None:
     expect_parts(answer, 2, "two lists: kept and dropped")
     of_kept = "251 samples a rank, rounded up, 32 micro-batches, 8 windows; 4 × 251 - 1003 repeated"
     of_dropped = "250 samples a rank, 31 full micro-batches, 7 full windows of 4 = 28 micro-steps"
-    for given, name, right, because in (
+    for counts, name, expected, because in (
         (answer[0], "kept", [keep.micro_steps, keep.updates, keep.repeated], of_kept),
         (answer[1], "dropped", [drop.micro_steps, drop.updates, drop.dropped], of_dropped),
     ):
-        expect_equal(given, right, because, "three whole numbers", what=f"for {name!r} it")
+        expect_equal(counts, expected, because, "three whole numbers", what=f"for {name!r} it")
 
 
 # tp, pp, cp, micro-batch, accumulation

@@ -133,7 +133,7 @@ def _check_loss(
 
 
 def _check_gradients(
-    found: _Gradients,
+    actual: _Gradients,
     right: _Gradients,
     mistakes: Mapping[str, _Gradients],
     factors: Mapping[float, str],
@@ -141,7 +141,7 @@ def _check_gradients(
 ) -> Iterator[Row]:
     for name, expected in right.items():
         others = {why: gradients[name] for why, gradients in mistakes.items()}
-        yield Must(f"{what}the gradient of {name}", found.get(name), expected, others, factors)
+        yield Must(f"{what}the gradient of {name}", actual.get(name), expected, others, factors)
 
 
 # In one process
@@ -174,7 +174,7 @@ def _padded_batches(parts: SimpleNamespace) -> Iterator[Row]:
         yield from _check_loss(loss, right, {}, f"{what}the returned loss")
 
 
-def _in_one_process(found: _Gradients, lengths: Lengths, what: str = "") -> Iterator[Row]:
+def _in_one_process(gradients: _Gradients, lengths: Lengths, what: str = "") -> Iterator[Row]:
     window, tokens = _window(lengths), _tokens(lengths)
     numbers = sum(labels.numel() for _, labels in window)
     mistakes = {"that of the last micro-batch alone": _gradients(window[-1:], 1 / tokens)}
@@ -188,7 +188,7 @@ def _in_one_process(found: _Gradients, lengths: Lengths, what: str = "") -> Iter
         1 / len(window): "divided by the micro-batches once too often",
         tokens / numbers: "the padding is counted as well",
     }
-    yield from _check_gradients(found, _gradients(window, 1 / tokens), mistakes, factors, what)
+    yield from _check_gradients(gradients, _gradients(window, 1 / tokens), mistakes, factors, what)
 
 
 # On ranks

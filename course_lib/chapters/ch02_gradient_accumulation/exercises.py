@@ -107,9 +107,9 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
         (reference(inputs) - targets).square().mean().backward()
         reference_sgd.step()
     if not torch.allclose(model.weight, reference.weight, atol=1e-5):
-        given, expected = (one.weight[0, 0].item() for one in (model, reference))
+        trained, expected = (one.weight[0, 0].item() for one in (model, reference))
         raise Wrong(
-            f"gave weight {given:.4f}, expected {expected:.4f} because this case has {what}"
+            f"gave weight {trained:.4f}, expected {expected:.4f} because this case has {what}"
         )
 
 
@@ -184,13 +184,13 @@ def _counters(answer: Any) -> None:
         "accumulation 4": gradient_syncs(6400, 4, no_sync=True),
         "most updates without an exchange": updates / 8,
     }
-    right: dict[str, tuple[object, str]] = {}
+    causes: dict[str, tuple[object, str]] = {}
     for name, counted in _COUNTED_BYTES.items():
         times = counted / (4 * GPT2)
         cause = min(exchanges, key=lambda one: abs(exchanges[one] - times))
-        right[name] = (cause, f"that is {times:.0f} times the fp32 gradients")
+        causes[name] = (cause, f"that is {times:.0f} times the fp32 gradients")
     wants = "one of " + ", ".join(map(repr, exchanges))
-    expect_entries(answer, right, "a dict with a cause for each run", each=wants)
+    expect_entries(answer, causes, "a dict with a cause for each run", each=wants)
 
 
 _COUNTED_BYTES = {"A": 3.186e12, "B": 99.55e9, "C": 49.78e9, "D": 12.44e9, "E": 796.4e9}

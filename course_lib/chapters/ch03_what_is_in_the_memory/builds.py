@@ -138,9 +138,9 @@ def _master_copy(parts: SimpleNamespace) -> Iterator[Row]:
     ours = parts.MasterAdamW(iter(weights), lr=_SMALL_LR, weight_decay=_DECAY)
     generator = torch.Generator().manual_seed(2)
     for step in range(1, 21):
-        for weight, right in zip(weights[:-1], reference, strict=False):
+        for weight, fp32_weight in zip(weights[:-1], reference, strict=False):
             weight.grad = torch.randn(weight.shape, generator=generator).bfloat16() + 0.5
-            right.grad = weight.grad.float()
+            fp32_weight.grad = weight.grad.float()
         ours.step()
         fp32.step()
         if step in (1, 20):
@@ -156,7 +156,7 @@ def _updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> 
         if weight.grad is None:
             yield Never(not unchanged, f"{what} has changed without a gradient")
             continue
-        yield from _keeps(ours, weight)
+        yield from _check_kept(ours, weight)
         master = ours.state[weight]["master_copy"]
         moved = not master.bfloat16().equal(initial)
         why = "its master copy has moved" if moved else "each update was too small for bf16"
@@ -166,7 +166,7 @@ def _updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> 
         yield Must(f"{what}, beside its master copy,", weight, master.bfloat16())
 
 
-def _keeps(ours: Any, weight: Any) -> Iterator[Row]:
+def _check_kept(ours: Any, weight: Any) -> Iterator[Row]:
     """Check that the optimizer keeps each state tensor of a weight, in fp32."""
     yield from _states(ours, weight, _KEPT, "a parameter")
     for name in _KEPT:
@@ -182,7 +182,7 @@ def _bytes(parts: SimpleNamespace) -> Iterator[Row]:
         weight.grad = weight.detach().clone()
     ours.step()
     for weight in weights:
-        yield from _keeps(ours, weight)
+        yield from _check_kept(ours, weight)
     count = sum(weight.numel() for weight in weights)
     kept = sum(map(_tensor_bytes, ours.state.values()))
     expected = (4 + OPTIMIZER_STATE_BYTES["adamw"]) * count
@@ -258,29 +258,29 @@ def _quantised(parts: SimpleNamespace) -> Iterator[Row]:
     for signed in (True, False):
         for shape in _BIT_SHAPES:
             values, levels = _values(shape, signed), _eight_bit.dynamic_levels(signed)
-            found = parts.quantise(values, levels, _BLOCK)
-            if found is None:
+            result = parts.quantise(values, levels, _BLOCK)
+            if result is None:
                 raise Unanswered("quantise returns None")
-            two = isinstance(found, tuple | list) and len(found) == 2
-            both = f"quantise wants to return codes and scales, got {described(found)}"
-            yield Never(not two, both)
+            is_pair = isinstance(result, tuple | list) and len(result) == 2
+            message = f"quantise wants to return codes and scales, got {described(result)}"
+            yield Never(not is_pair, message)
             what = f"{values.numel()} values of shape {shape} in blocks of {_BLOCK}: "
-            yield from _of_scales(what, values, found[1])
-            yield from _of_codes(what, values, levels, found[0])
+            yield from _check_scales(what, values, result[1])
+            yield from _check_codes(what, values, levels, result[0])
 
 
-def _of_scales(what: str, values: "torch.Tensor", scales: Any) -> Iterator[Row]:
-    right = _scales(values)
-    if len(right) > 1 and isinstance(scales, torch.Tensor) and scales.shape == right.shape:
-        one = scales.allclose(values.abs().max().expand(right.shape))
-        yield Never(one, f"{what}each scale is one for all blocks")
-    yield Must(f"{what}scales", scales, right, tolerance=1.0)
-    wrong = ((scales - right).abs() > 1e-5 * right).nonzero()
+def _check_scales(what: str, values: "torch.Tensor", scales: Any) -> Iterator[Row]:
+    expected = _scales(values)
+    if len(expected) > 1 and isinstance(scales, torch.Tensor) and scales.shape == expected.shape:
+        shared = scales.allclose(values.abs().max().expand(expected.shape))
+        yield Never(shared, f"{what}each scale is one for all blocks")
+    yield Must(f"{what}scales", scales, expected, tolerance=1.0)
+    wrong = ((scales - expected).abs() > 1e-5 * expected).nonzero()
     for block in wrong[:1]:
         yield Never(True, f"{what}the scale of block {int(block)} is not the largest size in it")
 
 
-def _of_codes(what: str, values: Any, levels: Any, codes: Any) -> Iterator[Row]:
+def _check_codes(what: str, values: Any, levels: Any, codes: Any) -> Iterator[Row]:
     other = not isinstance(codes, torch.Tensor)
     yield Never(other, f"{what}codes want a tensor, got {described(codes)}")
     kind, shape = _kind(codes), tuple(codes.shape)
@@ -310,10 +310,10 @@ def _dequantised(parts: SimpleNamespace) -> Iterator[Row]:
         values, levels = _values(shape), _eight_bit.dynamic_levels(signed=True)
         scales = 2 + torch.arange(float(len(_scales(values))))
         codes = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(3))
-        found = parts.dequantise(codes.to(torch.uint8), scales, levels, _BLOCK)
+        result = parts.dequantise(codes.to(torch.uint8), scales, levels, _BLOCK)
         what = f"{codes.numel()} codes of shape {shape} in blocks of {_BLOCK}: dequantise"
         others = {"the levels, without their scales": levels[codes]}
-        yield Must(what, found, levels[codes] * _spread(scales, codes), others)
+        yield Must(what, result, levels[codes] * _spread(scales, codes), others)
 
 
 def _model() -> Any:
@@ -341,16 +341,16 @@ def _trained(optimizer_of: Any, updates: int) -> tuple[Any, Any, list[float]]:
 def _two_bytes(parts: SimpleNamespace) -> Iterator[Row]:
     """State bytes: two per weight, and one scale for each block of both moments."""
     model, ours, _ = _trained(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), 2)
-    wanted = [f"{name}{end}" for name in ("momentum", "variance") for end in ("", "_scales")]
+    names = [f"{name}{end}" for name in ("momentum", "variance") for end in ("", "_scales")]
     for name, weight in model.named_parameters():
-        yield from _states(ours, weight, wanted, name)
-        found, size = _tensor_bytes(ours.state[weight]), weight.numel()
+        yield from _states(ours, weight, names, name)
+        kept, size = _tensor_bytes(ours.state[weight]), weight.numel()
         right = OPTIMIZER_STATE_BYTES["adamw-8bit"] * size + 2 * 4 * -(-size // _BLOCK)
         yield Never(
-            found != right,
-            f"`state` of {name}, {size} weights in blocks of {_BLOCK}, keeps {found} bytes, "
-            f"{'fewer' if found < right else 'more'} than one for each number of both moments and "
-            "four for each scale" + "; a view keeps all that it is a view of" * (found > right),
+            kept != right,
+            f"`state` of {name}, {size} weights in blocks of {_BLOCK}, keeps {kept} bytes, "
+            f"{'fewer' if kept < right else 'more'} than one for each number of both moments and "
+            "four for each scale" + "; a view keeps all that it is a view of" * (kept > right),
         )
 
 

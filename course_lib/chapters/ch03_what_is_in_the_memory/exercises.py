@@ -115,8 +115,8 @@ def _optimizer_bytes(function: Any) -> None:
         optimizer = kind(layer.parameters(), lr=0.1, **momentum)
         layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
         optimizer.step()
-        given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
-        expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
+        counted = run(function, optimizer, signature="optimizer_bytes(optimizer)")
+        expect_number(counted, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
 
 
 @exercise("3.6")

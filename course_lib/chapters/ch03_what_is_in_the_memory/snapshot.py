@@ -266,12 +266,12 @@ class Leak:
     @property
     def where(self) -> str:
         """The innermost line of the stack that is outside libraries."""
-        own = _own(self.frames)
-        if own is None:
+        frame = _user_frame(self.frames)
+        if frame is None:
             return self.frames[0].name if self.frames else "a stack that was not recorded"
         # ipykernel names the file of a cell by a checksum of its text.
-        name = "a cell" if "ipykernel" in own.filename else re.split(r"[/\\]", own.filename)[-1]
-        return f"{name}, line {own.line}, in {own.name}"
+        name = "a cell" if "ipykernel" in frame.filename else re.split(r"[/\\]", frame.filename)[-1]
+        return f"{name}, line {frame.line}, in {frame.name}"
 
     def explain(self) -> str:
         """The leak in one line."""
@@ -351,8 +351,8 @@ class _Life:
             phase = self.enter(frames)
             block = self.live[address] = _Block(size, frames, phase, self.run, self.round)
             self.blocks.append(block)
-            own = _own(frames) or (frames[0] if frames else None)
-            self.changes.append((self.phase, own.name if own else "", block, size))
+            frame = _user_frame(frames) or (frames[0] if frames else None)
+            self.changes.append((self.phase, frame.name if frame else "", block, size))
         elif action == "free_requested" or (action == "free_completed" and address in self.live):
             if address not in self.live:  # allocated before the trace
                 self.live[address] = _Block(size, (), _OUTSIDE)
@@ -449,7 +449,7 @@ def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _own(frames: tuple[Frame, ...]) -> Frame | None:
+def _user_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame outside libraries, or None."""
     return next((frame for frame in frames if not _LIBRARY.search(frame.filename)), None)
 

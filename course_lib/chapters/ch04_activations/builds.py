@@ -69,11 +69,11 @@ def _gradients(layers: "nn.Module", x: "torch.Tensor | None" = None) -> dict[str
     return gradients if x is None else gradients | {"x": x.grad}
 
 
-def _same(found: dict[str, Any], right: dict[str, Any], why: str = "") -> Iterator[Row]:
-    for name, expected in right.items():
-        yield Never(found[name] is None, f"{name} gets no gradient")
+def _same(actual: dict[str, Any], reference: dict[str, Any], why: str = "") -> Iterator[Row]:
+    for name, expected in reference.items():
+        yield Never(actual[name] is None, f"{name} gets no gradient")
         twice = {2.0: "it is added twice"}
-        yield Must(f"{why}the gradient of {name}", found[name], expected, factors=twice)
+        yield Must(f"{why}the gradient of {name}", actual[name], expected, factors=twice)
 
 
 def _right(parts: SimpleNamespace) -> Iterator[Row]:
@@ -90,8 +90,8 @@ def _right(parts: SimpleNamespace) -> Iterator[Row]:
         output = _run(parts, layers, copy)
         yield Must("the output of forward", output, expected)
         _go_back(output)
-        found, plain_gradients = _gradients(layers, copy), _gradients(plain, x)
-        yield from _same(found, plain_gradients if of_x else _gradients(plain), why)
+        gradients, plain_gradients = _gradients(layers, copy), _gradients(plain, x)
+        yield from _same(gradients, plain_gradients if of_x else _gradients(plain), why)
         frozens = [p for p in layers.parameters() if not p.requires_grad]
         has_gradient = any(p.grad is not None for p in frozens)
         yield Never(has_gradient, "a frozen parameter has got a gradient")
@@ -108,7 +108,7 @@ def _others(parts: SimpleNamespace) -> Iterator[Row]:
         (of_none, 1, "where all parameters are frozen, "),
         (half, 1, "in bf16, "),
     ):
-        found = []
+        gradients = []
         for checkpointed in (False, True):
             layers.zero_grad()
             x = _data(False).to(torch.bfloat16 if layers is half else torch.float32)
@@ -117,8 +117,8 @@ def _others(parts: SimpleNamespace) -> Iterator[Row]:
             for _ in range(runs):
                 y = _run(parts, layers, y) if checkpointed else layers(y)
             torch.autograd.backward(y.square().sum())
-            found.append(_gradients(layers, x))
-        yield from _same(found[1], found[0], why)
+            gradients.append(_gradients(layers, x))
+        yield from _same(gradients[1], gradients[0], why)
 
 
 def _returned(parts: SimpleNamespace) -> Iterator[Row]:
@@ -185,11 +185,11 @@ def _masks(parts: SimpleNamespace) -> Iterator[Row]:
         x, segments = _data(), (_segment(0.5), _segment(0.3))
         _drawn(parts, segments, x, checkpointed)
         both.append([_gradients(segments[1]), _gradients(segments[0], x)])
-    for right, gradients, segment in zip(*both, ("the second", "the first"), strict=True):
-        for name, gradient in right.items():
-            found = gradients[name]
+    for reference, gradients, segment in zip(*both, ("the second", "the first"), strict=True):
+        for name, gradient in reference.items():
+            actual = gradients[name]
             yield Never(
-                found is None or not found.allclose(gradient, rtol=1e-4, atol=1e-4),
+                actual is None or not actual.allclose(gradient, rtol=1e-4, atol=1e-4),
                 f"with dropout, the gradient of {name} in {segment} of two segments is another "
                 "than without checkpointing, from the same seed: one of the two runs draws other "
                 "masks, or runs other layers",
@@ -199,9 +199,9 @@ def _masks(parts: SimpleNamespace) -> Iterator[Row]:
 def _generator(parts: SimpleNamespace) -> Iterator[Row]:
     """Random numbers drawn later are the same as without checkpointing."""
     after = (_drawn(parts, (_segment(0.5),), _data(), each) for each in (False, True))
-    for right, found, when in zip(*after, ("forward", "backward"), strict=True):
+    for expected, actual, when in zip(*after, ("forward", "backward"), strict=True):
         yield Never(
-            not found.equal(right),
+            not actual.equal(expected),
             f"after {when} the generator of random numbers gives others than without "
             "checkpointing: all that draws later is changed",
         )

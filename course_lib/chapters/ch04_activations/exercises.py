@@ -140,9 +140,9 @@ def _long_sequences(answer: Any) -> None:
         return layer_activation_bytes(Job(_GPT3, _paper(recompute), sequence=sequence))
 
     lengths = range(256, 2049, 256)
-    right = next(s for s in lengths if bytes_of("none", s) > 2 * bytes_of("selective", s))
+    shortest = next(s for s in lengths if bytes_of("none", s) > 2 * bytes_of("selective", s))
     because = "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
-    expect_number(answer, right, because)
+    expect_number(answer, shortest, because)
 
 
 BUILDS = (builds.CHECKPOINTING,)

@@ -72,12 +72,12 @@ class _Layer(Story):
                 **dict.fromkeys("de", Cell(slots=0)),
             }
 
-        way = [(name, "way") for name in (_LINES[0], _LINES[-1])]
+        ends = [(name, "way") for name in (_LINES[0], _LINES[-1])]
         if doing and doing.what == "backward":
-            way.reverse()
+            ends.reverse()
         table = Cells(
             {name: line(name, tensors) for name, tensors in self.lines.items()},
-            past=[(way[0], way[1])] if doing else [],
+            past=[(ends[0], ends[1])] if doing else [],
             heads=False,
             high=16,
             gap=8,

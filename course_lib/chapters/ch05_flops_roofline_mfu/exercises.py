@@ -67,9 +67,9 @@ def _five_counts(answer: Any) -> None:
         "recomputation": recomputed.hardware_flop / shape.context,
         "causal half": causal.model_flop_per_token,
     }
-    right = {int(flop): (name, _WHY[name]) for name, flop in counts.items()}
+    expected = {int(flop): (name, _WHY[name]) for name, flop in counts.items()}
     each = ", ".join(repr(name) for name in _WHY)
-    expect_entries(answer, right, "a dict {FLOP: what was counted}", each=f"one of {each}")
+    expect_entries(answer, expected, "a dict {FLOP: what was counted}", each=f"one of {each}")
 
 
 @exercise("5.4")
@@ -117,14 +117,14 @@ def _h200(answer: Any) -> None:
     between = "228 FLOP per byte wait for the H100's memory, but for the peak of the H200"
     memory = new.memory_bytes_per_s / old.memory_bytes_per_s
     network = new.inside.bytes_per_s / old.inside.bytes_per_s
-    right = {
+    expected = {
         "8192 tokens times the matrix": (gain(8192), "it is limited by the peak on both"),
         "256 tokens times the matrix": (gain(256), between),
         "1 token times the matrix": (gain(1), "1 FLOP per byte waits for memory on both"),
         "AdamW's update": (memory, "it reads and writes states, and hardly computes"),
         "an all-reduce over NVLink": (network, "NVLink is that of the H100"),
     }
-    expect_entries(answer, right, "a dict of factors", each="a factor", rel=5e-3)
+    expect_entries(answer, expected, "a dict of factors", each="a factor", rel=5e-3)
 
 
 @exercise("5.7")

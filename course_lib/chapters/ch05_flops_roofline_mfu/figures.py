@@ -54,13 +54,13 @@ def on_roofline(result: Roofline, title: str = "") -> Drawing:
     ridge, peak, memory = chip.ridge_flop_per_byte, chip.peak_flop_per_s, chip.memory_bytes_per_s
     low = 10.0 ** math.floor(math.log10(_LEAST * memory))
     ticks = powers([low, peak], most=20).ticks
-    ends = (low, 2 * peak)  # the roof lies below the frame's top
+    y_range = (low, 2 * peak)  # the roof lies below the frame's top
     roof = Curve([(_LEAST, _LEAST * memory), (ridge, peak), (_MOST, peak)])
     frame = graph(
         {"": roof},
         title or chip.name,
         powers([_LEAST, _MOST], format_number, "FLOP per byte of memory traffic"),
-        Axis(ticks, _rate, "FLOP/s that the chip can reach (both axes logarithmic)", True, ends),
+        Axis(ticks, _rate, "FLOP/s that the chip can reach (both axes logarithmic)", True, y_range),
         more=17 * len(result.operations) + 4,
     )
     drawing, x = frame.drawing, frame.x(ridge)

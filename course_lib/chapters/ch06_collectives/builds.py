@@ -40,7 +40,7 @@ class _Tensor(Case):
         group = ", in a group without rank 1" if self.in_group else ""
         return f"shape {self.shape} in {self.dtype}{group}"
 
-    def own(self, rank: int) -> "torch.Tensor":
+    def tensor(self, rank: int) -> "torch.Tensor":
         """The tensor that `rank` contributes."""
         numbers = torch.arange(1.0, 1 + math.prod(self.shape)).view(self.shape)
         if self.dtype == "float32":
@@ -49,7 +49,7 @@ class _Tensor(Case):
 
     def total(self, ranks: int) -> "torch.Tensor":
         """The sum of the tensors of all ranks."""
-        return torch.stack([self.own(rank) for rank in range(ranks)]).sum(0)
+        return torch.stack([self.tensor(rank) for rank in range(ranks)]).sum(0)
 
 
 # --- 6.11: ring ---------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class _Result(NamedTuple):
 def _run_ring(parts: SimpleNamespace, case: _Tensor, group: Any, gathers: bool = False) -> _Result:
     peers, collectives = _peers.Peers(group), list[str]()
     rank, ranks, function = peers.rank, peers.ranks, parts.ring_reduce_scatter
-    argument, rows = case.own(rank), tuple[int, ...]()
+    argument, rows = case.tensor(rank), tuple[int, ...]()
     if gathers:
         function, argument = parts.ring_all_gather, _part(case, rank, ranks).clone()
         rows = case.shape[:1] if case.shape[0] % ranks else ()
@@ -90,7 +90,7 @@ def _part(case: _Tensor, index: int, ranks: int) -> "torch.Tensor":
 def _expect_part(seen: _Result, at: Place, gathers: bool = False) -> Iterator[Row]:
     rank, ranks, case, _ = at
     parts = others_parts([_part(case, n, ranks) for n in range(ranks)], rank)
-    own_part = case.own(rank).tensor_split(ranks)[rank]
+    own_part = case.tensor(rank).tensor_split(ranks)[rank]
     argument, what = ("shard", "the whole") if gathers else ("whole", "the part")
     expected = case.total(ranks) if gathers else _part(case, rank, ranks)
     parts["what this rank itself had, to which nothing was added"] = own_part
@@ -101,7 +101,7 @@ def _expect_part(seen: _Result, at: Place, gathers: bool = False) -> Iterator[Ro
     yield Never(not seen.kept, f"`{argument}` has changed: add to a copy of it")
     called = "".join(seen.collectives[:1])
     yield Never(called, f"calls torch's {called}: write it from messages")
-    size = -(-case.shape[0] // ranks) * case.own(0)[:1].nbytes
+    size = -(-case.shape[0] // ranks) * case.tensor(0)[:1].nbytes
     half, ring = COPY if gathers else ADD, ring_steps(ranks, size) if ranks > 1 else ()
     trace = Trace(one for one in ring if one.what == half)
     why = "a ring sends one part, to the next rank, in each of n-1 steps"
@@ -201,20 +201,20 @@ def _recording_peers(group: Any, rounds: list[_Round]) -> Any:
 def _run_tree(parts: SimpleNamespace, case: _Tensor, group: Any) -> _TreeResult:
     seen = _TreeResult()
     peers = _recording_peers(group, seen.rounds)
-    own = case.own(peers.rank)
+    tensor = case.tensor(peers.rank)
     with _wire.log_wire() as log:
-        seen.total = parts.tree_all_reduce(own, peers)
+        seen.total = parts.tree_all_reduce(tensor, peers)
     seen.sent = log.sent().get("send-recv", (0, 0))
-    seen.kept = own.equal(case.own(peers.rank))
+    seen.kept = tensor.equal(case.tensor(peers.rank))
     if case.dtype == "float32" and isinstance(seen.total, torch.Tensor):
         before = seen.total.clone()
-        parts.tree_all_reduce(own + 1, _recording_peers(group, []))
+        parts.tree_all_reduce(tensor + 1, _recording_peers(group, []))
         seen.total, seen.stays = before, seen.total.equal(before)
     return seen
 
 
 def _expect_sum(seen: _TreeResult, at: Place) -> Iterator[Row]:
-    tensors = torch.stack([at.case.own(rank) for rank in range(at.ranks)])
+    tensors = torch.stack([at.case.tensor(rank) for rank in range(at.ranks)])
     expected = tensors.sum(0)
     others = {"what this rank itself had": tensors[at.rank]} | {
         f"the sum of ranks {at.rank} to {last}": tensors[at.rank : last + 1].sum(0)
@@ -251,7 +251,7 @@ def _check_tree(results: list[_TreeResult], case: _Tensor) -> Iterator[Row]:
         f"{steps} messages follow each other, where a tree has {right}: let pairs of ranks work at "
         "the same time",
     )
-    whole = case.own(0).nbytes
+    whole = case.tensor(0).nbytes
     large = any(size > calls * whole for calls, size in (seen.sent for seen in results))
     yield Never(large, "a message is more than the whole tensor")
 

@@ -64,22 +64,22 @@ def _two_halves(function: Any) -> None:
         ]
         total = [sum(column) for column in zip(*rows, strict=True)]
         what = f"{ranks} ranks with {length} numbers each"
-        made: list[str] = []
+        called: list[str] = []
         signature = "all_reduce(rows, reduce_scatter, all_gather)"
-        given = call(function, rows, *_halves(what, made), signature=signature)
-        if not same(given, [total] * ranks):
+        result = call(function, rows, *_halves(what, called), signature=signature)
+        if not same(result, [total] * ranks):
             because = "each rank gets the whole sum, as long as its row was"
-            raise gave(given, [total] * ranks, because, what=what)
-        if made != ["reduce_scatter", "all_gather"]:
-            calls = ", ".join(made) or "no call"
+            raise gave(result, [total] * ranks, because, what=what)
+        if called != ["reduce_scatter", "all_gather"]:
+            calls = ", ".join(called) or "no call"
             raise Wrong(f"{what} made {calls}, expected reduce_scatter, then all_gather, once each")
 
 
-def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _halves(what: str, called: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Reduce-scatter and all-gather on lists; each call appends its name to `made`."""
 
     def reduce_scatter(rows: list[list[float]]) -> list[list[float]]:
-        made.append("reduce_scatter")
+        called.append("reduce_scatter")
         ranks, length = len(rows), len(rows[0])
         if length % ranks:
             got = f"reduce_scatter got rows of {length} numbers for {ranks} ranks"
@@ -88,7 +88,7 @@ def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..
         return [total[start : start + size] for start in range(0, length, size)]
 
     def all_gather(shards: list[list[float]]) -> list[list[float]]:
-        made.append("all_gather")
+        called.append("all_gather")
         return [[number for shard in shards for number in shard] for _ in shards]
 
     return reduce_scatter, all_gather
@@ -182,9 +182,9 @@ def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
 
 @exercise("6.7")
 def _four_servers(answer: Any) -> None:
-    right = {server: _verdict(*line) for server, line in _LINES.items()}
+    verdicts = {server: _verdict(*line) for server, line in _LINES.items()}
     each = "'healthy ring', 'switches add', 'latency' or 'links missing'"
-    expect_entries(answer, right, "a dict with a verdict for each server", each=each)
+    expect_entries(answer, verdicts, "a dict with a verdict for each server", each=each)
 
 
 @exercise("6.8")

@@ -149,10 +149,10 @@ class _Tree(Story):
         now = pace["tree"][1] * step / self.steps
         timelines = {}
         for name, (count, all_s) in pace.items():
-            ends = [index * all_s / count for index in range(count + 1)]
+            times = [index * all_s / count for index in range(count + 1)]
             timelines[f"{name}: {count} steps, {format_seconds(all_s)}"] = [
                 Event(start, 0, "messages" if end < now * 1.0001 else "expected", end=end)
-                for start, end in pairwise(ends)
+                for start, end in pairwise(times)
             ]
         return Lanes(timelines, name=f"time for {size}, each step a box", now=now)
 

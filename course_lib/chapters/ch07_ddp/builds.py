@@ -184,10 +184,10 @@ def _in_order(ranks: int, *numbers: int) -> list[_Gradients]:
     return [_alone(r, *((number, _order_of(r)) for number in numbers)) for r in range(ranks)]
 
 
-def _mean(found: Any, by_rank: Sequence[Any], rank: int, what: str) -> Iterator[Row]:
+def _mean(actual: Any, by_rank: Sequence[Any], rank: int, what: str) -> Iterator[Row]:
     """Check that `found` is the mean of the tensors `own`, one per rank."""
     ranks, alone = len(by_rank), by_rank[rank]
-    yield Never(found is None, f"{what} is None")
+    yield Never(actual is None, f"{what} is None")
     factors = {
         float(ranks): "the sum over ranks, where the mean is wanted",
         1 / ranks: "it is divided by the number of ranks twice",
@@ -196,7 +196,7 @@ def _mean(found: Any, by_rank: Sequence[Any], rank: int, what: str) -> Iterator[
         f"what rank {rank} has by itself": alone,
         f"1/{ranks} of what rank {rank} has by itself": alone / ranks,
     }
-    yield Must(what, found, torch.stack(list(by_rank)).mean(0), others, factors)
+    yield Must(what, actual, torch.stack(list(by_rank)).mean(0), others, factors)
 
 
 def _means(found: _Gradients, own: list[_Gradients], rank: int, where: str = "") -> Iterator[Row]:
@@ -207,13 +207,13 @@ def _means(found: _Gradients, own: list[_Gradients], rank: int, where: str = "")
 
 
 def _a_bucket(seen: Any, at: Place) -> Rows:
-    found, events = seen
+    rounds, events = seen
     waits = ("arrived", "has returned") in pairwise(events)
     yield Never(waits, "`send` waits for its sum: that is for `receive`")
     calls = sum(isinstance(event, int) for event in events)
     often = f"`all_reduce` is called {calls} times in two rounds of `send` and `receive`: "
     yield Never(calls != 2, f"{often}`send` calls it once")
-    for number, gradients in enumerate(found):
+    for number, gradients in enumerate(rounds):
         own = list(zip(*(_made(one, number) for one in range(at.ranks)), strict=True))
         for shape, gradient, each in zip(_SHAPES, gradients, own, strict=True):
             what = f", round {number + 1}: `.grad` of the parameter of shape {shape}"
@@ -224,7 +224,7 @@ _SENT_ONCE = "each bucket of `fill` is sent once in a backward pass"
 
 
 def _while_backward_runs(seen: Any, at: Place) -> Rows:
-    state, log, found, added, all_events = seen
+    state, log, passes, added, all_events = seen
     first, own_state = (_models.Branches(seed=n).state_dict() for n in (0, at.rank))
     for key, value in state.items():
         others = {"still what this rank began with": own_state[key]} if at.rank else {}
@@ -234,7 +234,7 @@ def _while_backward_runs(seen: Any, at: Place) -> Rows:
         ready = not number or events[len(added) :]
         yield Never(not ready, "after one backward pass DDP is not ready for a second")
         yield _overlap(f", backward pass {number + 1}: ", events)
-    for number, gradients in zip((0, 0, 1), found, strict=True):
+    for number, gradients in zip((0, 0, 1), passes, strict=True):
         where = f", backward pass {number + 1}: "
         yield from _means(gradients, _in_order(at.ranks, number), at.rank, where)
     where = ", two backward passes without zero_grad: "
@@ -292,9 +292,9 @@ def _quiet(seen: Any, at: Place) -> Rows:
         yield Sends(log, _exchange(_FIRST_BYTES), f"behind no_sync() {_SENT_ONCE}")
 
 
-def _refuses(said: list[tuple[str, str]], at: Place) -> Rows:
+def _refuses(errors: list[tuple[str, str]], at: Place) -> Rows:
     """Check errors where the branch fills a bucket, and where it is part of the only one."""
-    for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
+    for (kind, words), where in zip(errors, ("", ", all in one bucket,"), strict=True):
         if not at.rank:
             yield Never(
                 kind, f"{where} uses every parameter, and backward() raises {kind}: {words}"
@@ -309,14 +309,14 @@ def _refuses(said: list[tuple[str, str]], at: Place) -> Rows:
             yield Never(key not in words, f"{why}the error does not name {key}: {words}")
 
 
-def _finds_unused(found: Any, at: Place) -> Rows:
+def _finds_unused(cases: Any, at: Place) -> Rows:
     left = _BOTH[:1]
     used: dict[str, Callable[[int], Any]] = {
         "by rank 0 only": lambda rank: [(0, left if rank else _BOTH)],
         "by no rank": lambda _: [(0, left)],
         "inside no_sync() only": lambda _: [(1, _BOTH), (2, left)],
     }
-    for (how, passes), gradients in zip(used.items(), found, strict=True):
+    for (how, passes), gradients in zip(used.items(), cases, strict=True):
         own = [_alone(rank, *passes(rank)) for rank in range(at.ranks)]
         yield from _means(gradients, own, at.rank, f", find_unused, `right` used {how}: ")
 

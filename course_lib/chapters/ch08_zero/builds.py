@@ -17,7 +17,7 @@ _flat, _ledger = later("course_lib.scratch.zero"), later("course_lib.scratch.gpt
 _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
 
-_Found: TypeAlias = dict[str, Any]  # a rank's results
+_Results: TypeAlias = dict[str, Any]  # a rank's results
 _Weights: TypeAlias = dict[str, Any]  # by name
 _Use: TypeAlias = tuple[bool | None, bool]  # per layer: use its second half? None: skip it
 _THREE = (Case(ranks=3),)
@@ -48,32 +48,32 @@ def _all_units(ranks: int) -> int:
 # Step 1: a unit
 
 
-def _one_unit(parts: SimpleNamespace, *_: Any) -> _Found:
+def _one_unit(parts: SimpleNamespace, *_: Any) -> _Results:
     """Reduce three times, with gradients missing on some ranks in the last two; update; publish."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parameters = [nn.Parameter(each) for each in _numbers(0, 9)]
     unit = parts.Unit(parameters, ranks)
-    found: _Found = {"own": unit.own.detach().clone(), "reduced": []}
+    results: _Results = {"own": unit.own.detach().clone(), "reduced": []}
     first, whole = unit.own.untyped_storage(), unit.whole.untyped_storage()
-    found["is view"] = first.data_ptr() == whole.data_ptr()
+    results["is view"] = first.data_ptr() == whole.data_ptr()
     shortest = torch.tensor(unit.own.numel())
     dist.all_reduce(shortest, dist.ReduceOp.MIN)
     if shortest != -(-sum(p.numel() for p in parameters) // ranks):
-        return found  # all that follows would be wrong as well
+        return results  # all that follows would be wrong as well
     with _wire.log_wire() as log:
         for number in range(_REDUCED):
             for parameter, gradient in zip(parameters, _made(rank, number), strict=True):
                 parameter.grad = gradient
             unit.reduce()
             part = unit.gradient
-            found["reduced"].append(part.clone() if isinstance(part, torch.Tensor) else part)
-        found["left"] = sum(p.grad is not None for p in parameters)
-        found["published"] = _publish(unit, rank)
+            results["reduced"].append(part.clone() if isinstance(part, torch.Tensor) else part)
+        results["left"] = sum(p.grad is not None for p in parameters)
+        results["published"] = _publish(unit, rank)
     half = parts.Unit([nn.Parameter(torch.ones(7, dtype=torch.bfloat16))], ranks)
     half.parameters[0].grad = torch.full((7,), rank + 1.0, dtype=torch.bfloat16)
     half.reduce()
     in_bf16 = {"in bf16": _publish(half, rank), "reduced in bf16": half.gradient}
-    return found | in_bf16 | {"wire": log}
+    return results | in_bf16 | {"wire": log}
 
 
 def _publish(unit: Any, rank: int) -> list[Any]:
@@ -107,14 +107,14 @@ def _laid(rank: int, number: int, ranks: int) -> Any:
     return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 
 
-def _a_unit(found: _Found, at: Place) -> Rows:
+def _a_unit(results: _Results, at: Place) -> Rows:
     rank, ranks, *_ = at
     initial = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
-    yield Must("`own`", found["own"], initial[rank], others_parts(initial, rank))
-    copies = not found["is view"]
+    yield Must("`own`", results["own"], initial[rank], others_parts(initial, rank))
+    copies = not results["is view"]
     yield Never(copies, "`part` gives a copy, and `own` wants to be a view of `whole`")
     each = [torch.stack([_laid(r, n, ranks) for r in range(ranks)]) for n in range(_REDUCED)]
-    for number, reduced in enumerate(found["reduced"]):
+    for number, reduced in enumerate(results["reduced"]):
         total = torch.stack(each[: number + 1]).sum(0)
         sums = total.sum(0).chunk(ranks)
         others = others_parts(sums, rank)
@@ -126,15 +126,15 @@ def _a_unit(found: _Found, at: Place) -> Rows:
         what = f"`gradient` after `reduce` number {number + 1}"
         mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
         yield Must(what, reduced, sums[rank], others, mean)
-    left = f"after `reduce` {found['left']} parameters still have a `.grad`: whole gradients stay "
-    yield Never(found["left"], f"{left}in memory, and the next backward pass adds to them")
-    yield from _published("", rank, found["published"], _numbers(0, 9), ranks)
+    left = f"after `reduce` {results['left']} parameters still have a `.grad`: whole gradients "
+    yield Never(results["left"], f"{left}stay in memory, and the next backward pass adds to them")
+    yield from _published("", rank, results["published"], _numbers(0, 9), ranks)
     ones = [torch.ones(7, dtype=torch.bfloat16)]
-    yield from _published(", weights in bf16: ", rank, found["in bf16"], ones, ranks)
+    yield from _published(", weights in bf16: ", rank, results["in bf16"], ones, ranks)
     six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[rank]
-    yield Must(", weights in bf16: `gradient`", found["reduced in bf16"], six)
+    yield Must(", weights in bf16: `gradient`", results["reduced in bf16"], six)
     why = "three `reduce` and one `publish` of a vector padded to 9 numbers"
-    yield Sends(found["wire"], _update([7], ranks, _REDUCED), why, who=rank)
+    yield Sends(results["wire"], _update([7], ranks, _REDUCED), why, who=rank)
 
 
 def _published(where: str, rank: int, published: Any, initial: Any, ranks: int) -> Rows:
@@ -200,7 +200,7 @@ def _weights_of(model: Any) -> _Weights:
     return {name: p.detach().clone() for name, p in _models.trained(model).items()}
 
 
-def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Found:
+def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Results:
     """Collect a rank's results of a training run; `log` has the messages of the last update."""
     groups = zero.optimizer.param_groups
     return {
@@ -251,7 +251,7 @@ def _alone(
     return after
 
 
-def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
+def _updates(parts: SimpleNamespace, *_: Any) -> _Results:
     """Two updates under stage 1; before `step` of the second, `reduce` is called twice."""
     rank, ranks, model, zero = _zero(parts, stage=1)
     after: list[_Weights] = []
@@ -266,32 +266,32 @@ def _updates(parts: SimpleNamespace, *_: Any) -> _Found:
     return _end(model, zero, after, log)
 
 
-def _updated(found: _Found, at: Place) -> Rows:
+def _updated(results: _Results, at: Place) -> Rows:
     ranks = at.ranks
     mean, stale = _alone(ranks, scale=1 / ranks), _alone(ranks, keeps=True)
     mistakes = {
         "what the mean of the ranks' gradients gives, where the sum is wanted": mean,
         "what comes out where gradients of earlier updates are still there": stale,
     }
-    yield from _weights(found, at.every[0], _alone(ranks), mistakes)
-    states, kept, given = 2 * _all_units(ranks) // ranks, found["state bytes"], found["given"]
+    yield from _weights(results, at.every[0], _alone(ranks), mistakes)
+    states, kept, given = 2 * _all_units(ranks) // ranks, results["state bytes"], results["given"]
     why = f"Adam's two fp32 numbers for each element that this rank owns are {states}"
     yield Never(kept != states, f"the optimizer keeps {kept} bytes of states, and {why}")
     why = f"this rank owns {states // 8}, the `master` of each unit"
     yield Never(given > states // 8, f"the optimizer is given {given} numbers, and {why}")
     why = "each of three units is reduced once and gathered once in an update"
-    yield Sends(found["wire"], _update(_unit_sizes(), ranks), why, who=at.rank)
+    yield Sends(results["wire"], _update(_unit_sizes(), ranks), why, who=at.rank)
 
 
 def _weights(
-    found: _Found,
-    first: _Found,
+    results: _Results,
+    first: _Results,
     right: Sequence[_Weights],
     mistakes: Mapping[str, Sequence[_Weights]],
 ) -> Rows:
     """Check that weights after each update equal those of one process, and no gradient is left."""
     before = _weights_of(_models.Layered())
-    for number, (expected, weights) in enumerate(zip(right, found["weights"], strict=True)):
+    for number, (expected, weights) in enumerate(zip(right, results["weights"], strict=True)):
         for key, weight in weights.items():
             same = torch.allclose(weight, first["weights"][number][key], rtol=1e-5, atol=1e-6)
             why = f", after update {number + 1}: `{key}` is not what rank 0 has: the updated parts "
@@ -302,7 +302,7 @@ def _weights(
             what = f"`{key}` after update {number + 1}"
             yield Must(what, weight, expected[key], others, tolerance=1e-4)
         before = expected
-    yield Never(found["left"], f"after `step` {found['left']}")
+    yield Never(results["left"], f"after `step` {results['left']}")
 
 
 def _unit_sizes() -> list[int]:
@@ -311,20 +311,20 @@ def _unit_sizes() -> list[int]:
     return [sum(p.numel() for p in unit) for _, unit in _flat.units_of(model, model.layers)]
 
 
-def _clips(parts: SimpleNamespace, *_: Any) -> _Found:
+def _clips(parts: SimpleNamespace, *_: Any) -> _Results:
     """One clipped backward pass per limit, and one with a gradient of zeros."""
-    found: _Found = {"norms": [], "parts": [], "logs": []}
+    results: _Results = {"norms": [], "parts": [], "logs": []}
     for limit, scale in [*((limit, 1) for limit in _LIMITS), (_LIMITS[0], 0)]:
         rank, ranks, model, zero = _zero(parts, stage=1)
         (scale * _share(model, rank, ranks, 0)).backward()
         with _wire.log_wire() as log:
-            found["norms"].append(parts.clip(zero, limit))
-        found["parts"].append(torch.cat([unit.gradient for unit in zero.units.values()]))
-        found["logs"].append(log)
-    return found
+            results["norms"].append(parts.clip(zero, limit))
+        results["parts"].append(torch.cat([unit.gradient for unit in zero.units.values()]))
+        results["logs"].append(log)
+    return results
 
 
-def _clipped(found: _Found, at: Place) -> Rows:
+def _clipped(results: _Results, at: Place) -> Rows:
     rank, ranks = at.rank, at.ranks
     _one_process(model := _models.Layered(), ranks, [0])
     units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
@@ -332,7 +332,7 @@ def _clipped(found: _Found, at: Place) -> Rows:
     whole, own = torch.cat([torch.cat(one) for one in cut]), torch.cat([one[rank] for one in cut])
     norm, size = whole.norm(), _all_units(ranks)
     for limit, returned, part, log in zip(
-        _LIMITS, found["norms"], found["parts"], found["logs"], strict=False
+        _LIMITS, results["norms"], results["parts"], results["logs"], strict=False
     ):
         others = {
             "that of this rank's part alone": own.norm(),
@@ -353,14 +353,14 @@ def _clipped(found: _Found, at: Place) -> Rows:
         why = "what `reduce` does and a few numbers: squares of parts add up"
         yield Never(more, f"`clip` sends more than {why}")
     changes = "`clip` changes a gradient of zeros: its norm, 0, is below every limit"
-    yield Never(found["parts"][-1].any(), changes)
+    yield Never(results["parts"][-1].any(), changes)
 
 
 def _tensor(norm: Any) -> Any:
     return torch.tensor(norm) if isinstance(norm, float) else norm
 
 
-def _two_updates(parts: SimpleNamespace, *_: Any) -> _Found:
+def _two_updates(parts: SimpleNamespace, *_: Any) -> _Results:
     """Two updates of stage 2, of two micro-batches each; the last norm that `clip` returns."""
     logs, begun = [_wire.WireLog()], list[int]()  # reduce-scatters begun before each gradient
     rank, ranks, model, zero = _zero(parts, 2, lambda _: begun.append(_scatters(logs[-1])))
@@ -386,9 +386,9 @@ def _scatters(log: Any) -> int:
     return sum(call.what == "reduce-scatter" for call in log.calls)
 
 
-def _stage_2(found: _Found, at: Place) -> Rows:
+def _stage_2(results: _Results, at: Place) -> Rows:
     ranks, units = at.ranks, len(_unit_sizes())
-    for number, (before, ended, left) in enumerate(found["passes"]):
+    for number, (before, ended, left) in enumerate(results["passes"]):
         where = f", backward pass {number + 1}: "
         reduced = f"{where}when backward() returns {ended} of {units} units have been reduced"
         yield Never(ended != units, reduced)
@@ -400,15 +400,15 @@ def _stage_2(found: _Found, at: Place) -> Rows:
         yield Never(left, f"{where}{left} whole gradients are left when backward() returns")
     right, latest = (_alone(ranks, (2, 2), latest=one, use=_by_turns) for one in (False, True))
     mistakes = {"what the last micro-batch alone gives": latest}
-    yield from _weights(found, at.every[0], right, mistakes)
+    yield from _weights(results, at.every[0], right, mistakes)
     model = _models.Layered()
     model.load_state_dict(right[0])
     _one_process(model, ranks, (2, 3), use=_by_turns)
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm() / 2
     what = ", stage 2: the norm that `clip` returns"
-    yield Must(what, _tensor(found["norm"]), norm, tolerance=1e-3)
+    yield Must(what, _tensor(results["norm"]), norm, tolerance=1e-3)
     why = "two micro-batches reduce each unit twice, and it is gathered once"
-    yield Sends(found["wire"], _update(_unit_sizes(), ranks, 2), why, who=at.rank)
+    yield Sends(results["wire"], _update(_unit_sizes(), ranks, 2), why, who=at.rank)
 
 
 def _raced_zero(parts: SimpleNamespace) -> Callable[[], object]:

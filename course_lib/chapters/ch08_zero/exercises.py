@@ -46,16 +46,16 @@ def _table_1(answer: Any) -> None:
 @exercise("8.2")
 def _fitting(answer: Any) -> None:
     expect_parts(answer, 3, "the GPUs of three stages, a factor and a number of tokens")
-    count, given_ranks, right = 32 * 10**9, 64, {}
+    count, given_ranks, expected = 32 * 10**9, 64, {}
     for stage in (3, 2, 1):
         ranks = zero_choice.fewest_ranks(count, stage, 68e9, _MIXED)
         whole, cut = (count * each // 10**9 for each in zero_choice.whole_and_cut(stage, _MIXED))
-        right[stage] = (ranks or "never", f"{whole} GB stay whole, {cut} GB are cut")
+        expected[stage] = (ranks or "never", f"{whole} GB stay whole, {cut} GB are cut")
         if ranks and ranks <= given_ranks:
             lowest = stage
     expect_parts(answer[0], 3, "the GPUs of three stages")
     listed = dict(enumerate(answer[0], start=1))
-    expect_entries(listed, right, "a number for each stage", each="a number of GPUs or 'never'")
+    expect_entries(listed, expected, "a number for each stage", each="a number of GPUs or 'never'")
     sent, plain = (
         zero.sent_bytes(count, stage, given_ranks, _MIXED, accumulation=8) for stage in (lowest, 0)
     )
@@ -111,11 +111,11 @@ def _clip(function: Any) -> None:
         parts = [torch.tensor(value) for value in values]
         norm = torch.cat(parts).norm()
         expected = [(part * min(1.0, limit / float(norm))).tolist() for part in parts]
-        given = [
+        results = [
             result.tolist() if hasattr(result, "tolist") else result
             for result in _on_all_ranks(function, parts, limit)
         ]
-        expect_equal(given, expected, because, wants="a tensor from each rank", rel=1e-4)
+        expect_equal(results, expected, because, wants="a tensor from each rank", rel=1e-4)
 
 
 _JOBS = (  # model, GPUs, GB of activations

@@ -48,8 +48,8 @@ def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
     short = max(map(len, sent.values())) > 5
     grid = {
         f"{name}\n{len(each) / 2:g} × plain": {
-            str(place): Cell(what[0].upper() if short else what, {0: what})
-            for place, what in enumerate(each)
+            str(index): Cell(what[0].upper() if short else what, {0: what})
+            for index, what in enumerate(each)
         }
         for name, each in sent.items()
     }
@@ -130,6 +130,6 @@ def _grid(result: ZeroStages, bill: StageBill) -> dict[str, dict[str, Cell]]:
             elif size == plain[kind]:
                 grid[kind][f"GPU {rank}"] = Cell(filled={0: word})
             else:
-                own = {rank * slots // result.ranks: word}
-                grid[kind][f"GPU {rank}"] = Cell(filled=own, slots=slots, across=1)
+                part = {rank * slots // result.ranks: word}
+                grid[kind][f"GPU {rank}"] = Cell(filled=part, slots=slots, across=1)
     return grid

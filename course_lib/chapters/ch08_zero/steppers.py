@@ -82,8 +82,8 @@ class _Zero(Story):
         if not step or event.what in ("forward", "backward", "update"):
             return event.what if step else "begin", event.part if step and event.part else 0
         kind, layer, _ = event.part
-        made = {"gathered": "gather", "gradients": event.label, "weights": "publish"}
-        return "free" if event.what == FREE else made[kind], layer
+        kinds = {"gathered": "gather", "gradients": event.label, "weights": "publish"}
+        return "free" if event.what == FREE else kinds[kind], layer
 
     def held(self, step: int) -> Holdings:
         return self.trace.held(self.times[step] + 0.5)
