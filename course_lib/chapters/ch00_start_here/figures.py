@@ -94,7 +94,7 @@ def _box(drawing: Drawing, number: int, name: str, builds: int) -> None:
 # The front's top left corner, the size of the front, and the vector along the depth.
 _BLOCK_LEFT, _BLOCK_TOP, _WIDE, _HIGH = 61.0, 94.0, 345.0, 160.0
 _BACK = (-60.0, -60.0)
-_EDGE = 10  # from the block to its labels
+_EDGE = 10  # distance from the block to its labels
 
 
 def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> Drawing:

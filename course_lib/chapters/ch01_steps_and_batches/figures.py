@@ -60,7 +60,7 @@ def _rungs(batching: Batching) -> list[_Rung]:
         _Rung("one micro-step", dp, "micro-batch", micro * dp, style.COMPUTING, "side by side"),
         _Rung("one micro-batch", micro, "sample", micro, style.PALE, "at once"),
     ]
-    if dp == 1:  # the micro-step of the only rank is its micro-batch
+    if dp == 1:  # with one rank, a micro-step is one micro-batch
         del rungs[2]
     return rungs
 

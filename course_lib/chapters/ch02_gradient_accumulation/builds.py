@@ -191,7 +191,7 @@ def _in_one_process(gradients: _Gradients, lengths: Lengths, what: str = "") -> 
     yield from _check_gradients(gradients, _gradients(window, 1 / tokens), mistakes, factors, what)
 
 
-# On ranks
+# On several ranks
 
 
 @dataclass(frozen=True)

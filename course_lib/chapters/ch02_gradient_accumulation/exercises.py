@@ -177,7 +177,7 @@ def _backward_window(function: Any) -> None:
 @exercise("2.6")
 def _counters(answer: Any) -> None:
     updates = gradient_syncs(6400, 32, no_sync=True)
-    exchanges = {  # each of all gradients in fp32
+    exchanges = {  # multiples of all gradients in fp32
         "as the settings say": updates,
         "the forward pass is outside no_sync": gradient_syncs(6400, 32, no_sync=False),
         "bf16 gradients": updates / 2,

@@ -22,7 +22,7 @@ class Accumulated:
     """What the theory predicts for one accumulated update."""
 
     batching: Batching
-    all_reduces: int  # backward passes that all-reduce, for one update
+    all_reduces: int  # backward passes of one update that all-reduce
     layer_bytes: int  # activations of one layer, one micro-batch at a time
     at_once_layer_bytes: int  # if all of the rank's samples were one micro-batch
 

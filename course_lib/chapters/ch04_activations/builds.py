@@ -64,7 +64,7 @@ def _go_back(output: "torch.Tensor") -> None:
 
 
 def _gradients(layers: "nn.Module", x: "torch.Tensor | None" = None) -> dict[str, Any]:
-    """Copies of the gradients of the parameters, by name, and of `x` if given."""
+    """Gradients of the parameters, by name, and of `x` if given."""
     gradients: dict[str, Any] = _models.gradients(layers)
     return gradients if x is None else gradients | {"x": x.grad}
 

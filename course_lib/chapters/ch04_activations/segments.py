@@ -12,7 +12,7 @@ from course_lib.validation import listed, whole
 class SegmentBill:
     """Bytes of one micro-batch while a segment is recomputed."""
 
-    inputs_bytes: int  # of all segments
+    inputs_bytes: int  # stored inputs of all segments
     alive_bytes: int  # activations of the segment being recomputed
 
     @property

@@ -141,7 +141,7 @@ def _order(function: Any) -> None:
                 because = "each rank sends once and receives once"
                 raise gave(calls, ["send", "recv"], because, what=f"order({rank}, {ranks})")
         first = [calls[0] for calls in orders]
-        if len(set(first)) == 1:  # with one that differs, all finish
+        if len(set(first)) == 1:  # if the ranks' orders differ, no rank hangs
             raise Wrong(
                 f"on {ranks} ranks rank 0 waits in {first[0]} forever, expected every send to meet "
                 "its recv: some ranks must receive first, and not all of them"

@@ -24,11 +24,11 @@ _models = later("course_lib.checking.builds.on_rank.small_models")
 _ddp, _peers = later("course_lib.scratch.ddp"), later("course_lib.scratch.collectives")
 _wire, _parallel = later("course_lib.measure.wire"), later("torch.nn.parallel")
 
-_Gradients: TypeAlias = dict[str, Any]  # by the names of their parameters
+_Gradients: TypeAlias = dict[str, Any]  # by parameter name
 _CAP_BYTES = 100  # each layer of `Branches` fills a bucket of its own
-_FIRST_BYTES = 20  # of one bias
+_FIRST_BYTES = 20  # size of one bias
 _SHAPES = ((2, 3), (1,), (4,))  # of the gradients in one bucket
-_BOTH = ("left", "right")  # branches
+_BOTH = ("left", "right")  # the branches of `Branches`
 
 
 def _exchange(first_bytes: int) -> Trace:

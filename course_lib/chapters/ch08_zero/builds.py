@@ -22,9 +22,9 @@ _Weights: TypeAlias = dict[str, Any]  # by name
 _Use: TypeAlias = tuple[bool | None, bool]  # per layer: use its second half? None: skip it
 _THREE = (Case(ranks=3),)
 _REDUCED = 3  # calls of `reduce`
-_SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
+_SHAPES = ((2, 3), (1,))  # 7 numbers, divisible by neither 2 nor 3 ranks
 _LIMITS = (0.05, 5.0)  # the norm of the gradient is 1.6
-_SQUARES = 64  # bytes: one number for each tensor, in fp64
+_SQUARES = 64  # bytes; room for one fp64 number per tensor
 
 
 def _update(sizes: Sequence[int], ranks: int, reductions: int = 1) -> Trace:

@@ -20,7 +20,7 @@ from course_lib.theory.step.batching import Batching
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     samples: int = option(10, "samples in the data set", least=1, most=1000)
     batch: int = option(2, "samples per rank and step", least=1, most=1000)

@@ -28,7 +28,7 @@ VERSIONS = {
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     steps: int = option(150, "optimizer updates")
     sequence: int = option(64, "characters in a sample")

@@ -29,7 +29,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     steps: int = option(30, "optimizer updates")
     parts: str = whose_parts()
@@ -50,7 +50,7 @@ class Version:
     """Bytes that one optimizer kept, and its weights' distance from fp32."""
 
     name: str
-    state_bytes: int  # weights, gradients and what the optimizer keeps
+    state_bytes: int  # weights, gradients and optimizer states
     predicted_bytes: int
     parameters: int
     loss: float

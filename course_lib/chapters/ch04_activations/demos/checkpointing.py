@@ -36,7 +36,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     segment: int = option(0, "layers in a segment; 0: the square root of all", least=0)

@@ -27,7 +27,7 @@ from course_lib.theory.network.collectives import sent_bytes
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     devices: int = option(2, "devices of each rank", least=1, most=64)
 

@@ -28,7 +28,7 @@ from course_lib.theory.inputs.units import MIB
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     steps: int = option(4, "backward passes of each version; the last is profiled")
     model: str = option("4x256x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
