@@ -28,8 +28,8 @@ def block() -> Stepper:
 
 class _Block(Story):
     def __init__(self) -> None:
-        talks = who_talks(LLAMA3_405B)
-        self.trace, self.steps = sent_in_turn(talks), _block_steps(talks)
+        exchanges = who_talks(LLAMA3_405B)
+        self.trace, self.steps = sent_in_turn(exchanges), _block_steps(exchanges)
         self.count = len(self.steps)
 
     def picture(self, step: int) -> Drawing:
@@ -45,13 +45,13 @@ class _Block(Story):
         return lit, fact
 
 
-def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
+def _block_steps(exchanges: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
     """For each step: what is lit, its caption, and a number with its meaning."""
     job, layout, shape = LLAMA3_405B, LLAMA3_405B.layout, LLAMA3_405B.shape
     sent = {
-        axis: format_bytes(sent_bytes(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")
+        axis: format_bytes(sent_bytes(exchanges, axis), digits=0) for axis in ("tp", "pp", "dp", "")
     }
-    groups = {talk.message.axis: len(talk.group) for talk in talks}
+    groups = {exchange.message.axis: len(exchange.group) for exchange in exchanges}
     tp, pp, dp = (groups[axis] for axis in ("tp", "pp", "dp"))
     weights, held = shape.parameters().total, local_parameters(shape, layout, 1).total
     gpu = format_bytes(job.cluster.accelerator.memory_bytes, digits=0)

@@ -153,7 +153,7 @@ def _equal_batches(parts: SimpleNamespace) -> Iterator[Row]:
     passes = _log_passes(model)
     loss = parts.accumulate(model, window)
     yield from _check_order(passes, len(window))
-    yield from _in_one_process(_grads(model), _EVEN)
+    yield from _check_one_process(_grads(model), _EVEN)
     last = {"that of the last micro-batch alone": _loss(window[-1:], _tokens(_EVEN[-1:]))}
     yield from _check_loss(loss, _loss(window, _tokens(_EVEN)), last)
 
@@ -169,12 +169,12 @@ def _padded_batches(parts: SimpleNamespace) -> Iterator[Row]:
         again = zip(window, _window(lengths), strict=True)
         same = all(x.equal(one) and y.equal(two) for (x, y), (one, two) in again)
         yield Never(not same, f"{what}the inputs or labels of the window have changed")
-        yield from _in_one_process(_grads(model), lengths, what)
+        yield from _check_one_process(_grads(model), lengths, what)
         right = _loss(window, _tokens(lengths))
         yield from _check_loss(loss, right, {}, f"{what}the returned loss")
 
 
-def _in_one_process(gradients: _Gradients, lengths: Lengths, what: str = "") -> Iterator[Row]:
+def _check_one_process(gradients: _Gradients, lengths: Lengths, what: str = "") -> Iterator[Row]:
     window, tokens = _window(lengths), _tokens(lengths)
     numbers = sum(labels.numel() for _, labels in window)
     mistakes = {"that of the last micro-batch alone": _gradients(window[-1:], 1 / tokens)}
@@ -232,8 +232,8 @@ def _run(parts: SimpleNamespace, case: _Windows, _: Any) -> _Seen:
     return _Seen(loss, _grads(model), log.bucket_bytes, quiet, not trains, passes)
 
 
-def _exchanges(seen: _Seen, at: Place) -> Iterator[Row]:
-    """Check the number of exchanges against theory, then everything that `_rows` checks."""
+def _check_exchanges(seen: _Seen, at: Place) -> Iterator[Row]:
+    """Check the number of exchanges against theory, then everything that `_check_ranks` checks."""
     steps, size = at.case.micro_batches, sum(p.nbytes for p in _model().parameters())
     expected, exchanged = gradient_syncs(steps, steps, at.case.no_sync), sum(seen.exchanged)
     yield Never(
@@ -241,10 +241,10 @@ def _exchanges(seen: _Seen, at: Place) -> Iterator[Row]:
         f"DDP exchanges the gradients {_times(exchanged // size)} in a window of {steps} "
         f"micro-batches, expected {_times(expected)}",
     )
-    yield from _rows(seen, at)
+    yield from _check_ranks(seen, at)
 
 
-def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
+def _check_ranks(seen: _Seen, at: Place) -> Iterator[Row]:
     """Check that each rank has the gradients and loss of one process with all micro-batches."""
     ranks, steps, first = at.ranks, at.case.micro_batches, at.every[0].gradients
     yield Never(not seen.exchanged, "DDP exchanges no gradients in the whole window")
@@ -308,14 +308,14 @@ ACCUMULATION = build(
             "the gradients of all ranks",
             ("accumulate_ddp",),
             _run,
-            _rows,
+            _check_ranks,
             (_Windows(), _Windows(1)),
         ),
         compare(
             "one exchange",
             ("accumulate_ddp",),
             _run,
-            _exchanges,
+            _check_exchanges,
             (_Windows(ranks=3), _Windows(no_sync=False, ranks=3)),
         ),
     ),

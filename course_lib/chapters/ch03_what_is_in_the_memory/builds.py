@@ -16,7 +16,7 @@ _eight_bit, _gpt = later("course_lib.scratch.precision"), later("course_lib.scra
 _gradients, _peak = later("course_lib.measure.gradients"), later("course_lib.measure.peak")
 
 
-def _states(ours: Any, weight: Any, names: Sequence[str], whose: str) -> Iterator[Row]:
+def _check_states(ours: Any, weight: Any, names: Sequence[str], whose: str) -> Iterator[Row]:
     """Check that the optimizer's state of `weight` is a dict with a tensor for each of `names`."""
     state = getattr(ours, "state", None)
     kept: Any = state.get(weight) if isinstance(state, dict) else None
@@ -88,7 +88,7 @@ _MISTAKES = {
 }
 
 
-def _arithmetic(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_arithmetic(parts: SimpleNamespace) -> Iterator[Row]:
     """Compare three updates of one tensor, each from correct inputs, with `_update` in fp64."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(4, 3, generator=generator).double()
@@ -129,7 +129,7 @@ def _weights() -> "list[nn.Parameter]":
     return [nn.Parameter(one.bfloat16()) for one in numbers]
 
 
-def _master_copy(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_master_copy(parts: SimpleNamespace) -> Iterator[Row]:
     """Compare 20 small updates of bf16 weights with torch's AdamW in fp32."""
     weights = _weights()
     start = [weight.detach().clone() for weight in weights]
@@ -144,10 +144,10 @@ def _master_copy(parts: SimpleNamespace) -> Iterator[Row]:
         ours.step()
         fp32.step()
         if step in (1, 20):
-            yield from _updated(weights, reference, start, ours, step)
+            yield from _check_updated(weights, reference, start, ours, step)
 
 
-def _updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> Iterator[Row]:
+def _check_updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> Iterator[Row]:
     for weight, fp32_weight, initial in zip(weights, reference, start, strict=True):
         what = f"after update {step} the weight of shape {tuple(weight.shape)}"
         wrong = weight.dtype != torch.bfloat16
@@ -168,13 +168,13 @@ def _updated(weights: Any, reference: Any, start: Any, ours: Any, step: int) -> 
 
 def _check_kept(ours: Any, weight: Any) -> Iterator[Row]:
     """Check that the optimizer keeps each state tensor of a weight, in fp32."""
-    yield from _states(ours, weight, _KEPT, "a parameter")
+    yield from _check_states(ours, weight, _KEPT, "a parameter")
     for name in _KEPT:
         tensor = ours.state[weight][name]
         yield Never(tensor.dtype != torch.float32, f"{name} is {_kind(tensor)}, expected float32")
 
 
-def _bytes(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_bytes(parts: SimpleNamespace) -> Iterator[Row]:
     """Bytes per weight that stay after an update: 4 for the master copy, 8 for AdamW's moments."""
     weights = _weights()
     ours = parts.MasterAdamW(weights, lr=_SMALL_LR)
@@ -204,9 +204,9 @@ _CLASS = ("MasterAdamW.__init__", "MasterAdamW.step")
 MASTER_ADAMW = build(
     "master_adamw",
     steps=(
-        compare_here("the arithmetic", ("adamw_update",), _arithmetic),
-        compare_here("the master copy", _CLASS, _master_copy),
-        compare_here("twelve bytes", _CLASS, _bytes),
+        compare_here("the arithmetic", ("adamw_update",), _check_arithmetic),
+        compare_here("the master copy", _CLASS, _check_master_copy),
+        compare_here("twelve bytes", _CLASS, _check_bytes),
     ),
     race=Race(
         "one update of a million bf16 weights (torch's: of fp32)",
@@ -253,7 +253,7 @@ def _spread(scales: "torch.Tensor", like: "torch.Tensor") -> "torch.Tensor":
     return scales.repeat_interleave(_BLOCK)[: like.numel()].view_as(like)
 
 
-def _quantised(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_quantise(parts: SimpleNamespace) -> Iterator[Row]:
     """Scales and codes for tensors of several sizes, with the signed and the unsigned map."""
     for signed in (True, False):
         for shape in _BIT_SHAPES:
@@ -304,7 +304,7 @@ def _check_codes(what: str, values: Any, levels: Any, codes: Any) -> Iterator[Ro
         )
 
 
-def _dequantised(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_dequantise(parts: SimpleNamespace) -> Iterator[Row]:
     """Values from codes, each with the scale of its block."""
     for shape in _BIT_SHAPES:
         values, levels = _values(shape), _eight_bit.dynamic_levels(signed=True)
@@ -323,7 +323,7 @@ def _model() -> Any:
         return _gpt.GPT(layers=1, hidden=36, heads=4, vocab=50, context=12)
 
 
-def _trained(optimizer_of: Any, updates: int) -> tuple[Any, Any, list[float]]:
+def _train(optimizer_of: Any, updates: int) -> tuple[Any, Any, list[float]]:
     """Train on a simple rule; return the model, its optimizer, and the loss before each update."""
     model = _model()
     optimizer, losses = optimizer_of(model.parameters()), []
@@ -338,12 +338,12 @@ def _trained(optimizer_of: Any, updates: int) -> tuple[Any, Any, list[float]]:
     return model, optimizer, losses
 
 
-def _two_bytes(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_state_bytes(parts: SimpleNamespace) -> Iterator[Row]:
     """State bytes: two per weight, and one scale for each block of both moments."""
-    model, ours, _ = _trained(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), 2)
+    model, ours, _ = _train(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), 2)
     names = [f"{name}{end}" for name in ("momentum", "variance") for end in ("", "_scales")]
     for name, weight in model.named_parameters():
-        yield from _states(ours, weight, names, name)
+        yield from _check_states(ours, weight, names, name)
         kept, size = _tensor_bytes(ours.state[weight]), weight.numel()
         right = OPTIMIZER_STATE_BYTES["adamw-8bit"] * size + 2 * 4 * -(-size // _BLOCK)
         yield Never(
@@ -354,11 +354,11 @@ def _two_bytes(parts: SimpleNamespace) -> Iterator[Row]:
         )
 
 
-def _training(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_training(parts: SimpleNamespace) -> Iterator[Row]:
     """A few updates of a small GPT end near the weights of fp32 AdamW."""
     start = _flat(_model())
-    fp32, _, fp32_losses = _trained(lambda p: torch.optim.AdamW(p, lr=_BIT_LR), _BIT_UPDATES)
-    ours, _, losses = _trained(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), _BIT_UPDATES)
+    fp32, _, fp32_losses = _train(lambda p: torch.optim.AdamW(p, lr=_BIT_LR), _BIT_UPDATES)
+    ours, _, losses = _train(lambda p: parts.AdamW8bit(p, lr=_BIT_LR, block=_BLOCK), _BIT_UPDATES)
     fp32_change, change = _flat(fp32) - start, _flat(ours) - start
     after = f"after {_BIT_UPDATES} updates"
     yield Never(not bool(change.any()), f"{after} the weights are where they began")
@@ -392,10 +392,10 @@ def _raced_eight_bit(parts: SimpleNamespace) -> Any:
 EIGHT_BIT = build(
     "eight_bit",
     steps=(
-        compare_here("codes and scales", ("quantise",), _quantised),
-        compare_here("back to numbers", ("dequantise",), _dequantised),
-        compare_here("two bytes", _BIT_CLASS, _two_bytes),
-        compare_here("training", _BIT_CLASS, _training),
+        compare_here("codes and scales", ("quantise",), _check_quantise),
+        compare_here("back to numbers", ("dequantise",), _check_dequantise),
+        compare_here("two bytes", _BIT_CLASS, _check_state_bytes),
+        compare_here("training", _BIT_CLASS, _check_training),
     ),
     race=Race(
         "one update of 90,000 weights (torch's: fp32)",

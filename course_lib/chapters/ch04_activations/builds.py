@@ -52,7 +52,7 @@ def _run(parts: SimpleNamespace, layers: "nn.Module", x: "torch.Tensor") -> "tor
     return output
 
 
-def _go_back(output: "torch.Tensor") -> None:
+def _backward(output: "torch.Tensor") -> None:
     """Run the backward pass; raise Wrong if torch rejects what the learner's backward returned."""
     try:
         torch.autograd.backward(output.square().sum())
@@ -69,14 +69,14 @@ def _gradients(layers: "nn.Module", x: "torch.Tensor | None" = None) -> dict[str
     return gradients if x is None else gradients | {"x": x.grad}
 
 
-def _same(actual: dict[str, Any], reference: dict[str, Any], why: str = "") -> Iterator[Row]:
+def _compare(actual: dict[str, Any], reference: dict[str, Any], why: str = "") -> Iterator[Row]:
     for name, expected in reference.items():
         yield Never(actual[name] is None, f"{name} gets no gradient")
         twice = {2.0: "it is added twice"}
         yield Must(f"{why}the gradient of {name}", actual[name], expected, factors=twice)
 
 
-def _right(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_passes(parts: SimpleNamespace) -> Iterator[Row]:
     """Gradients of parameters and of x equal those without checkpointing."""
     for frozen, of_x, why in (
         (False, True, ""),
@@ -86,12 +86,12 @@ def _right(parts: SimpleNamespace) -> Iterator[Row]:
         plain, layers = _segment(frozen=frozen), _segment(frozen=frozen)
         x, copy = _data(of_x), _data(of_x)
         expected = plain(x)
-        _go_back(expected)
+        _backward(expected)
         output = _run(parts, layers, copy)
         yield Must("the output of forward", output, expected)
-        _go_back(output)
+        _backward(output)
         gradients, plain_gradients = _gradients(layers, copy), _gradients(plain, x)
-        yield from _same(gradients, plain_gradients if of_x else _gradients(plain), why)
+        yield from _compare(gradients, plain_gradients if of_x else _gradients(plain), why)
         frozens = [p for p in layers.parameters() if not p.requires_grad]
         has_gradient = any(p.grad is not None for p in frozens)
         yield Never(has_gradient, "a frozen parameter has got a gradient")
@@ -100,7 +100,7 @@ def _right(parts: SimpleNamespace) -> Iterator[Row]:
         yield Never(not copy.detach().equal(_data(False)), "x has other numbers afterwards")
 
 
-def _others(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_others(parts: SimpleNamespace) -> Iterator[Row]:
     """Check one segment that runs twice, one without trained parameters, and one in bf16."""
     twice, of_none, half = _segment(), _segment().requires_grad_(False), _segment().bfloat16()
     for layers, runs, why in (
@@ -118,10 +118,10 @@ def _others(parts: SimpleNamespace) -> Iterator[Row]:
                 y = _run(parts, layers, y) if checkpointed else layers(y)
             torch.autograd.backward(y.square().sum())
             gradients.append(_gradients(layers, x))
-        yield from _same(gradients[1], gradients[0], why)
+        yield from _compare(gradients[1], gradients[0], why)
 
 
-def _returned(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_returned(parts: SimpleNamespace) -> Iterator[Row]:
     """Parameters get their gradients from autograd, not from a pass inside backward."""
     layers, x = _segment(), _data()
     output, trained = _run(parts, layers, x), _models.trained(layers)
@@ -133,7 +133,7 @@ def _returned(parts: SimpleNamespace) -> Iterator[Row]:
     )
 
 
-def _kept(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_memory(parts: SimpleNamespace) -> Iterator[Row]:
     """Between forward and backward only x stays in memory, and the layers run twice."""
     layers, x = _segment(), _data()
     runs: list[str] = []
@@ -148,7 +148,7 @@ def _kept(parts: SimpleNamespace) -> Iterator[Row]:
     )
     yield Never(len(runs) != 1, f"the layers run {len(runs)} times in forward, expected once")
     with _peak.log_memory() as log:
-        _go_back(output)
+        _backward(output)
     stays = log.timeline[-1] - sum(one.nbytes for one in _gradients(layers, x).values())
     yield Never(
         stays > _SMALL_BYTES,
@@ -165,7 +165,7 @@ def _kept(parts: SimpleNamespace) -> Iterator[Row]:
     )
 
 
-def _drawn(
+def _draw_after_passes(
     parts: SimpleNamespace, segments: "Sequence[nn.Module]", x: "torch.Tensor", checkpointed: bool
 ) -> "list[torch.Tensor]":
     """Run both passes of consecutive segments; return random numbers drawn after each pass."""
@@ -174,16 +174,16 @@ def _drawn(
         for layers in segments:
             x = _run(parts, layers, x) if checkpointed else layers(x)
         drawn = [torch.rand(5)]
-        _go_back(x)
+        _backward(x)
         return [*drawn, torch.rand(5)]
 
 
-def _masks(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_masks(parts: SimpleNamespace) -> Iterator[Row]:
     """The gradients of two consecutive segments with dropout."""
     both: list[list[dict[str, Any]]] = []
     for checkpointed in (False, True):
         x, segments = _data(), (_segment(0.5), _segment(0.3))
-        _drawn(parts, segments, x, checkpointed)
+        _draw_after_passes(parts, segments, x, checkpointed)
         both.append([_gradients(segments[1]), _gradients(segments[0], x)])
     for reference, gradients, segment in zip(*both, ("the second", "the first"), strict=True):
         for name, gradient in reference.items():
@@ -196,9 +196,9 @@ def _masks(parts: SimpleNamespace) -> Iterator[Row]:
             )
 
 
-def _generator(parts: SimpleNamespace) -> Iterator[Row]:
+def _check_generator(parts: SimpleNamespace) -> Iterator[Row]:
     """Random numbers drawn later are the same as without checkpointing."""
-    after = (_drawn(parts, (_segment(0.5),), _data(), each) for each in (False, True))
+    after = (_draw_after_passes(parts, (_segment(0.5),), _data(), each) for each in (False, True))
     for expected, actual, when in zip(*after, ("forward", "backward"), strict=True):
         yield Never(
             not actual.equal(expected),
@@ -233,10 +233,10 @@ def _torchs_checkpoint() -> Callable[[], object]:
 CHECKPOINTING = build(
     "checkpointing",
     steps=(
-        compare_here("the gradients", _NEEDS, _right, _others, _returned),
-        compare_here("nothing kept but the input", _NEEDS, _kept),
-        compare_here("the same dropout masks", _NEEDS, _masks),
-        compare_here("as if nothing was drawn", _NEEDS, _generator),
+        compare_here("the gradients", _NEEDS, _check_passes, _check_others, _check_returned),
+        compare_here("nothing kept but the input", _NEEDS, _check_memory),
+        compare_here("the same dropout masks", _NEEDS, _check_masks),
+        compare_here("as if nothing was drawn", _NEEDS, _check_generator),
     ),
     race=Race(
         "two blocks of a GPT, forward and backward", _checkpointing, _torchs_checkpoint, ranks=1

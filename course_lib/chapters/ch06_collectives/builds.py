@@ -109,8 +109,7 @@ def _expect_part(seen: _Result, at: Place, gathers: bool = False) -> Iterator[Ro
 
 
 def _check_ring(results: list[_Result], case: _Tensor) -> Iterator[Row]:
-    ranks = len(results)
-    line = next(line for line in case.lines() if len(line) == ranks)
+    ranks, line = len(results), next(one for one in case.lines() if len(one) == len(results))
     sent = [(n, c.to) for n, seen in enumerate(results) for c in seen.log.calls if c.to in line]
     hops = {(line.index(to) - n) % ranks for n, to in sent}
     yield Never(

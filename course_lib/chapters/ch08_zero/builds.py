@@ -48,10 +48,10 @@ def _all_units(ranks: int) -> int:
 # Step 1: a unit
 
 
-def _one_unit(parts: SimpleNamespace, *_: Any) -> _Results:
+def _unit(parts: SimpleNamespace, *_: Any) -> _Results:
     """Reduce three times, with gradients missing on some ranks in the last two; update; publish."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    parameters = [nn.Parameter(each) for each in _numbers(0, 9)]
+    parameters = [nn.Parameter(each) for each in _random_tensors(0, 9)]
     unit = parts.Unit(parameters, ranks)
     results: _Results = {"own": unit.own.detach().clone(), "reduced": []}
     first, whole = unit.own.untyped_storage(), unit.whole.untyped_storage()
@@ -62,7 +62,7 @@ def _one_unit(parts: SimpleNamespace, *_: Any) -> _Results:
         return results  # all that follows would be wrong as well
     with _wire.log_wire() as log:
         for number in range(_REDUCED):
-            for parameter, gradient in zip(parameters, _made(rank, number), strict=True):
+            for parameter, gradient in zip(parameters, _some_gradients(rank, number), strict=True):
                 parameter.grad = gradient
             unit.reduce()
             part = unit.gradient
@@ -84,36 +84,36 @@ def _publish(unit: Any, rank: int) -> list[Any]:
     return [parameter.detach().clone() for parameter in unit.parameters]
 
 
-def _numbers(rank: int, number: int) -> list[Any]:
+def _random_tensors(rank: int, number: int) -> list[Any]:
     numbers: list[Any] = _models.several_random(10 * number + rank, _SHAPES)
     return numbers
 
 
-def _made(rank: int, number: int) -> list[Any]:
+def _some_gradients(rank: int, number: int) -> list[Any]:
     """The two gradients of a rank in one backward pass, or None where one is missing.
 
     For `number` 1, rank 1 has only the first and rank 2 only the second; for 2, rank 1 has none.
     """
-    first, second = _numbers(rank, number)
+    first, second = _random_tensors(rank, number)
     return [
         None if (rank, number) in ((1, 2), (2, 1)) else first,
         None if rank == 1 and number else second,
     ]
 
 
-def _laid(rank: int, number: int, ranks: int) -> Any:
-    """The gradients of `_made` as one padded vector, with zeros where one is missing."""
-    pieces = zip(_made(rank, number), _SHAPES, strict=True)
+def _flat_grads(rank: int, number: int, ranks: int) -> Any:
+    """The gradients of `_some_gradients` as one padded vector, with zeros where one is missing."""
+    pieces = zip(_some_gradients(rank, number), _SHAPES, strict=True)
     return _flat.flatten([torch.zeros(s) if one is None else one for one, s in pieces], ranks)
 
 
-def _a_unit(results: _Results, at: Place) -> Rows:
+def _check_unit(results: _Results, at: Place) -> Rows:
     rank, ranks, *_ = at
-    initial = _flat.flatten(_numbers(0, 9), ranks).chunk(ranks)
+    initial = _flat.flatten(_random_tensors(0, 9), ranks).chunk(ranks)
     yield Must("`own`", results["own"], initial[rank], others_parts(initial, rank))
     copies = not results["is view"]
     yield Never(copies, "`part` gives a copy, and `own` wants to be a view of `whole`")
-    each = [torch.stack([_laid(r, n, ranks) for r in range(ranks)]) for n in range(_REDUCED)]
+    each = [torch.stack([_flat_grads(r, n, ranks) for r in range(ranks)]) for n in range(_REDUCED)]
     for number, reduced in enumerate(results["reduced"]):
         total = torch.stack(each[: number + 1]).sum(0)
         sums = total.sum(0).chunk(ranks)
@@ -128,16 +128,16 @@ def _a_unit(results: _Results, at: Place) -> Rows:
         yield Must(what, reduced, sums[rank], others, mean)
     left = f"after `reduce` {results['left']} parameters still have a `.grad`: whole gradients "
     yield Never(results["left"], f"{left}stay in memory, and the next backward pass adds to them")
-    yield from _published("", rank, results["published"], _numbers(0, 9), ranks)
+    yield from _check_published("", rank, results["published"], _random_tensors(0, 9), ranks)
     ones = [torch.ones(7, dtype=torch.bfloat16)]
-    yield from _published(", weights in bf16: ", rank, results["in bf16"], ones, ranks)
+    yield from _check_published(", weights in bf16: ", rank, results["in bf16"], ones, ranks)
     six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[rank]
     yield Must(", weights in bf16: `gradient`", results["reduced in bf16"], six)
     why = "three `reduce` and one `publish` of a vector padded to 9 numbers"
     yield Sends(results["wire"], _update([7], ranks, _REDUCED), why, who=rank)
 
 
-def _published(where: str, rank: int, published: Any, initial: Any, ranks: int) -> Rows:
+def _check_published(where: str, rank: int, published: Any, initial: Any, ranks: int) -> Rows:
     """Check the published weights: each rank has added its number + 1 to its part."""
     vector = _flat.flatten(initial, ranks)
     added = torch.arange(1, ranks + 1, dtype=vector.dtype).repeat_interleave(len(vector) // ranks)
@@ -155,7 +155,7 @@ def _published(where: str, rank: int, published: Any, initial: Any, ranks: int) 
 # Steps 2 to 4: a model
 
 
-def _by_turns(rank: int, number: int) -> _Use:
+def _uneven(rank: int, number: int) -> _Use:
     """Layers used: in every second micro-batch the ranks differ, and rank 1 skips a layer."""
     return (True, True) if number % 2 == 0 else (None if rank == 1 else False, rank % 2 == 0)
 
@@ -184,7 +184,7 @@ def _adam(parameters: Any) -> Any:
     return torch.optim.AdamW(parameters, lr=0.05, eps=0.1, weight_decay=0.1)
 
 
-def _zero(parts: SimpleNamespace, stage: int, follow: Any = None) -> Any:
+def _make_zero(parts: SimpleNamespace, stage: int, follow: Any = None) -> Any:
     """Return the rank, number of ranks, the model, and the learner's Zero around it.
 
     `follow` is called when a gradient is ready, before Zero's own hooks.
@@ -200,7 +200,7 @@ def _weights_of(model: Any) -> _Weights:
     return {name: p.detach().clone() for name, p in _models.trained(model).items()}
 
 
-def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Results:
+def _collect(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Results:
     """Collect a rank's results of a training run; `log` has the messages of the last update."""
     groups = zero.optimizer.param_groups
     return {
@@ -208,11 +208,11 @@ def _end(model: Any, zero: Any, after: list[_Weights], log: Any) -> _Results:
         "state bytes": _ledger.ledger(model, zero.optimizer)["optimizer"],
         "given": sum(p.numel() for group in groups for p in group["params"]),
         "wire": log,
-        "left": _left_in(zero),
+        "left": _left_gradient(zero),
     }
 
 
-def _left_in(zero: Any) -> str:
+def _left_gradient(zero: Any) -> str:
     """Description of a gradient that is still stored after `step`, or "" for none."""
     units, left = zero.units.values(), {}
     left["`gradient` of a unit"] = [unit.gradient for unit in units]
@@ -222,7 +222,7 @@ def _left_in(zero: Any) -> str:
     return next((f"{what} is not None" for what in remaining), "")
 
 
-def _alone(
+def _reference(
     ranks: int,
     micro_batches: Sequence[int] = (1, 2),
     scale: float = 1.0,
@@ -251,9 +251,9 @@ def _alone(
     return after
 
 
-def _updates(parts: SimpleNamespace, *_: Any) -> _Results:
+def _run_updates(parts: SimpleNamespace, *_: Any) -> _Results:
     """Two updates under stage 1; before `step` of the second, `reduce` is called twice."""
-    rank, ranks, model, zero = _zero(parts, stage=1)
+    rank, ranks, model, zero = _make_zero(parts, stage=1)
     after: list[_Weights] = []
     for numbers in (range(1), range(1, 3)):
         with _wire.log_wire() as log:
@@ -263,17 +263,17 @@ def _updates(parts: SimpleNamespace, *_: Any) -> _Results:
                 zero.reduce()
             zero.step()
         after.append(_weights_of(model))
-    return _end(model, zero, after, log)
+    return _collect(model, zero, after, log)
 
 
-def _updated(results: _Results, at: Place) -> Rows:
+def _check_updates(results: _Results, at: Place) -> Rows:
     ranks = at.ranks
-    mean, stale = _alone(ranks, scale=1 / ranks), _alone(ranks, keeps=True)
+    mean, stale = _reference(ranks, scale=1 / ranks), _reference(ranks, keeps=True)
     mistakes = {
         "what the mean of the ranks' gradients gives, where the sum is wanted": mean,
         "what comes out where gradients of earlier updates are still there": stale,
     }
-    yield from _weights(results, at.every[0], _alone(ranks), mistakes)
+    yield from _check_weights(results, at.every[0], _reference(ranks), mistakes)
     states, kept, given = 2 * _all_units(ranks) // ranks, results["state bytes"], results["given"]
     why = f"Adam's two fp32 numbers for each element that this rank owns are {states}"
     yield Never(kept != states, f"the optimizer keeps {kept} bytes of states, and {why}")
@@ -283,7 +283,7 @@ def _updated(results: _Results, at: Place) -> Rows:
     yield Sends(results["wire"], _update(_unit_sizes(), ranks), why, who=at.rank)
 
 
-def _weights(
+def _check_weights(
     results: _Results,
     first: _Results,
     right: Sequence[_Weights],
@@ -311,11 +311,11 @@ def _unit_sizes() -> list[int]:
     return [sum(p.numel() for p in unit) for _, unit in _flat.units_of(model, model.layers)]
 
 
-def _clips(parts: SimpleNamespace, *_: Any) -> _Results:
+def _run_clip(parts: SimpleNamespace, *_: Any) -> _Results:
     """One clipped backward pass per limit, and one with a gradient of zeros."""
     results: _Results = {"norms": [], "parts": [], "logs": []}
     for limit, scale in [*((limit, 1) for limit in _LIMITS), (_LIMITS[0], 0)]:
-        rank, ranks, model, zero = _zero(parts, stage=1)
+        rank, ranks, model, zero = _make_zero(parts, stage=1)
         (scale * _share(model, rank, ranks, 0)).backward()
         with _wire.log_wire() as log:
             results["norms"].append(parts.clip(zero, limit))
@@ -324,7 +324,7 @@ def _clips(parts: SimpleNamespace, *_: Any) -> _Results:
     return results
 
 
-def _clipped(results: _Results, at: Place) -> Rows:
+def _check_clip(results: _Results, at: Place) -> Rows:
     rank, ranks = at.rank, at.ranks
     _one_process(model := _models.Layered(), ranks, [0])
     units = [[p.grad for p in unit] for _, unit in _flat.units_of(model, model.layers)]
@@ -360,15 +360,15 @@ def _tensor(norm: Any) -> Any:
     return torch.tensor(norm) if isinstance(norm, float) else norm
 
 
-def _two_updates(parts: SimpleNamespace, *_: Any) -> _Results:
+def _run_stage_2(parts: SimpleNamespace, *_: Any) -> _Results:
     """Two updates of stage 2, of two micro-batches each; the last norm that `clip` returns."""
     logs, begun = [_wire.WireLog()], list[int]()  # reduce-scatters begun before each gradient
-    rank, ranks, model, zero = _zero(parts, 2, lambda _: begun.append(_scatters(logs[-1])))
+    rank, ranks, model, zero = _make_zero(parts, 2, lambda _: begun.append(_scatters(logs[-1])))
     passes, after = [], list[_Weights]()
     for number in range(4):
         with _wire.log_wire() as log:
             logs.append(log)
-            (_share(model, rank, ranks, number, _by_turns) / 2).backward()
+            (_share(model, rank, ranks, number, _uneven) / 2).backward()
         left = sum(p.grad is not None for p in model.parameters())
         passes.append((begun[-1], _scatters(log), left))
         if number % 2:
@@ -379,14 +379,14 @@ def _two_updates(parts: SimpleNamespace, *_: Any) -> _Results:
             again = [call for call in clipping.calls if call.what == "reduce-scatter"]
             last = _wire.WireLog(logs[-2].calls + logs[-1].calls + again + log.calls)
             after.append(_weights_of(model))
-    return _end(model, zero, after, last) | {"passes": passes, "norm": norm}
+    return _collect(model, zero, after, last) | {"passes": passes, "norm": norm}
 
 
 def _scatters(log: Any) -> int:
     return sum(call.what == "reduce-scatter" for call in log.calls)
 
 
-def _stage_2(results: _Results, at: Place) -> Rows:
+def _check_stage_2(results: _Results, at: Place) -> Rows:
     ranks, units = at.ranks, len(_unit_sizes())
     for number, (before, ended, left) in enumerate(results["passes"]):
         where = f", backward pass {number + 1}: "
@@ -398,12 +398,12 @@ def _stage_2(results: _Results, at: Place) -> Rows:
             of_them = f"{units - 1} units are complete, and {before} of them has been reduced"
             yield Never(before < units - 1, f"{where}{last} {of_them}")
         yield Never(left, f"{where}{left} whole gradients are left when backward() returns")
-    right, latest = (_alone(ranks, (2, 2), latest=one, use=_by_turns) for one in (False, True))
+    right, latest = (_reference(ranks, (2, 2), latest=one, use=_uneven) for one in (False, True))
     mistakes = {"what the last micro-batch alone gives": latest}
-    yield from _weights(results, at.every[0], right, mistakes)
+    yield from _check_weights(results, at.every[0], right, mistakes)
     model = _models.Layered()
     model.load_state_dict(right[0])
-    _one_process(model, ranks, (2, 3), use=_by_turns)
+    _one_process(model, ranks, (2, 3), use=_uneven)
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm() / 2
     what = ", stage 2: the norm that `clip` returns"
     yield Must(what, _tensor(results["norm"]), norm, tolerance=1e-3)
@@ -429,16 +429,16 @@ def _torchs_zero() -> Callable[[], object]:
 ZERO = build(
     "zero",
     steps=(
-        compare("a unit", ("Unit.part", "Unit.reduce", "Unit.publish"), _one_unit, _a_unit, _THREE),
+        compare("a unit", ("Unit.part", "Unit.reduce", "Unit.publish"), _unit, _check_unit, _THREE),
         compare(
             "an update of stage 1",
             ("Zero.reduce", "Zero.step"),
-            _updates,
-            _updated,
+            _run_updates,
+            _check_updates,
             (Case(ranks=2), *_THREE),
         ),
-        compare("clipping", ("clip",), _clips, _clipped, _THREE),
-        compare("stage 2", ("Zero._arrived", "Zero._finish"), _two_updates, _stage_2, _THREE),
+        compare("clipping", ("clip",), _run_clip, _check_clip, _THREE),
+        compare("stage 2", ("Zero._arrived", "Zero._finish"), _run_stage_2, _check_stage_2, _THREE),
     ),
     race=Race("an update of a million parameters", _raced_zero, _torchs_zero),
 )
