@@ -1,4 +1,4 @@
-"""Figures of chapter 0, beside those of the library."""
+"""Figures of chapter 0, in addition to those of the library."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from course_lib.mine import Part
 from course_lib.outline import Entry
 from course_lib.theory.inputs.layout import Layout
 
-# Column and row of each chapter, so that lines run downwards and cross as little as possible.
+# Column and row of each chapter, chosen so that arrows run downwards and rarely cross.
 _PLACES: Mapping[int, tuple[int, int]] = {
     **{0: (0, 0), 1: (1, 0), 3: (3, 0)},
     **{2: (0, 1), 5: (2, 1)},
@@ -22,8 +22,8 @@ _PLACES: Mapping[int, tuple[int, int]] = {
     **{15: (0, 6), 16: (1, 6), 17: (2, 6)},
 }
 _WIDTH, _HEIGHT, _COLUMN, _ROW, _LEFT, _TOP = 112.0, 50.0, 134.0, 74.0, 3.0, 30.0
-_SQUARE = 6.0  # of a part
-_LETTERS = 16  # of a title, in a line
+_SQUARE = 6.0  # side of the square for one part
+_LETTERS = 16  # of a chapter's title, per line
 _TOPICS = {
     "one GPU": ((0, 1, 2, 3, 4, 5), style.WHITE),
     "messages": ((6, 14), style.MESSAGES),
@@ -36,18 +36,18 @@ _TOPICS = {
 def course_map(
     chapters: Iterable[Entry], steps: Sequence[tuple[int, int]], parts: Iterable[Part]
 ) -> Drawing:
-    """A box for each chapter, with a square for each part that is built in it.
+    """Draw a box for each chapter, with a square for each part that is built in it.
 
-    `steps` are pairs (from, to).
+    `steps` are pairs (from, to): chapter numbers joined by an arrow.
     """
-    titles = {one.number: one.title for one in chapters}
+    titles = {entry.number: entry.title for entry in chapters}
     builds = Counter(int(part.build.split(".")[0]) for part in parts)
     needs = {number: [str(start) for start, end in steps if end == number] for number in titles}
-    told = "; ".join(
-        f"{number} {name}" + (f", after {' and '.join(its)}" if (its := needs[number]) else "")
+    listed = "; ".join(
+        f"{number} {name}" + (f", after {' and '.join(first)}" if (first := needs[number]) else "")
         for number, name in titles.items()
     )
-    words = f"{len(titles)} chapters with {sum(builds.values())} parts to build. {told}."
+    words = f"{len(titles)} chapters with {sum(builds.values())} parts to build. {listed}."
     bottom = _TOP + _ROW * (1 + max(row for _, row in _PLACES.values())) - 14
     drawing = Drawing(bottom + 40, words)
     drawing.title("The chapters, with arrows from each of them to those that need it")
@@ -66,9 +66,9 @@ def _corner(number: int) -> Point:
 
 
 def _arrow(drawing: Drawing, start: Point, end: Point) -> None:
-    """From box to box: sideways in a row, else from the foot of one to the head of the other."""
+    """Draw an arrow from box to box: sideways within a row, otherwise from bottom to top edge."""
     (x, y), (to_x, to_y) = start, end
-    shift = 18 * (to_x > x) - 18 * (to_x < x)  # arrows to one box end apart
+    shift = 18 * (to_x > x) - 18 * (to_x < x)  # keep the ends of arrows to one box apart
     first, last = (x + _WIDTH / 2 + shift, y + _HEIGHT), (to_x + _WIDTH / 2 - shift, to_y)
     if y == to_y:
         first, last = (x + _WIDTH, y + _HEIGHT / 2), (to_x, y + _HEIGHT / 2)
@@ -84,25 +84,25 @@ def _box(drawing: Drawing, number: int, name: str, builds: int) -> None:
     for row, line in enumerate(wrap(name, _LETTERS)):
         drawing.write(x + 25, y + 17 + 13 * row, line, size=9, colour=ink)
     squares: list[Box] = [
-        (x + 6 + 9 * place, y + _HEIGHT - 11, _SQUARE, _SQUARE) for place in range(builds)
+        (x + 6 + 9 * index, y + _HEIGHT - 11, _SQUARE, _SQUARE) for index in range(builds)
     ]
     drawing.boxes(squares, style.BLUE)
 
 
-# --- A block of GPUs, dp wide, pp high and tp deep, in which the groups of one GPU light up -------
+# --- A block of GPUs, dp wide, pp high and tp deep, that highlights the groups of one GPU ---------
 
-# Where the front's top left corner stands, how large the front is, and how the depth runs.
+# The front's top left corner, the size of the front, and the vector along the depth.
 _BLOCK_LEFT, _BLOCK_TOP, _WIDE, _HIGH = 61.0, 94.0, 345.0, 160.0
 _BACK = (-60.0, -60.0)
-_EDGE = 10  # from the block to its labels
+_EDGE = 10  # distance from the block to its labels
 
 
 def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> Drawing:
-    """All GPUs of `layout`, dp wide, pp high and tp deep; of GPU 0 a group is lit.
+    """Draw all GPUs of `layout`, dp wide, pp high and tp deep, with part of the block lit.
 
-    "one" lights the GPU itself, "tp", "pp" or "dp" a group of it, "groups" all three, "copy" one
-    replica, "all" the block.
-    `fact`: a number and what it is, below the block.
+    `lit` is "one" for GPU 0 itself, "tp", "pp" or "dp" for one of its groups, "groups" for all
+    three, "copy" for one replica, "all" for the block.
+    `fact` is a number and what it means, written below the block.
     """
     block = _Block(layout)
     number, what = fact
@@ -118,7 +118,7 @@ def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> D
     outlines = faces + [corners for _, sides in lit_faces for corners in sides]
     drawing.lines([[*corners, corners[0]] for corners in outlines], style.INK, style.OUTLINE_PT)
     if lit == "one":
-        drawing.area(block.faces(2, 1)[0], style.INK)  # wide enough to be seen
+        drawing.area(block.faces(2, 1)[0], style.INK)  # wide enough to be visible
     _labels(drawing, layout, lit)
     drawing.write(0, _BLOCK_TOP + _HIGH + 50, number, size=18, bold=True)
     drawing.write(0, _BLOCK_TOP + _HIGH + 67, what, size=style.TITLE_PT)
@@ -126,28 +126,28 @@ def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> D
 
 
 class _Block:
-    """Corners and lines of the block; (dp, pp, tp) is counted from GPU 0, front top left."""
+    """Corners and lines of the block; (dp, pp, tp) coordinates start at GPU 0, front top left."""
 
     def __init__(self, layout: Layout) -> None:
         self.wide, self.high, self.deep = layout.dp * layout.cp, layout.pp, layout.tp
 
     def point(self, right: float, down: float, back: float) -> Point:
-        """Where a corner of the lattice lies on the page."""
+        """Return the position of a lattice point on the page."""
         x = _BLOCK_LEFT + _WIDE * right / self.wide + _BACK[0] * back / self.deep
         return x, _BLOCK_TOP + _HIGH * down / self.high + _BACK[1] * back / self.deep
 
     def faces(self, wide: int = 0, high: int = 0, deep: int = 0) -> list[list[Point]]:
-        """Front, top and left side of the part from GPU 0 on; where nothing is said, of all."""
+        """Front, top and left side of a sub-block that starts at GPU 0; size 0 means full size."""
         x, y, z = wide or self.wide, high or self.high, deep or self.deep
-        ends = ((0, 0), (1, 0), (1, 1), (0, 1))
+        corners = ((0, 0), (1, 0), (1, 1), (0, 1))
         return [
-            [self.point(a * x, b * y, 0) for a, b in ends],
-            [self.point(a * x, 0, b * z) for a, b in ends],
-            [self.point(0, a * y, b * z) for a, b in ends],
+            [self.point(a * x, b * y, 0) for a, b in corners],
+            [self.point(a * x, 0, b * z) for a, b in corners],
+            [self.point(0, a * y, b * z) for a, b in corners],
         ]
 
     def lattice(self) -> Iterable[list[Point]]:
-        """The lines between GPUs on the three sides that are seen."""
+        """Yield the lines between GPUs on the three visible sides."""
         for x in range(1, self.wide):
             yield [self.point(x, self.high, 0), self.point(x, 0, 0), self.point(x, 0, self.deep)]
         for y in range(1, self.high):
@@ -157,7 +157,7 @@ class _Block:
 
 
 def _lit(block: _Block, lit: str) -> list[tuple[str, list[list[Point]]]]:
-    """What is seen of each group that is lit: its colour, and parts of the three sides."""
+    """Colour of each lit group, and its areas on the three visible sides."""
     sides = {
         "tp": block.faces(wide=1, high=1),
         "pp": block.faces(wide=1, deep=1),
@@ -171,7 +171,7 @@ def _lit(block: _Block, lit: str) -> list[tuple[str, list[list[Point]]]]:
 
 
 def _labels(drawing: Drawing, layout: Layout, lit: str) -> None:
-    """The three lengths of the block, those that are lit in bold."""
+    """Label the three edges of the block, in bold where they belong to what is lit."""
     lights = {"copy": ("tp", "pp"), "groups": ("tp", "pp", "dp"), "all": ("tp", "pp", "dp")}
     bright = lights.get(lit, (lit,))
     right, middle = _BLOCK_LEFT + _WIDE + _EDGE, _BLOCK_TOP + _HIGH / 2

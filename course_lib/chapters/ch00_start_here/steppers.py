@@ -1,4 +1,4 @@
-"""Stories of chapter 0 to walk through, step by step."""
+"""Steppers of chapter 0."""
 
 from course_lib.chapters.ch00_start_here import figures
 from course_lib.figures.paper.drawing import Drawing
@@ -28,8 +28,8 @@ def block() -> Stepper:
 
 class _Block(Story):
     def __init__(self) -> None:
-        talks = who_talks(LLAMA3_405B)
-        self.trace, self.steps = sent_in_turn(talks), _block_steps(talks)
+        exchanges = who_talks(LLAMA3_405B)
+        self.trace, self.steps = sent_in_turn(exchanges), _block_steps(exchanges)
         self.count = len(self.steps)
 
     def picture(self, step: int) -> Drawing:
@@ -40,18 +40,18 @@ class _Block(Story):
         return self.steps[step][1]
 
     def result(self, step: int) -> tuple[str, tuple[str, str]]:
-        """What is lit, and the fact."""
+        """Return what is lit at `step`, and its fact: a number and what it means."""
         lit, _, fact = self.steps[step]
         return lit, fact
 
 
-def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
-    """What is lit, one sentence, and a number with its meaning, for each step."""
+def _block_steps(exchanges: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str]]]:
+    """For each step: what is lit, its caption, and a number with its meaning."""
     job, layout, shape = LLAMA3_405B, LLAMA3_405B.layout, LLAMA3_405B.shape
     sent = {
-        axis: format_bytes(sent_bytes(talks, axis), digits=0) for axis in ("tp", "pp", "dp", "")
+        axis: format_bytes(sent_bytes(exchanges, axis), digits=0) for axis in ("tp", "pp", "dp", "")
     }
-    groups = {talk.message.axis: len(talk.group) for talk in talks}
+    groups = {exchange.message.axis: len(exchange.group) for exchange in exchanges}
     tp, pp, dp = (groups[axis] for axis in ("tp", "pp", "dp"))
     weights, held = shape.parameters().total, local_parameters(shape, layout, 1).total
     gpu = format_bytes(job.cluster.accelerator.memory_bytes, digits=0)

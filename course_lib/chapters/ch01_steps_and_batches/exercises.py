@@ -103,11 +103,11 @@ def _tails(answer: Any) -> None:
     expect_parts(answer, 2, "two lists: kept and dropped")
     of_kept = "251 samples a rank, rounded up, 32 micro-batches, 8 windows; 4 × 251 - 1003 repeated"
     of_dropped = "250 samples a rank, 31 full micro-batches, 7 full windows of 4 = 28 micro-steps"
-    for given, name, right, because in (
+    for counts, name, expected, because in (
         (answer[0], "kept", [keep.micro_steps, keep.updates, keep.repeated], of_kept),
         (answer[1], "dropped", [drop.micro_steps, drop.updates, drop.dropped], of_dropped),
     ):
-        expect_equal(given, right, because, "three whole numbers", what=f"for {name!r} it")
+        expect_equal(counts, expected, because, "three whole numbers", what=f"for {name!r} it")
 
 
 # tp, pp, cp, micro-batch, accumulation
@@ -131,7 +131,7 @@ def _batch_of_llama2(answer: Any) -> None:
     expect_entries(answer, expected, "a dict of True and False", each="True or False")
 
 
-# The samples of two epochs, rank by rank.
+# RUNS[run][rank][epoch]: the samples in the order in which the rank saw them.
 RUNS = {
     "A": [[[6, 1, 4, 3], [2, 7, 1, 5]], [[3, 0, 7, 4], [5, 6, 2, 0]]],
     "B": [[[2, 7, 0, 5], [2, 7, 0, 5]], [[6, 3, 1, 4], [6, 3, 1, 4]]],
@@ -150,13 +150,13 @@ _FAULTS = (
 
 
 def _fault_of(run: list[list[list[int]]]) -> tuple[str, str]:
-    """What is the matter with a run of two epochs, and why."""
-    everything = {sample for rank in run for epoch in rank for sample in epoch}
+    """The fault in a run of two epochs, and the reason."""
+    all_samples = {sample for rank in run for epoch in rank for sample in epoch}
     if any(rank[0] == rank[1] for rank in run):
         return _FAULTS[0], "both epochs have the same order"
-    if any(len(epoch) == len(everything) for rank in run for epoch in rank):
+    if any(len(epoch) == len(all_samples) for rank in run for epoch in rank):
         return _FAULTS[1], "each rank goes through the whole data set: it has no DistributedSampler"
-    if any({*run[0][epoch], *run[1][epoch]} != everything for epoch in range(2)):
+    if any({*run[0][epoch], *run[1][epoch]} != all_samples for epoch in range(2)):
         return _FAULTS[2], "in one epoch some samples come twice and others not at all"
     return _FAULTS[3], "all samples are there in each epoch, and a repeated one fills up the ranks"
 

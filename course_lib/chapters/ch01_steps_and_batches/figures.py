@@ -1,4 +1,4 @@
-"""Figures of chapter 1, beside those of the library."""
+"""Figures of chapter 1, in addition to those of the library."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network import mesh
 from course_lib.theory.step.batching import Batching
 
-# --- From an epoch down to a sample, one rung after the other: what each is made of ---------------
+# --- From an epoch down to a sample: a ladder with one rung for each unit -------------------------
 
 _LEFT, _RIGHT, _TOP, _BAR, _ROW = 130.0, WIDTH_PT - 112.0, 30.0, 22.0, 46.0
 _SIZE = 9
-_MOST_CELLS = 100  # more pieces than this are drawn as one
+_MOST_CELLS = 100  # a rung with more pieces shows only this many
 
 
 class _Rung(NamedTuple):
-    """One bar: its name, its pieces, what a piece is called, the samples in it, its colour."""
+    """One bar: its name, how many pieces, a piece's name, samples in the bar, colour, order."""
 
     name: str
     pieces: int
@@ -31,7 +31,7 @@ class _Rung(NamedTuple):
 
 
 def batch_ladder(batching: Batching) -> Drawing:
-    """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
+    """Draw epoch, update, micro-step and micro-batch as bars, each one piece of the bar above."""
     rungs = _rungs(batching)
     parts = [
         f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
@@ -40,15 +40,15 @@ def batch_ladder(batching: Batching) -> Drawing:
     parts.append(f"one update rests on {batching.global_batch:,} samples.")
     drawing = Drawing(_TOP + _ROW * len(rungs), "; ".join(parts).capitalize())
     drawing.title(f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}")
-    for place, rung in enumerate(rungs):
-        y = _TOP + _ROW * place
+    for index, rung in enumerate(rungs):
+        y = _TOP + _ROW * index
         _draw(drawing, rung, y)
-        if place + 1 < len(rungs):
+        if index + 1 < len(rungs):
             width = (_RIGHT - _LEFT) / rung.pieces
             below = y + _ROW
             corners = ((_LEFT, _LEFT), (_LEFT + width, _RIGHT))
-            ways = [[(a, y + _BAR), (b, below)] for a, b in corners]
-            drawing.lines(ways, style.GREY, 0.8, dashed=True)
+            edges = [[(a, y + _BAR), (b, below)] for a, b in corners]
+            drawing.lines(edges, style.GREY, 0.8, dashed=True)
     return drawing
 
 
@@ -60,13 +60,13 @@ def _rungs(batching: Batching) -> list[_Rung]:
         _Rung("one micro-step", dp, "micro-batch", micro * dp, style.COMPUTING, "side by side"),
         _Rung("one micro-batch", micro, "sample", micro, style.PALE, "at once"),
     ]
-    if dp == 1:  # the micro-step of the only rank is its micro-batch
+    if dp == 1:  # with one rank, a micro-step is one micro-batch
         del rungs[2]
     return rungs
 
 
 def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
-    """A bar of equal pieces; how many they are on the right."""
+    """Draw a bar of equal pieces, with their number on the right."""
     cells = min(rung.pieces, _MOST_CELLS)
     width = (_RIGHT - _LEFT) / cells
     drawing.write(_LEFT - 8, y + 10, rung.name, size=_SIZE, align="right", bold=True)
@@ -87,10 +87,10 @@ _COLUMNS, _ROWS = 16, 8
 
 
 def samples_by_rank(epochs: Sequence[Sequence[Sequence[int]]]) -> Drawing:
-    """For each epoch, a row per rank with the sample indices in the order it saw them.
+    """Draw for each epoch a row per rank with the sample indices in the order it saw them.
 
-    `epochs[e][r]` are the indices of rank r in epoch e. A sample that was seen before in its
-    epoch stands in brackets.
+    `epochs[e][r]` are the indices of rank r in epoch e. An index is in brackets if any rank has
+    already seen that sample in the epoch.
     """
     blocks = []
     for number, ranks in enumerate(epochs):
@@ -101,17 +101,17 @@ def samples_by_rank(epochs: Sequence[Sequence[Sequence[int]]]) -> Drawing:
 
 
 def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
-    """Ranks work side by side: place 0 of every rank comes before place 1 of any."""
+    """Grid of one epoch. Ranks run in parallel: all first samples count before any second one."""
     longest = max(map(len, ranks))
     seen: set[int] = set()
-    every: list[dict[int, Cell]] = [{} for _ in ranks]
-    for place in range(longest):
-        for rank, its in enumerate(ranks):
-            if place < len(its):
-                again = its[place] in seen
-                text = f"({its[place]})" if again else str(its[place])
-                every[rank][place] = Cell(text, {0: "again" if again else "computing"})
-                seen.add(its[place])
+    rows: list[dict[int, Cell]] = [{} for _ in ranks]
+    for index in range(longest):
+        for rank, samples in enumerate(ranks):
+            if index < len(samples):
+                again = samples[index] in seen
+                text = f"({samples[index]})" if again else str(samples[index])
+                rows[rank][index] = Cell(text, {0: "again" if again else "computing"})
+                seen.add(samples[index])
     shown = elide(longest, _COLUMNS)
     dots = Cell("…", slots=0)
     grid: dict[str, dict[str, Cell]] = {heading: {}}
@@ -119,15 +119,15 @@ def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
         if rank_or_none is None:
             grid["…"] = {"0": Cell(slots=0)}
             continue
-        row = every[rank_or_none]
+        row = rows[rank_or_none]
         grid[f"rank {rank_or_none}"] = {
-            "…" if place is None else str(place): dots if place is None else row[place]
-            for place in shown
-            if place is None or place in row
+            "…" if index is None else str(index): dots if index is None else row[index]
+            for index in shown
+            if index is None or index in row
         }
     twice = sum(map(len, ranks)) - len(seen)
     each = ", ".join(
-        f"rank {rank} saw {counted(len(its), 'sample')}" for rank, its in enumerate(ranks[:_ROWS])
+        f"rank {rank} saw {counted(len(ids), 'sample')}" for rank, ids in enumerate(ranks[:_ROWS])
     )
     more = ", …" if len(ranks) > _ROWS else ""
     said = f"{heading}: {each}{more}; {counted(twice, 'sample')} seen again"
@@ -138,9 +138,9 @@ def _epoch(ranks: Sequence[Sequence[int]], heading: str) -> Cells:
 
 
 def same_samples(plans: Mapping[str, Batching]) -> Drawing:
-    """One grid beside the other, a row for each node; the number in a box is its dp rank.
+    """Draw a grid for each plan, a row for each node; the number in a box is the GPU's dp rank.
 
-    Boxes of dp rank 0 are filled: these GPUs work on one part of the batch.
+    Boxes of dp rank 0 are filled: these GPUs share one part of the batch.
     """
     grid: dict[str, dict[str, Cell]] = {}
     for name, plan in plans.items():

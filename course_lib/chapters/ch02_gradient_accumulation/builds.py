@@ -27,7 +27,7 @@ _collectives = later("course_lib.measure.wire")
 _parallel = later("torch.nn.parallel")
 _scratch = later("course_lib.scratch.accumulation")
 
-# For each micro-batch, the labels that count in each of its samples.
+# For each micro-batch, the number of unpadded labels in each of its samples.
 Lengths: TypeAlias = Sequence[Sequence[int]]
 _Window: TypeAlias = "Sequence[tuple[torch.Tensor, torch.Tensor]]"
 _Gradients: TypeAlias = "Mapping[str, torch.Tensor]"
@@ -36,9 +36,9 @@ _WORDS, _SEQUENCE = 11, 5
 _EVEN: Lengths = ((5, 5), (5, 5), (5, 5))
 _RAGGED: Lengths = ((5, 2, 4), (1,), (3, 3))
 _ONLY_PADDING: Lengths = ((5, 2), (0, 0), (4,))
-# Of each rank; the last micro-batch of one of them is padding. The first two have 257 tokens, which
-# bf16 makes 256.
-_OF_RANKS: tuple[Lengths, ...] = (
+# One per rank. Rank 1's last micro-batch is all padding. Ranks 0 and 1 have 257 tokens together,
+# which bf16 rounds to 256.
+_RANK_LENGTHS: tuple[Lengths, ...] = (
     ((5, 2), (*[5] * 46, 1), (4, 4)),
     ((1,), (5, 5), (0,)),
     ((2,), (2,), (5,)),
@@ -46,7 +46,7 @@ _OF_RANKS: tuple[Lengths, ...] = (
 
 
 def _model() -> "nn.Module":
-    """A word's logits for the next one, without any context."""
+    """A model that predicts the next word's logits from the current word alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = {"embed": nn.Embedding(_WORDS, 6), "head": nn.Linear(6, _WORDS)}
@@ -54,7 +54,7 @@ def _model() -> "nn.Module":
 
 
 def _window(lengths: Lengths, seed: int = 0) -> _Window:
-    """Micro-batches of random words; labels beyond a sample's length are padding."""
+    """Micro-batches of random words; labels beyond a sample's length are set to IGNORE."""
     generator = torch.Generator().manual_seed(seed)
     window = []
     for micro_batch in lengths:
@@ -82,19 +82,19 @@ def _gradients(window: _Window, scale: float) -> _Gradients:
     """The gradients of all losses in the window, summed and multiplied by `scale`."""
     model = _model()
     torch.autograd.backward(scale * _total(model, window))
-    return _taken(model)
+    return _grads(model)
 
 
-def _taken(model: "nn.Module") -> _Gradients:
+def _grads(model: "nn.Module") -> _Gradients:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _mean(found: Sequence[_Gradients]) -> _Gradients:
-    return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
+def _mean(ranks: Sequence[_Gradients]) -> _Gradients:
+    return {name: torch.stack([one[name] for one in ranks]).mean(0) for name in ranks[0]}
 
 
-def _followed(model: "nn.Module") -> list[str]:
-    """Filled with the forward and backward passes of `model`, in their order."""
+def _log_passes(model: "nn.Module") -> list[str]:
+    """A list to which hooks append "forward" or "backward" for each pass of `model`, in order."""
     passes: list[str] = []
 
     def forward(_module: Any, _inputs: Any, output: Any) -> None:
@@ -105,10 +105,10 @@ def _followed(model: "nn.Module") -> list[str]:
     return passes
 
 
-# Rows of both functions
+# Rows for both functions
 
 
-def _in_turn(passes: list[str], count: int) -> Iterator[Row]:
+def _check_order(passes: list[str], count: int) -> Iterator[Row]:
     times = passes.count("forward")
     yield Never(times < count, f"the model runs {_times(times)} for {count} micro-batches")
     yield Never(
@@ -118,22 +118,22 @@ def _in_turn(passes: list[str], count: int) -> Iterator[Row]:
     )
 
 
-def _of_loss(
-    found: Any,
-    right: "torch.Tensor",
+def _check_loss(
+    loss: Any,
+    expected: "torch.Tensor",
     others: "Mapping[str, torch.Tensor]",
     what: str = "the returned loss",
     factors: Mapping[float, str] | None = None,
 ) -> Iterator[Row]:
-    """A number or a tensor of one number, without the graph that it came from."""
-    graph = getattr(found, "requires_grad", False)
+    """Check a loss, a number or a tensor of one number, that must not carry its graph."""
+    graph = getattr(loss, "requires_grad", False)
     yield Never(graph, f"{what} still has its graph: add up `loss.detach()`")
-    found = torch.tensor(found) if isinstance(found, float) else found
-    yield Must(what, found, right, others, factors or {})
+    loss = torch.tensor(loss) if isinstance(loss, float) else loss
+    yield Must(what, loss, expected, others, factors or {})
 
 
-def _of_gradients(
-    found: _Gradients,
+def _check_gradients(
+    actual: _Gradients,
     right: _Gradients,
     mistakes: Mapping[str, _Gradients],
     factors: Mapping[float, str],
@@ -141,25 +141,25 @@ def _of_gradients(
 ) -> Iterator[Row]:
     for name, expected in right.items():
         others = {why: gradients[name] for why, gradients in mistakes.items()}
-        yield Must(f"{what}the gradient of {name}", found.get(name), expected, others, factors)
+        yield Must(f"{what}the gradient of {name}", actual.get(name), expected, others, factors)
 
 
 # In one process
 
 
-def _even(parts: SimpleNamespace) -> Iterator[Row]:
-    """Three equal micro-batches, one after the other, and their mean loss."""
+def _equal_batches(parts: SimpleNamespace) -> Iterator[Row]:
+    """Three micro-batches of equal size, run in turn: gradients and mean loss."""
     model, window = _model(), _window(_EVEN)
-    passes = _followed(model)
+    passes = _log_passes(model)
     loss = parts.accumulate(model, window)
-    yield from _in_turn(passes, len(window))
-    yield from _in_one_process(_taken(model), _EVEN)
+    yield from _check_order(passes, len(window))
+    yield from _check_one_process(_grads(model), _EVEN)
     last = {"that of the last micro-batch alone": _loss(window[-1:], _tokens(_EVEN[-1:]))}
-    yield from _of_loss(loss, _loss(window, _tokens(_EVEN)), last)
+    yield from _check_loss(loss, _loss(window, _tokens(_EVEN)), last)
 
 
-def _uneven(parts: SimpleNamespace) -> Iterator[Row]:
-    """Micro-batches of other lengths, with padding; then one of nothing but padding."""
+def _padded_batches(parts: SimpleNamespace) -> Iterator[Row]:
+    """Micro-batches of unequal lengths, with padding; then one that is all padding."""
     for lengths, what in (
         (_RAGGED, "micro-batches with 11, 1 and 6 tokens: "),
         (_ONLY_PADDING, "a micro-batch of nothing but padding: "),
@@ -169,18 +169,18 @@ def _uneven(parts: SimpleNamespace) -> Iterator[Row]:
         again = zip(window, _window(lengths), strict=True)
         same = all(x.equal(one) and y.equal(two) for (x, y), (one, two) in again)
         yield Never(not same, f"{what}the inputs or labels of the window have changed")
-        yield from _in_one_process(_taken(model), lengths, what)
+        yield from _check_one_process(_grads(model), lengths, what)
         right = _loss(window, _tokens(lengths))
-        yield from _of_loss(loss, right, {}, f"{what}the returned loss")
+        yield from _check_loss(loss, right, {}, f"{what}the returned loss")
 
 
-def _in_one_process(found: _Gradients, lengths: Lengths, what: str = "") -> Iterator[Row]:
+def _check_one_process(gradients: _Gradients, lengths: Lengths, what: str = "") -> Iterator[Row]:
     window, tokens = _window(lengths), _tokens(lengths)
     numbers = sum(labels.numel() for _, labels in window)
     mistakes = {"that of the last micro-batch alone": _gradients(window[-1:], 1 / tokens)}
     if lengths is _RAGGED:
         pairs = zip(window, lengths, strict=True)
-        means = _mean([_gradients([piece], 1 / sum(own)) for piece, own in pairs])
+        means = _mean([_gradients([pair], 1 / sum(counts)) for pair, counts in pairs])
         mistakes["the mean of the micro-batches' means: tokens of short ones count more"] = means
     factors = {
         float(tokens): "it is that of a sum of losses",
@@ -188,15 +188,15 @@ def _in_one_process(found: _Gradients, lengths: Lengths, what: str = "") -> Iter
         1 / len(window): "divided by the micro-batches once too often",
         tokens / numbers: "the padding is counted as well",
     }
-    yield from _of_gradients(found, _gradients(window, 1 / tokens), mistakes, factors, what)
+    yield from _check_gradients(gradients, _gradients(window, 1 / tokens), mistakes, factors, what)
 
 
-# On ranks
+# On several ranks
 
 
 @dataclass(frozen=True)
 class _Windows(Case):
-    """A window on every rank."""
+    """A window of micro-batches on each rank."""
 
     micro_batches: int = 3
     no_sync: bool = True
@@ -209,43 +209,43 @@ class _Windows(Case):
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a rank found, and what it exchanged."""
+    """A rank's results, and what it exchanged."""
 
     loss: Any
     gradients: _Gradients
-    exchanged: list[int]  # bytes
-    quiet: bool  # DDP does not exchange any more
+    exchanged: list[int]  # bytes of each bucket
+    quiet: bool  # DDP no longer exchanges gradients
     in_eval_mode: bool
     passes: list[str]
 
 
 def _run(parts: SimpleNamespace, case: _Windows, _: Any) -> _Seen:
     rank, model = dist.get_rank(), _model()
-    window = _window(_OF_RANKS[rank][: case.micro_batches], seed=rank)
+    window = _window(_RANK_LENGTHS[rank][: case.micro_batches], seed=rank)
     ddp = _parallel.DistributedDataParallel(model)
-    log, passes = _collectives.log_buckets(ddp), _followed(model)
+    log, passes = _collectives.log_buckets(ddp), _log_passes(model)
     loss = parts.accumulate_ddp(ddp, window, no_sync=case.no_sync)
-    # With its graph it would be no answer that can be sent.
+    # A loss that carries its graph cannot be sent between processes.
     graph = getattr(loss, "requires_grad", False)
     loss = loss.detach().requires_grad_() if graph else loss
     quiet, trains = not ddp.require_backward_grad_sync, ddp.training and model.training
-    return _Seen(loss, _taken(model), log.bucket_bytes, quiet, not trains, passes)
+    return _Seen(loss, _grads(model), log.bucket_bytes, quiet, not trains, passes)
 
 
-def _exchanges(seen: _Seen, at: Place) -> Iterator[Row]:
-    """As many as the theory has; then all else."""
+def _check_exchanges(seen: _Seen, at: Place) -> Iterator[Row]:
+    """Check the number of exchanges against theory, then everything that `_check_ranks` checks."""
     steps, size = at.case.micro_batches, sum(p.nbytes for p in _model().parameters())
-    right, found = gradient_syncs(steps, steps, at.case.no_sync), sum(seen.exchanged)
+    expected, exchanged = gradient_syncs(steps, steps, at.case.no_sync), sum(seen.exchanged)
     yield Never(
-        found != right * size,
-        f"DDP exchanges the gradients {_times(found // size)} in a window of {steps} "
-        f"micro-batches, expected {_times(right)}",
+        exchanged != expected * size,
+        f"DDP exchanges the gradients {_times(exchanged // size)} in a window of {steps} "
+        f"micro-batches, expected {_times(expected)}",
     )
-    yield from _rows(seen, at)
+    yield from _check_ranks(seen, at)
 
 
-def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
-    """The gradients and losses of all ranks are those of one process."""
+def _check_ranks(seen: _Seen, at: Place) -> Iterator[Row]:
+    """Check that each rank has the gradients and loss of one process with all micro-batches."""
     ranks, steps, first = at.ranks, at.case.micro_batches, at.every[0].gradients
     yield Never(not seen.exchanged, "DDP exchanges no gradients in the whole window")
     yield Never(
@@ -254,17 +254,17 @@ def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
         "ranks drift apart from here on",
     )
     yield Never(seen.in_eval_mode, "after the window the model is in eval mode")
-    yield from _in_turn(seen.passes, steps)
+    yield from _check_order(seen.passes, steps)
     for name, gradient in first.items():
         yield Never(
             name in seen.gradients and not seen.gradients[name].equal(gradient),
             f"the gradient of {name} is not that of rank 0: what a rank adds after the exchange, "
             "the others do not get",
         )
-    lengths = [one[:steps] for one in _OF_RANKS[:ranks]]
-    each, tokens = [_window(own, n) for n, own in enumerate(lengths)], list(map(_tokens, lengths))
-    window, total = [one for own in each for one in own], sum(tokens)
-    means = _mean([_gradients(own, 1 / its) for own, its in zip(each, tokens, strict=True)])
+    lengths = [one[:steps] for one in _RANK_LENGTHS[:ranks]]
+    each, tokens = [_window(one, n) for n, one in enumerate(lengths)], list(map(_tokens, lengths))
+    window, total = [pair for part in each for pair in part], sum(tokens)
+    means = _mean([_gradients(part, 1 / n) for part, n in zip(each, tokens, strict=True)])
     factors = {
         1 / ranks: "DDP takes the mean over ranks",
         float(ranks): "as many times as there are ranks",
@@ -273,7 +273,7 @@ def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
         257 / 256: "a count of tokens in bf16 has no odd numbers above 256",
     }
     mistakes = {"the mean over ranks, each divided by its own tokens": means}
-    yield from _of_gradients(seen.gradients, _gradients(window, 1 / total), mistakes, factors)
+    yield from _check_gradients(seen.gradients, _gradients(window, 1 / total), mistakes, factors)
     share = _loss(each[at.rank], total)
     others = {
         "that of this rank's tokens alone": share * total / tokens[at.rank],
@@ -281,7 +281,7 @@ def _rows(seen: _Seen, at: Place) -> Iterator[Row]:
         "this rank's share of the mean, times the ranks": ranks * share,
     }
     times = {float(ranks): "as many times as there are ranks"}
-    yield from _of_loss(seen.loss, _loss(window, total), others, factors=times)
+    yield from _check_loss(seen.loss, _loss(window, total), others, factors=times)
 
 
 def _times(count: int) -> str:
@@ -302,20 +302,20 @@ def _accumulation(parts: SimpleNamespace) -> Callable[[], object]:
 ACCUMULATION = build(
     "accumulation",
     steps=(
-        compare_here("equal micro-batches", ("accumulate",), _even),
-        compare_here("padding, and uneven micro-batches", ("accumulate",), _uneven),
+        compare_here("equal micro-batches", ("accumulate",), _equal_batches),
+        compare_here("padding, and uneven micro-batches", ("accumulate",), _padded_batches),
         compare(
             "the gradients of all ranks",
             ("accumulate_ddp",),
             _run,
-            _rows,
+            _check_ranks,
             (_Windows(), _Windows(1)),
         ),
         compare(
             "one exchange",
             ("accumulate_ddp",),
             _run,
-            _exchanges,
+            _check_exchanges,
             (_Windows(ranks=3), _Windows(no_sync=False, ranks=3)),
         ),
     ),

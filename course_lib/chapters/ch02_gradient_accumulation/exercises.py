@@ -63,7 +63,7 @@ _IN_AN_EPOCH = {
 
 
 def _per_epoch(accumulation: int) -> list[float]:
-    """The counts of `_IN_AN_EPOCH`."""
+    """The values named by the keys of `_IN_AN_EPOCH`, in that order."""
     run = Batching(4096, micro_batch=8, accumulation=accumulation, gpus_per_node=2)
     epoch, layout = run.epoch(), Layout(micro_batch=8, accumulation=accumulation)
     syncs = [gradient_syncs(epoch.micro_steps, accumulation, no_sync) for no_sync in (True, False)]
@@ -84,7 +84,7 @@ def _train(function: Any) -> None:
 
 
 def _compare_training(function: Any, sizes: list[int], accumulation: int, what: str) -> None:
-    """Train with the learner's loop and with whole windows; refuse different weights."""
+    """Train with the learner's loop and on whole windows; raise Wrong if the weights differ."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -94,22 +94,22 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
     ]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        theirs = torch.nn.Linear(3, 1)
-    whole = copy.deepcopy(theirs)
-    own, optimizer = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (theirs, whole))
+        model = torch.nn.Linear(3, 1)
+    reference = copy.deepcopy(model)
+    sgd, reference_sgd = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, reference))
     signature = "train(model, optimizer, batches, accumulation)"
-    run(function, theirs, own, batches, accumulation, signature=signature)
-    if torch.equal(theirs.weight, whole.weight):
+    run(function, model, sgd, batches, accumulation, signature=signature)
+    if torch.equal(model.weight, reference.weight):
         raise Wrong(f"gave unchanged weights, expected an update because of {what}")
     for first in range(0, len(batches), accumulation):
         inputs, targets = map(torch.cat, zip(*batches[first : first + accumulation], strict=True))
-        optimizer.zero_grad()
-        (whole(inputs) - targets).square().mean().backward()
-        optimizer.step()
-    if not torch.allclose(theirs.weight, whole.weight, atol=1e-5):
-        given, expected = (model.weight[0, 0].item() for model in (theirs, whole))
+        reference_sgd.zero_grad()
+        (reference(inputs) - targets).square().mean().backward()
+        reference_sgd.step()
+    if not torch.allclose(model.weight, reference.weight, atol=1e-5):
+        trained, expected = (one.weight[0, 0].item() for one in (model, reference))
         raise Wrong(
-            f"gave weight {given:.4f}, expected {expected:.4f} because this case has {what}"
+            f"gave weight {trained:.4f}, expected {expected:.4f} because this case has {what}"
         )
 
 
@@ -128,7 +128,7 @@ def _window_loss(function: Any) -> None:
 
 
 class _Recorder:
-    """Stands in for a DDP model: notes at each forward whether the coming backward exchanges."""
+    """Stand-in for a DDP model: records at each forward whether the next backward exchanges."""
 
     def __init__(self) -> None:
         import torch
@@ -146,7 +146,7 @@ class _Recorder:
             self.quiet = False
 
     def __call__(self, logits: Any) -> Any:
-        self.exchanges.append(not self.quiet)  # like DDP, which decides in forward
+        self.exchanges.append(not self.quiet)  # like DDP, decide in forward
         return logits * self.scale
 
 
@@ -160,7 +160,7 @@ def _backward_window(function: Any) -> None:
     window = [
         (torch.randn(1, 3, 5, generator=generator), torch.tensor([[0, 1, 2]])) for _ in range(3)
     ]
-    model, alone = _Recorder(), _Recorder()
+    model, reference = _Recorder(), _Recorder()
     run(function, model, window, signature="backward_window(model, window)")
     if not model.exchanges:
         raise Wrong("gave no forward pass, expected one per micro-batch: call model(inputs)")
@@ -168,8 +168,8 @@ def _backward_window(function: Any) -> None:
     expect_equal(sum(model.exchanges), 1, because)
     if not model.exchanges[-1]:
         raise Wrong("gave an exchange before the last micro-batch, expected it at the last one")
-    total = torch.stack([loss_sum(alone(inputs), labels) for inputs, labels in window]).sum()
-    (expected,) = torch.autograd.grad(total / 9, alone.scale)
+    total = torch.stack([loss_sum(reference(inputs), labels) for inputs, labels in window]).sum()
+    (expected,) = torch.autograd.grad(total / 9, reference.scale)
     if model.scale.grad is None or not torch.allclose(model.scale.grad, expected):
         raise Wrong("gave another gradient, expected that of the mean over all 9 tokens")
 
@@ -177,20 +177,20 @@ def _backward_window(function: Any) -> None:
 @exercise("2.6")
 def _counters(answer: Any) -> None:
     updates = gradient_syncs(6400, 32, no_sync=True)
-    exchanges = {  # each of all gradients in fp32
+    exchanges = {  # multiples of all gradients in fp32
         "as the settings say": updates,
         "the forward pass is outside no_sync": gradient_syncs(6400, 32, no_sync=False),
         "bf16 gradients": updates / 2,
         "accumulation 4": gradient_syncs(6400, 4, no_sync=True),
         "most updates without an exchange": updates / 8,
     }
-    right: dict[str, tuple[object, str]] = {}
+    causes: dict[str, tuple[object, str]] = {}
     for name, counted in _COUNTED_BYTES.items():
         times = counted / (4 * GPT2)
         cause = min(exchanges, key=lambda one: abs(exchanges[one] - times))
-        right[name] = (cause, f"that is {times:.0f} times the fp32 gradients")
+        causes[name] = (cause, f"that is {times:.0f} times the fp32 gradients")
     wants = "one of " + ", ".join(map(repr, exchanges))
-    expect_entries(answer, right, "a dict with a cause for each run", each=wants)
+    expect_entries(answer, causes, "a dict with a cause for each run", each=wants)
 
 
 _COUNTED_BYTES = {"A": 3.186e12, "B": 99.55e9, "C": 49.78e9, "D": 12.44e9, "E": 796.4e9}

@@ -1,4 +1,4 @@
-"""Figures of chapter 2, beside those of the library."""
+"""Figures of chapter 2, in addition to those of the library."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,22 +14,22 @@ from course_lib.theory.step.batching import batch_cost as cost_of
 from course_lib.trace import Event
 
 _MICRO_STEPS = 6
-# Lengths in units of one forward pass: backward is about twice as much work, the all-reduce is
-# drawn as long as a forward; real times depend on the machine.
+# Lengths in units of one forward pass: backward is about twice as much work. The all-reduce is
+# drawn as long as a forward pass; its real time depends on the machine.
 _LENGTHS = {"forward": 1.0, "backward": 2.0, "all-reduce": 1.0, "update": 0.5, "idle": 1.0}
 
 
 def window(plan: Batching, all_reduces: Mapping[bool, int], no_sync: bool) -> Drawing:
-    """The timeline of one update, without and with no_sync.
+    """Draw the timeline of one update, without and with no_sync.
 
-    `all_reduces` has the backward passes that all-reduce, by whether no_sync is used.
+    `all_reduces` maps whether no_sync is used to the number of backward passes that all-reduce.
     """
     rows = {}
-    for way, syncs in all_reduces.items():
+    for with_no_sync, syncs in all_reduces.items():
         noun = "backward pass all-reduces" if syncs == 1 else "backward passes all-reduce"
-        chosen = " (chosen)" * (way == no_sync)
-        rows[f"{'with' if way else 'without'} no_sync: {syncs} {noun}{chosen}"] = {
-            "one update": list(_works(plan.accumulation, way))
+        chosen = " (chosen)" * (with_no_sync == no_sync)
+        rows[f"{'with' if with_no_sync else 'without'} no_sync: {syncs} {noun}{chosen}"] = {
+            "one update": list(_works(plan.accumulation, with_no_sync))
         }
     heading = (
         f"One update on {counted(plan.dp, 'rank')}: "
@@ -44,7 +44,7 @@ def window(plan: Batching, all_reduces: Mapping[bool, int], no_sync: bool) -> Dr
 
 
 def _works(accumulation: int, no_sync: bool) -> Iterator[Event]:
-    """The work of one update in order; of many micro-steps the first ones and the last."""
+    """Yield the work of one update in order; long windows keep the first and last micro-steps."""
     words: list[str] = []
     for step in elide(accumulation, _MICRO_STEPS):
         if step is None:
@@ -59,9 +59,9 @@ def _works(accumulation: int, no_sync: bool) -> Iterator[Event]:
 
 
 def batch_cost(cost: BatchCost, critical_batch: float, batch: float) -> Drawing:
-    """Samples against optimizer steps, both relative to their minimum, with the chosen batch.
+    """Plot samples against optimizer steps, relative to their minima, and mark the chosen batch.
 
-    `cost` is that of `batch`; the curve is `theory.step.batching.batch_cost` of all batches.
+    `cost` is the cost of `batch`; the curve is `theory.step.batching.batch_cost` of all batches.
     """
     # From 999·Bc to Bc/999, evenly spaced on the logarithmic axes.
     all_batches = [cost_of(999 ** (part / 20), 1.0) for part in range(20, -21, -1)]

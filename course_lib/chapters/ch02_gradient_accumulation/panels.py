@@ -1,4 +1,4 @@
-"""Panels of chapter 2, beside those of the library."""
+"""Panels of chapter 2, in addition to those of the library."""
 
 from dataclasses import dataclass
 
@@ -19,19 +19,19 @@ _SHAPE = MODELS[_MODEL]
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What the theory says about one accumulated update."""
+    """What the theory predicts for one accumulated update."""
 
     batching: Batching
-    all_reduces: int  # backward passes that all-reduce, for one update
+    all_reduces: int  # backward passes of one update that all-reduce
     layer_bytes: int  # activations of one layer, one micro-batch at a time
-    at_once_layer_bytes: int  # the same if the rank's samples went through in one piece
+    at_once_layer_bytes: int  # if all of the rank's samples were one micro-batch
 
 
 @panel
 def accumulation(
     micro_batch: int = whole("micro-batch", 4, 1, 64),
     accumulation: int = whole("accumulation", 4, 1, 64),
-    # From 2 up: a single rank has no other to exchange gradients with.
+    # At least 2: a single rank exchanges no gradients.
     dp: int = powers_of_two("data parallel", 2, 2, 64),
     no_sync: bool = flag("no_sync", True),
 ) -> View:
@@ -39,10 +39,10 @@ def accumulation(
 
     Raises ValueError for starting values outside the sliders.
     """
-    # One epoch of any length will do: only the first update is shown.
+    # The epoch's length does not matter: only its first update is shown.
     batching = Batching(10**6, micro_batch, accumulation, gpus_per_node=dp)
     rank_samples = Batching(10**6, micro_batch, accumulation).global_batch
-    syncs = {way: gradient_syncs(accumulation, accumulation, way) for way in (False, True)}
+    syncs = {used: gradient_syncs(accumulation, accumulation, used) for used in (False, True)}
     result = Accumulated(
         batching, syncs[no_sync], _layer_bytes(micro_batch), _layer_bytes(rank_samples)
     )

@@ -21,7 +21,7 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.memory.peak import RESERVED_OVER_ALLOCATED, memory_moments, training_memory
 from course_lib.theory.memory.states import model_states
 
-# What a tool prints for LLaMA-2 70B: the recipe, whether it means GiB, and why.
+# A tool's output for LLaMA-2 70B: its recipe, whether its GB are GiB, and the explanation.
 _TOOLS = {
     "1,028 GB": (RECIPES["mixed-16"], True, "2 + 2 + 4 + 8 bytes, in GiB"),
     "1,242 GB": (RECIPES["megatron-18"], False, "fp32 gradients: 2 + 4 + 4 + 8 bytes"),
@@ -36,10 +36,10 @@ def _seventy(answer: Any) -> None:
     nominal = model_states(70 * 10**9, RECIPES["mixed-16"]).master_copy_bytes / units.GB
     because = "8 of the 12 bytes are Adam's; 4 are the fp32 master copy of the weights"
     expect_number(answer[0], nominal, because, rel=0.02, unit="GB")
-    sizes = {says: (tool.bytes_per_parameter, why) for says, (tool, _, why) in _TOOLS.items()}
+    sizes = {printed: (tool.bytes_per_parameter, why) for printed, (tool, _, why) in _TOOLS.items()}
     expect_entries(answer[1], sizes, "a dict of bytes per parameter", each="a whole number")
-    meant = {says: (gib, because) for says, (_, gib, because) in _TOOLS.items()}
-    expect_entries(answer[2], meant, "a dict of True and False", each="True or False")
+    units_meant = {printed: (gib, because) for printed, (_, gib, because) in _TOOLS.items()}
+    expect_entries(answer[2], units_meant, "a dict of True and False", each="True or False")
 
 
 @exercise("3.2")
@@ -53,7 +53,7 @@ def _twice_the_weights(answer: Any) -> None:
     )
 
 
-# Of which optimizer and weights each sentence is true, and why.
+# For each sentence, the optimizer and weights it holds for, and the reason.
 _SENTENCES: dict[str, tuple[object, str]] = {
     "the state is one number per parameter, and takes as much as the weights": (
         "SGD with momentum, fp32",
@@ -115,8 +115,8 @@ def _optimizer_bytes(function: Any) -> None:
         optimizer = kind(layer.parameters(), lr=0.1, **momentum)
         layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
         optimizer.step()
-        given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
-        expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
+        counted = run(function, optimizer, signature="optimizer_bytes(optimizer)")
+        expect_number(counted, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
 
 
 @exercise("3.6")
@@ -197,7 +197,7 @@ def _two_tracebacks(answer: Any) -> None:
     expected = {}
     for name, model, micro_batch in (("A", "gpt2-124m", 16), ("B", "gpt2-1.5b", 2)):
         moment, before = _peak(model, _EAGER, micro_batch)
-        after = {change: _peak(model, its, micro_batch) for change, its in _CHANGED.items()}
+        after = {change: _peak(model, recipe, micro_batch) for change, recipe in _CHANGED.items()}
         after["half the micro-batch"] = _peak(model, _EAGER, micro_batch // 2)
         for change, (_, size) in after.items():
             because = f"the peak of {name} is at the point '{moment}'"
@@ -214,7 +214,7 @@ _CHANGED = {
 
 
 def _peak(model: str, recipe: Recipe, micro_batch: int) -> tuple[str, float]:
-    """The moment at which most memory is needed, and the bytes."""
+    """The moment of peak memory, and its bytes."""
     job = Job(MODELS[model], recipe, Layout(micro_batch=micro_batch), sequence=1024)
     sizes = {name: bill.total_bytes for name, bill in memory_moments(job).items()}
     moment = max(sizes, key=lambda name: sizes[name])
@@ -222,7 +222,7 @@ def _peak(model: str, recipe: Recipe, micro_batch: int) -> tuple[str, float]:
 
 
 def loss_scale(overflows: Iterable[bool]) -> tuple[float, int]:
-    """The scale after these batches by the rules of torch.amp.GradScaler, and the updates made."""
+    """Loss scale after these batches by torch.amp.GradScaler's rules, and the number of updates."""
     scale, in_a_row, updates = 65_536.0, 0, 0
     for overflow in overflows:
         updates += not overflow

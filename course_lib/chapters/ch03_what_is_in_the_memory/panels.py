@@ -1,4 +1,4 @@
-"""Panels of chapter 3, beside those of the library."""
+"""Panels of chapter 3, in addition to those of the library."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES
 from course_lib.theory.inputs.units import format_bytes, format_count
 from course_lib.theory.memory.peak import training_memory
 
-# Bytes with AdamW, which is what the names of the conventions mean.
+# Bytes per parameter with AdamW: the names of the conventions assume it.
 _CONVENTIONS = {
     f"{name}: {recipe.bytes_per_parameter} B/param": name for name, recipe in RECIPES.items()
 }
@@ -25,7 +25,7 @@ def memory(
     model: str = choice("model", "gpt2-1.5b", _MODELS),
     convention: str = choice("convention", "mixed-16", _CONVENTIONS),
     optimizer: str = choice("optimizer", "adamw", list(OPTIMIZER_STATE_BYTES)),
-    # Without "selective": all conventions use flash attention, which leaves it nothing to do.
+    # No "selective": it has no effect with flash attention, which all conventions use.
     recompute: str = choice("recompute", "none", ["none", "full"]),
     unit: str = choice("unit", "GB", _UNITS),
     gpu: str = choice("GPU", "RTX 4090 24 GB", list(GPU_MEMORY_BYTES)),
@@ -41,7 +41,7 @@ def memory(
     capacity = GPU_MEMORY_BYTES[gpu]
     title = f"{model}, {convention}, {optimizer}: {recipe.bytes_per_parameter} bytes per parameter"
     total = breakdown.total_bytes
-    # What the figure does not say: the exact total, and which part of it a GPU gives.
+    # Not in the figure: the exact total, and its share of the GPU's memory.
     rows = (
         ("total", f"{format_bytes(total, unit)} = {total:,} bytes"),
         (f"of {gpu}", f"{total / capacity:.1%}"),

@@ -1,11 +1,11 @@
-"""Snapshots of a GPU's memory: written as torch writes them, read without trust, and sorted.
+"""Snapshots of GPU memory: written in torch's format, read as untrusted data, and categorised.
 
 The format is that of torch.cuda.memory._snapshot(): segments of memory with their blocks, and for
-each device a trace of what the allocator did. Source: torch/cuda/memory.py, `_snapshot`.
+each device a trace of the allocator's actions. Source: torch/cuda/memory.py, `_snapshot`.
 
-What a block is for follows from where it was born and when it died. Its stack says in which phase
-it was born. Born in forward and gone in forward: temporary. Born in forward and gone in backward:
-an intermediate result.
+A block's category follows from where it was allocated and when it was freed. Its stack tells the
+phase of its allocation. Allocated and freed in forward: temporary. Allocated in forward and freed
+in backward: an intermediate result.
 """
 
 import io
@@ -24,7 +24,7 @@ from course_lib.validation import told
 
 
 class Frame(NamedTuple):
-    """One call of a stack."""
+    """One frame of a stack."""
 
     filename: str
     line: int
@@ -32,9 +32,9 @@ class Frame(NamedTuple):
 
 
 class BlockEvent(NamedTuple):
-    """Block number `block` is born ("alloc") or dies ("free"); `frames` begin with the innermost.
+    """Block number `block` is allocated ("alloc") or freed ("free"); innermost frame first.
 
-    A free needs no size.
+    For a free, the size is ignored.
     """
 
     action: str
@@ -43,7 +43,7 @@ class BlockEvent(NamedTuple):
     frames: tuple[Frame, ...] = ()
 
 
-# --- a file is written --------------------------------------------------------------------------
+# --- writing a file -----------------------------------------------------------------------------
 
 ROUND_BYTES = 512  # the allocator's smallest block
 SEGMENT_BYTES = 2 * MIB
@@ -51,10 +51,10 @@ _START = 0x7F0000000000
 
 
 def snapshot_pickle(events: Iterable[tuple[Any, ...]]) -> bytes:
-    """A snapshot's file with these events, each a BlockEvent or the same four things in a tuple.
+    """Content of a snapshot file with these events: BlockEvents or tuples of their four fields.
 
-    The blocks lie in one segment, each in the first gap that is large enough, rounded up to 512 B.
-    torch.cuda._memory_viz and pytorch.org/memory_viz read it.
+    All blocks are in one segment, each in the first gap that is large enough, rounded up to 512 B.
+    torch.cuda._memory_viz and pytorch.org/memory_viz can read the file.
     """
     trace: list[dict[str, Any]] = []
     live: dict[int, dict[str, Any]] = {}
@@ -91,7 +91,7 @@ def snapshot_pickle(events: Iterable[tuple[Any, ...]]) -> bytes:
 
 
 def _gaps(blocks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int | None]]:
-    """From where to where nothing lies, in order; the last gap has no end."""
+    """Yield free address ranges (start, end) in order; the last one has end None."""
     address = _START
     for block in sorted(blocks, key=lambda block: block["address"]):
         if block["address"] > address:
@@ -101,7 +101,7 @@ def _gaps(blocks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int | None
 
 
 def _segment(live: Mapping[int, Mapping[str, Any]], total: int) -> dict[str, Any]:
-    """The segment with its blocks and the gaps between them."""
+    """The segment's entry, with its blocks and the gaps between them."""
     gaps = [
         {
             "address": start,
@@ -132,7 +132,7 @@ def _segment(live: Mapping[int, Mapping[str, Any]], total: int) -> dict[str, Any
 
 # --- the blocks of a prediction -----------------------------------------------------------------
 
-# What a block is for, and the function in which it would be allocated.
+# File and function in which a consumer's blocks would be allocated, in every phase or by phase.
 _ALWAYS = {
     "weights": ("torch/nn/modules/module.py", "_apply"),
     "optimizer": ("torch/optim/adamw.py", "_init_group"),
@@ -149,8 +149,8 @@ _IN_PHASE = {
 def timeline_events(run: StepTimeline) -> tuple[BlockEvent, ...]:
     """The blocks that a predicted step would allocate and free, for `snapshot_pickle`.
 
-    Whatever a consumer grows by from one moment to the next is one block; the youngest die first.
-    Each has a stack that says what it is for, at which moment, and in which phase.
+    A consumer's growth from one moment to the next is one block; the newest are freed first.
+    Each block's stack names its consumer, the moment, and the phase.
     """
     events: list[BlockEvent] = []
     held: dict[str, list[BlockEvent]] = {name: [] for name in run.sizes}
@@ -167,7 +167,7 @@ def timeline_events(run: StepTimeline) -> tuple[BlockEvent, ...]:
     before = run.steps[0]
     for step in run.steps:
         sizes = step.bill.consumers
-        for name, size in sizes.items():  # first what goes, as the moment before ends
+        for name, size in sizes.items():  # frees first, as the previous moment ends
             if size_of(name) > size:
                 frames = _stack(name, before)
                 while size_of(name) > size:
@@ -184,11 +184,11 @@ def _stack(name: str, step: StepMoment) -> tuple[Frame, ...]:
     return Frame("predicted", 0, f"{name}: {step.what}"), Frame(filename, 0, function)
 
 
-# --- a file is read without trust ---------------------------------------------------------------
+# --- reading an untrusted file ------------------------------------------------------------------
 
 
 class _Plain(pickle.Unpickler):
-    """Builds numbers, strings, lists, tuples and dicts, and nothing else."""
+    """Unpickles numbers, strings, lists, tuples and dicts only."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise ValueError(
@@ -198,31 +198,31 @@ class _Plain(pickle.Unpickler):
 
 
 def parse_snapshot(data: bytes) -> dict[str, Any]:
-    """The content of a snapshot's file: a dict with "segments" and "device_traces".
+    """Parse the content of a snapshot file: a dict with "segments" and "device_traces".
 
     Raises ValueError for a file that names any class or function, as a pickle that runs code must;
-    for one that is no pickle; and for one that holds something else.
+    for one that is no pickle; and for a pickle of anything else.
     """
     write_it = "write it with torch.cuda.memory._dump_snapshot(path)"
     try:
-        found: dict[str, Any] = _Plain(io.BytesIO(data)).load()
+        content: dict[str, Any] = _Plain(io.BytesIO(data)).load()
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"the file is no pickle ({type(error).__name__}): {write_it}") from None
     try:
-        blocks = [block for segment in found["segments"] for block in segment["blocks"]]
-        entries = [entry for trace in found["device_traces"] for entry in trace]
-        fits = all(isinstance(block["size"], int) for block in blocks)
-        fits &= all(isinstance(entry["action"], str) for entry in entries)
+        blocks = [block for segment in content["segments"] for block in segment["blocks"]]
+        entries = [entry for trace in content["device_traces"] for entry in trace]
+        valid = all(isinstance(block["size"], int) for block in blocks)
+        valid &= all(isinstance(entry["action"], str) for entry in entries)
     except (KeyError, TypeError):
-        fits = False
-    if not fits:
+        valid = False
+    if not valid:
         raise ValueError(f"the file is a pickle, but no memory snapshot: {write_it}")
-    return found
+    return content
 
 
-# --- blocks are sorted by what they are for -----------------------------------------------------
+# --- sorting blocks into categories -------------------------------------------------------------
 
 LEAK, UNKNOWN = "leak", "not known"
 CATEGORIES = (
@@ -236,7 +236,7 @@ CATEGORIES = (
     LEAK,
     UNKNOWN,
 )
-LEAK_ROUNDS = 3  # two may be a batch that is loaded ahead
+LEAK_ROUNDS = 3  # two rounds could be a prefetched batch
 _FORWARD, _BACKWARD, _UPDATE, _SETUP, _OUTSIDE = "forward", "backward", "update", "setup", ""
 _OF_PHASE = {
     _SETUP: "weights",
@@ -253,7 +253,7 @@ _LIBRARY = re.compile(
 
 @dataclass(frozen=True)
 class Leak:
-    """Blocks with one stack that are born in round after round and never die.
+    """Blocks that the same stack allocates in several rounds and that are never freed.
 
     A round begins with each forward pass.
     """
@@ -265,13 +265,13 @@ class Leak:
 
     @property
     def where(self) -> str:
-        """The innermost line of the stack that is no library's."""
-        own = _own(self.frames)
-        if own is None:
+        """The innermost line of the stack that is outside libraries."""
+        frame = _user_frame(self.frames)
+        if frame is None:
             return self.frames[0].name if self.frames else "a stack that was not recorded"
         # ipykernel names the file of a cell by a checksum of its text.
-        name = "a cell" if "ipykernel" in own.filename else re.split(r"[/\\]", own.filename)[-1]
-        return f"{name}, line {own.line}, in {own.name}"
+        name = "a cell" if "ipykernel" in frame.filename else re.split(r"[/\\]", frame.filename)[-1]
+        return f"{name}, line {frame.line}, in {frame.name}"
 
     def explain(self) -> str:
         """The leak in one line."""
@@ -283,7 +283,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Bytes by category at the start of a trace and after each change, and what was found."""
+    """Phase, moment and bytes by category, at the start of a trace and after each change; leaks."""
 
     phases: tuple[str, ...]
     moments: tuple[str, ...]
@@ -292,19 +292,19 @@ class Snapshot:
 
     @property
     def totals(self) -> tuple[int, ...]:
-        """All categories together."""
+        """Bytes of all categories together, at each moment."""
         return tuple(map(sum, zip(*self.sizes.values(), strict=True)))
 
 
 def read_snapshot(data: bytes) -> Snapshot:
-    """The blocks of the device with most events, sorted: `data` is the file's content.
+    """Sort the blocks of the device with the most events; `data` is the file's content.
 
-    The seven consumers by the phase of the stack and the time of death. Born while a model is built
-    or moved: weights. In the optimizer: its states, or temporary if gone in the same update. In
-    forward: intermediate results if they die in backward; in backward: gradients if they outlive
-    it; otherwise temporary. Outside all of these: inputs and labels, if they or blocks of
-    the same stack die. "leak": one stack whose blocks are born in at least 3 rounds and never die.
-    "not known": the rest, such as what was there before the recording began and says nothing.
+    The category follows from the phase of the allocating stack and the time of the free. Allocated
+    while a model is built or moved: weights. In the optimizer: its states, or temporary if freed in
+    the same update. In forward: intermediate results if freed in backward. In backward: gradients
+    if they outlive it; otherwise temporary. Outside all of these: inputs and labels, if some block
+    of the same stack is freed. "leak": blocks of one stack, allocated in at least 3 rounds, never
+    freed. "not known": the rest, such as blocks without a stack from before the recording.
     Raises ValueError as `parse_snapshot` does, and for a file without events.
     """
     content = parse_snapshot(data)
@@ -323,19 +323,19 @@ def read_snapshot(data: bytes) -> Snapshot:
 
 @dataclass(eq=False)
 class _Block:
-    """One block from birth to death."""
+    """One block from its allocation to its free."""
 
     size: int
     frames: tuple[Frame, ...]
-    phase: str  # in which it was born
-    run: int = -1  # of one phase, in which it was born; -1 before the trace
+    phase: str  # of the allocation
+    run: int = -1  # stretch of one phase in which it was allocated; -1 before the trace
     round: int = 0
-    died: int | None = None  # the run
+    died: int | None = None  # the run in which it was freed
     kind: str = UNKNOWN
 
 
 class _Life:
-    """Follows the trace: phases, births and deaths."""
+    """Replays the trace: phases, allocations and frees."""
 
     def __init__(self) -> None:
         self.blocks: list[_Block] = []
@@ -344,27 +344,27 @@ class _Life:
         self.phase, self.run, self.round = _SETUP, 0, 0
 
     def see(self, entry: Mapping[str, Any]) -> None:
-        """One entry of the trace."""
+        """Replay one entry of the trace."""
         action, frames = entry["action"], _frames(entry)
         address, size = _number(entry, "addr"), _number(entry, "size")
         if action == "alloc":
             phase = self.enter(frames)
             block = self.live[address] = _Block(size, frames, phase, self.run, self.round)
             self.blocks.append(block)
-            own = _own(frames) or (frames[0] if frames else None)
-            self.changes.append((self.phase, own.name if own else "", block, size))
+            frame = _user_frame(frames) or (frames[0] if frames else None)
+            self.changes.append((self.phase, frame.name if frame else "", block, size))
         elif action == "free_requested" or (action == "free_completed" and address in self.live):
-            if address not in self.live:  # born before the trace
+            if address not in self.live:  # allocated before the trace
                 self.live[address] = _Block(size, (), _OUTSIDE)
                 self.blocks.append(self.live[address])
             block = self.live.pop(address)
-            if frames != block.frames:  # some versions give the stack of the birth
+            if frames != block.frames:  # some versions record the allocating stack again
                 self.enter(frames)
             block.died = self.run
             self.changes.append((self.phase, "free", block, -size))
 
     def enter(self, frames: tuple[Frame, ...]) -> str:
-        """The phase of a stack; the phase that is on changes with it."""
+        """Return the phase of a stack, and make it the current phase."""
         phase = _phase(frames)
         if not frames and self.phase in (_FORWARD, _BACKWARD):
             phase = _BACKWARD  # autograd's own thread on a GPU has no Python stack
@@ -377,7 +377,7 @@ class _Life:
         return phase
 
     def end(self, segments: Sequence[Mapping[str, Any]]) -> None:
-        """Add what lives at the end and was born before the trace."""
+        """Add blocks that are still live at the end and were allocated before the trace."""
         for segment in segments:
             address = _number(segment, "address")
             for block in segment["blocks"]:
@@ -389,7 +389,7 @@ class _Life:
                 address += block["size"]
 
     def sorted(self) -> Snapshot:
-        """Give each block its category, and add them up moment by moment."""
+        """Assign each block its category, and sum bytes by category at each moment."""
         mortal = {block.frames for block in self.blocks if block.died is not None}
         staying: dict[tuple[Frame, ...], list[_Block]] = {}
         for block in self.blocks:
@@ -413,15 +413,15 @@ class _Life:
             for name, size in held.items():
                 columns[name].append(size)
         return Snapshot(
-            (self.changes[0][0] if self.changes else _SETUP, *(it[0] for it in self.changes)),
-            ("start", *(it[1] for it in self.changes)),
+            (self.changes[0][0] if self.changes else _SETUP, *(one[0] for one in self.changes)),
+            ("start", *(one[1] for one in self.changes)),
             {name: tuple(sizes) for name, sizes in columns.items()},
             tuple(sorted(leaks, key=lambda leak: -leak.size_bytes)),
         )
 
 
 def _kind(block: _Block, last_round: int, mortal: bool) -> str:
-    """What a block is for."""
+    """The category of a block; `mortal`: some block of its stack was freed."""
     if any("Workspace" in frame.name for frame in block.frames):
         return "framework overhead"
     if any(_INPUTS.search(frame.name) for frame in block.frames):
@@ -449,16 +449,16 @@ def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _own(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame that is no library's."""
+def _user_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame outside libraries, or None."""
     return next((frame for frame in frames if not _LIBRARY.search(frame.filename)), None)
 
 
 @lru_cache(maxsize=4096)  # the same lines run in every step
 def _phase(frames: tuple[Frame, ...]) -> str:
-    """The phase by the functions of a stack; _OUTSIDE if none of them tells."""
+    """The phase that a stack's functions imply, or _OUTSIDE."""
     names, files = {frame.name for frame in frames}, {frame.filename for frame in frames}
-    if names & {"backward", "_engine_run_backward"} or any("autograd::Eng" in it for it in names):
+    if names & {"backward", "_engine_run_backward"} or any("autograd::Eng" in n for n in names):
         return _BACKWARD
     if "zero_grad" in names or any(map(_OPTIMIZER.search, names | files)):
         return _UPDATE
@@ -474,11 +474,11 @@ def _phase(frames: tuple[Frame, ...]) -> str:
 
 
 def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> str:
-    """A trace for chrome://tracing and ui.perfetto.dev, as JSON; one microsecond a moment.
+    """A trace for chrome://tracing and ui.perfetto.dev, as JSON; one microsecond per moment.
 
     It has a bar for each phase and a counter of bytes by category. `phases` has the phase of each
-    moment, `sizes` its bytes by category, as timelines here have them. Moments are in order, not to
-    scale in time. Events have the keys of those that torch.profiler exports.
+    moment, `sizes` its bytes by category, as in this module's timelines. Moments are in order, not
+    to scale in time. Events have the keys of torch.profiler's.
     Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C" counts; times in µs.
     """
     process = {"pid": 0, "tid": 0}

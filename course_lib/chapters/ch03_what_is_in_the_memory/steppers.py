@@ -1,4 +1,4 @@
-"""Stories of chapter 3 to walk through, step by step."""
+"""Steppers of chapter 3."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.step_timeline import step_timeline
 from course_lib.trace import TAKE
 
-_NAMED = 3  # in the table; the picture shows the others
+_NAMED = 3  # consumers named in the table; the picture shows all
 _CAPTIONS = {
     ("forward", "embedding"): "The tokens become vectors. Nothing is kept for backward yet.",
     ("forward", "layer"): "{} computes, and leaves its intermediate results for backward.",
@@ -33,7 +33,7 @@ _CAPTIONS = {
 
 
 def memory_step(layers: int = 4, samples: int = 8, recompute: str = "none") -> Stepper:
-    """One update of the chapter's small GPT in fp32, moment by moment.
+    """Stepper through one update of the chapter's small GPT in fp32, moment by moment.
 
     Raises ValueError for starting values outside the controls.
     """
@@ -59,9 +59,9 @@ class _Step(Story):
     def picture(self, step: int) -> Drawing:
         moments, over, now = self.run.steps, (0.0, float(self.count)), step + 1.0
         passes = [event for event in self.trace if event.what != TAKE]
-        stretches = [list(its) for _, its in groupby(passes, lambda one: one.what)]
-        phases = [its[0]._replace(end=its[-1].until, label=its[0].what) for its in stretches]
-        sizes = self.run.sizes  # what is always there lies below
+        stretches = [list(group) for _, group in groupby(passes, lambda event: event.what)]
+        phases = [some[0]._replace(end=some[-1].until, label=some[0].what) for some in stretches]
+        sizes = self.run.sizes  # the consumers that are always present are drawn at the bottom
         names = [
             name for name in dict.fromkeys(("weights", "optimizer", *sizes)) if any(sizes[name])
         ]
@@ -99,7 +99,7 @@ class _Step(Story):
 
 
 def _largest(held: Mapping[str, int]) -> str:
-    """The three that hold most, and all others together: it fits in a line."""
+    """The three largest consumers and the sum of the others, in one line."""
     sizes = sorted(((size, name) for name, size in held.items() if size), reverse=True)
     said = [f"{name} {format_bytes(size)}" for size, name in sizes[:_NAMED]]
     if rest := sum(size for size, _ in sizes[_NAMED:]):

@@ -1,4 +1,4 @@
-"""Build 4.6: layers that run again in the backward pass, from their input."""
+"""Build 4.6: activation checkpointing, which recomputes layers from their input in backward."""
 
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -15,12 +15,12 @@ _models = later("course_lib.checking.builds.on_rank.small_models")
 _peak, _saved = later("course_lib.measure.peak"), later("course_lib.measure.gradients")
 
 _WIDTH, _ROWS = 48, 96
-# A generator's state, and the like.
+# Allowance for a generator's state and similar small tensors.
 _SMALL_BYTES = 8192
 
 
 def _segment(dropout: float = 0.0, frozen: bool = False) -> "nn.Sequential":
-    """Layers that keep several times what their input takes."""
+    """Layers whose activations take several times the bytes of their input."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = nn.Sequential(
@@ -52,8 +52,8 @@ def _run(parts: SimpleNamespace, layers: "nn.Module", x: "torch.Tensor") -> "tor
     return output
 
 
-def _go_back(output: "torch.Tensor") -> None:
-    """Run the backward pass; Wrong where torch refuses what backward returned."""
+def _backward(output: "torch.Tensor") -> None:
+    """Run the backward pass; raise Wrong if torch rejects what the learner's backward returned."""
     try:
         torch.autograd.backward(output.square().sum())
     except RuntimeError as error:
@@ -64,51 +64,51 @@ def _go_back(output: "torch.Tensor") -> None:
 
 
 def _gradients(layers: "nn.Module", x: "torch.Tensor | None" = None) -> dict[str, Any]:
-    """Copies of them."""
-    found: dict[str, Any] = _models.gradients(layers)
-    return found if x is None else found | {"x": x.grad}
+    """Gradients of the parameters, by name, and of `x` if given."""
+    gradients: dict[str, Any] = _models.gradients(layers)
+    return gradients if x is None else gradients | {"x": x.grad}
 
 
-def _same(found: dict[str, Any], right: dict[str, Any], why: str = "") -> Iterator[Row]:
-    for name, expected in right.items():
-        yield Never(found[name] is None, f"{name} gets no gradient")
+def _compare(actual: dict[str, Any], reference: dict[str, Any], why: str = "") -> Iterator[Row]:
+    for name, expected in reference.items():
+        yield Never(actual[name] is None, f"{name} gets no gradient")
         twice = {2.0: "it is added twice"}
-        yield Must(f"{why}the gradient of {name}", found[name], expected, factors=twice)
+        yield Must(f"{why}the gradient of {name}", actual[name], expected, factors=twice)
 
 
-def _right(parts: SimpleNamespace) -> Iterator[Row]:
-    """Gradients of parameters and of x, as without checkpointing."""
+def _check_passes(parts: SimpleNamespace) -> Iterator[Row]:
+    """Gradients of parameters and of x equal those without checkpointing."""
     for frozen, of_x, why in (
         (False, True, ""),
         (True, True, "where one parameter is frozen, "),
         (False, False, "where x needs no gradient, "),
     ):
         plain, layers = _segment(frozen=frozen), _segment(frozen=frozen)
-        x, own = _data(of_x), _data(of_x)
+        x, copy = _data(of_x), _data(of_x)
         expected = plain(x)
-        _go_back(expected)
-        output = _run(parts, layers, own)
+        _backward(expected)
+        output = _run(parts, layers, copy)
         yield Must("the output of forward", output, expected)
-        _go_back(output)
-        found, right = _gradients(layers, own), _gradients(plain, x)
-        yield from _same(found, right if of_x else _gradients(plain), why)
+        _backward(output)
+        gradients, plain_gradients = _gradients(layers, copy), _gradients(plain, x)
+        yield from _compare(gradients, plain_gradients if of_x else _gradients(plain), why)
         frozens = [p for p in layers.parameters() if not p.requires_grad]
-        some = any(p.grad is not None for p in frozens)
-        yield Never(some, "a frozen parameter has got a gradient")
-        changed = own.requires_grad != of_x or (not of_x and own.grad is not None)
+        has_gradient = any(p.grad is not None for p in frozens)
+        yield Never(has_gradient, "a frozen parameter has got a gradient")
+        changed = copy.requires_grad != of_x or (not of_x and copy.grad is not None)
         yield Never(changed, "x, which needs no gradient, has changed: detach a copy of it")
-        yield Never(not own.detach().equal(_data(False)), "x has other numbers afterwards")
+        yield Never(not copy.detach().equal(_data(False)), "x has other numbers afterwards")
 
 
-def _others(parts: SimpleNamespace) -> Iterator[Row]:
-    """One segment that runs twice; one without trained parameters; one in bf16."""
+def _check_others(parts: SimpleNamespace) -> Iterator[Row]:
+    """Check one segment that runs twice, one without trained parameters, and one in bf16."""
     twice, of_none, half = _segment(), _segment().requires_grad_(False), _segment().bfloat16()
     for layers, runs, why in (
         (twice, 2, "where a segment runs twice, "),
         (of_none, 1, "where all parameters are frozen, "),
         (half, 1, "in bf16, "),
     ):
-        found = []
+        gradients = []
         for checkpointed in (False, True):
             layers.zero_grad()
             x = _data(False).to(torch.bfloat16 if layers is half else torch.float32)
@@ -117,12 +117,12 @@ def _others(parts: SimpleNamespace) -> Iterator[Row]:
             for _ in range(runs):
                 y = _run(parts, layers, y) if checkpointed else layers(y)
             torch.autograd.backward(y.square().sum())
-            found.append(_gradients(layers, x))
-        yield from _same(found[1], found[0], why)
+            gradients.append(_gradients(layers, x))
+        yield from _compare(gradients[1], gradients[0], why)
 
 
-def _returned(parts: SimpleNamespace) -> Iterator[Row]:
-    """Parameters get their gradients from autograd, not from a pass inside of backward."""
+def _check_returned(parts: SimpleNamespace) -> Iterator[Row]:
+    """Parameters get their gradients from autograd, not from a pass inside backward."""
     layers, x = _segment(), _data()
     output, trained = _run(parts, layers, x), _models.trained(layers)
     torch.autograd.grad(output.sum(), [x, *trained.values()], allow_unused=True)
@@ -133,8 +133,8 @@ def _returned(parts: SimpleNamespace) -> Iterator[Row]:
     )
 
 
-def _kept(parts: SimpleNamespace) -> Iterator[Row]:
-    """Between forward and backward only x is there, and the layers run twice."""
+def _check_memory(parts: SimpleNamespace) -> Iterator[Row]:
+    """Between forward and backward only x stays in memory, and the layers run twice."""
     layers, x = _segment(), _data()
     runs: list[str] = []
     layers.register_forward_hook(lambda *_: runs.append("a run"))
@@ -148,7 +148,7 @@ def _kept(parts: SimpleNamespace) -> Iterator[Row]:
     )
     yield Never(len(runs) != 1, f"the layers run {len(runs)} times in forward, expected once")
     with _peak.log_memory() as log:
-        _go_back(output)
+        _backward(output)
     stays = log.timeline[-1] - sum(one.nbytes for one in _gradients(layers, x).values())
     yield Never(
         stays > _SMALL_BYTES,
@@ -165,43 +165,43 @@ def _kept(parts: SimpleNamespace) -> Iterator[Row]:
     )
 
 
-def _drawn(
+def _draw_after_passes(
     parts: SimpleNamespace, segments: "Sequence[nn.Module]", x: "torch.Tensor", checkpointed: bool
 ) -> "list[torch.Tensor]":
-    """Both passes of segments behind each other; what somebody draws after each."""
+    """Run both passes of consecutive segments; return random numbers drawn after each pass."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         for layers in segments:
             x = _run(parts, layers, x) if checkpointed else layers(x)
         drawn = [torch.rand(5)]
-        _go_back(x)
+        _backward(x)
         return [*drawn, torch.rand(5)]
 
 
-def _masks(parts: SimpleNamespace) -> Iterator[Row]:
-    """Two segments with dropout, one after the other."""
+def _check_masks(parts: SimpleNamespace) -> Iterator[Row]:
+    """The gradients of two consecutive segments with dropout."""
     both: list[list[dict[str, Any]]] = []
     for checkpointed in (False, True):
         x, segments = _data(), (_segment(0.5), _segment(0.3))
-        _drawn(parts, segments, x, checkpointed)
+        _draw_after_passes(parts, segments, x, checkpointed)
         both.append([_gradients(segments[1]), _gradients(segments[0], x)])
-    for right, own, segment in zip(*both, ("the second", "the first"), strict=True):
-        for name, gradient in right.items():
-            found = own[name]
+    for reference, gradients, segment in zip(*both, ("the second", "the first"), strict=True):
+        for name, gradient in reference.items():
+            actual = gradients[name]
             yield Never(
-                found is None or not found.allclose(gradient, rtol=1e-4, atol=1e-4),
+                actual is None or not actual.allclose(gradient, rtol=1e-4, atol=1e-4),
                 f"with dropout, the gradient of {name} in {segment} of two segments is another "
                 "than without checkpointing, from the same seed: one of the two runs draws other "
                 "masks, or runs other layers",
             )
 
 
-def _generator(parts: SimpleNamespace) -> Iterator[Row]:
-    """What others draw is as without checkpointing."""
-    after = (_drawn(parts, (_segment(0.5),), _data(), each) for each in (False, True))
-    for right, found, when in zip(*after, ("forward", "backward"), strict=True):
+def _check_generator(parts: SimpleNamespace) -> Iterator[Row]:
+    """Random numbers drawn later are the same as without checkpointing."""
+    after = (_draw_after_passes(parts, (_segment(0.5),), _data(), each) for each in (False, True))
+    for expected, actual, when in zip(*after, ("forward", "backward"), strict=True):
         yield Never(
-            not found.equal(right),
+            not actual.equal(expected),
             f"after {when} the generator of random numbers gives others than without "
             "checkpointing: all that draws later is changed",
         )
@@ -233,10 +233,10 @@ def _torchs_checkpoint() -> Callable[[], object]:
 CHECKPOINTING = build(
     "checkpointing",
     steps=(
-        compare_here("the gradients", _NEEDS, _right, _others, _returned),
-        compare_here("nothing kept but the input", _NEEDS, _kept),
-        compare_here("the same dropout masks", _NEEDS, _masks),
-        compare_here("as if nothing was drawn", _NEEDS, _generator),
+        compare_here("the gradients", _NEEDS, _check_passes, _check_others, _check_returned),
+        compare_here("nothing kept but the input", _NEEDS, _check_memory),
+        compare_here("the same dropout masks", _NEEDS, _check_masks),
+        compare_here("as if nothing was drawn", _NEEDS, _check_generator),
     ),
     race=Race(
         "two blocks of a GPT, forward and backward", _checkpointing, _torchs_checkpoint, ranks=1

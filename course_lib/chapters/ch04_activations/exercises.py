@@ -20,7 +20,7 @@ _LLAMA = MODELS["llama2-70b"]
 
 
 def _paper(recompute: str) -> Recipe:
-    """As the paper on activations counts: all scores and dropout masks are kept."""
+    """The recipe of the paper on activations: all scores and dropout masks are kept."""
     return Recipe(attention="standard", dropout=True, recompute=recompute)
 
 
@@ -64,7 +64,7 @@ def _forty_times(answer: Any) -> None:
     expect_entries(answer, expected, "a dict of lists", each=wants)
 
 
-# How many layers run from each stored input.
+# For each plan: the number of layers recomputed from each stored input.
 _PLANS = {
     "each of 80 layers checkpointed": [1] * 80,
     "8 groups of 10 layers checkpointed": [10] * 8,
@@ -97,7 +97,7 @@ def _five_gigabytes(answer: Any) -> None:
 def _both(
     shape: TransformerShape = _LLAMA, sequence: int = 8192, layout: Layout | None = None
 ) -> tuple[float, float]:
-    """Bytes that 80 layers keep without checkpointing, and with it: only the inputs."""
+    """Bytes that 80 layers keep without checkpointing, and with it, when only inputs are kept."""
     recipes = (Recipe(recompute=mode) for mode in ("none", "full"))
     jobs = [Job(shape, recipe, layout or Layout(), sequence=sequence) for recipe in recipes]
     kept, inputs = (80 * layer_activation_bytes(job) for job in jobs)
@@ -140,9 +140,9 @@ def _long_sequences(answer: Any) -> None:
         return layer_activation_bytes(Job(_GPT3, _paper(recompute), sequence=sequence))
 
     lengths = range(256, 2049, 256)
-    right = next(s for s in lengths if bytes_of("none", s) > 2 * bytes_of("selective", s))
+    shortest = next(s for s in lengths if bytes_of("none", s) > 2 * bytes_of("selective", s))
     because = "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
-    expect_number(answer, right, because)
+    expect_number(answer, shortest, because)
 
 
 BUILDS = (builds.CHECKPOINTING,)

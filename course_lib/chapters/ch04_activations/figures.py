@@ -1,4 +1,4 @@
-"""Figures of chapter 4, beside those of the library."""
+"""Figures of chapter 4, in addition to those of the library."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,38 +12,38 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import ActivationTerms
 from course_lib.trace import Event
 
-# --- What one layer keeps for the backward pass, term by term -------------------------------------
+# --- Activations that one layer keeps for the backward pass, term by term -------------------------
 
-# Terms that only some models have: without them there is nothing to say about "not kept".
+# Terms that only some models have: they are left out, not drawn as "not kept".
 _OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router", "unused")
 
 
 def activation_terms(terms: ActivationTerms, layers: int, title: str = "") -> Drawing:
-    """One bar for each term of a layer, and the sum over `layers` layers below them."""
+    """Draw a bar for each term of a layer, and below them the sum over `layers` layers."""
     leaves = terms.leaves().items()
     sizes = {name: size for name, size in leaves if size or name not in _OF_SOME_MODELS}
     whole = terms.total_bytes
-    told = {
+    labels = {
         name: f"{format_bytes(size)} ({size / max(whole, 1):.0%})" if size else "not kept"
         for name, size in sizes.items()
     }
     all_layers = f"× {layers} layers = {format_bytes(layers * whole)}"
     note = f"One layer, one micro-batch: {format_bytes(whole)}; {all_layers}"
-    return bars(sizes, told, title, style.ACTIVATIONS, note=note)
+    return bars(sizes, labels, title, style.ACTIVATIONS, note=note)
 
 
-# --- Which layers are computed again before the backward pass of each layer -----------------------
+# --- Layers recomputed before the backward pass of each layer -------------------------------------
 
 
 def recomputed_layers(runs: Mapping[str, Sequence[range]]) -> Drawing:
-    """For each way of keeping inputs its backward passes, the last layer's first.
+    """Draw each strategy's backward passes, the last layer's first.
 
-    `runs[way][i]` are the layers that run again before the backward of layer i.
+    `runs[strategy][i]` are the layers that are recomputed before the backward of layer i.
     """
-    return page("", *[_chart(way, again) for way, again in runs.items()])
+    return page("", *[_chart(strategy, recomputed) for strategy, recomputed in runs.items()])
 
 
-def _chart(way: str, again: Sequence[range]) -> Lanes:
+def _chart(name: str, again: Sequence[range]) -> Lanes:
     rows = {
         f"before {row + 1}'s backward": [
             Event(layer, 0, "forward", end=layer + 1, label=str(layer + 1)) for layer in again[row]
@@ -51,5 +51,5 @@ def _chart(way: str, again: Sequence[range]) -> Lanes:
         for row in reversed(range(len(again)))
     }
     total = sum(map(len, again))
-    said = f"{way}: {counted(total, 'layer')} run again, {total / len(again):g} × the forward pass"
+    said = f"{name}: {counted(total, 'layer')} run again, {total / len(again):g} × the forward pass"
     return Lanes(rows, name=said, over=(0, len(again)), high=11.5, foot=False, sentence=said)

@@ -1,4 +1,4 @@
-"""Panels of chapter 4, beside those of the library."""
+"""Panels of chapter 4, in addition to those of the library."""
 
 from course_lib.chapters.ch04_activations import figures
 from course_lib.panels.controls import DENSE, choice, flag, powers_of_two

@@ -1,4 +1,4 @@
-"""Full recomputation by segments: which layers run again, and what is held for it."""
+"""Full recomputation by segments: the layers that run again, and the bytes held for it."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,22 @@ from course_lib.validation import listed, whole
 
 @dataclass(frozen=True)
 class SegmentBill:
-    """Bytes of one micro-batch while a segment is computed again."""
+    """Bytes of one micro-batch while a segment is recomputed."""
 
-    inputs_bytes: int  # of all segments
-    alive_bytes: int  # the layers of the segment that is being recomputed
+    inputs_bytes: int  # stored inputs of all segments
+    alive_bytes: int  # activations of the segment being recomputed
 
     @property
     def total_bytes(self) -> int:
-        """Both together."""
+        """Inputs and recomputed activations together."""
         return self.inputs_bytes + self.alive_bytes
 
 
 @checked
 def segment_bill(job: Job, segment: int) -> SegmentBill:
-    """L/k inputs and k layers alive, for segments of k = `segment` layers, all layers alike.
+    """Bytes of ceil(L/k) inputs and k live layers, for segments of k = `segment` equal layers.
 
-    `job` recomputes in full. Raises ValueError otherwise, and for a segment longer than the model.
+    Raises ValueError if `job` does not recompute in full, or a segment is longer than the model.
     Source: Chen et al. 2016, arXiv:1604.06174, section 3.
     """
     whole("segment", segment, most=job.shape.layers)
@@ -37,10 +37,10 @@ def segment_bill(job: Job, segment: int) -> SegmentBill:
 
 
 def runs_again(layers: int, segment: int) -> tuple[range, ...]:
-    """The layers that run again before the backward pass of each layer, if one input is kept for
-    each `segment` layers and nothing of a recomputed layer is kept for the next backward pass.
+    """The layers recomputed before the backward pass of each layer, if one input is kept for each
+    `segment` layers and recomputed activations are dropped before the next layer's backward pass.
 
-    segment 1: every layer once; segment = layers: 1 + 2 + … + L, the fortyfold of L = 80.
+    segment 1: every layer once; segment = layers: 1 + 2 + … + L, about 40 forward passes at L = 80.
     """
     whole("layers", layers)
     whole("segment", segment, most=layers)

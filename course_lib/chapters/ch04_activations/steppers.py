@@ -1,4 +1,4 @@
-"""Stories of chapter 4 to walk through, step by step."""
+"""Steppers of chapter 4."""
 
 from itertools import groupby
 
@@ -15,14 +15,14 @@ from course_lib.theory.memory.layer_walk import OPERATIONS, SavedTensor, layer_w
 from course_lib.trace import FREE, TAKE
 
 _RECOMPUTE = {"nothing": "none", "attention": "selective", "the whole layer": "full"}
-_GOING = {"forward": "forward", "again": "computed again", "backward": "backward"}
-_SLOTS = 60  # of the widest bar
+_PHASES = {"forward": "forward", "again": "computed again", "backward": "backward"}
+_SLOTS = 60  # cells in the widest bar
 _HELD = "What each operation has stored for the backward pass, and its bytes."
 _LINES = [*OPERATIONS[:3], "its scores", *OPERATIONS[3:]]
 
 
 def layer(recompute: str = "none", attention: str = "standard") -> Stepper:
-    """The story of `layer_walk` for a layer of GPT-3, one sequence of 2048 tokens.
+    """Stepper through `layer_walk` for a layer of GPT-3, one sequence of 2048 tokens.
 
     Raises ValueError for starting values that are not offered.
     """
@@ -42,7 +42,7 @@ class _Layer(Story):
         self.lines: dict[str, list[SavedTensor]] = {name: [] for name in _LINES}
         for one in self.walk.tensors:
             self.lines["its scores" if one.scores else one.saver].append(one)
-        self.most = max(sum(one.size_bytes for one in its) for its in self.lines.values())
+        self.most = max(sum(one.size_bytes for one in line) for line in self.lines.values())
 
     def changed(self, step: int, what: str) -> list[SavedTensor]:
         parts = [event.part for event in self.trace.at(step) if event.what == what]
@@ -72,12 +72,12 @@ class _Layer(Story):
                 **dict.fromkeys("de", Cell(slots=0)),
             }
 
-        way = [(name, "way") for name in (_LINES[0], _LINES[-1])]
+        ends = [(name, "way") for name in (_LINES[0], _LINES[-1])]
         if doing and doing.what == "backward":
-            way.reverse()
+            ends.reverse()
         table = Cells(
-            {name: line(name, its) for name, its in self.lines.items()},
-            past=[(way[0], way[1])] if doing else [],
+            {name: line(name, tensors) for name, tensors in self.lines.items()},
+            past=[(ends[0], ends[1])] if doing else [],
             heads=False,
             high=16,
             gap=8,
@@ -87,14 +87,14 @@ class _Layer(Story):
         over, now = (0.0, float(self.count)), step + 1.0
         turn = float(sum(event.what == "forward" for event in self.steps) + 1)
         marks = {"the other layers run here": turn}
-        stretches = [list(its) for _, its in groupby(self.steps, lambda one: one.what)]
+        stretches = [list(group) for _, group in groupby(self.steps, lambda event: event.what)]
         passes = [
-            its[0]._replace(end=its[-1].at + 1, label=_GOING[its[0].what]) for its in stretches
+            some[0]._replace(end=some[-1].at + 1, label=_PHASES[some[0].what]) for some in stretches
         ]
         strip = Lanes({"": passes}, over=over, now=now, foot=False, marks=marks)
         levels = {"activations": self.trace.levels(0)}
         curve = Levels(levels, over=over, name="held", now=now)
-        title = f"{_GOING[doing.what]}: {doing.part}" if doing else "before the layer"
+        title = f"{_PHASES[doing.what]}: {doing.part}" if doing else "before the layer"
         now, kept = self.walk.held_bytes(step), self.walk.kept_bytes
         note = (
             f"Now {format_bytes(now)}, most {format_bytes(self.walk.peak_bytes)}, between the "
@@ -125,6 +125,6 @@ class _Layer(Story):
 
 
 def _names(tensors: list[SavedTensor]) -> str:
-    """All their names and the bytes of all."""
+    """The tensors' names and their total bytes."""
     size = format_bytes(sum(one.size_bytes for one in tensors))
     return f"{', '.join(one.name for one in tensors)} ({size})"

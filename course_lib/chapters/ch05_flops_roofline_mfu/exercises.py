@@ -21,7 +21,7 @@ _H100 = hardware.accelerator("H100-SXM")
 
 
 def _fraction(answer: Any) -> Any:
-    """A utilisation, also where it is given in percent: no utilisation is above 1."""
+    """A utilisation as a fraction; an answer above 1 is read as percent."""
     number = plain(answer)
     return number / 100 if is_number(number) and 1 < number <= 100 else answer
 
@@ -58,18 +58,18 @@ _WHY = {
 def _five_counts(answer: Any) -> None:
     shape = MODELS["gpt2-124m"]
     full = flops.training_flops(shape)
-    again = flops.training_flops(shape, recompute="full")
+    recomputed = flops.training_flops(shape, recompute="full")
     causal = flops.training_flops(shape, mask="causal")
     counts = {  # for one token
         "all pairs": full.model_flop_per_token,
         "6N": flops.six_nd(shape.parameters().total, 1),
         "forward only": full.forward_flop / shape.context,
-        "recomputation": again.hardware_flop / shape.context,
+        "recomputation": recomputed.hardware_flop / shape.context,
         "causal half": causal.model_flop_per_token,
     }
-    right = {int(flop): (by, _WHY[by]) for by, flop in counts.items()}
-    each = ", ".join(repr(by) for by in _WHY)
-    expect_entries(answer, right, "a dict {FLOP: what was counted}", each=f"one of {each}")
+    expected = {int(flop): (name, _WHY[name]) for name, flop in counts.items()}
+    each = ", ".join(repr(name) for name in _WHY)
+    expect_entries(answer, expected, "a dict {FLOP: what was counted}", each=f"one of {each}")
 
 
 @exercise("5.4")
@@ -110,21 +110,21 @@ def _h200(answer: Any) -> None:
     old, new = _H100, hardware.accelerator("H200-SXM")
 
     def gain(tokens: int) -> float:
-        """By how much the roofline of a product of 4096 × 4096 weights is higher."""
+        """Ratio of attainable FLOP/s, H200 over H100, for a product with 4096 × 4096 weights."""
         intensity = hardware.matmul_intensity(tokens, 4096, 4096)
         return new.attainable_flop_per_s(intensity) / old.attainable_flop_per_s(intensity)
 
     between = "228 FLOP per byte wait for the H100's memory, but for the peak of the H200"
     memory = new.memory_bytes_per_s / old.memory_bytes_per_s
     network = new.inside.bytes_per_s / old.inside.bytes_per_s
-    right = {
+    expected = {
         "8192 tokens times the matrix": (gain(8192), "it is limited by the peak on both"),
         "256 tokens times the matrix": (gain(256), between),
         "1 token times the matrix": (gain(1), "1 FLOP per byte waits for memory on both"),
         "AdamW's update": (memory, "it reads and writes states, and hardly computes"),
         "an all-reduce over NVLink": (network, "NVLink is that of the H100"),
     }
-    expect_entries(answer, right, "a dict of factors", each="a factor", rel=5e-3)
+    expect_entries(answer, expected, "a dict of factors", each="a factor", rel=5e-3)
 
 
 @exercise("5.7")
@@ -156,13 +156,13 @@ def _palm(function: Any) -> None:
         (1000, (1e9, 10, 8, 64, 1024), (1, 312e12), "one chip"),
     ]
     cases = []
-    for rate, model, own, because in calls:
+    for rate, model, machine, because in calls:
         parameters, layers, heads, width, sequence = model
         each = flops.palm_flop_per_token(
             parameters, layers=layers, heads=heads, head_dim=width, sequence=sequence
         )
-        mfu = budget.utilisation(each * rate, 1, *own)
-        cases.append(((rate, *model, *own), mfu, because))
+        mfu = budget.utilisation(each * rate, 1, *machine)
+        cases.append(((rate, *model, *machine), mfu, because))
     of_model = "tokens_per_s, parameters, layers, heads, head_dim, sequence"
     signature = f"palm_mfu({of_model}, chips, peak_flop_per_s)"
     expect_calls(function, cases, signature=signature, rel=1e-6)

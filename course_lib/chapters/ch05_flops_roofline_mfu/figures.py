@@ -1,4 +1,4 @@
-"""Figures of chapter 5, beside those of the library."""
+"""Figures of chapter 5, in addition to those of the library."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, counted
 from course_lib.theory.inputs.units import format_flop, format_number
 
-# --- Matrix products, drawn number by number: what one number of the result is made of ------------
+# --- Matrix products, drawn element by element ----------------------------------------------------
 
 _KINDS = {"X": "activations", "Y": "activations", "W": "weights", "∇": "gradients"}
 
 
 def matrix_products(products: Sequence[Product]) -> Drawing:
-    """A row for each product; filled: a row and a column, and the number that they make."""
+    """Draw a row for each product; filled: one row, one column, and the element they yield."""
     return page("", *map(_product, products))
 
 
@@ -37,30 +37,30 @@ def _product(one: Product) -> Cells:
 
 
 def _matrix(name: str, rows: int, columns: int, step: int) -> Cell:
-    """Filled are a first row (by steps of 1), a first column (of `columns`), or one number."""
-    places = range(0, rows * columns if step == columns else columns, step) if step else [0]
-    return Cell("", dict.fromkeys(places, _KINDS[name[0]]), rows * columns, columns)
+    """A matrix; fills its first row (step 1), first column (step `columns`) or one element (0)."""
+    slots = range(0, rows * columns if step == columns else columns, step) if step else [0]
+    return Cell("", dict.fromkeys(slots, _KINDS[name[0]]), rows * columns, columns)
 
 
-# --- The roofline of a chip, with the operations of a model on it ---------------------------------
+# --- The roofline of a chip, with the operations of a model ---------------------------------------
 
 _LEAST, _MOST = 0.1, 1e4  # FLOP per byte
-_NUMBER = 15.0  # from one dot's number to the next
+_NUMBER = 15.0  # least distance between the numbers of two dots
 
 
 def on_roofline(result: Roofline, title: str = "") -> Drawing:
-    """Attainable FLOP/s against FLOP per byte, both logarithmic, one dot for each operation."""
+    """Plot attainable FLOP/s against FLOP per byte, both logarithmic, one dot per operation."""
     chip = result.accelerator
     ridge, peak, memory = chip.ridge_flop_per_byte, chip.peak_flop_per_s, chip.memory_bytes_per_s
     low = 10.0 ** math.floor(math.log10(_LEAST * memory))
     ticks = powers([low, peak], most=20).ticks
-    ends = (low, 2 * peak)  # the roof lies below the frame's top
+    y_range = (low, 2 * peak)  # the roof lies below the frame's top
     roof = Curve([(_LEAST, _LEAST * memory), (ridge, peak), (_MOST, peak)])
     frame = graph(
         {"": roof},
         title or chip.name,
         powers([_LEAST, _MOST], format_number, "FLOP per byte of memory traffic"),
-        Axis(ticks, _rate, "FLOP/s that the chip can reach (both axes logarithmic)", True, ends),
+        Axis(ticks, _rate, "FLOP/s that the chip can reach (both axes logarithmic)", True, y_range),
         more=17 * len(result.operations) + 4,
     )
     drawing, x = frame.drawing, frame.x(ridge)
@@ -81,10 +81,10 @@ def on_roofline(result: Roofline, title: str = "") -> Drawing:
 
 
 def _dots(frame: Frame, operations: Sequence[Operation]) -> None:
-    """A numbered dot for each operation, and a table of the numbers."""
+    """Draw a numbered dot for each operation, and a table of the numbers."""
     drawing, left = frame.drawing, frame.left
     dots = [(frame.x(op.flop_per_byte), frame.y(op.attainable_flop_per_s)) for op in operations]
-    for row, (dot, number) in enumerate(zip(dots, _beside(frame, dots), strict=True)):
+    for row, (dot, number) in enumerate(zip(dots, _number_positions(frame, dots), strict=True)):
         below = number[1] > dot[1] + 12
         drawing.line([dot, (number[0], number[1] - 11) if below else number], width=0.6)
         drawing.write(*number, str(row + 1), size=9, align="center", bold=True)
@@ -99,21 +99,21 @@ def _dots(frame: Frame, operations: Sequence[Operation]) -> None:
         drawing.write(WIDTH_PT - 20, y, most, align="right")
 
 
-def _beside(frame: Frame, dots: Sequence[Point]) -> list[Point]:
-    """A place for the number of each dot: below or beside it, from left to right as the dots are.
+def _number_positions(frame: Frame, dots: Sequence[Point]) -> list[Point]:
+    """Positions of the dots' numbers: below or to the right of them, in the dots' order.
 
-    Numbers of dots on one place fan out, so that each can be read; a line leads to its dot.
+    The numbers of coinciding dots fan out so that each is legible; a line leads to its dot.
     """
-    order = sorted(range(len(dots)), key=lambda one: (dots[one], one))
+    by_position = sorted(range(len(dots)), key=lambda dot: (dots[dot], dot))
     across: list[float] = []
-    for one in order:
-        low = dots[one][1] > frame.bottom - 32  # no room below: to the right
-        across.append(max(dots[one][0] + (18 if low else 6), across[-1] + _NUMBER if across else 0))
-    for back in range(len(across)):  # those that are too far right move to the left
+    for dot in by_position:
+        low = dots[dot][1] > frame.bottom - 32  # no room below: to the right
+        across.append(max(dots[dot][0] + (18 if low else 6), across[-1] + _NUMBER if across else 0))
+    for back in range(len(across)):  # shift those beyond the right edge to the left
         across[-1 - back] = min(across[-1 - back], frame.right - 6 - _NUMBER * back)
-    down = [min(dots[one][1] + 28, frame.bottom - 4) for one in order]
-    found = dict(zip(order, zip(across, down, strict=True), strict=True))
-    return [found[one] for one in range(len(dots))]
+    down = [min(dots[dot][1] + 28, frame.bottom - 4) for dot in by_position]
+    positions = dict(zip(by_position, zip(across, down, strict=True), strict=True))
+    return [positions[dot] for dot in range(len(dots))]
 
 
 def _rate(flop_per_s: float) -> str:

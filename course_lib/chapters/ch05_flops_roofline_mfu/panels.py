@@ -1,4 +1,4 @@
-"""Panels of chapter 5, beside those of the library."""
+"""Panels of chapter 5, in addition to those of the library."""
 
 from course_lib.chapters.ch05_flops_roofline_mfu import figures
 from course_lib.chapters.ch05_flops_roofline_mfu.roofline import model_roofline

@@ -1,4 +1,4 @@
-"""The matrix products of a layer, and a model on the roofline of a chip: what waits for memory."""
+"""The matrix products of a layer, and a model's operations on the roofline of a chip."""
 
 from dataclasses import dataclass
 
@@ -23,12 +23,12 @@ class Product:
 
     @property
     def flop(self) -> int:
-        """A multiplication and an addition for each number of a row, a column: 2·m·k·n FLOP."""
+        """2·m·k·n FLOP: one multiplication and one addition per row, inner index and column."""
         return 2 * self.rows * self.inner * self.columns
 
 
 def linear_products(tokens: int, inputs: int, outputs: int) -> tuple[Product, Product, Product]:
-    """Y = X·W, ∇W = Xᵀ·∇Y and ∇X = ∇Y·Wᵀ of a layer without bias, of equally many FLOP.
+    """Y = X·W, ∇W = Xᵀ·∇Y and ∇X = ∇Y·Wᵀ of a layer without bias; all three have equal FLOP.
 
     The gradients follow from the chain rule. Raises ValueError for counts below 1.
     """
@@ -43,10 +43,10 @@ def linear_products(tokens: int, inputs: int, outputs: int) -> tuple[Product, Pr
 
 @dataclass(frozen=True)
 class Operation:
-    """One kind of operation of a forward pass, over all layers.
+    """One kind of operation in a forward pass, summed over all layers.
 
-    `flop` and `moved_bytes` are those of the chip's memory, each operand read or written once;
-    `attainable_flop_per_s` is what the roofline allows at `flop_per_byte`.
+    `moved_bytes` is traffic of the chip's memory, with each operand read or written once;
+    `attainable_flop_per_s` is the roofline's limit at `flop_per_byte`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Operation:
 
     @property
     def seconds(self) -> float:
-        """The least time the roofline allows: flop / attainable."""
+        """Least time by the roofline: flop / attainable_flop_per_s."""
         return self.flop / self.attainable_flop_per_s
 
 
@@ -80,16 +80,16 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """Their least time, one after the other."""
+        """Least time of all operations, run one after the other."""
         return sum(operation.seconds for operation in self.operations)
 
     @property
     def peak_fraction(self) -> float:
-        """The part of the peak that the roofline allows for the whole pass."""
+        """Fraction of the peak FLOP/s that the roofline allows for the whole pass."""
         return self.flop / self.seconds / self.accelerator.peak_flop_per_s
 
     def explain(self) -> str:
-        """One line per operation: FLOP, bytes, intensity and what limits it."""
+        """One line per operation: FLOP, bytes, intensity, and its limit, compute or memory."""
         ridge = self.accelerator.ridge_flop_per_byte
         return "\n".join(
             f"{op.name:<14}{format_flop(op.flop):>16} / {op.moved_bytes / 1e9:>8.3f} GB = "
@@ -101,14 +101,14 @@ class Roofline:
 
 @checked
 def model_roofline(shape: TransformerShape, accelerator: Accelerator, tokens: int) -> Roofline:
-    """The matrices of a dense model's forward pass, and its residual additions, on the roofline.
+    """Roofline of a dense model's forward pass: its matrix products and residual additions.
 
-    A matrix with `in` rows and `out` columns: 2·tokens·in·out FLOP; bytes: inputs, weights and
-    outputs once each, in the number format of the chip's peak. A residual addition: one FLOP per
-    number for two reads and one write. Attention's scores are left out: flash attention keeps them
-    on the chip. Source of the model: Williams et al. 2009, doi:10.1145/1498765.1498785. Raises
-    ValueError for tokens below 1 and for a mixture of experts, whose matrices see different numbers
-    of tokens.
+    A matrix with `in` rows and `out` columns takes 2·tokens·in·out FLOP; it moves inputs, weights
+    and outputs once each, in the number format of the chip's peak. A residual addition takes one
+    FLOP per number for two reads and one write. Attention's scores are left out: flash attention
+    keeps them on the chip. Source of the roofline model: Williams et al. 2009,
+    doi:10.1145/1498765.1498785. Raises ValueError for tokens below 1 and for a mixture of experts,
+    whose matrices see different numbers of tokens.
     """
     whole("tokens", tokens)
     if shape.experts:

@@ -31,7 +31,7 @@ _peers = later("course_lib.scratch.collectives")
 
 @dataclass(frozen=True)
 class _Tensor(Case):
-    """A tensor of one shape and dtype, with other numbers on each rank."""
+    """A tensor of one shape and dtype, with different numbers on each rank."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -40,81 +40,81 @@ class _Tensor(Case):
         group = ", in a group without rank 1" if self.in_group else ""
         return f"shape {self.shape} in {self.dtype}{group}"
 
-    def own(self, rank: int) -> "torch.Tensor":
-        """What a rank gives."""
+    def tensor(self, rank: int) -> "torch.Tensor":
+        """The tensor that `rank` contributes."""
         numbers = torch.arange(1.0, 1 + math.prod(self.shape)).view(self.shape)
         if self.dtype == "float32":
             return numbers * float(10**rank)
-        return ((numbers % 7 + 1) * (rank + 1)).to(getattr(torch, self.dtype))  # bf16 has all sums
+        return ((numbers % 7 + 1) * (rank + 1)).to(getattr(torch, self.dtype))  # exact in bf16
 
     def total(self, ranks: int) -> "torch.Tensor":
-        """The sum over ranks."""
-        return torch.stack([self.own(rank) for rank in range(ranks)]).sum(0)
+        """The sum of the tensors of all ranks."""
+        return torch.stack([self.tensor(rank) for rank in range(ranks)]).sum(0)
 
 
 # --- 6.11: ring ---------------------------------------------------------------------------------
 
 
-class _Seen(NamedTuple):
-    """What a rank found: the result, whether the argument is unchanged, and what it has called."""
+class _Result(NamedTuple):
+    """A rank's result, whether the argument is unchanged, its messages, and collectives called."""
 
     result: Any
     kept: bool
     log: Any
-    collectives: list[str]  # torch's own
+    collectives: list[str]  # calls of torch's collectives
 
 
-def _run_ring(parts: SimpleNamespace, case: _Tensor, group: Any, gathers: bool = False) -> _Seen:
+def _run_ring(parts: SimpleNamespace, case: _Tensor, group: Any, gathers: bool = False) -> _Result:
     peers, collectives = _peers.Peers(group), list[str]()
     rank, ranks, function = peers.rank, peers.ranks, parts.ring_reduce_scatter
-    given, rows = case.own(rank), tuple[int, ...]()
+    argument, rows = case.tensor(rank), tuple[int, ...]()
     if gathers:
-        function, given = parts.ring_all_gather, _part(case, rank, ranks).clone()
+        function, argument = parts.ring_all_gather, _part(case, rank, ranks).clone()
         rows = case.shape[:1] if case.shape[0] % ranks else ()
-    before = given.clone()
+    before = argument.clone()
 
-    def heard(operator: Any, *_: Any) -> None:
+    def record(operator: Any, *_: Any) -> None:
         name = str(operator).removeprefix("c10d.")
         if name != str(operator) and not name.startswith(("send", "recv")):
             collectives.append(name.partition("_")[0].partition(".")[0])
 
-    with _wire.log_wire() as log, _wire.Listener(heard):
-        result = function(given, peers, *rows)
-    return _Seen(result, given.equal(before), log, collectives)
+    with _wire.log_wire() as log, _wire.Listener(record):
+        result = function(argument, peers, *rows)
+    return _Result(result, argument.equal(before), log, collectives)
 
 
-def _part(case: _Tensor, place: int, ranks: int) -> "torch.Tensor":
-    return case.total(ranks).tensor_split(ranks)[place]
+def _part(case: _Tensor, index: int, ranks: int) -> "torch.Tensor":
+    return case.total(ranks).tensor_split(ranks)[index]
 
 
-def _expect_part(seen: _Seen, at: Place, gathers: bool = False) -> Iterator[Row]:
-    place, ranks, case, _ = at
-    parts = others_parts([_part(case, n, ranks) for n in range(ranks)], place)
-    own = case.own(place).tensor_split(ranks)[place]
-    given, what = ("shard", "the whole") if gathers else ("whole", "the part")
-    right = case.total(ranks) if gathers else _part(case, place, ranks)
-    parts["what this rank itself had, to which nothing was added"] = own
+def _expect_part(seen: _Result, at: Place, gathers: bool = False) -> Iterator[Row]:
+    rank, ranks, case, _ = at
+    parts = others_parts([_part(case, n, ranks) for n in range(ranks)], rank)
+    own_part = case.tensor(rank).tensor_split(ranks)[rank]
+    argument, what = ("shard", "the whole") if gathers else ("whole", "the part")
+    expected = case.total(ranks) if gathers else _part(case, rank, ranks)
+    parts["what this rank itself had, to which nothing was added"] = own_part
     mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
-    yield Must(what, seen.result, right, {} if gathers else parts, mean)
+    yield Must(what, seen.result, expected, {} if gathers else parts, mean)
     kind = getattr(seen.result, "dtype", None)
-    yield Never(kind != right.dtype, f"{what} is {kind}, expected that of `{given}`")
-    yield Never(not seen.kept, f"`{given}` has changed: add to a copy of it")
+    yield Never(kind != expected.dtype, f"{what} is {kind}, expected that of `{argument}`")
+    yield Never(not seen.kept, f"`{argument}` has changed: add to a copy of it")
     called = "".join(seen.collectives[:1])
     yield Never(called, f"calls torch's {called}: write it from messages")
-    size = -(-case.shape[0] // ranks) * case.own(0)[:1].nbytes
+    size = -(-case.shape[0] // ranks) * case.tensor(0)[:1].nbytes
     half, ring = COPY if gathers else ADD, ring_steps(ranks, size) if ranks > 1 else ()
     trace = Trace(one for one in ring if one.what == half)
     why = "a ring sends one part, to the next rank, in each of n-1 steps"
-    yield Sends(seen.log, trace, why, at_most=True, who=place)
+    yield Sends(seen.log, trace, why, at_most=True, who=rank)
 
 
-def _a_ring(found: list[_Seen], case: _Tensor) -> Iterator[Row]:
-    ranks, line = len(found), next(line for line in case.lines() if len(line) == len(found))
-    sent = [(n, one.to) for n, seen in enumerate(found) for one in seen.log.calls if one.to in line]
-    ways = {(line.index(to) - n) % ranks for n, to in sent}
+def _check_ring(results: list[_Result], case: _Tensor) -> Iterator[Row]:
+    ranks, line = len(results), next(one for one in case.lines() if len(one) == len(results))
+    sent = [(n, c.to) for n, seen in enumerate(results) for c in seen.log.calls if c.to in line]
+    hops = {(line.index(to) - n) % ranks for n, to in sent}
     yield Never(
-        not ways <= {1} and not ways <= {ranks - 1},
-        f"messages go {sorted(ways)} ranks further: in a ring each rank sends to its neighbour "
+        not hops <= {1} and not hops <= {ranks - 1},
+        f"messages go {sorted(hops)} ranks further: in a ring each rank sends to its neighbour "
         "only",
     )
 
@@ -122,7 +122,7 @@ def _a_ring(found: list[_Seen], case: _Tensor) -> Iterator[Row]:
 def _ring(title: str, *cases: _Tensor, gathers: bool = False) -> Any:
     name = "ring_all_gather" if gathers else "ring_reduce_scatter"
     run, rows = partial(_run_ring, gathers=gathers), partial(_expect_part, gathers=gathers)
-    return compare(title, (name,), run, rows, cases, last=_a_ring)
+    return compare(title, (name,), run, rows, cases, last=_check_ring)
 
 
 def _even(ranks: int) -> tuple[_Tensor, _Tensor]:
@@ -161,23 +161,23 @@ RING = build(
 
 # --- 6.12: tree ---------------------------------------------------------------------------------
 
-# What one rank does in a round: whom it sends to and whom it receives from, or None.
+# One rank's round: the ranks it sends to and receives from, or None.
 _Round = tuple[int | None, int | None]
 
 
 @dataclass
-class _SeenOfTree:
-    """What a rank found: the result, and what it did for it."""
+class _TreeResult:
+    """A rank's result, and the rounds and messages that produced it."""
 
     total: Any = None
-    kept: bool = True  # the argument
-    stays: bool = True  # the result, when the function is called again
+    kept: bool = True  # the argument is unchanged
+    stays: bool = True  # the result is unchanged by another call
     rounds: list[_Round] = field(default_factory=list)
     sent: tuple[int, int] = (0, 0)  # calls and bytes
 
 
-def _noting_peers(group: Any, rounds: list[_Round]) -> Any:
-    """The ranks; they write down what this one does."""
+def _recording_peers(group: Any, rounds: list[_Round]) -> Any:
+    """A `Peers` of the group that appends this rank's sends and receives to `rounds`."""
 
     kind: Any = _peers.Peers
 
@@ -197,80 +197,80 @@ def _noting_peers(group: Any, rounds: list[_Round]) -> Any:
     return Noting(group)
 
 
-def _run_tree(parts: SimpleNamespace, case: _Tensor, group: Any) -> _SeenOfTree:
-    seen = _SeenOfTree()
-    peers = _noting_peers(group, seen.rounds)
-    own = case.own(peers.rank)
+def _run_tree(parts: SimpleNamespace, case: _Tensor, group: Any) -> _TreeResult:
+    seen = _TreeResult()
+    peers = _recording_peers(group, seen.rounds)
+    tensor = case.tensor(peers.rank)
     with _wire.log_wire() as log:
-        seen.total = parts.tree_all_reduce(own, peers)
+        seen.total = parts.tree_all_reduce(tensor, peers)
     seen.sent = log.sent().get("send-recv", (0, 0))
-    seen.kept = own.equal(case.own(peers.rank))
+    seen.kept = tensor.equal(case.tensor(peers.rank))
     if case.dtype == "float32" and isinstance(seen.total, torch.Tensor):
         before = seen.total.clone()
-        parts.tree_all_reduce(own + 1, _noting_peers(group, []))
+        parts.tree_all_reduce(tensor + 1, _recording_peers(group, []))
         seen.total, seen.stays = before, seen.total.equal(before)
     return seen
 
 
-def _expect_sum(seen: _SeenOfTree, at: Place) -> Iterator[Row]:
-    own = torch.stack([at.case.own(rank) for rank in range(at.ranks)])
-    right = own.sum(0)
-    others = {"what this rank itself had": own[at.rank]} | {
-        f"the sum of ranks {at.rank} to {last}": own[at.rank : last + 1].sum(0)
+def _expect_sum(seen: _TreeResult, at: Place) -> Iterator[Row]:
+    tensors = torch.stack([at.case.tensor(rank) for rank in range(at.ranks)])
+    expected = tensors.sum(0)
+    others = {"what this rank itself had": tensors[at.rank]} | {
+        f"the sum of ranks {at.rank} to {last}": tensors[at.rank : last + 1].sum(0)
         for last in range(at.rank + 1, at.ranks)
     }
     mean = {1 / at.ranks: "the mean over ranks, where the sum is wanted"}
-    yield Must("the result", seen.total, right, others, mean)
+    yield Must("the result", seen.total, expected, others, mean)
     kind = seen.total.dtype
-    yield Never(kind != right.dtype, f"the result is {kind}, expected that of `tensor`")
+    yield Never(kind != expected.dtype, f"the result is {kind}, expected that of `tensor`")
     yield Never(not seen.kept, "`tensor` has changed: add to a copy")
     yield Never(
         not seen.stays, "what one call has returned is changed by the next: return a new tensor"
     )
 
 
-def _a_tree(found: list[_SeenOfTree], case: _Tensor) -> Iterator[Row]:
-    """The messages and the steps of a tree, as the theory tells them."""
-    ranks, rounds = len(found), [seen.rounds for seen in found]
+def _check_tree(results: list[_TreeResult], case: _Tensor) -> Iterator[Row]:
+    """Check messages and steps against those predicted for a tree."""
+    ranks, rounds = len(results), [seen.rounds for seen in results]
     if ranks == 1:
         return
     trace = tree_steps(ranks)
     sent, right = sum(to is not None for own in rounds for to, _ in own), trace.sent()[SEND].calls
-    much = "more" if sent > right else "fewer"
+    more = "more" if sent > right else "fewer"
     yield Never(
         sent != right,
-        f"{ranks} ranks send {sent} messages, {much} than a tree: each child sends once up, and "
+        f"{ranks} ranks send {sent} messages, {more} than a tree: each child sends once up, and "
         "each parent once down to each child",
     )
     sends = [to is not None for to, _ in rounds[0]]
     yield Never(sends != sorted(sends), "rank 0 sends before it has the whole sum: it is the root")
-    taken, right = _steps(rounds), int(trace.times[-1])
+    steps, right = _steps(rounds), int(trace.times[-1])
     yield Never(
-        taken > right,
-        f"{taken} messages follow each other, where a tree has {right}: let pairs of ranks work at "
+        steps > right,
+        f"{steps} messages follow each other, where a tree has {right}: let pairs of ranks work at "
         "the same time",
     )
-    whole = case.own(0).nbytes
-    large = any(size > calls * whole for calls, size in (seen.sent for seen in found))
+    whole = case.tensor(0).nbytes
+    large = any(size > calls * whole for calls, size in (seen.sent for seen in results))
     yield Never(large, "a message is more than the whole tensor")
 
 
 def _steps(rounds: Sequence[list[_Round]]) -> int:
-    """How many rounds follow each other, if both ends of a message take part in the same one."""
-    done, place = [0] * len(rounds), [0] * len(rounds)
-    moved = True
-    while moved:
-        moved = False
+    """Number of sequential rounds, if sender and receiver of a message share a round."""
+    finished, index = [0] * len(rounds), [0] * len(rounds)
+    progress = True
+    while progress:
+        progress = False
         for rank, own in enumerate(rounds):
-            to, source = own[place[rank]] if place[rank] < len(own) else (None, None)
-            other = source if to is None else to
-            if other is None or place[other] == len(rounds[other]):
+            to, source = own[index[rank]] if index[rank] < len(own) else (None, None)
+            peer = source if to is None else to
+            if peer is None or index[peer] == len(rounds[peer]):
                 continue
-            if rank in rounds[other][place[other]]:
-                done[rank] = done[other] = 1 + max(done[rank], done[other])
-                place[rank], place[other] = place[rank] + 1, place[other] + 1
-                moved = True
-    return max(done)
+            if rank in rounds[peer][index[peer]]:
+                finished[rank] = finished[peer] = 1 + max(finished[rank], finished[peer])
+                index[rank], index[peer] = index[rank] + 1, index[peer] + 1
+                progress = True
+    return max(finished)
 
 
 def _cases(*ranks: int) -> tuple[_Tensor, ...]:
@@ -287,8 +287,8 @@ _NEEDS = ("tree_all_reduce",)
 TREE = build(
     "tree",
     steps=(
-        compare("2 and 4 ranks", _NEEDS, _run_tree, _expect_sum, _cases(2, 4), last=_a_tree),
-        compare("3 and 5 ranks", _NEEDS, _run_tree, _expect_sum, _ANY, last=_a_tree),
+        compare("2 and 4 ranks", _NEEDS, _run_tree, _expect_sum, _cases(2, 4), last=_check_tree),
+        compare("3 and 5 ranks", _NEEDS, _run_tree, _expect_sum, _ANY, last=_check_tree),
     ),
     race=Race(
         "all-reduce of 16 MB",

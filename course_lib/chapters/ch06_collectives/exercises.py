@@ -64,22 +64,22 @@ def _two_halves(function: Any) -> None:
         ]
         total = [sum(column) for column in zip(*rows, strict=True)]
         what = f"{ranks} ranks with {length} numbers each"
-        made: list[str] = []
+        called: list[str] = []
         signature = "all_reduce(rows, reduce_scatter, all_gather)"
-        given = call(function, rows, *_halves(what, made), signature=signature)
-        if not same(given, [total] * ranks):
+        result = call(function, rows, *_halves(what, called), signature=signature)
+        if not same(result, [total] * ranks):
             because = "each rank gets the whole sum, as long as its row was"
-            raise gave(given, [total] * ranks, because, what=what)
-        if made != ["reduce_scatter", "all_gather"]:
-            calls = ", ".join(made) or "no call"
+            raise gave(result, [total] * ranks, because, what=what)
+        if called != ["reduce_scatter", "all_gather"]:
+            calls = ", ".join(called) or "no call"
             raise Wrong(f"{what} made {calls}, expected reduce_scatter, then all_gather, once each")
 
 
-def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Both halves on lists; they write into `made` that they were called."""
+def _halves(what: str, called: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Reduce-scatter and all-gather on lists; each call appends its name to `made`."""
 
     def reduce_scatter(rows: list[list[float]]) -> list[list[float]]:
-        made.append("reduce_scatter")
+        called.append("reduce_scatter")
         ranks, length = len(rows), len(rows[0])
         if length % ranks:
             got = f"reduce_scatter got rows of {length} numbers for {ranks} ranks"
@@ -88,7 +88,7 @@ def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..
         return [total[start : start + size] for start in range(0, length, size)]
 
     def all_gather(shards: list[list[float]]) -> list[list[float]]:
-        made.append("all_gather")
+        called.append("all_gather")
         return [[number for shard in shards for number in shard] for _ in shards]
 
     return reduce_scatter, all_gather
@@ -97,7 +97,7 @@ def _halves(what: str, made: list[str]) -> tuple[Callable[..., Any], Callable[..
 @exercise("6.4")
 def _broadcast(function: Any) -> None:
     for ranks in (2, 4, 8, 6, 13, 1):
-        ask = call if ranks == 2 else run  # None at the first call: not answered yet
+        ask = call if ranks == 2 else run  # None from the first call means: not answered yet
         _check_steps(ask(function, ranks, signature="broadcast_steps(ranks)"), ranks)
 
 
@@ -141,7 +141,7 @@ def _order(function: Any) -> None:
                 because = "each rank sends once and receives once"
                 raise gave(calls, ["send", "recv"], because, what=f"order({rank}, {ranks})")
         first = [calls[0] for calls in orders]
-        if len(set(first)) == 1:  # with one that differs, all finish
+        if len(set(first)) == 1:  # if the ranks' orders differ, no rank hangs
             raise Wrong(
                 f"on {ranks} ranks rank 0 waits in {first[0]} forever, expected every send to meet "
                 "its recv: some ranks must receive first, and not all of them"
@@ -170,7 +170,7 @@ _HEALTHY = 0.75  # of a link's bandwidth: NVLink's protocol leaves about 80 % (s
 
 
 def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
-    """What a line of nccl-tests says about eight H100, and why."""
+    """The diagnosis that a line of nccl-tests implies for eight H100s, and the reason."""
     if _SIMPLE.latency_s > 0.9 * time_s:
         return "latency", f"the call and its steps alone take {1e6 * _SIMPLE.latency_s:.0f} µs"
     share = collectives.bus_bandwidth(operation, size, 8, time_s) / _NVLINK.bytes_per_s
@@ -182,9 +182,9 @@ def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
 
 @exercise("6.7")
 def _four_servers(answer: Any) -> None:
-    right = {server: _verdict(*line) for server, line in _LINES.items()}
+    verdicts = {server: _verdict(*line) for server, line in _LINES.items()}
     each = "'healthy ring', 'switches add', 'latency' or 'links missing'"
-    expect_entries(answer, right, "a dict with a verdict for each server", each=each)
+    expect_entries(answer, verdicts, "a dict with a verdict for each server", each=each)
 
 
 @exercise("6.8")
@@ -198,16 +198,16 @@ def _buy(answer: Any) -> None:
         "latency": (replace(HDR, latency_s=HDR.latency_s / 2), "ring"),
         "tree": (HDR, "tree"),
     }
-    for place, size in enumerate((16_000, 10_000_000, _GB)):
+    for index, size in enumerate((16_000, 10_000_000, _GB)):
         takes = {
             name: collectives.seconds("all-reduce", size, 64, link, algorithm=algorithm)
             for name, (link, algorithm) in offers.items()
         }
-        right = min(takes, key=lambda name: takes[name])
+        fastest = min(takes, key=lambda name: takes[name])
         listed = ", ".join(f"{name} {1000 * time:.3g} ms" for name, time in takes.items())
         because = f"{size:,} bytes take: {listed}"
-        expect_choice(best[place], right, because, choices=tuple(offers))
-        expect_number(seconds[place], takes[right], because, rel=1e-2, unit="s")
+        expect_choice(best[index], fastest, because, choices=tuple(offers))
+        expect_number(seconds[index], takes[fastest], because, rel=1e-2, unit="s")
 
 
 @exercise("6.9")
@@ -227,11 +227,11 @@ def _odd(function: Any) -> None:
 
 
 def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
-    for place in range(max(map(len, begun))):
-        here = [calls[place] if place < len(calls) else "" for calls in begun]
-        usual = max(here, key=here.count)
-        if odd := [rank for rank, call in enumerate(here) if call != usual]:
-            return place, odd
+    for position in range(max(map(len, begun))):
+        current = [calls[position] if position < len(calls) else "" for calls in begun]
+        usual = max(current, key=current.count)
+        if odd := [rank for rank, call in enumerate(current) if call != usual]:
+            return position, odd
     return None
 
 

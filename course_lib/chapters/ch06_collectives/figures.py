@@ -1,4 +1,4 @@
-"""Figures of chapter 6, beside those of the library."""
+"""Figures of chapter 6, in addition to those of the library."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +13,13 @@ from course_lib.figures.paper.drawing import Drawing, Point, counted
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.all_reduce import RingOrTree, ring_or_tree
 
-# --- What collectives do: before and after, who holds which block ---------------------------------
+# --- The blocks that each rank holds before and after a collective --------------------------------
 
 
 def collective_grid(exchanges: Sequence[Exchange]) -> Drawing:
-    """For each collective the ranks' rows before and after it, two collectives side by side.
+    """Draw the ranks' rows before and after each collective, two collectives side by side.
 
-    A colour for each rank whose numbers are in a block, and the number that it has if rank r's
+    A block has a colour for each rank whose numbers are in it, and shows its value if rank r's
     row is 1·10^r, 2·10^r, …
     """
     pairs = [exchanges[start : start + 2] for start in range(0, len(exchanges), 2)]
@@ -37,11 +37,11 @@ def _block(exchanges: Sequence[Exchange]) -> Cells:
         ((start, f"{one.operation}\nbefore"), (start, f"{one.operation}\nafter"))
         for one in exchanges
     ]
-    said = [f"{one.operation}: {_told(one.before)} become {_told(one.after)}" for one in exchanges]
+    said = [f"{one.operation}: {_text(one.before)} become {_text(one.after)}" for one in exchanges]
     return Cells(grid, square=22, past=arrows, said=". ".join(said))
 
 
-def _told(rows: Sequence[Row]) -> str:
+def _text(rows: Sequence[Row]) -> str:
     return "; ".join(" ".join(str(block.number) for block in row) or "nothing" for row in rows)
 
 
@@ -52,10 +52,10 @@ def _cell(row: Row) -> Cell:
     return Cell("", filled, max(1, len(row)), texts=texts)
 
 
-# --- Time of a collective against its size: ring, tree, and where they cross ----------------------
+# --- Time of a collective against its size: ring, tree, and their crossover -----------------------
 
 _LOOKS = {"ring": (style.MESSAGES, False), "tree": (style.BLUE, True)}  # colour, dashed
-_SAMPLES = 24  # points of a curve; it is smooth
+_SAMPLES = 24  # points per curve, enough to look smooth
 
 
 def collective_times(
@@ -65,25 +65,25 @@ def collective_times(
     largest: int = 2**32,
     measured: Mapping[str, Sequence[Point]] | None = None,
 ) -> Drawing:
-    """Seconds against bytes, both logarithmic, with the result's own size and the crossover.
+    """Plot seconds against bytes, both logarithmic, and mark the result's size and the crossover.
 
-    `measured`: {"ring": [(bytes, seconds), …], "tree": …}, drawn as dots on the curves.
+    `measured` is {"ring": [(bytes, seconds), …], "tree": …}, drawn as dots over the curves.
     """
     sizes = [smallest * (largest / smallest) ** (part / _SAMPLES) for part in range(_SAMPLES + 1)]
     runs = [
         ring_or_tree(result.operation, size, result.ranks, result.link, tree=result.tree)
         for size in sizes
     ]
-    own = {"ring": ("ring", result.ring_steps, result.ring_s)}
+    algorithms = {"ring": ("ring", result.ring_steps, result.ring_s)}
     if result.tree_steps is not None and result.tree_s is not None:
-        own["tree"] = (result.tree, result.tree_steps, result.tree_s)
+        algorithms["tree"] = (result.tree, result.tree_steps, result.tree_s)
     curves = {}
-    for kind, (name, steps, time_s) in own.items():
+    for kind, (name, steps, time_s) in algorithms.items():
         points = [(run.size_bytes, getattr(run, f"{kind}_s")) for run in runs]
         dots = (measured or {kind: [(result.size_bytes, time_s)]}).get(kind, ())
-        told = f"{format_seconds(time_s)} at your size"
+        label = f"{format_seconds(time_s)} at your size"
         curves[f"{name}, {counted(steps, 'step')}"] = Curve(
-            points, _LOOKS[kind][0], told, _LOOKS[kind][1], dots
+            points, _LOOKS[kind][0], label, _LOOKS[kind][1], dots
         )
     marks, crossing = {f"your size: {_size(result.size_bytes)}": result.size_bytes}, ""
     if result.crossover_bytes is None:

@@ -1,4 +1,4 @@
-"""Panels of chapter 6, beside those of the library."""
+"""Panels of chapter 6, in addition to those of the library."""
 
 from course_lib.chapters.ch06_collectives import figures
 from course_lib.figures.paper.drawing import counted
@@ -28,11 +28,11 @@ def collectives(
 ) -> Panel:
     """Controls for `ring_or_tree`, whose `RingOrTree` is the panel's result.
 
-    `link`: a name, or a Link of your own, which is then offered and chosen first. Raises ValueError
+    `link` is a name or a custom Link, which is then offered first and selected. Raises ValueError
     for starting values that are not offered.
     """
-    own, name = ({link.name: link}, link.name) if isinstance(link, Link) else ({}, link)
-    links = {**own, **_LINKS}
+    custom, name = ({link.name: link}, link.name) if isinstance(link, Link) else ({}, link)
+    links = {**custom, **_LINKS}
     controls = {
         "operation": choice("operation", operation, OPERATIONS),
         "link": choice("link", name, list(links)),

@@ -1,4 +1,4 @@
-"""Stories of chapter 6 to walk through, step by step."""
+"""Steppers of chapter 6."""
 
 from itertools import pairwise
 
@@ -12,12 +12,12 @@ from course_lib.panels.stepper import Stepper, Story
 from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.all_reduce import ring_or_tree
-from course_lib.theory.stories import messages as told
+from course_lib.theory.stories.messages import ring_steps, tree_steps
 from course_lib.trace import ADD, Event, Held
 
 
 def _sum(held: Held, ranks: int, *, text: bool = True, came: bool = False) -> Cell:
-    """A slot for each rank, filled where its numbers are in the sum."""
+    """A cell with a slot for each rank, filled if that rank's numbers are in the sum."""
     spelled = ("+" if ranks < 6 else "").join(map(str, held.of))
     complete = len(held.of) == ranks
     said = ("whole sum" if ranks < 7 else spelled) if complete else spelled
@@ -27,13 +27,13 @@ def _sum(held: Held, ranks: int, *, text: bool = True, came: bool = False) -> Ce
 
 
 def ring(ranks: int = 4) -> Stepper:
-    """A ring all-reduce. Raises ValueError for starting values outside the sliders."""
+    """Stepper through a ring all-reduce. Raises ValueError for values outside the sliders."""
     return Stepper({"ranks": whole("ranks", ranks, 2, 8)}, _Ring)
 
 
 class _Ring(Story):
     def __init__(self, ranks: int) -> None:
-        self.ranks, self.trace = ranks, told.ring_steps(ranks)
+        self.ranks, self.trace = ranks, ring_steps(ranks)
         self.steps = self.count - 1
 
     def sent(self, step: int) -> int:
@@ -41,7 +41,7 @@ class _Ring(Story):
 
     def complete(self, step: int) -> int:
         held = self.trace.held(step)
-        return sum(len(part.of) == self.ranks for its in held.values() for part in its.values())
+        return sum(len(part.of) == self.ranks for parts in held.values() for part in parts.values())
 
     def picture(self, step: int) -> Drawing:
         held = self.trace.held(step)
@@ -49,8 +49,8 @@ class _Ring(Story):
         came = {(event.to, event.part) for event in messages}
         grid = {
             f"part {part}": {
-                f"rank {rank}": _sum(its[part], self.ranks, came=(rank, part) in came)
-                for rank, its in held.items()
+                f"rank {rank}": _sum(parts[part], self.ranks, came=(rank, part) in came)
+                for rank, parts in held.items()
             }
             for part in range(self.ranks)
         }
@@ -97,7 +97,7 @@ _SIZES = {"4 kB": 4_000, "64 kB": 64_000, "1 MB": 10**6, "16 MB": 16 * 10**6, "1
 
 
 def tree(ranks: int = 8, size_bytes: int = 64_000) -> Stepper:
-    """A tree all-reduce over NDR. Raises ValueError for starting values not offered."""
+    """Stepper through a tree all-reduce over NDR. Raises ValueError for values not offered."""
     controls = {
         "ranks": whole("ranks", ranks, 2, 16),
         "size_bytes": listed("tensor", size_bytes, _SIZES),
@@ -106,10 +106,10 @@ def tree(ranks: int = 8, size_bytes: int = 64_000) -> Stepper:
 
 
 class _Tree(Story):
-    """Messages down the page in time, and the ring's time beside the tree's."""
+    """Messages, with time running down the page, and a comparison of tree and ring times."""
 
     def __init__(self, ranks: int, size_bytes: int) -> None:
-        self.ranks, self.trace = ranks, told.tree_steps(ranks, size_bytes)
+        self.ranks, self.trace = ranks, tree_steps(ranks, size_bytes)
         self.steps = self.count - 1
         self.times_s = ring_or_tree("all-reduce", size_bytes, ranks, NDR)
 
@@ -118,20 +118,20 @@ class _Tree(Story):
         blank, lines = Cell(slots=0), ["start", *(f"step {n}" for n in range(1, self.count))]
         grid = {
             line: {
-                names[rank]: _sum(its[0], self.ranks, text=False) if place <= step else blank
-                for rank, its in self.trace.held(place).items()
+                names[rank]: _sum(held[0], self.ranks, text=False) if index <= step else blank
+                for rank, held in self.trace.held(index).items()
             }
-            for place, line in enumerate(lines)
+            for index, line in enumerate(lines)
         }
         arrows = [
             [
-                ((lines[place - 1], names[one.who]), (lines[place], names[one.to or 0]))
-                for one in (self.now(place) if place else ())
+                ((lines[index - 1], names[one.who]), (lines[index], names[one.to or 0]))
+                for one in (self.now(index) if index else ())
             ]
-            for place in range(step + 1)
+            for index in range(step + 1)
         ]
-        past = [arrow for its in arrows[:-1] for arrow in its]
-        whole = sum(len(its[0].of) == self.ranks for its in self.trace.held(step).values())
+        past = [arrow for earlier in arrows[:-1] for arrow in earlier]
+        whole = sum(len(held[0].of) == self.ranks for held in self.trace.held(step).values())
         said = f"{whole} of {counted(self.ranks, 'rank')} with the whole sum"
         working = [lines[step]]
         sums = Cells(
@@ -142,19 +142,19 @@ class _Tree(Story):
         return page(f"step {step} of {self.steps}: {phase}", sums, self.clock(step), key=())
 
     def clock(self, step: int) -> Lanes:
-        """Tree and ring on one scale of time, each step a box."""
-        size, ring_steps = format_bytes(self.times_s.size_bytes), self.times_s.ring_steps
+        """Draw the steps of tree and ring as boxes on one scale of time."""
+        size = format_bytes(self.times_s.size_bytes)
         pace = {"tree": (self.steps, self.times_s.tree_s or 0.0)}
-        pace["ring"] = (ring_steps, self.times_s.ring_s)
+        pace["ring"] = (self.times_s.ring_steps, self.times_s.ring_s)
         now = pace["tree"][1] * step / self.steps
-        lasting = {}
+        timelines = {}
         for name, (count, all_s) in pace.items():
-            ends = [place * all_s / count for place in range(count + 1)]
-            lasting[f"{name}: {count} steps, {format_seconds(all_s)}"] = [
+            times = [index * all_s / count for index in range(count + 1)]
+            timelines[f"{name}: {count} steps, {format_seconds(all_s)}"] = [
                 Event(start, 0, "messages" if end < now * 1.0001 else "expected", end=end)
-                for start, end in pairwise(ends)
+                for start, end in pairwise(times)
             ]
-        return Lanes(lasting, name=f"time for {size}, each step a box", now=now)
+        return Lanes(timelines, name=f"time for {size}, each step a box", now=now)
 
     def rows(self, step: int) -> Rows:
         sent = [event for event in self.now(step) if event.to is not None]

@@ -1,4 +1,4 @@
-"""What gradients weigh on the wire when a communication hook makes them smaller."""
+"""Bytes of gradients that are sent under a compressing communication hook."""
 
 from collections.abc import Sequence
 from math import prod
@@ -11,11 +11,11 @@ from course_lib.validation import number, whole
 def powersgd_bytes(
     shapes: Sequence[Sequence[int]], rank: int, least_saving: float = 2.0, element_bytes: int = 4
 ) -> int:
-    """Bytes of all that PowerSGD gives to all-reduce for the gradients of one backward pass.
+    """Bytes that PowerSGD passes to all-reduce for the gradients of one backward pass.
 
-    A tensor is taken as an n × m matrix, n its first dimension. It travels as two factors, n × r
-    and m × r, if these, times `least_saving`, are smaller; otherwise, as every vector, it travels
-    whole. A number is a vector of one; r is at most n and m.
+    A tensor counts as an n × m matrix, with n its first dimension. It is sent as two factors, n × r
+    and m × r, if their size times `least_saving` is smaller; otherwise, like every vector, it is
+    sent whole. A scalar is a vector of one element; r is at most n and m.
     Source: Vogels et al. 2019, arXiv:1905.13727, algorithm 1; torch,
     ddp_comm_hooks/powerSGD_hook.py, whose `min_compression_rate` is `least_saving`.
     """

@@ -1,4 +1,4 @@
-"""Counts the bytes that a piece of code copies from one tensor to another."""
+"""Counts the bytes that code copies from one tensor to another."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ _COPIES = (torch.ops.aten._to_copy, torch.ops.aten.clone)
 def copied_bytes(step: Callable[[], object]) -> int:
     """Bytes of the copies that `step()` makes with `to` and `clone`.
 
-    A `to` whose tensor is already in place copies nothing.
+    A `to` that returns its tensor unchanged copies nothing.
     """
     total = 0
 

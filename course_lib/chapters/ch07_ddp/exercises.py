@@ -45,10 +45,10 @@ def _dies_on_two(answer: Any) -> None:
         1: "weights, gradients and two numbers of AdamW are 16 bytes a parameter, and 12 GB more",
         2: "DDP's buckets are a second copy of all gradients, 4 bytes a parameter",
     }
-    for (gpus, because), given in zip(reasons.items(), answer, strict=False):
+    for (gpus, because), gb in zip(reasons.items(), answer, strict=False):
         bill = memory_moments(Job(MODELS["gpt2-1.5b"], RECIPES["fp32-16"], Layout(dp=gpus)))["loss"]
         held = bill.model_states_bytes + bill.bucket_bytes
-        expect_number(given, held / 1e9 + 12, because, rel=5e-3, unit="GB")
+        expect_number(gb, held / 1e9 + 12, because, rel=5e-3, unit="GB")
     because = "`.grad` is then a view into the bucket; other limits cut the same bytes differently"
     expect_choice(answer[2], _REMEDIES[1], because, choices=_REMEDIES)
 
@@ -89,7 +89,7 @@ def _hides(answer: Any) -> None:
     because = "4NT/F = 2 · 4N/β gives T = 2F/β"
     expect_number(answer[0], fp32, because, rel=1e-3, unit="tokens")
     batch = 2**22
-    right = {
+    expected = {
         "64 GPUs": (batch / 64 > fp32, "each has 65,536 tokens"),
         "256 GPUs": (batch / 256 > fp32, "each has 16,384 tokens"),
         "128 GPUs, gradients in bf16": (batch / 128 > bf16, "half of the bytes need half of T"),
@@ -103,7 +103,7 @@ def _hides(answer: Any) -> None:
             "computing and bytes double, so the size cancels",
         ),
     }
-    expect_entries(answer[1], right, "a dict of True and False", each="True or False")
+    expect_entries(answer[1], expected, "a dict of True and False", each="True or False")
 
 
 @exercise("7.5")
@@ -146,11 +146,11 @@ def _hang(answer: Any) -> None:
         raise Wrong("has other layers, expected `always` and `sometimes` as they were")
     for both in (True, False):
         model.zero_grad(set_to_none=True)
-        right = model.always(x)
-        right = model.sometimes(right) if both else right
+        expected = model.always(x)
+        expected = model.sometimes(expected) if both else expected
         output = model(x, both)
-        alike = isinstance(output, torch.Tensor) and output.shape == right.shape
-        if not alike or not torch.allclose(output, right):
+        alike = isinstance(output, torch.Tensor) and output.shape == expected.shape
+        if not alike or not torch.allclose(output, expected):
             raise Wrong(f"gave another output for both={both}, expected that of the old module")
         if output.requires_grad:
             output.sum().backward()
@@ -175,7 +175,7 @@ def _exposed(function: Any) -> None:
     }
     cases = []
     for (ready, travel), because in calls.items():
-        # By the theory: gradients of `travel` bytes, ready when they should be, at 1 byte a second.
+        # By theory: gradients of `travel` bytes become ready at `ready`, and the link moves 1 B/s.
         waits = (now - before for before, now in zip((0, *ready), ready, strict=False))
         sizes = [Gradient("", size, wait) for size, wait in zip(travel, waits, strict=True)]
         line = ddp_timeline(sizes, 2, Link("1 B/s", 1.0), cap_bytes=1, first_bytes=1)

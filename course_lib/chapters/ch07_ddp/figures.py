@@ -1,4 +1,4 @@
-"""Figures of chapter 7, beside those of the library."""
+"""Figures of chapter 7, in addition to those of the library."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -11,13 +11,13 @@ from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 from course_lib.trace import Event
 
-_MOST_ARROWS = 45  # more would merge
+_MOST_ARROWS = 45  # more of them would merge visually
 
 
 def bucket_timeline(charts: Mapping[str, BucketTimeline]) -> Drawing:
-    """Computing, all-reduces, and what is exposed of them: {"one bucket": result, …}.
+    """Draw backward, all-reduces and their exposed time for {"one bucket": timeline, …}.
 
-    All charts are on one scale of time. Raises ValueError without a chart.
+    All charts share one scale of time. Raises ValueError without a chart.
     """
     if not charts:
         raise ValueError('charts is empty: give for example {"one bucket": ddp_timeline(…)}')
@@ -57,7 +57,7 @@ def _chart(name: str, run: BucketTimeline) -> Lanes:
 
 
 def _layers(run: BucketTimeline) -> Iterator[Event]:
-    """Head, each layer, and the embedding: gradients of the same name are one box."""
+    """Yield boxes for head, layers and embedding; consecutive gradients of one name share a box."""
     end = 0.0
     for _, gradients in groupby(run.gradients, lambda gradient: gradient.name):
         start, end = end, end + sum(gradient.backward_s for gradient in gradients)

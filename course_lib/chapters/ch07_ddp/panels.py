@@ -1,4 +1,4 @@
-"""Panels of chapter 7, beside those of the library."""
+"""Panels of chapter 7, in addition to those of the library."""
 
 from course_lib.chapters.ch07_ddp import figures
 from course_lib.figures.paper.drawing import counted
@@ -10,7 +10,7 @@ from course_lib.theory.inputs.units import MIB, format_bytes
 from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 
 _LARGEST_GPU_BYTES = max(gpu.memory_bytes for gpu in ACCELERATORS.values())
-# DDP keeps the whole model on each GPU. (And 100,000 buckets would not be drawn in time.)
+# DDP keeps the whole model on each GPU. (And drawing 100,000 buckets would take too long.)
 _WHOLE_ON_A_GPU = [
     name for name in DENSE if 16 * MODELS[name].parameters().total < _LARGEST_GPU_BYTES
 ]

@@ -1,4 +1,4 @@
-"""Stories of chapter 7 to walk through, step by step."""
+"""Steppers of chapter 7."""
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
@@ -13,9 +13,9 @@ from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.stories.copies import bucket_steps
 from course_lib.trace import Event
 
-_UNIT = 10_000_000  # bytes: what all sizes here are multiples of
+_UNIT = 10_000_000  # bytes; all sizes here are multiples of it
 _LINK = Link("4 GB/s", bytes_per_s=4e9, latency_s=1e-4)
-# 5 ms of backward for each; the embedding, which is the head as well, is ready at the very end.
+# 5 ms of backward each. The embedding shares its weights with the head, so it is ready last.
 _CHAIN = (
     *(Gradient(f"layer {number}", 10_000_000, 0.005) for number in range(6, 0, -1)),
     Gradient("embedding", 20_000_000, 0.005),
@@ -23,7 +23,7 @@ _CHAIN = (
 
 
 def buckets(bucket_mb: int = 20, ranks: int = 8, overlap: bool = True) -> Stepper:
-    """One backward pass of DDP: gradients fill buckets, which leave while backward goes on.
+    """Stepper through a backward pass of DDP: buckets are all-reduced while backward goes on.
 
     Raises ValueError for starting values that are not offered.
     """
@@ -36,7 +36,7 @@ def buckets(bucket_mb: int = 20, ranks: int = 8, overlap: bool = True) -> Steppe
 
 
 class _Buckets(Story):
-    """A step for each gradient that is ready and each bucket that leaves or arrives."""
+    """One step for each gradient that becomes ready and each bucket that leaves or arrives."""
 
     def __init__(self, bucket_mb: int, ranks: int, overlap: bool) -> None:
         cap = 1_000_000 * bucket_mb
@@ -44,7 +44,7 @@ class _Buckets(Story):
             _CHAIN, ranks, _LINK, cap_bytes=cap, first_bytes=cap, overlap=overlap
         )
         self.trace = bucket_steps(self.line)
-        # At one time a gradient is ready before a bucket arrives, and the next one leaves last.
+        # At equal times, gradients become ready before buckets arrive, and buckets leave last.
         backward = [event for event in self.trace if event.what == "backward"]
         self.sent = [event for event in self.trace if event.what != "backward"]
         changes = [(one.until, 0, "ready", one) for one in backward]
@@ -60,7 +60,7 @@ class _Buckets(Story):
         return [event for _, _, change, event in self.changes[:step] if change == what]
 
     def word(self, gradient: Event, step: int) -> dict[int, str]:
-        """Not there, of this rank alone, or the mean."""
+        """Fill of a gradient's slot: {} if not ready, else this rank's own gradient or the mean."""
         if gradient not in self.past(step, "ready"):
             return {}
         back = [event.part for event in self.past(step, "arrives")]
@@ -104,14 +104,14 @@ class _Buckets(Story):
                 state = "the mean" if sent in self.past(step, "arrives") else "on the link"
             frame = "messages" if state == "on the link" else ""
             name = f"{sent.part + 1}: " if len(words) < 3 else f"bucket {sent.part + 1}: "
-            # A column for each 10 MB; the cell lies over all of its own.
-            place = len(cells)
-            cells[f"{place}"] = Cell(name + state, filled, len(words), wide=len(words), frame=frame)
-            cells |= {f"{place + more}": Cell(slots=0) for more in range(1, len(words))}
+            # One column per 10 MB; the bucket's cell spans all of its columns.
+            first = len(cells)
+            cells[f"{first}"] = Cell(name + state, filled, len(words), wide=len(words), frame=frame)
+            cells |= {f"{first + more}": Cell(slots=0) for more in range(1, len(words))}
         return cells
 
     def clock(self, step: int) -> Lanes:
-        """Backward and the link on one scale of time, as far as it has passed."""
+        """Draw backward and link on one scale of time, up to now."""
         now, end = self.at(step), self.line.backward_s
         rows: dict[str, list[Event]] = {"backward": [], "link": [], "exposed": []}
         for event in self.trace:
@@ -138,8 +138,8 @@ class _Buckets(Story):
             return "The loss is known. Backward begins at the last layer; no gradient is there yet."
         at_s, _, what, event = self.changes[step - 1]
         if what == "ready":
-            bucket, place = event.part
-            following = self.gradients[place + 1 : place + 2]
+            bucket, index = event.part
+            following = self.gradients[index + 1 : index + 2]
             is_full = not following or following[0].part[0] > bucket
             full = ", which is full now" if is_full else ""
             text = f"The gradient of {event.label} is ready and goes into bucket {bucket + 1}"
@@ -154,5 +154,5 @@ class _Buckets(Story):
         return f"{name} is back, with the mean over all ranks. {end}".strip()
 
     def result(self, step: int) -> object:
-        """The priced timeline as well."""
+        """Return the timeline with its times, and `step`."""
         return self.line, step

@@ -46,16 +46,16 @@ def _table_1(answer: Any) -> None:
 @exercise("8.2")
 def _fitting(answer: Any) -> None:
     expect_parts(answer, 3, "the GPUs of three stages, a factor and a number of tokens")
-    count, given_ranks, right = 32 * 10**9, 64, {}
+    count, given_ranks, expected = 32 * 10**9, 64, {}
     for stage in (3, 2, 1):
         ranks = zero_choice.fewest_ranks(count, stage, 68e9, _MIXED)
         whole, cut = (count * each // 10**9 for each in zero_choice.whole_and_cut(stage, _MIXED))
-        right[stage] = (ranks or "never", f"{whole} GB stay whole, {cut} GB are cut")
+        expected[stage] = (ranks or "never", f"{whole} GB stay whole, {cut} GB are cut")
         if ranks and ranks <= given_ranks:
             lowest = stage
     expect_parts(answer[0], 3, "the GPUs of three stages")
     listed = dict(enumerate(answer[0], start=1))
-    expect_entries(listed, right, "a number for each stage", each="a number of GPUs or 'never'")
+    expect_entries(listed, expected, "a number for each stage", each="a number of GPUs or 'never'")
     sent, plain = (
         zero.sent_bytes(count, stage, given_ranks, _MIXED, accumulation=8) for stage in (lowest, 0)
     )
@@ -65,35 +65,35 @@ def _fitting(answer: Any) -> None:
 
 
 def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]:
-    """What each rank's call returns, all ranks simulated one after the other.
+    """Simulate the ranks in turn, and return each rank's result.
 
-    Each round knows one all-reduce more: what ranks hand in at the k-th call is summed for the next
-    round.
+    Every round replays all ranks with one more all-reduce known: the sum of the tensors that the
+    ranks passed to their k-th call in the round before.
     """
     sums: list[Any] = []
 
-    def all_reduce(given: list[Any], value: Any) -> Any:
-        given.append(value)
-        return (sums[len(given) - 1] if len(given) <= len(sums) else value).clone()
+    def all_reduce(passed: list[Any], value: Any) -> Any:
+        passed.append(value)
+        return (sums[len(passed) - 1] if len(passed) <= len(sums) else value).clone()
 
     for known in range(5):
-        handed: list[list[Any]] = [[] for _ in parts]
+        passed_by_rank: list[list[Any]] = [[] for _ in parts]
         results = [
             call(
                 function,
                 part.clone(),
                 limit,
-                partial(all_reduce, given),
+                partial(all_reduce, passed),
                 signature="clip_part(part, limit, all_reduce)",
             )
-            for part, given in zip(parts, handed, strict=True)
+            for part, passed in zip(parts, passed_by_rank, strict=True)
         ]
-        counts = {len(given) for given in handed}
+        counts = {len(passed) for passed in passed_by_rank}
         if len(counts) > 1:
             raise Wrong(f"ranks called all_reduce {sorted(counts)} times, expected equally often")
         if counts == {known}:
             return results
-        sums.append(sum(given[known] for given in handed))
+        sums.append(sum(passed[known] for passed in passed_by_rank))
     raise Wrong("called all_reduce more than four times, expected one call of one number")
 
 
@@ -111,11 +111,11 @@ def _clip(function: Any) -> None:
         parts = [torch.tensor(value) for value in values]
         norm = torch.cat(parts).norm()
         expected = [(part * min(1.0, limit / float(norm))).tolist() for part in parts]
-        given = [
+        results = [
             result.tolist() if hasattr(result, "tolist") else result
             for result in _on_all_ranks(function, parts, limit)
         ]
-        expect_equal(given, expected, because, wants="a tensor from each rank", rel=1e-4)
+        expect_equal(results, expected, because, wants="a tensor from each rank", rel=1e-4)
 
 
 _JOBS = (  # model, GPUs, GB of activations
@@ -129,7 +129,7 @@ _JOBS = (  # model, GPUs, GB of activations
 
 
 def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str, str]:
-    """The lowest stage that fits in 78 of 80 GB, "none" if none does, and why."""
+    """The lowest stage that fits in 78 of 80 GB, or "none" if none does, and the reason."""
     needs = []
     for stage in zero.STAGES:
         job = Job(MODELS[model], _MIXED, Layout(dp=gpus, zero_stage=stage))
@@ -237,7 +237,7 @@ def _configuration(answer: Any) -> None:
             raise Wrong(f"gave no {key}, expected the configuration to keep its {size}")
         expect_number(answer[key], size, f"the {key} stays")
     accumulation = 64 // Batching(1000, 4, gpus_per_node=4).global_batch
-    # DeepSpeed computes this one where it is left out.
+    # DeepSpeed derives it if the key is left out.
     steps = answer.get("gradient_accumulation_steps", accumulation)
     expect_number(steps, accumulation, "64 = micro-batch 4 · accumulation · 4 ranks")
     if "gradient_clipping" not in answer:

@@ -1,4 +1,4 @@
-"""Figures of chapter 8, beside those of the library."""
+"""Figures of chapter 8, in addition to those of the library."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from course_lib.figures.paper.drawing import WIDTH_PT, Drawing, Point, elide
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.zero import StageBill, ZeroStages
 
-_PLANE = 230.0, WIDTH_PT - 76  # how high and how wide: the scale is the same both ways
+_PLANE = 230.0, WIDTH_PT - 76  # height and width; both axes have the same scale
 
 
 def clipped(gradient: Point, limit: float, right: Point, wrong: Point) -> Drawing:
-    """`gradient`, what is left of it in two ways, and the circle of `limit`.
+    """Draw `gradient`, its clipped versions `right` and `wrong`, and the circle of norm `limit`.
 
-    Rank 0 has the first number of each, rank 1 the second.
+    Of each vector, rank 0 has the first component and rank 1 the second.
     """
     curves = {
         name: Curve([(0.0, 0.0), to], colour, f"({to[0]:.3g}, {to[1]:.3g})", dots=[to])
@@ -40,16 +40,16 @@ def clipped(gradient: Point, limit: float, right: Point, wrong: Point) -> Drawin
 
 
 # --- halves -------------------------------------------------------------------------------------
-# Reduce-scatters and all-gathers of an update, one after the other.
+# The reduce-scatters and all-gathers of an update, in order.
 
 
 def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
-    """{"stage 1": ["gradients", "weights"]}: one box for each reduce-scatter or all-gather."""
+    """Draw a box per reduce-scatter or all-gather of {"stage 1": ["gradients", "weights"], …}."""
     short = max(map(len, sent.values())) > 5
     grid = {
         f"{name}\n{len(each) / 2:g} × plain": {
-            str(place): Cell(what[0].upper() if short else what, {0: what})
-            for place, what in enumerate(each)
+            str(index): Cell(what[0].upper() if short else what, {0: what})
+            for index, what in enumerate(each)
         }
         for name, each in sent.items()
     }
@@ -58,17 +58,17 @@ def halves(sent: Mapping[str, Sequence[str]], title: str = "") -> Drawing:
 
 
 # --- who stores what ----------------------------------------------------------------------------
-# Which rank stores which part under each stage, and what that leaves on one GPU.
+# The part that each rank stores under a stage, and the bytes on one GPU.
 
 
-_COLUMNS, _SLOTS, _HIGH = 8, 48, 120.0  # ranks; parts of one block that can be seen; all blocks
+_COLUMNS, _SLOTS, _HIGH = 8, 48, 120.0  # ranks shown; visible parts of a block; total height
 _KINDS = {"weights": style.WEIGHTS, "gradients": style.GRADIENTS, "optimizer": style.STATES}
 
 
 def who_stores_what(
     result: ZeroStages, stage: int, capacity_bytes: int, title: str = "", unit: str = "GB"
 ) -> Drawing:
-    """Above: the ranks under `stage`, stored parts filled. Below: bytes per GPU of every stage.
+    """Draw the parts that each rank stores under `stage`, and below them bytes per GPU by stage.
 
     Raises ValueError for another unit, IndexError for a stage that does not exist.
     """
@@ -95,7 +95,7 @@ def who_stores_what(
         f"Stage {stage}: what each GPU stores of the whole (filled), and what it does not (white)."
     )
     whole = _wholes(result.bills[0])
-    grid, high = {}, {}  # a block is as high as its kind has bytes
+    grid, high = {}, {}  # a block's height is in proportion to its bytes
     for kind, columns in _grid(result, bill).items():
         row = kind + "\n(on the host)" * bool(kind == "optimizer" and bill.host_bytes)
         grid[row], high[row] = columns, _HIGH * whole[kind] / sum(whole.values())
@@ -118,7 +118,7 @@ def _wholes(bill: StageBill) -> dict[str, int]:
 
 
 def _grid(result: ZeroStages, bill: StageBill) -> dict[str, dict[str, Cell]]:
-    """A column for each rank, a block for each kind: all of it is filled, or the own part."""
+    """A column per rank, a block per kind of state, filled wholly or in the rank's own part."""
     plain, slots = _wholes(result.bills[0]), min(result.ranks, _SLOTS)
     grid: dict[str, dict[str, Cell]] = {}
     for kind, size in _wholes(bill).items():
@@ -130,6 +130,6 @@ def _grid(result: ZeroStages, bill: StageBill) -> dict[str, dict[str, Cell]]:
             elif size == plain[kind]:
                 grid[kind][f"GPU {rank}"] = Cell(filled={0: word})
             else:
-                own = {rank * slots // result.ranks: word}
-                grid[kind][f"GPU {rank}"] = Cell(filled=own, slots=slots, across=1)
+                part = {rank * slots // result.ranks: word}
+                grid[kind][f"GPU {rank}"] = Cell(filled=part, slots=slots, across=1)
     return grid

@@ -1,4 +1,4 @@
-"""Panels of chapter 8, beside those of the library."""
+"""Panels of chapter 8, in addition to those of the library."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.units import format_bytes, format_count, format_number
 from course_lib.theory.network.zero import STAGES, zero_stages
 
-# The example of ZeRO's figure 1 (arXiv:1910.02054) beside the models that the course knows.
+# The example of ZeRO's figure 1 (arXiv:1910.02054), and the course's models.
 _PARAMETERS = {"zero-7.5b": 7_500_000_000} | {
     name: shape.parameters().total for name, shape in MODELS.items()
 }

@@ -1,4 +1,4 @@
-"""Stories of chapter 8 to walk through, step by step."""
+"""Steppers of chapter 8."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -14,12 +14,12 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.stories.copies import zero_steps
 from course_lib.trace import FREE, Held, Holdings
 
-_LAYERS, _LAYER_PARAMETERS = 3, 600_000_000  # a multiple of every number of ranks
+_LAYERS, _LAYER_PARAMETERS = 3, 600_000_000  # divisible by every number of ranks
 _HIGH = {"weights": 10.0, "gradients": 10.0, "states": 50.0}
 
 
 def zero(stage: int = 2, ranks: int = 4) -> Stepper:
-    """One training step of three layers. Raises ValueError for values outside the sliders."""
+    """Stepper through one update of three layers. Raises ValueError for values not offered."""
     controls = {
         "stage": choice("stage", stage, (0, 1, 2, 3)),
         "ranks": whole("ranks", ranks, 2, 6),
@@ -27,7 +27,7 @@ def zero(stage: int = 2, ranks: int = 4) -> Stepper:
     return Stepper(controls, _Zero)
 
 
-# By what happens, in a word.
+# Titles and captions by kind of step.
 _TITLES = {
     "begin": "Before the step",
     "gather": "All-gather of {layer}",
@@ -50,7 +50,7 @@ _CAPTIONS = {
     "update": "{updates}; the gradients may go.",
     "publish": "Every rank gets the new weights of {layer} from their owners.",
 }
-# By what happens and to what: the frame of its layer's cells.
+# Frame of the affected layer's cells, by kind of step and kind of state.
 _FRAMES = {
     ("forward", "weights"): "forward",
     ("backward", "weights"): "backward",
@@ -60,11 +60,11 @@ _FRAMES = {
 
 
 class _Zero(Story):
-    """A column for each rank; states take six times the height of weights, as of bytes."""
+    """A column per rank. Heights are in proportion to bytes: states take six times the weights."""
 
     def __init__(self, stage: int, ranks: int) -> None:
         self.ranks, self.trace = ranks, zero_steps(_LAYER_PARAMETERS, _LAYERS, ranks, stage)
-        # The second half of an all-reduce belongs to its step.
+        # An all-reduce takes two times, the second one fractional; both belong to one step.
         self.times = tuple(time for time in self.trace.times if time % 1 == 0)
         some, rest = "all weights and its part of the optimizer", "the rest is thrown away"
         own = "Each rank updates its own part only"
@@ -76,14 +76,14 @@ class _Zero(Story):
         }
 
     def what(self, step: int) -> tuple[str, int]:
-        """In a word what happens, and to which layer."""
+        """The kind of step, a key of `_TITLES`, and the index of its layer."""
         now = self.now(step)
         event = next((one for one in now if one.to is not None), now[0])
         if not step or event.what in ("forward", "backward", "update"):
             return event.what if step else "begin", event.part if step and event.part else 0
         kind, layer, _ = event.part
-        made = {"gathered": "gather", "gradients": event.label, "weights": "publish"}
-        return "free" if event.what == FREE else made[kind], layer
+        kinds = {"gathered": "gather", "gradients": event.label, "weights": "publish"}
+        return "free" if event.what == FREE else kinds[kind], layer
 
     def held(self, step: int) -> Holdings:
         return self.trace.held(self.times[step] + 0.5)
@@ -139,7 +139,7 @@ class _Zero(Story):
         )
         notes = ["dots: weights of after the update; green: between all ranks, and what has come"]
         key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
-        # Arrows between neighbours stand for those of all pairs: the sentence does not name them.
+        # Arrows between neighbours stand for all pairs of ranks, so the sentence leaves them out.
         title = self.say(step, _TITLES)
         drawing = page(title, cells, notes=notes, key=key)
         said = f"each of {self.ranks} ranks holds {holds} and has sent {sent}"
@@ -147,7 +147,7 @@ class _Zero(Story):
         return drawing
 
     def cell(self, held: Mapping[Any, Held], rank: int, of: tuple[str, int]) -> Cell:
-        """What a rank holds of a kind and layer, each slice in its place."""
+        """A cell that fills the slices a rank holds of `of`, a kind of state and a layer."""
         own = {part: held[*of, part] for part in range(self.ranks) if (*of, part) in held}
         kind, layer = of
         filled = {part: kind for part in own}

@@ -1,4 +1,4 @@
-"""Which stage of ZeRO: the largest model that each fits, and the fewest GPUs."""
+"""Choice of a ZeRO stage: the largest model that fits, and the fewest GPUs."""
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
@@ -9,11 +9,11 @@ from course_lib.validation import number, whole
 
 @checked
 def whole_and_cut(zero_stage: int, recipe: Recipe) -> tuple[int, int]:
-    """Bytes of each parameter that every GPU keeps, and bytes that are cut over the GPUs.
+    """Bytes per parameter that every GPU keeps whole (w), and that are cut over the GPUs (c).
 
-    Stage 0: 16 and 0 with the recipe "mixed-16"; 1: 4 and 12; 2: 2 and 14; 3: 0 and 16. What is
-    offloaded is in neither. By the bills of `model_states`: 1 parameter on 1 GPU takes w + c bytes,
-    2 on each of 2 GPUs 2w + c. Source: ZeRO, arXiv:1910.02054, figure 1.
+    With the recipe "mixed-16", stage 0: 16 and 0; 1: 4 and 12; 2: 2 and 14; 3: 0 and 16. Offloaded
+    states are in neither. Both follow from `model_states`: 1 parameter on 1 GPU takes w + c bytes,
+    2 parameters take 2w + c on each of 2 GPUs. Source: ZeRO, arXiv:1910.02054, figure 1.
     """
     whole("zero_stage", zero_stage, least=0, most=3)
     alone = model_states(1, recipe).total_bytes
@@ -26,14 +26,14 @@ def whole_and_cut(zero_stage: int, recipe: Recipe) -> tuple[int, int]:
 def fewest_ranks(parameters: int, zero_stage: int, room_bytes: float, recipe: Recipe) -> int | None:
     """The fewest GPUs whose `room_bytes` hold the model states; None if no number does.
 
-    P·w + ceil(P/n)·c ≤ room, with w and c of `whole_and_cut`. Nothing else is in it: what the
-    passes hold for a moment, and activations, must be taken off the room before.
+    P·w + ceil(P/n)·c ≤ room, with w and c from `whole_and_cut`. Nothing else is counted: subtract
+    activations and temporary buffers of the passes from the room first.
     """
     whole("parameters", parameters)
     number("room_bytes", room_bytes, least=0)
     everywhere, cut = whole_and_cut(zero_stage, recipe)
     left = room_bytes - parameters * everywhere
-    if left < cut or not cut:  # not one parameter's part has room, or nothing is cut
+    if left < cut or not cut:  # no room for a part of one parameter, or nothing is cut
         return 1 if not cut and left >= 0 else None
     return -(-parameters // int(left // cut))
 
@@ -42,16 +42,16 @@ def fewest_ranks(parameters: int, zero_stage: int, room_bytes: float, recipe: Re
 def most_parameters(zero_stage: int, ranks: int, room_bytes: float, recipe: Recipe) -> int:
     """The largest model whose states fit in `room_bytes` on each of `ranks` GPUs.
 
-    About room / (w + c/n), with w and c of `whole_and_cut`: as in `fewest_ranks`, states only.
+    About room / (w + c/n), with w and c from `whole_and_cut`; as in `fewest_ranks`, states only.
     """
     whole("ranks", ranks)
     number("room_bytes", room_bytes, least=0)
     everywhere, cut = whole_and_cut(zero_stage, recipe)
     fits, too_many = 0, int(room_bytes) * ranks // (everywhere * ranks + cut) + 1
-    while too_many - fits > 1:  # parts are rounded up, so that the quotient may be too large
-        tried = (fits + too_many) // 2
-        if tried * everywhere + -(-tried // ranks) * cut <= room_bytes:
-            fits = tried
+    while too_many - fits > 1:  # parts are rounded up, so the quotient may be too large
+        middle = (fits + too_many) // 2
+        if middle * everywhere + -(-middle // ranks) * cut <= room_bytes:
+            fits = middle
         else:
-            too_many = tried
+            too_many = middle
     return fits

@@ -20,7 +20,7 @@ from course_lib.theory.step.batching import Batching
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     samples: int = option(10, "samples in the data set", least=1, most=1000)
     batch: int = option(2, "samples per rank and step", least=1, most=1000)
@@ -38,7 +38,7 @@ class Seen(Result):
         return [[s for batch in batches for s in batch] for batches in self.seen[epoch]]
 
     def steps(self, epoch: int = 0) -> int:
-        """Steps that each rank made in an epoch."""
+        """Number of steps that each rank took in an epoch."""
         return len(self.seen[epoch][0])
 
     def repeated(self, epoch: int = 0) -> list[int]:
@@ -55,9 +55,9 @@ class Seen(Result):
 def main(options: Options) -> Seen:
     """Every rank goes through its share of the data set and prints what it sees."""
     rank = launch.init()
-    # Raises, on every rank alike, when drop_last would leave nothing.
+    # Raises ValueError, on all ranks alike, when drop_last would leave no samples.
     Batching(options.samples, options.batch, gpus_per_node=rank.world, drop_last=options.drop_last)
-    dataset = cast(Dataset[Tensor], range(options.samples))  # DataLoader makes tensors of numbers
+    dataset = cast(Dataset[Tensor], range(options.samples))  # DataLoader turns numbers into tensors
     sampler: DistributedSampler[Tensor] = DistributedSampler(
         dataset, shuffle=options.shuffle, drop_last=options.drop_last
     )
@@ -67,7 +67,7 @@ def main(options: Options) -> Seen:
     seen = []
     for epoch in range(options.epochs):
         if options.set_epoch:
-            sampler.set_epoch(epoch)  # the seed of the shuffle
+            sampler.set_epoch(epoch)  # part of the shuffle's seed
         batches = [batch.tolist() for batch in loader]
         if not options.json:
             print(f"epoch {epoch}: {batches}", flush=True)

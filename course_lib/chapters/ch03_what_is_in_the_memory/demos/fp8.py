@@ -1,8 +1,8 @@
 """A small GPT whose matrix products take fp8 numbers, with a scale for each tensor and without.
 
 Emulated: operands are rounded and then multiplied in fp32, so the losses say what rounding does,
-and the time says nothing. Embedding, head, norms and attention stay in fp32. Every rank does the
-same, one is enough.
+and the time says nothing. Embedding, head, norms and attention stay in fp32. All ranks do the
+same work, so one is enough.
 Run it with `course demo fp8 --ranks 1`, or under torchrun.
 """
 
@@ -28,7 +28,7 @@ VERSIONS = {
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     steps: int = option(150, "optimizer updates")
     sequence: int = option(64, "characters in a sample")
@@ -37,12 +37,12 @@ class Options(BatchOptions):
 
 @dataclass(frozen=True)
 class Rounded(Training):
-    """A training run whose products are rounded; all have the same start and the same batches."""
+    """A training run with rounded matrix products; all runs share initial weights and batches."""
 
     formats: Formats | None = None
 
     def build(self, device: torch.device | str = "cpu") -> GPT:
-        """The model with its first weights."""
+        """The model with its initial weights."""
         model = super().build(device)
         if self.formats:
             round_products(model.blocks, self.formats)
@@ -52,14 +52,14 @@ class Rounded(Training):
 def main(options: Options) -> Result:
     """Train all versions; `last` is the mean loss of the last ten updates, since batches differ."""
     device = launch.init().device
-    found = {
+    losses = {
         name: one_process(options.fill(Rounded, formats=formats), device).losses
         for name, formats in VERSIONS.items()
     }
-    last = {name: fmean(each[-10:]) for name, each in found.items()}
+    last = {name: fmean(each[-10:]) for name, each in losses.items()}
     return Result(
         f"{options.steps} updates; mean loss of the last ten",
         *(f"  {name:<15}{loss:.3f}, {loss / last['fp32'] - 1:+.1%}" for name, loss in last.items()),
-        losses=found,
+        losses=losses,
         last=last,
     )

@@ -1,7 +1,7 @@
 """AdamW in fewer bytes: bf16 weights with and without a master copy, moments of one byte.
 
 Trains one small GPT with each, counts weights, gradients and states, and compares the weights with
-those that AdamW in fp32 ends with. Every rank does the same, one is enough.
+those that AdamW in fp32 ends with. All ranks do the same work, so one is enough.
 Run it with `course demo optimizers --ranks 1`, or under torchrun.
 """
 
@@ -29,7 +29,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     steps: int = option(30, "optimizer updates")
     parts: str = whose_parts()
@@ -37,24 +37,24 @@ class Options(BatchOptions):
 
 @dataclass(frozen=True)
 class Kind:
-    """One optimizer: how it is made, what it keeps, how far from fp32 it may end."""
+    """One optimizer: its constructor, its recipe of bytes, and its allowed distance from fp32."""
 
     make: Callable[[Iterable[nn.Parameter], float], Any]
     recipe: Recipe
-    part: str = ""  # which of the learner's it may be
+    part: str = ""  # name of the learner's part that may replace it
     most: float | None = None  # the largest gap; None where it is expected to fail
 
 
 @dataclass(frozen=True)
 class Version:
-    """What one optimizer kept, and where it arrived."""
+    """Bytes that one optimizer kept, and its weights' distance from fp32."""
 
     name: str
-    state_bytes: int  # weights, gradients and what the optimizer keeps
+    state_bytes: int  # weights, gradients and optimizer states
     predicted_bytes: int
     parameters: int
     loss: float
-    gap: float  # |way - way in fp32| / |way in fp32|, of all weights; inf if some are not finite
+    gap: float  # |Δw - Δw in fp32| / |Δw in fp32| over all weights; inf if some are not finite
 
     def line(self) -> str:
         """One line of the report."""
@@ -68,7 +68,7 @@ class Version:
 
 
 def kinds(parts: str) -> dict[str, Kind]:
-    """Every optimizer by its name; the learner's own where `parts` is "mine"."""
+    """Every optimizer by name; the learner's own parts where `parts` is "mine"."""
     bf16 = Recipe(optimizer="adamw-bf16", master_copy=False)
     byte = Recipe("fp32", "fp32", optimizer="adamw-8bit", master_copy=False)
     master, eight = mine.get("MasterAdamW", parts), mine.get("AdamW8bit", parts)
@@ -86,7 +86,7 @@ def _torch(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimiz
 
 
 def _linear(parameters: Iterable[nn.Parameter], lr: float) -> precision.AdamW8bit:
-    """The course's own, with the maps that do not work."""
+    """The course's AdamW8bit with linear maps, which do not work."""
     optimizer = precision.AdamW8bit(parameters, lr)
     linear = precision.linear_levels
     optimizer.levels = {"momentum": linear(signed=True), "variance": linear(signed=False)}
@@ -97,7 +97,7 @@ def main(options: Options) -> Result:
     """Train with each; AssertionError where bytes or weights are not as predicted."""
     device, versions, facts = launch.init().device, [], []
     start = _flat(options.training().build(device))
-    way = None
+    in_fp32 = None
     for name, kind in kinds(options.parts).items():
         model = options.training().build(device)
         if kind.recipe.parameters == "bf16":
@@ -109,8 +109,8 @@ def main(options: Options) -> Result:
             loss = mean_loss(model, (inputs, labels))
             loss.backward()
             optimizer.step()
-        own = _flat(model) - start
-        way = own if way is None else way
+        change = _flat(model) - start
+        in_fp32 = change if in_fp32 is None else in_fp32
         yours = kind.part and with_yours(options.parts, kind.part)
         version = Version(
             name=f"{name}, by your {kind.part}" if yours else name,
@@ -118,7 +118,7 @@ def main(options: Options) -> Result:
             predicted_bytes=predicted_bytes(model, kind.recipe),
             parameters=len(start),
             loss=float(loss.detach()),
-            gap=relative_difference(own, way) if bool(own.isfinite().all()) else math.inf,
+            gap=relative_difference(change, in_fp32) if bool(change.isfinite().all()) else math.inf,
         )
         versions.append(version)
         kept = version.state_bytes, version.predicted_bytes
@@ -132,7 +132,7 @@ def main(options: Options) -> Result:
 
 
 def predicted_bytes(model: nn.Module, recipe: Recipe) -> int:
-    """Weights, gradients and states, by the theory; and the scales of 8-bit moments."""
+    """Predicted bytes of weights, gradients and states, plus the scales of 8-bit moments."""
     sizes = [p.numel() for p in model.parameters()]
     scales = sum(-(-size // BLOCK) for size in sizes) if recipe.optimizer == "adamw-8bit" else 0
     return model_states(sum(sizes), recipe).model_states_bytes + 2 * 4 * scales

@@ -30,13 +30,13 @@ from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
 from course_lib.validation import whole
 
-# The same operations in the same order, twice: the difference was 0 on a CPU.
+# Both runs do the same operations in the same order: the difference was 0 on a CPU.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     segment: int = option(0, "layers in a segment; 0: the square root of all", least=0)
@@ -65,17 +65,17 @@ class Options(BatchOptions):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one version keeps and computes in a forward and a backward pass of one rank."""
+    """Bytes kept and FLOP computed by one version in one rank's forward and backward pass."""
 
     name: str
-    kept_bytes: int  # for the backward pass, as autograd's hooks see them
-    predicted_kept_bytes: int | None  # None where a GPU's kernels keep what they like
+    kept_bytes: int  # for the backward pass, measured with autograd's saved-tensor hooks
+    predicted_kept_bytes: int | None  # None on a GPU, whose kernels may keep other tensors
     flop: int
     predicted_flop: int
     dropout_difference: float  # |g - g_without| / |g_without| with dropout
 
     def facts(self) -> list[Fact]:
-        """What must be true of it."""
+        """Measured values that must match the predicted ones."""
         gradient, beside = f"{self.name}: the gradient with dropout", "that without checkpointing"
         kept = Fact(f"{self.name}: bytes kept", self.kept_bytes, self.predicted_kept_bytes)
         return [
@@ -85,17 +85,17 @@ class Cost:
         ]
 
     def line(self) -> str:
-        """What was kept and computed."""
-        told = "" if self.predicted_kept_bytes is None else f" ({self.predicted_kept_bytes:,})"
+        """One line of the report: bytes kept, FLOP and the gradient's difference."""
+        predicted = "" if self.predicted_kept_bytes is None else f" ({self.predicted_kept_bytes:,})"
         return (
-            f"  {self.name:<24}{self.kept_bytes:>12,} B{told}, {self.flop:,} FLOP "
+            f"  {self.name:<24}{self.kept_bytes:>12,} B{predicted}, {self.flop:,} FLOP "
             f"({self.predicted_flop:,})\n{'':<26}gradient with dropout off by "
             f"{self.dropout_difference:.0e}"
         )
 
 
 class LibrarySegment(nn.Sequential):
-    """Layers that torch.utils.checkpoint runs."""
+    """Layers run under torch.utils.checkpoint."""
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = checkpoint(super().forward, x, use_reentrant=False)
@@ -103,7 +103,7 @@ class LibrarySegment(nn.Sequential):
 
 
 def versions(parts: str) -> dict[str, type[nn.Module] | None]:
-    """What runs a segment, by the version's name; None: the layers stay as they are."""
+    """The class that runs a segment, by the version's name; None leaves the layers as they are."""
     yours = with_yours(parts, "Checkpoint")
     by_hand = type("BuiltSegment", (Segment,), {"function": mine.get("Checkpoint", parts)})
     return {
@@ -122,7 +122,7 @@ def main(options: Options) -> Result:
         model = _cut(training.build(rank.device), options, kind)
         comparison.follow(Replica(name, training, model, DDP(model)), exchange, states)
     rows = own_rows(training.batches(rank.device)[0], rank)
-    rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
+    rows = both(Tensor.clone, rows)  # a view would keep the rows of all ranks in memory
     costs = [_cost(name, kind, options, rows) for name, kind in kinds.items()]
     kept, flop = (
         getattr(costs[1], what) / getattr(costs[0], what) for what in ("kept_bytes", "flop")
@@ -142,10 +142,10 @@ def main(options: Options) -> Result:
 
 
 def predicted_bytes(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
-    """Bytes that autograd keeps for `samples`: theory.memory.activations, and what it leaves out.
+    """Bytes that autograd keeps for `samples`: theory.memory.activations plus what it leaves out.
 
-    It leaves out: mean and scale of norms outside segments and, without segments, of all norms,
-    with attention's log-sum-exp; indices of inputs, labels and positions; the loss's token count.
+    It leaves out mean and scale of norms outside segments (without segments: of all norms, and
+    attention's log-sum-exp), indices of inputs, labels and positions, and the loss's token count.
     """
     training, shape = options.training(), options.training().shape()
     sequence, tokens = training.sequence, samples * training.sequence
@@ -164,15 +164,15 @@ def predicted_bytes(options: Options, samples: int, kind: type[nn.Module] | None
 
 
 def predicted_flop(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
-    """FLOP of a forward and a backward pass: theory.compute.flops, less what torch leaves out.
+    """FLOP of a forward and a backward pass: theory.compute.flops minus what torch skips.
 
     torch.utils.checkpoint stops recomputing at the last result that backward needs: the second
     matrix of a segment's last MLP is not multiplied again.
     """
     training, shape = options.training(), options.training().shape()
-    again = "none" if kind is None else "full"
+    recompute = "none" if kind is None else "full"
     flops = training_flops(
-        shape, samples, training.sequence, recompute=again, attention="flash"
+        shape, samples, training.sequence, recompute=recompute, attention="flash"
     ).hardware_flop
     if kind is LibrarySegment:
         tokens = samples * training.sequence
@@ -201,7 +201,7 @@ def _cost(name: str, kind: type[nn.Module] | None, options: Options, rows: Batch
 
 
 def _dropout_difference(kind: type[nn.Module] | None, options: Options, rows: Batch) -> float:
-    """The gradient with dropout beside the one without checkpointing, from the same seed."""
+    """Relative difference, with dropout, from the gradient without checkpointing; same seed."""
 
     def gradient(kind: type[nn.Module] | None) -> Tensor:
         model = options.training().build(rows[0].device)

@@ -1,7 +1,7 @@
 """Several devices in one process: nn.DataParallel by hand, and DDP around a model spread over them.
 
 DataParallel scatters the batch over devices, copies the weights to each of them in every update,
-and adds gradients up on the first one; every rank does it alone, on the whole batch. The spread
+and sums gradients on the first one; every rank does so alone, on the whole batch. The spread
 model has its layers on several devices of its rank, and DDP averages over ranks: `device_ids` must
 then stay None, and the demo shows what torch says otherwise. On a CPU all devices are the CPU.
 Run it with `course demo multi_device --ranks 2`, under torchrun, or alone.
@@ -27,7 +27,7 @@ from course_lib.theory.network.collectives import sent_bytes
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     devices: int = option(2, "devices of each rank", least=1, most=64)
 
@@ -42,7 +42,7 @@ class Options(BatchOptions):
 
 
 class InOneProcess(Replica):
-    """Every rank trains on the whole batch by itself: nothing travels between ranks."""
+    """Every rank trains on the whole batch by itself; ranks exchange nothing."""
 
     def backward(self, batch: Batch) -> Tensor:
         """Forward and backward passes of the whole batch."""
@@ -51,7 +51,7 @@ class InOneProcess(Replica):
         return loss / launch.init().world
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the states, and of the weights that one update copies."""
+        """Bytes of the states, plus bytes of weights that one update copies to other devices."""
         copies = {}
         if isinstance(self.wrapped, DataParallel):
             copies = {"weights, copied": copied_bytes(self.wrapped.replicate)}
@@ -68,10 +68,10 @@ def main(options: Options) -> Result:
     copies = (options.devices - 1) * size
     by_hand = f"DataParallel by hand on {options.devices} devices"
     for name in (by_hand, "nn.DataParallel"):
-        model, ours = training.build(devices[0]), name == by_hand
-        real = DataParallel(model, devices) if ours else nn.DataParallel(model, gpus or None)
-        stored = {**states, **({"weights, copied": copies} if ours else {})}
-        alone = InOneProcess(name, training, model, real)
+        model, handmade = training.build(devices[0]), name == by_hand
+        wrapped = DataParallel(model, devices) if handmade else nn.DataParallel(model, gpus or None)
+        stored = {**states, **({"weights, copied": copies} if handmade else {})}
+        alone = InOneProcess(name, training, model, wrapped)
         comparison.follow(alone, predicted_stored=stored)
     exchange = predicted_exchange(training, rank)
     for name in ("DDP by hand", "DistributedDataParallel"):

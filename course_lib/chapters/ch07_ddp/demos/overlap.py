@@ -28,7 +28,7 @@ from course_lib.theory.inputs.units import MIB
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The demo's options."""
 
     steps: int = option(4, "backward passes of each version; the last is profiled")
     model: str = option("4x256x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
@@ -51,7 +51,7 @@ class Lanes(Timeline):
 
     @property
     def title(self) -> str:
-        """What was measured."""
+        """One line: version, number of buckets, and overlapped of all communication time."""
         buckets = f"{self.buckets} bucket{'s' if self.buckets > 1 else ''}"
         return (
             f"{self.name}, {buckets}: {self.overlapped_ms:.1f} of {self.communication_ms:.1f} ms "
@@ -90,15 +90,15 @@ def main(options: Options) -> Result:
 def _profiled(
     wrap: Callable[[nn.Module], nn.Module], training: Training, rank: launch.Rank
 ) -> dict[str, Any]:
-    """The trace of the last backward pass; those before it warm up and settle DDP's buckets."""
+    """Trace of the last backward pass; earlier ones warm up and let DDP settle its buckets."""
     ddp = wrap(training.build(rank.device))
     trace: dict[str, Any] = {}
-    for number_, batch in enumerate(training.batches(rank.device), start=1):
+    for step, batch in enumerate(training.batches(rank.device), start=1):
         loss = mean_loss(ddp, own_rows(batch, rank))
-        if number_ == training.steps:
+        if step == training.steps:
             trace = record(loss.backward)
         else:
             loss.backward()
         ddp.zero_grad()
-        launch.report_step(number_, training.steps)
+        launch.report_step(step, training.steps)
     return trace
