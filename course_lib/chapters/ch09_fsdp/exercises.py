@@ -80,7 +80,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     "HYBRID_SHARD": {"zero_stage": 3, "shard_group": 8},
     "FULL_SHARD": {"zero_stage": 3},
 }
-# Model, sequences of a micro-batch, tokens of each, what is recomputed; and why.
+# (model, sequences in a micro-batch, tokens in each, recomputation), and the reason.
 _TRAININGS = {
     "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": (
         ("gpt2-1.5b", 8, 1024, "none"),
@@ -102,7 +102,7 @@ _TRAININGS = {
 
 
 def _simplest(model: str, batch: int, tokens: int, recompute: str) -> str:
-    """The first strategy with which the training fits into an H100, less the planner's margin."""
+    """The simplest strategy that fits into an H100, less the planner's margin, or "none"."""
     room = accelerator("H100-SXM").memory_bytes * (1 - MARGIN)
     for name, options in _STRATEGIES.items():
         layout = Layout(dp=64, micro_batch=batch, **options)

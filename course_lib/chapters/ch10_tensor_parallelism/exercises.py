@@ -51,7 +51,7 @@ def _layer(answer: Any) -> None:
 
 
 def _largest(name: str) -> int:
-    """The largest degree up to 16 that the model can be cut by."""
+    """The largest tensor-parallel degree up to 16 that fits the model."""
     degrees = []
     for tp in range(1, 17):
         with suppress(ValueError):
@@ -207,7 +207,7 @@ def _loss(function: Any) -> None:
         (([[-1000.0, -900.0], [5.0, 4.0], [0.0, 1.0]], 4), "the largest of all ranks, not of each"),
     ]
     cases = [(args, loss(*args), because) for args, because in calls]
-    # fp32 knows scores of 1000 to 6e-5, and the losses here are 1 and larger.
+    # fp32 represents scores of 1000 to 6e-5, and the losses here are 1 or larger.
     expect_calls(function, cases, signature="cut_loss(parts, label)", rel=1e-4)
 
 
