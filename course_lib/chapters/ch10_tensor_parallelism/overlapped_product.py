@@ -34,7 +34,7 @@ class OverlappedProduct:
 
     @property
     def seconds(self) -> float:
-        """max(compute, communication + compute / ranks): the last share is multiplied at the end."""
+        """max(compute, communication + compute / ranks): the last share is multiplied last."""
         return max(self.compute_s, self.communication_s + self.compute_s / self.ranks)
 
     @property
