@@ -155,7 +155,7 @@ class _Schedule(Story):
 
 
 def _sent_labels(stage: int, sent: list[Event]) -> str:
-    """Labels of what a stage sends; receivers that are no neighbours, and get no arrow, are named."""
+    """Labels of what a stage sends; receivers without an arrow, not being neighbours, are named."""
     own = [event for event in sent if event.who == stage]
     far = {f"to {event.to}" for event in own if _far(event)}
     return " ".join([", ".join(event.label for event in own), *far])

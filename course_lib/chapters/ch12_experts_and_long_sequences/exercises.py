@@ -199,11 +199,11 @@ _TOKENS = 131_072
 
 
 def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
-    """Largest power of two at which the hops of a causal zig-zag ring hide behind computing."""
+    """Largest power of two at which computation hides the hops of a causal zig-zag ring."""
     peak = accelerator("H100-SXM").peak_flop_per_s
     tokens = context.hidden_ring_tokens(peak, bytes_per_s, hidden=4096, kv_width=kv_width)
     degree = 1
-    while _TOKENS / (2 * degree) >= 2 * tokens:  # half a block for every rank in each hop
+    while _TOKENS / (2 * degree) >= 2 * tokens:  # each rank computes half a block per hop
         degree *= 2
     return degree
 
