@@ -394,8 +394,8 @@ def _expect_step(observed: _Observed, at: Place) -> Rows:
         return
     yield from _expect_pass(observed["step"], at.ranks, dtype_bytes=2, where=", in bf16: ")
     stays, unit = observed["stays"], _sizes(3)[0]
-    beside = f"after a training step {stays} bytes stay beside shards and their gradients"
-    yield Never(stays >= unit, f"{beside}; the smallest whole unit takes {unit}")
+    leftover = f"after a training step {stays} bytes stay beside shards and their gradients"
+    yield Never(stays >= unit, f"{leftover}; the smallest whole unit takes {unit}")
 
 
 def _expect_pass(observed: _Observed, ranks: int, dtype_bytes: int = 4, where: str = "") -> Rows:

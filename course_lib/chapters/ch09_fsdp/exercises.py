@@ -180,9 +180,9 @@ def _gpt2(answer: Any) -> None:
     because = "12 million are 9,779 rows of 1,280 numbers: GPT-1's vocabulary has 40,478 words"
     what = "in millions, your vocabulary"
     expect_equal(counted, list(_PAPER.values()), because, what=what)
-    beside = gather_timeline(_XL, _FP32, 2, reshard=False).peak_bytes / GB
+    sharded_gb = gather_timeline(_XL, _FP32, 2, reshard=False).peak_bytes / GB
     because = "half of all states, all weights whole, and the gradients of a layer or two"
-    expect_number(answer[1], beside, because, rel=1e-2, unit="GB")
+    expect_number(answer[1], sharded_gb, because, rel=1e-2, unit="GB")
     because = "the memory that is left, over what the program keeps for each sample"
     expect_number(answer[2], Program(_XL).largest_batch("SHARD_GRAD_OP"), because)
 

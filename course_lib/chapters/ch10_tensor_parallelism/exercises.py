@@ -222,8 +222,8 @@ _F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT = (
 
 @exercise("10.10")
 def _logs(answer: Any) -> None:
-    layers, ends = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
-    plain = 4 * layers + ends
+    layers, outside = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
+    plain = 4 * layers + outside
     shares = f"{plain - 3} all-gathers, {plain - 3} reduce-scatters"
     right = {
         f"{plain + 2 * layers} all-reduces": (_F_TWICE, "it makes two more in each layer"),

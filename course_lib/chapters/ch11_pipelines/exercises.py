@@ -171,9 +171,9 @@ def _families(answer: Any) -> None:
     right = {name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()}
     wants = "one of 'data', 'naive model', 'pipeline', 'tensor'"
     expect_entries(answer[0], right, "a dict of families", each=wants)
-    for given, grows in zip(answer[1:3], _grows(), strict=True):
+    for factors_given, grows in zip(answer[1:3], _grows(), strict=True):
         factors = {name: (each, f"it sends {_COUNTED[name][-1]}") for name, each in grows.items()}
-        expect_entries(given, factors, "a dict of factors", each="a factor", rel=0.05)
+        expect_entries(factors_given, factors, "a dict of factors", each="a factor", rel=0.05)
     fraction = bubble.bubble_fraction(4, _PIPELINED.accumulation)
     assert round(fraction, 3) == 0.158
     expect_number(answer[3], _PIPELINED.accumulation, "3 / (m + 3) is 15.8 %")

@@ -24,7 +24,7 @@ def layer_paths(devices: Mapping[str, Sequence[int]]) -> Drawing:
 
 
 def _rows(name: str, owners: Sequence[int]) -> Lanes:
-    ways = [
+    hops = [
         ((f"device {a}", layer + _WIDE), (f"device {b}", layer + 1.0), "messages")
         for layer, (a, b) in enumerate(pairwise(owners))
         if a != b
@@ -37,5 +37,5 @@ def _rows(name: str, owners: Sequence[int]) -> Lanes:
         ]
         for device in range(1 + max(owners))
     }
-    said = f"{name}: {counted(len(ways), 'message')} forward"
-    return Lanes(rows, name=said, over=(0, len(owners)), arrows=ways, foot=False, sentence=said)
+    said = f"{name}: {counted(len(hops), 'message')} forward"
+    return Lanes(rows, name=said, over=(0, len(owners)), arrows=hops, foot=False, sentence=said)

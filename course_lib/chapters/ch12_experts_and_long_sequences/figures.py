@@ -31,8 +31,8 @@ def expert_bars(load: ExpertLoad, title: str = "") -> Drawing:
         )
     }
     if load.dropped:
-        told = f"{load.dropped:,} ({load.dropped_fraction:.1%})"
-        curves["dropped"] = Curve(list(enumerate(lost)), fill=style.WARNING, told=told)
+        dropped = f"{load.dropped:,} ({load.dropped_fraction:.1%})"
+        curves["dropped"] = Curve(list(enumerate(lost)), fill=style.WARNING, told=dropped)
     busiest = f"the busiest gets {max(load.load):,}, {load.imbalance:.2f} times as many"
     levels = {f"mean {_short(load.mean)}; {busiest}": load.mean}
     if load.capacity < load.choices:

@@ -125,8 +125,8 @@ class _ExpertExchange(Story):
         rows, own = self.table.received[rank], self.table.experts_of_a_rank
         if step < self.computing:
             return Cell(f"rank {rank}", {}, _LEVELS, wide=own)
-        works = round(_LEVELS * rows / max(self.table.received))
-        filled = {level: "work" if level < works else "waits" for level in range(_LEVELS)}
+        computing = round(_LEVELS * rows / max(self.table.received))
+        filled = {level: "work" if level < computing else "waits" for level in range(_LEVELS)}
         text = f"rank {rank}: {rows} rows" if own > 1 else f"{rows} rows"
         return Cell(text, filled, _LEVELS, wide=own)
 
@@ -134,10 +134,10 @@ class _ExpertExchange(Story):
         name, turn = self.stages[step]
         if name in _STAGES:
             return _STAGES[name]
-        way, one, far = "back from", "the rank before", "places before"
+        direction, one, far = "back from", "the rank before", "places before"
         if name == "dispatch":
-            way, one, far = "to", "the next rank", "places on"
-        where = f"{way} {one if turn == 1 else f'the rank {turn} {far}'}" if turn else _HOME
+            direction, one, far = "to", "the next rank", "places on"
+        where = f"{direction} {one if turn == 1 else f'the rank {turn} {far}'}" if turn else _HOME
         return f"{name}, turn {turn + 1} of {self.ranks}: {where}"
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
@@ -155,12 +155,12 @@ class _ExpertExchange(Story):
             # In turn k rank r sends rows to rank r + k and gets results from r - k, modulo ranks.
             partner = (turn if name == "dispatch" else -turn) % self.ranks
             rows = self.table.sent[0][partner]
-            way = f"{rows} rows of rank 0 belong to its own experts and stay"
+            sentence = f"{rows} rows of rank 0 belong to its own experts and stay"
             if turn and name == "dispatch":
-                way = f"rank 0 sends {rows} rows to rank {partner}, the others likewise"
+                sentence = f"rank 0 sends {rows} rows to rank {partner}, the others likewise"
             elif turn:
-                way = f"rank {partner} gives rank 0 its {rows} results back"
-            return f"{name.capitalize()}: {way}."
+                sentence = f"rank {partner} gives rank 0 its {rows} results back"
+            return f"{name.capitalize()}: {sentence}."
         received = self.table.received
         alike = max(received) == min(received)
         wait = "nobody waits" if alike else f"all wait for rank {received.index(max(received))}"
@@ -200,7 +200,7 @@ class _RingAttention(Story):
         self.ranks, self.zigzag = ranks, zigzag
         self.trace = messages.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
         self.work = [event for event in self.trace if event.what == "work"]
-        self.owner = {event.part[0]: event.who for event in self.work}  # of a chunk
+        self.owner = {event.part[0]: event.who for event in self.work}  # by chunk
         self.side = _EACH * ranks // len(self.owner)  # tokens
         self.block = self.side**2  # scores
 

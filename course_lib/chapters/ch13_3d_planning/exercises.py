@@ -68,8 +68,8 @@ def _partners(answer: Any) -> None:
             "a norm lies whole on all tp ranks, and each of them sees a slice of the tokens",
         ),
     )
-    for given, (number, because) in zip(answer, right, strict=True):
-        expect_number(given, number, because)
+    for number_given, (number, because) in zip(answer, right, strict=True):
+        expect_number(number_given, number, because)
 
 
 _EVEN = Layout(tp=2, pp=8, dp=8, accumulation=16, zero_stage=1, sequence_parallel=True)
@@ -82,10 +82,10 @@ def _stages(answer: Any) -> None:
     cluster = Cluster(_H100, _EVEN.world // 8)
     layer = layer_activation_bytes(Job(_LLAMA2, Recipe(), _EVEN, cluster, 4096)) / 1e9
     layers = _LLAMA2.layers // _EVEN.pp
-    for given, stage in zip(answer[:2], (0, _EVEN.pp - 1), strict=True):
+    for size, stage in zip(answer[:2], (0, _EVEN.pp - 1), strict=True):
         held = _EVEN.in_flight(stage)[stage]
         because = f"stage {stage} holds {held} micro-batches of {layers} layers"
-        expect_number(given, held * layers * layer, because, rel=5e-3, unit="GB")
+        expect_number(size, held * layers * layer, because, rel=5e-3, unit="GB")
     expect_whole_numbers(answer[2], "eight whole numbers of layers")
     counts = tuple(answer[2])
     if len(counts) != _EVEN.pp or sum(counts) != _LLAMA2.layers or min(counts) < 1:
@@ -208,11 +208,11 @@ _CHANGED: dict[str, tuple[tuple[int, int, int], str]] = {
 def _accumulated(answer: Any) -> None:
     expect_parts(answer, 3, "two times in seconds, and a dict of whole numbers")
     rate, sends = _H100.peak_flop_per_s, hardware.NDR.bytes_per_s
-    for given, seconds, because in (
+    for time, seconds, because in (
         (answer[0], flops.six_nd(_EXACT, 4096) / rate, "6 · 855,654,400 · 4096 FLOP"),
         (answer[1], 2 * 4 * _EXACT / sends, "4 bytes a parameter, twice, at 50 GB/s"),
     ):
-        expect_number(given, seconds, because, rel=5e-3, unit="s")
+        expect_number(time, seconds, because, rel=5e-3, unit="s")
     right: dict[str, tuple[object, str]] = {}
     for change, ((flop, size, tokens), because) in _CHANGED.items():
         ratio = 2 * size / sends / (flop * tokens / rate)

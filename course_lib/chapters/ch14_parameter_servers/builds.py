@@ -33,7 +33,7 @@ _ARRIVED_S = 0.03  # enough for a message to arrive
 class _Case(Case):
     """The rows that each trainer uses in the first update, as nested lists of any shape.
 
-    The first ranks are servers; `order` lists them in the table's order: row i is on i mod servers.
+    The first ranks are servers; row i of the table is on rank `order[i % servers]`.
     """
 
     drawn: tuple[Any, ...]
@@ -145,7 +145,7 @@ def _run_in_step(parts: SimpleNamespace, case: _Case, _: Any) -> Any:
             rows = remote.pull(ids)
             results.append(rows)
             if getattr(rows, "shape", None) != (*ids.shape, case.width):
-                rows = case.table()[ids]  # the check fails later; until then no server may wait
+                rows = case.table()[ids]  # a wrong answer: push rows that fit, or a server waits
             _pull_elsewhere(parts, case, ids)
             remote.push(_gradient(rank, rows))
     return results, wire
@@ -167,17 +167,15 @@ def _one_process(case: _Case) -> tuple[list[Any], list[Any]]:
 
 def _expect_in_step(outcome: Any, place: Place) -> Rows:
     """Check, update by update, the rows that trainers pull and then the servers' changes."""
-    case, rank, (results, wire) = place.case, place.rank, outcome
+    case, rank, (each, wire) = place.case, place.rank, outcome
     tables, gradients = _one_process(case)
     for update in range(_UPDATES):
         if rank in case.trainers:
-            yield _expect_pulled(results[update], case, rank, update, tables)
+            yield _expect_pulled(each[update], case, rank, update, tables)
             yield from (None, None)
         else:
             yield None
-            yield from _expect_changed(
-                results[update], case, rank, update, tables, gradients[update]
-            )
+            yield from _expect_changed(each[update], case, rank, update, tables, gradients[update])
     yield Sends(
         wire,
         {"send-recv": case.sent(rank)},

@@ -1,4 +1,4 @@
-"""A model whose parameters are a large table, of which each sample uses few rows."""
+"""A model with a large table of parameters, of which each sample uses few rows."""
 
 from abc import ABC
 from collections.abc import Iterable

@@ -150,7 +150,7 @@ class Sleeper(nn.Module):
 
 
 class Delivery(NamedTuple):
-    """A message on a link, which takes the place of a unit's `Work`."""
+    """A message on a link, which replaces a unit's `Work`."""
 
     wait: Callable[[], object]
 

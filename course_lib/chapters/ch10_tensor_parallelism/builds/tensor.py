@@ -220,8 +220,8 @@ def _expect_cut(tensors: dict[str, Any], place: Place) -> Rows:
         yield Must(f"{where}{what}", tensor, right, others, factors)
         by_hand = what in ("weight", "bias") and dim is not None and what not in tensors["joined"]
         yield Never(by_hand, f"{where}{what} is not from region.cut, so nobody can join it")
-    way = "region.leave" if case.kind == "row" else "region.enter"
-    other = f"{where}it does not go by {way}, which is not in every region the same"
+    method = "region.leave" if case.kind == "row" else "region.enter"
+    other = f"{where}it does not go by {method}, which is not in every region the same"
     yield Never(not tensors["goes"], other)
     more = f"{where}the layer keeps {tensors['kept']} bytes beside its own weight and bias"
     yield Never(tensors["kept"], more)

@@ -65,7 +65,7 @@ def in_order(events: list[Event], since_s: float) -> list[Event]:
     return [Event(it.process, it.what, it.at_s - since_s) for it in later]
 
 
-_COUNTERS = Path("/proc/net/dev")  # of this process's own network namespace
+_COUNTERS = Path("/proc/net/dev")  # counters of this process's network namespace
 _SENT = 8  # column of sent bytes; those of received traffic come before it
 
 
@@ -229,10 +229,8 @@ class Hybrid(Result):
 
     def last(self, process: str, words: str) -> float:
         """Time, in seconds of the update, of the process's last event that contains `words`."""
-        matching = (
-            event for event in self.events if event.process == process and words in event.what
-        )
-        return float(max(event.at_s for event in matching))
+        its_events = (event for event in self.events if event.process == process)
+        return float(max(event.at_s for event in its_events if words in event.what))
 
 
 class PlainSGD(torch.optim.SGD):
@@ -255,7 +253,7 @@ class Trained:
     dense: dict[str, Tensor]
     sent: Sent  # in the last update
     starts: list[float]  # of the updates, and the end of the last one
-    link: Counted | None  # in an update, if there are two nodes
+    link: Counted | None  # per update, with two nodes only
     events: list[Event]
 
 
@@ -301,7 +299,7 @@ def _rpc(rank: launch.Rank) -> Iterator[None]:
     transports = tcp if interface_bytes(LINK) else {}
     options = rpc.TensorPipeRpcBackendOptions(init_method=_init_method(), **transports)
     with warnings.catch_warnings():
-        # torch's RPC uses an API of process groups that torch itself deprecates.
+        # torch's RPC uses a process-group API that torch itself deprecates.
         warnings.filterwarnings("ignore", message="You are using a Backend")
         rpc.init_rpc(
             ROLES[rank.rank], rank=rank.rank, world_size=rank.world, rpc_backend_options=options
@@ -381,9 +379,8 @@ def _notes(
 def _run_trainer(training: HybridTraining, table: RemoteModule) -> Trained:
     """Run a trainer; the master calls this over RPC."""
     rank = launch.init()
-    logging.getLogger("torch.distributed.optim.optimizer").setLevel(
-        logging.ERROR
-    )  # it warns of PlainSGD
+    # No warning about PlainSGD.
+    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)
     group = dist.new_group(TRAINERS, use_local_synchronization=True)
     dense = training.build().dense.to(rank.device)
     model = HybridModel(table, dense, group)

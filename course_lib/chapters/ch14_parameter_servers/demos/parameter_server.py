@@ -119,7 +119,7 @@ class Served(Trainee):
         return {"table.weight": self.of_all_servers(self.whole)}
 
     def of_all_servers(self, own: Tensor) -> Tensor:
-        """The rows of all servers' `own` in the whole table's order; all ranks must call this."""
+        """The whole table's rows, from each server's `own` rows; all ranks must call this."""
         table = torch.empty(self.training.size[0], VOCAB)
         for server in range(self.servers):
             table[server :: self.servers] = from_rank(server, own, self.group)
