@@ -26,14 +26,12 @@ def heads_by_gpu(cuts: Mapping[str, Sequence[Heads]]) -> Drawing:
     for name, gpus in cuts.items():
         seen: set[int] = set()
         queries, keys = {}, {}
-        for gpu, (own_queries, own_keys) in enumerate(gpus):
-            queries[str(gpu)] = Cell(
-                "", dict.fromkeys(range(len(own_queries)), _OWN), len(own_queries)
-            )
-            filled = {slot: _COPY if head in seen else _OWN for slot, head in enumerate(own_keys)}
-            texts = {slot: str(head) for slot, head in enumerate(own_keys)}
-            keys[str(gpu)] = Cell("", filled, len(own_keys), texts=texts, bold=True)
-            seen |= set(own_keys)
+        for gpu, (heads, pairs) in enumerate(gpus):
+            queries[str(gpu)] = Cell("", dict.fromkeys(range(len(heads)), _OWN), len(heads))
+            filled = {slot: _COPY if head in seen else _OWN for slot, head in enumerate(pairs)}
+            texts = {slot: str(head) for slot, head in enumerate(pairs)}
+            keys[str(gpu)] = Cell("", filled, len(pairs), texts=texts, bold=True)
+            seen |= set(pairs)
         high = {"queries": 14.0, "keys, values": 18.0}
         grid = {"queries": queries, "keys, values": keys}
         first = [counted(len(gpus[0][0]), "query head"), counted(len(gpus[0][1]), "key-value head")]

@@ -49,12 +49,10 @@ class OverlappedProduct:
         events: list[Event] = []
         free_s = 0.0
         for share in range(self.ranks):
-            arrival_s, label = share * hop, str(share)
+            end_s, label = share * hop, str(share)
             if share:
-                events.append(
-                    Event(arrival_s - hop, 0, "all-gather", share, end=arrival_s, label=label)
-                )
-            start_s = max(free_s, arrival_s)
+                events.append(Event(end_s - hop, 0, "all-gather", share, end=end_s, label=label))
+            start_s = max(free_s, end_s)
             free_s = start_s + part
             events.append(Event(start_s, 0, "forward", share, end=free_s, label=label))
         return tuple(events)

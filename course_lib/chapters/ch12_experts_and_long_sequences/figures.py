@@ -49,19 +49,17 @@ def expert_bars(load: ExpertLoad, title: str = "") -> Drawing:
     return frame.drawing
 
 
-def _ranks(frame: Frame, ranks: int, experts: int, per_rank: int) -> None:
+def _ranks(frame: Frame, ranks: int, experts: int, own: int) -> None:
     """Draw a bracket for each rank; names of ranks and numbers of experts if there is room."""
     drawing, slot, y = frame.drawing, (frame.right - frame.left) / experts, frame.bottom + 14
     if slot >= _NUMBERED:
         numbers = [(frame.x(expert + 0.5), y - 5, str(expert)) for expert in range(experts)]
         drawing.write_all(numbers, 8, "center", style.GREY)
     for rank in range(ranks):
-        left, right = frame.x(rank * per_rank) + 1, frame.x((rank + 1) * per_rank) - 1
+        left, right = frame.x(rank * own) + 1, frame.x((rank + 1) * own) - 1
         drawing.line([(left, y - 2), (left, y + 1), (right, y + 1), (right, y - 2)])
-    if per_rank * slot >= _NAMED:
-        names = [
-            (frame.x((rank + 0.5) * per_rank), y + 11, f"rank {rank}") for rank in range(ranks)
-        ]
+    if own * slot >= _NAMED:
+        names = [(frame.x((rank + 0.5) * own), y + 11, f"rank {rank}") for rank in range(ranks)]
         drawing.write_all(names, 9, "center")
 
 

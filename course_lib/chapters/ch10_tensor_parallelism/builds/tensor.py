@@ -169,9 +169,7 @@ def _run_cut_layer(parts: SimpleNamespace, case: _Layer, _: Any) -> dict[str, An
     """Run a cut layer; returns its weights, result and gradients, by name."""
     pair, (whole, _, _) = pair_of(parts), case.given()
     region = _tensor.TensorParallel(pair=pair)
-    region.enter, region.leave = (
-        MagicMock(wraps=method) for method in (region.enter, region.leave)
-    )
+    region.enter, region.leave = (MagicMock(wraps=end) for end in (region.enter, region.leave))
     layer = (
         pair.row(whole, region) if case.kind == "row" else pair.column(whole, region, case.parts)
     )

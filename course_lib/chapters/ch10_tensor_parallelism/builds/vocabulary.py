@@ -106,7 +106,7 @@ def _mistakes(case: _Cut, ranks: int, rank: int) -> "dict[str, torch.Tensor]":
     )
     right, sums = first.where(own, 0), (pieces - top[..., None]).exp().sum(-1)
     tops = pieces.amax(-1)
-    unshifted_sums = (pieces - tops[..., None]).exp().sum(-1).sum(0).log()
+    own_shifts = (pieces - tops[..., None]).exp().sum(-1).sum(0).log()
     unshifted = pieces.gather(-1, labels.clamp(max=words - 1).expand_as(own)[..., None])
     everywhere = (unshifted.squeeze(-1) - top).where(labels < words, 0).sum(0)
     total = sums.sum(0).log()
@@ -118,7 +118,7 @@ def _mistakes(case: _Cut, ranks: int, rank: int) -> "dict[str, torch.Tensor]":
         "made with the score of a word that is not the label, from ranks without it": total
         - nearest.sum(0),
         "made with labels that are taken for places on this rank": total - everywhere,
-        "made with a sum whose parts had different numbers taken off": unshifted_sums
+        "made with a sum whose parts had different numbers taken off": own_shifts
         - (right + (top - tops).where(own, 0)).sum(0),
         "of the other sign": right.sum(0) - total,
     }

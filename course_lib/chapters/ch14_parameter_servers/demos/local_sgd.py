@@ -91,7 +91,7 @@ def main(options: Options) -> Result:
     several = rank.world > 1
     one_average = Trace(calls("all-reduce", int(several), size))
     comparison.follow(Local(training, rank, 1), one_average)
-    losses, sent = _run_rarely(training, rank, every)
+    losses, sent = _rarely(training, rank, every)
     averages = training.steps // every if several else 0
     bytes_each, bytes_rarely = (averaged_bytes(size, rank.world, k) for k in (1, every))
     last = comparison.one_process.losses[-1]
@@ -111,9 +111,7 @@ def main(options: Options) -> Result:
     )
 
 
-def _run_rarely(
-    training: PlainTraining, rank: launch.Rank, every: int
-) -> tuple[list[float], Total]:
+def _rarely(training: PlainTraining, rank: launch.Rank, every: int) -> tuple[list[float], Total]:
     """Losses with an average after `every` updates, and the all-reduces of that run."""
     trainee, shares = Local(training, rank, every), []
     with log_wire() as log:
