@@ -94,8 +94,8 @@ def _expect_lines(parts: SimpleNamespace) -> Rows:
             each = "expected one for each rank to be in one"
             yield Never(len(lines) != len(right), f"{what} has {len(lines)} lines, {each}")
             for line in lines:
-                sorts = tuple(sorted(line)) in right
-                why = "in the order of the axis" if sorts else "ranks that differ in this axis only"
+                mixed = tuple(sorted(line)) in right
+                why = "in the order of the axis" if mixed else "ranks that differ in this axis only"
                 yield Never(line not in right, f"{what} has the line {[*line]}, expected {why}")
             yield Never({*lines} != right, f"{what} has a line twice, {each}")
 

@@ -72,9 +72,9 @@ def memory_timeline(job: Job, stage: int = 0) -> MemoryTimeline:
     """Replay the passes of pipeline rank `stage`, with their allocations and frees.
 
     A forward pass stores its activations, and its backward pass (W where it is split) frees them.
-    With gradient_life "backward" a chunk's gradients are allocated in its first backward pass. Kept
-    until the update is their shard from ZeRO-2 on, else all of them; whole gradients accumulated
-    under ZeRO-2 and 3 are freed when reduced: after the group or the last micro-batch. With
+    With gradient_life "backward" a chunk's gradients are allocated in its first backward pass.
+    ZeRO-2 and 3 keep their shard until the update, and free the accumulated whole gradients when
+    they are reduced: after the group or the last micro-batch; lower stages keep all of them. With
     gradient_life "always" all of these exist from the beginning. The peaks inside a backward pass
     are those of `memory_moments`. Equal to `gpu_memory`, or less where that is an upper bound.
     Raises ValueError for a stage that does not exist and a schedule of too many passes.

@@ -42,7 +42,7 @@ class RowExchange:
 
     @property
     def pushed_bytes(self) -> int:
-        """Bytes to the server: as many for gradients, an id for each row, and two headers."""
+        """Bytes to the server: `pulled_bytes` of gradients, an id for each row, and two headers."""
         return self.pulled_bytes + self.rows * self.id_bytes + 2 * self.header_bytes
 
     @property

@@ -134,7 +134,7 @@ class Served(Trainee):
 
 
 class AllReduced(OnOwnRows):
-    """The whole table on every rank, all of which train; DDP averages its dense gradient."""
+    """The whole table on every rank, all of which train; DDP reduces its dense gradient."""
 
     name = "torch: dense table, DDP"
 
