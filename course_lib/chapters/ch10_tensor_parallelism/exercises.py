@@ -30,7 +30,7 @@ _H100 = hardware.accelerator("H100-SXM")
 
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
-    """Calls of one operation in a training step of GPT-2."""
+    """Number of calls of one operation in a training step of GPT-2."""
     traffic = step_traffic(
         Job(MODELS["gpt2-124m"], Recipe(recompute=recompute), layout, Cluster(_H100))
     )

@@ -1,4 +1,4 @@
-"""Build 11.11: the passes of a pipeline's stage, in the order of any schedule."""
+"""Build 11.11: the passes of a pipeline stage, in the order of any schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -124,7 +124,7 @@ def _run_update(parts: Any, case: _Case, _: Any) -> Any:
 
 @contextmanager
 def _all_received() -> Iterator[None]:
-    """Raise ValueError if a message is still under way at the end."""
+    """Raise ValueError if a message is still in flight at the end."""
     mails, begin = list[Any](), _stage.Mail.__init__
 
     def noted(mail: Any, *args: Any, **named: Any) -> None:

@@ -23,7 +23,7 @@ def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: Proces
 
 
 def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:
-    """(s, …) -> (n·s, …); the backward pass scatters the sum of all ranks' gradients."""
+    """(s, …) -> (n·s, …); the backward pass reduce-scatters the gradients of all ranks."""
     whole = _gather(shard, 0, group)
     if whole.requires_grad:
         whole.register_hook(Tensor.contiguous)  # some versions of torch scatter only these

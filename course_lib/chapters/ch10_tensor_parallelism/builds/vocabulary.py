@@ -1,4 +1,4 @@
-"""Build 10.13: the loss of a vocabulary that is cut over ranks."""
+"""Build 10.13: the loss with a vocabulary that is cut over the ranks."""
 
 import math
 from collections.abc import Callable, Sequence

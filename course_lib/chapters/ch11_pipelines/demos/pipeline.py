@@ -131,7 +131,7 @@ class Library(Staged):
 
 
 def plan_of(layout: Layout) -> Schedule:
-    """The order of passes on every stage."""
+    """The schedule of a layout: the order of passes on every stage."""
     return schedule(layout.schedule, layout.pp, layout.accumulation, layout.virtual_stages)
 
 

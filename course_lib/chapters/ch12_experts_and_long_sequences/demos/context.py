@@ -99,7 +99,7 @@ class ZigZag(Ring):
 
 
 class Library(Ring):
-    """All keys and values on every rank: torch's all-gather, its attention kernel, and DDP."""
+    """Keys and values gathered on every rank: torch's all-gather, attention kernel, and DDP."""
 
     name = "torch: all-gather, DDP"
 

@@ -94,7 +94,7 @@ def mixtures(model: nn.Module) -> list[MoE]:
 
 
 class ByHand(Trainee):
-    """The technique of scratch.experts; gradients are summed tensor by tensor."""
+    """Training with scratch.experts; gradients are all-reduced tensor by tensor."""
 
     name = "by hand"
 
@@ -207,7 +207,7 @@ def main(options: Options) -> Result:
     rank, training = launch.init(), options.training()
     layout = Layout(dp=rank.world, ep=rank.world, micro_batch=-(-options.batch // rank.world))
     layout.check(training.shape(), options.sequence)
-    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    own_rows(training.batches()[0], rank)  # raises on every rank if samples are too few
     _check_routes(options, rank.world)
     comparison = Comparison(training, loss_of=training.loss)
     stored = predicted_stored(training, layout)

@@ -85,7 +85,7 @@ def main(options: Options) -> Result:
     `sent`: the all-reduces of that whole run and their bytes.
     """
     rank, training, every = launch.init(), options.training(), options.every
-    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    own_rows(training.batches()[0], rank)  # raises on every rank if samples are too few
     comparison = Comparison(training)
     size = sum(p.nbytes for p in training.build().parameters())
     several = rank.world > 1
