@@ -1,4 +1,4 @@
-"""Build 9.11: units that are gathered, freed and reduced, and when each of that happens."""
+"""Build 9.11: units that are gathered, freed and reduced, and when each of these happens."""
 
 import gc
 import weakref
@@ -25,14 +25,14 @@ _traffic = later("course_lib.checking.builds.on_rank.watched")
 _gpt, _peak = later("course_lib.scratch.gpt"), later("course_lib.measure.peak")
 _fsdp = later("torch.distributed.fsdp")
 
-_Found = dict[str, Any]
+_Observed = dict[str, Any]
 _LAYERS, _HIDDEN, _VOCAB, _CONTEXT = 3, 6, 11, 5
 _ROWS = 12  # samples of all ranks
 _RATE = 0.1  # of the updates of step 4
 _THREE = (Case(ranks=3), Case(ranks=3, in_group=True))
-_BF16 = 0.25  # measured: 0.10, of the largest number in a tensor
+_BF16 = 0.25  # tolerance, relative to the largest number in a tensor; measured: 0.10
 # Step 1: one unit
-_NUMBERS = 19  # of a unit's parameters: neither 2 nor 3 divides it
+_NUMBERS = 19  # in a unit's parameters; divisible neither by 2 nor by 3
 _SHAPES: dict[str, tuple[int, ...]] = {"weight": (3, 5), "bias": (3,), "scale": ()}
 
 
@@ -54,24 +54,24 @@ def _padded(flat: Any, ranks: int) -> Any:
 
 
 def _life(parts: SimpleNamespace, group: Any) -> Rows:
-    """On a rank: a unit, moment by moment; it ends where what follows would only raise."""
+    """On a rank: check a unit from call to call, up to where the next call could only raise."""
     from course_lib.scratch import wire
 
     ranks = dist.get_world_size(group)
     flat = torch.cat([p.detach().flatten() for p in _parameters().values()])
-    whole, place = _padded(flat, ranks), dist.get_rank(group)
-    size, pieces = len(whole), whole.chunk(ranks)
-    given, kind, cpu = _parameters(), parts.FSDPUnit, torch.device("cpu")
-    alive = [weakref.ref(parameter) for parameter in given.values()]
-    unit = kind(given, cpu, group, torch.float32)
-    given.clear()
+    padded, rank = _padded(flat, ranks), dist.get_rank(group)
+    size, pieces = len(padded), padded.chunk(ranks)
+    parameters, unit_type, cpu = _parameters(), parts.FSDPUnit, torch.device("cpu")
+    alive = [weakref.ref(parameter) for parameter in parameters.values()]
+    unit = unit_type(parameters, cpu, group, torch.float32)
+    parameters.clear()
     gc.collect()
     for name in ("shard", "whole"):
         if getattr(unit, name, None) is None:
             yield Never(True, f"the unit has no {name}")
             return
-    right, shard = pieces[place], unit.shard.detach().clone()
-    yield Must(", 19 numbers: the shard", shard, right, others_parts(pieces, place))
+    right, shard = pieces[rank], unit.shard.detach().clone()
+    yield Must(", 19 numbers: the shard", shard, right, others_parts(pieces, rank))
     trained = isinstance(unit.shard, nn.Parameter) and unit.shard.requires_grad
     yield Never(not trained, "the shard is no nn.Parameter, so no optimizer trains it")
     keeps = unit.shard.untyped_storage().nbytes()
@@ -81,8 +81,8 @@ def _life(parts: SimpleNamespace, group: Any) -> Rows:
     yield Never(kept, "the unit keeps the parameters that it was given, whole")
     yield Never(unit.shard.dtype != torch.float32, "the shard is not in fp32")
     yield Never(unit.gradient is not None, "before the first pass `gradient` is not None")
-    yield _of_size(unit, size)
-    yield _takes(unit, "before the first gather", 0)
+    yield _expect_size(unit, size)
+    yield _expect_bytes(unit, "before the first gather", 0)
     if not _all_agree(unit.shard.numel() == len(right)):
         return
     with _traffic.followed_traffic() as traffic:
@@ -90,73 +90,73 @@ def _life(parts: SimpleNamespace, group: Any) -> Rows:
         waits = ranks > 1 and traffic.waited["all-gather"]
         unit.start_gather()
         unit.gather()
-        left = traffic.under_way("all-gather")
+        still_running = traffic.under_way("all-gather")
         unit.gather()
-    yield _takes(unit, "after gather", 4 * size)
+    yield _expect_bytes(unit, "after gather", 4 * size)
     why = "a unit that is here already is not gathered again"
     yield Sends(traffic.log, {"all-gather": (1, 4 * size)}, why, among=ranks)
     yield Never(waits, "start_gather waits for its all-gather: it must return at once")
-    running = ranks > 1 and left
+    running = ranks > 1 and still_running
     yield Never(running, "gather returns while the all-gather still runs: nobody waits for it")
-    if not _all_agree(not left):
+    if not _all_agree(not still_running):
         return
     views = unit.views(unit.whole)
     numbers = torch.arange(float(size))
-    found = _copied(views)
-    another = _copied(unit.views(torch.arange(float(unit.whole.numel()))))
+    gathered = _copied(views)
+    of_numbers = _copied(unit.views(torch.arange(float(unit.whole.numel()))))
     unit.free()
     unit.free()
-    yield _takes(unit, "after free", 0)
-    yield _of_size(unit, size)
+    yield _expect_bytes(unit, "after free", 0)
+    yield _expect_size(unit, size)
     if not _all_agree(unit.whole.numel() == ranks * unit.shard.numel()):
         return
-    yield from _views(another, numbers, "views of a vector")
-    yield from _views(found, flat, "views after gather")
+    yield from _expect_views(of_numbers, numbers, "views of a vector")
+    yield from _expect_views(gathered, flat, "views after gather")
     unit.shard.data += 100.0
     unit.gather()
-    again = _copied(unit.views(unit.whole))
-    yield from _views(again, flat + 100.0, "views, gathered again after an update")
-    same = all(name in views and view.equal(views[name]) for name, view in again.items())
+    refilled = _copied(unit.views(unit.whole))
+    yield from _expect_views(refilled, flat + 100.0, "views, gathered again after an update")
+    same = all(name in views and view.equal(views[name]) for name, view in refilled.items())
     yield Never(not same, "views from before free are not filled by the next gather")
     unit.free()
-    with patch.object(wire, "start_all_gather") as start:  # freed memory then is no crash
+    with patch.object(wire, "start_all_gather") as start:  # so that freed memory causes no crash
         unit.start_gather()
         unit.free()
     early = start.called and not start.return_value.method_calls
     yield Never(early, "free takes memory away that an all-gather is still filling")
-    yield _takes(unit, "when freed on its way", 0)
-    half = kind(_parameters(), cpu, group, torch.bfloat16)
-    in_bf16 = half.whole.dtype == torch.bfloat16 and half.shard.dtype == torch.float32
+    yield _expect_bytes(unit, "when freed on its way", 0)
+    narrow = unit_type(_parameters(), cpu, group, torch.bfloat16)
+    in_bf16 = narrow.whole.dtype == torch.bfloat16 and narrow.shard.dtype == torch.float32
     yield Never(not in_bf16, "with dtype bf16, whole wants bf16 and the shard stays fp32")
     with _traffic.followed_traffic() as traffic:
-        half.gather()
-    yield from _views(_copied(half.views(half.whole)), flat.bfloat16(), "views in bf16")
+        narrow.gather()
+    yield from _expect_views(_copied(narrow.views(narrow.whole)), flat.bfloat16(), "views in bf16")
     right = {"all-gather": (1, 2 * size)}
     yield Sends(traffic.log, right, "it is gathered in bf16", among=ranks)
 
 
-def _of_size(unit: Any, size: int) -> Never:
+def _expect_size(unit: Any, size: int) -> Never:
     shape = tuple(unit.whole.shape)
     return Never(shape != (size,), f"whole has shape {shape}, expected {(size,)}")
 
 
-def _takes(unit: Any, moment: str, right: int) -> Never:
+def _expect_bytes(unit: Any, moment: str, right: int) -> Never:
     seen = _bytes(unit)
     return Never(seen != right, f"{moment} whole has {seen} bytes, expected {right}")
 
 
-def _views(found: Any, flat: Any, what: str) -> Rows:
-    good = isinstance(found, dict) and list(found) == list(_SHAPES)
+def _expect_views(views: Any, flat: Any, what: str) -> Rows:
+    good = isinstance(views, dict) and list(views) == list(_SHAPES)
     names = ", ".join(_SHAPES)
     yield Never(not good, f"{what}: wants a dictionary with {names}, in this order")
     for name, piece in _cut(flat).items() if good else ():
-        yield Must(f"{what}: {name}", found[name], piece)
+        yield Must(f"{what}: {name}", views[name], piece)
 
 
 def _all_agree(good: bool) -> bool:
-    word = torch.tensor(int(good))
-    dist.all_reduce(word, dist.ReduceOp.MIN)
-    return bool(word)
+    agreed = torch.tensor(int(good))
+    dist.all_reduce(agreed, dist.ReduceOp.MIN)
+    return bool(agreed)
 
 
 def _bytes(unit: Any) -> int:
@@ -164,36 +164,36 @@ def _bytes(unit: Any) -> int:
     return size
 
 
-def _copied(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {name: view.detach().clone() for name, view in found.items()}
-    return found.clone() if isinstance(found, torch.Tensor) else found
+def _copied(tensors: Any) -> Any:
+    if isinstance(tensors, dict):
+        return {name: view.detach().clone() for name, view in tensors.items()}
+    return tensors.clone() if isinstance(tensors, torch.Tensor) else tensors
 
 
 # Step 2, first half: a unit's gradients
 
 
 def _gradients_of(rank: int, number: int) -> list[Any]:
-    """The gradients of a rank, in bf16."""
+    """The bf16 gradients of `rank` in its add_gradients call `number`."""
     return [one.bfloat16() for one in _models.several_random(10 * number + rank, _SHAPES.values())]
 
 
-def _laid(rank: int, number: int, ranks: int) -> Any:
-    """These gradients as one padded vector in fp32."""
+def _flat_of(rank: int, number: int, ranks: int) -> Any:
+    """The gradients of that call as one padded vector in fp32."""
     flat = [gradient.float().flatten() for gradient in _gradients_of(rank, number)]
     return _padded(torch.cat(flat), ranks)
 
 
 def _reductions(kind: Any, group: Any) -> Rows:
-    """On a rank: a unit in bf16 adds twice and reduces, then once more. Ends with what it sends."""
+    """On a rank: a bf16 unit adds and reduces two gradients, then one. Its traffic comes last."""
     rank, ranks, cpu = dist.get_rank(group), dist.get_world_size(group), torch.device("cpu")
-    right = [_laid(rank, number, ranks) for number in range(3)]
+    right = [_flat_of(rank, number, ranks) for number in range(3)]
     latest, right[1] = right[1], right[0] + right[1]
-    each = [torch.stack([_laid(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
+    each = [torch.stack([_flat_of(n, m, ranks) for n in range(ranks)]).mean(0) for m in range(3)]
     unit = kind(_parameters(), cpu, group, torch.bfloat16)
     unit.finish_reduction()
     one = kind({"": nn.Parameter(torch.ones(12))}, cpu, group, torch.float32)
-    alone = torch.ones(12)  # as long as its vector, which needs no padding
+    alone = torch.ones(12)  # exactly as long as the unit's vector: no padding
     for gradient in (alone, torch.ones(12)):
         one.add_gradients([gradient])
     changed, kept, view = not alone.equal(torch.ones(12)), False, False
@@ -206,15 +206,15 @@ def _reductions(kind: Any, group: Any) -> Rows:
     )
     for numbers in ((0, 1), (2,)):
         for number in numbers:
-            given = _gradients_of(rank, number)
-            unit.add_gradients(given)
+            gradients = _gradients_of(rank, number)
+            unit.add_gradients(gradients)
             what, added = f"`gradient` after add_gradients{words[number]}", _copied(unit.gradient)
-            yield from _in_fp32(what, added, right[number], mistakes[number])
-            pairs = zip(given, _gradients_of(rank, number), strict=True)
+            yield from _expect_fp32(what, added, right[number], mistakes[number])
+            pairs = zip(gradients, _gradients_of(rank, number), strict=True)
             changed |= not all(one.equal(other) for one, other in pairs)
-        made = unit.gradient
-        if not _all_agree(isinstance(made, torch.Tensor) and made.dtype == torch.float32):
-            return  # what is sent would not fit
+        summed = unit.gradient
+        if not _all_agree(isinstance(summed, torch.Tensor) and summed.dtype == torch.float32):
+            return  # the messages would not match in size
         with _traffic.followed_traffic() as traffic:
             unit.start_reduction()
             waits += traffic.waited["reduce-scatter"]
@@ -228,7 +228,7 @@ def _reductions(kind: Any, group: Any) -> Rows:
         what, part = f"`shard.grad` after reduction {number} of a unit", unit.shard.grad
         if isinstance(part, torch.Tensor):
             view |= part.untyped_storage().nbytes() > right[0].nbytes // ranks
-        reduced += _in_fp32(what, _copied(part), expected[rank], others, _meanings(ranks))
+        reduced += _expect_fp32(what, _copied(part), expected[rank], others, _wrong_factors(ranks))
     yield Never(changed, "add_gradients has changed the gradients that it was given")
     yield Never(kept, "`gradient` is not None after start_reduction")
     yield Never(ranks > 1 and waits, "start_reduction waits for its sum: it must return at once")
@@ -238,13 +238,13 @@ def _reductions(kind: Any, group: Any) -> Rows:
     yield Sends(traffic.log, calls, "a reduction in fp32", among=ranks)
 
 
-def _in_fp32(what: str, found: Any, right: Any, others: Any, factors: Any = None) -> Rows:
-    yield Must(what, found, right, others, factors or {})
-    kind = getattr(found, "dtype", None)
-    yield Never(kind != torch.float32, f"{what} is {kind}, expected fp32")
+def _expect_fp32(what: str, tensor: Any, right: Any, others: Any, factors: Any = None) -> Rows:
+    yield Must(what, tensor, right, others, factors or {})
+    dtype = getattr(tensor, "dtype", None)
+    yield Never(dtype != torch.float32, f"{what} is {dtype}, expected fp32")
 
 
-def _meanings(ranks: int) -> dict[float, str]:
+def _wrong_factors(ranks: int) -> dict[float, str]:
     return {
         float(ranks): "the sum over ranks, where the mean is wanted",
         1 / ranks: "divided by the number of ranks twice",
@@ -273,7 +273,7 @@ def _rows_of(rank: int, ranks: int, piece: int = 0, pieces: int = 1) -> slice:
 
 
 def _gradients(rows: slice, model: Any = None) -> dict[str, Any]:
-    """The gradients of one process, for these samples."""
+    """Gradients by parameter name, computed in one process on these samples."""
     model = model or _model()
     model.zero_grad()
     _loss(model, rows).backward()
@@ -286,16 +286,16 @@ _SHAPE = TransformerShape(
 
 
 def _sizes(ranks: int) -> list[int]:
-    """Bytes of the whole root and of each whole layer, with their padding."""
+    """Bytes in fp32 of the gathered root and of each gathered layer, padding included."""
     local = local_parameters(_SHAPE)
     units = [local.ends_dense] + _LAYERS * [local.layer_dense]
     return [4 * (size + -size % ranks) for size in units]
 
 
-def _step_of(
+def _predicted_step(
     ranks: int, prefetch: bool = True, reshard: bool = True, dtype_bytes: int = 4
 ) -> Trace:
-    """A training step as the theory tells it: what a rank gathers, holds and reduces."""
+    """The predicted trace of a training step: what a rank gathers, holds and reduces."""
     units = [UnitCosts(1, 1, 0, 0, size * dtype_bytes // 4, size) for size in _sizes(ranks)]
     return unit_life(units, prefetch=int(prefetch), reshard=reshard).trace
 
@@ -306,22 +306,22 @@ def _trained(
     updates: tuple[tuple[bool, ...], ...] = ((True,),),
     group: Any = None,
     **options: Any,
-) -> _Found:
-    """On a rank: a pass for each `sync` of each update, and what was seen on the way.
+) -> _Observed:
+    """On a rank: train one micro-batch for each `sync` of each update; return what was observed.
 
-    Between updates the shards lose their gradients.
+    Between two updates plain SGD changes the shards, and their gradients are dropped.
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     model = _model()
     fsdp = kind(model, list(model.blocks), prefetch=prefetch, group=group, **options)
-    found: _Found = {"moments": [], "absent": [], "ended": [], "early": [], "logs": []}
+    observed: _Observed = {"moments": [], "absent": [], "ended": [], "early": [], "logs": []}
     now: list[Any] = []
 
     def note(number: int, *_: Any) -> None:
         if not _bytes(fsdp.units[number]):
-            found["absent"].append(len(found["moments"]))
-            fsdp.units[number].gather()  # to go on
-        found["moments"].append(
+            observed["absent"].append(len(observed["moments"]))
+            fsdp.units[number].gather()  # so that the pass can go on
+        observed["moments"].append(
             {
                 "bytes": sum(_bytes(unit) for unit in fsdp.units),
                 "gathers": now[-1].started("all-gather"),
@@ -341,153 +341,153 @@ def _trained(
                 now.append(traffic)
                 loss = _loss(model, _rows_of(rank, ranks, piece, len(syncs)))
                 (loss / len(syncs)).backward()
-            found["logs"].append(traffic.log)
+            observed["logs"].append(traffic.log)
             most, behind = traffic.most["reduce-scatter"], "after the backward pass some unit"
             waiting = traffic.under_way("reduce-scatter")
             kept = sync and any(unit.gradient is not None for unit in fsdp.units)
-            found["ended"] += [
+            observed["ended"] += [
                 Never(any(map(_bytes, fsdp.units)), f"{behind} is still whole"),
                 Never(most > 1, f"{most} reductions are under way at once"),
                 Never(waiting, "backward() returns and nobody has waited for a reduction"),
                 Never(kept, f"{behind}'s `gradient` is not None"),
             ]
             if not sync:
-                found["early"] += [s.grad is not None for s in fsdp.shards]
-                found.setdefault("kept", _copied(fsdp.units[0].gradient))
-        found["missing"] = [number for number, s in enumerate(fsdp.shards) if s.grad is None]
-        found["fp32"] = all(s.grad is None or s.grad.dtype == torch.float32 for s in fsdp.shards)
+                observed["early"] += [s.grad is not None for s in fsdp.shards]
+                observed.setdefault("kept", _copied(fsdp.units[0].gradient))
+        observed["missing"] = [number for number, s in enumerate(fsdp.shards) if s.grad is None]
+        observed["fp32"] = all(s.grad is None or s.grad.dtype == torch.float32 for s in fsdp.shards)
         if syncs is not updates[-1]:
             for shard in fsdp.shards:
                 shard.data -= _RATE * (0.0 if shard.grad is None else shard.grad)
                 shard.grad = None
-    if not found["missing"]:
-        found["gradients"] = fsdp.gathered(gradients=True)
+    if not observed["missing"]:
+        observed["gradients"] = fsdp.gathered(gradients=True)
     for beyond in (-1, len(fsdp.units)) if prefetch else ():
         fsdp.fetch(beyond)
-    found["beyond"] = any(_bytes(unit) for unit in fsdp.units)
+    observed["beyond"] = any(_bytes(unit) for unit in fsdp.units)
     if updates[1:]:
-        found["weights"] = fsdp.gathered()
-    return found
+        observed["weights"] = fsdp.gathered()
+    return observed
 
 
-def _step(parts: SimpleNamespace, case: Case, group: Any) -> _Found:
-    """On a rank: a unit's reductions and a step; in a group in bf16, and what stays after it."""
-    found: _Found = {"reductions": list(_reductions(parts.FSDPUnit, group))}
-    if not isinstance(found["reductions"][-1], Sends):
-        return found
+def _step(parts: SimpleNamespace, case: Case, group: Any) -> _Observed:
+    """On a rank: reductions, and a step; in a group in bf16, with the bytes that stay allocated."""
+    observed: _Observed = {"reductions": list(_reductions(parts.FSDPUnit, group))}
+    if not isinstance(observed["reductions"][-1], Sends):
+        return observed
     if not case.in_group:
-        return found | {"step": _trained(parts.FSDP, False)}
-    found["step"] = _trained(parts.FSDP, False, group=group, dtype=torch.bfloat16)
+        return observed | {"step": _trained(parts.FSDP, False)}
+    observed["step"] = _trained(parts.FSDP, False, group=group, dtype=torch.bfloat16)
     model = _model()
     with _peak.log_memory() as memory:
         sharded = parts.FSDP(model, list(model.blocks), prefetch=False)
         _loss(model, slice(0, 2)).backward()
     shards = sum(s.nbytes + (0 if s.grad is None else s.grad.nbytes) for s in sharded.shards)
-    return found | {"stays": memory.timeline[-1] - shards}
+    return observed | {"stays": memory.timeline[-1] - shards}
 
 
-def _of_a_step(found: _Found, at: Place) -> Rows:
-    yield from found["reductions"]
+def _expect_step(observed: _Observed, at: Place) -> Rows:
+    yield from observed["reductions"]
     if not at.case.in_group:
-        yield from _at_most(found["step"], at.ranks, prefetch=False)
-        yield from _one_pass(found["step"], at.ranks)
+        yield from _expect_few_whole(observed["step"], at.ranks, prefetch=False)
+        yield from _expect_pass(observed["step"], at.ranks)
         return
-    yield from _one_pass(found["step"], at.ranks, dtype_bytes=2, where=", in bf16: ")
-    stays, unit = found["stays"], _sizes(3)[0]
-    beside = f"after a training step {stays} bytes stay beside shards and their gradients"
-    yield Never(stays >= unit, f"{beside}; the smallest whole unit takes {unit}")
+    yield from _expect_pass(observed["step"], at.ranks, dtype_bytes=2, where=", in bf16: ")
+    stays, unit = observed["stays"], _sizes(3)[0]
+    leftover = f"after a training step {stays} bytes stay beside shards and their gradients"
+    yield Never(stays >= unit, f"{leftover}; the smallest whole unit takes {unit}")
 
 
-def _one_pass(found: _Found, ranks: int, dtype_bytes: int = 4, where: str = "") -> Rows:
-    """One backward pass: weights, gradients, reductions, and what is sent."""
-    for place in found["absent"]:
-        yield Never(True, f"{where}when {_moment(place)}, its weights are not there")
-    missing = "".join(map(str, found["missing"][:1]))
+def _expect_pass(observed: _Observed, ranks: int, dtype_bytes: int = 4, where: str = "") -> Rows:
+    """Check a step of one pass: weights, gradients, reductions and traffic."""
+    for index in observed["absent"]:
+        yield Never(True, f"{where}when {_moment(index)}, its weights are not there")
+    missing = "".join(map(str, observed["missing"][:1]))
     yield Never(missing, f"{where}the shard of unit {missing} has no gradient")
-    yield Never(not found["fp32"], f"{where}the gradient of a shard is not in fp32")
-    factors = _meanings(ranks) | _HALVES | {2.0: "added twice"}
+    yield Never(not observed["fp32"], f"{where}the gradient of a shard is not in fp32")
+    factors = _wrong_factors(ranks) | _HALVES | {2.0: "added twice"}
     tolerance = TOLERANCE if dtype_bytes == 4 else _BF16
     for what, right in _gradients(slice(None)).items():
-        words, gradient = f"{where}the gradient of {what}", found["gradients"].get(what)
+        words, gradient = f"{where}the gradient of {what}", observed["gradients"].get(what)
         yield Must(words, gradient, right, factors=factors, tolerance=tolerance)
-    yield from found["ended"]
-    for place, moment in enumerate(found["moments"][_LAYERS:] if ranks > 1 else ()):
-        behind = f"{where}when {_moment(_LAYERS + place)}, the reduction of the block behind it"
+    yield from observed["ended"]
+    for index, moment in enumerate(observed["moments"][_LAYERS:] if ranks > 1 else ()):
+        behind = f"{where}when {_moment(_LAYERS + index)}, the reduction of the block behind it"
         early = moment["reductions"] and not moment["reducing"]
         yield Never(early, f"{behind} has been waited for already: nothing travels meanwhile")
     why = "a block is gathered for each of its passes, the root once, and each is reduced once"
-    yield _sent(found, ranks, why, where.removesuffix(": "), dtype_bytes=dtype_bytes)
+    yield _expect_sent(observed, ranks, why, where.removesuffix(": "), dtype_bytes=dtype_bytes)
 
 
 _HALVES = {0.5: "a part of the micro-batches, or halved"}
 
 
-def _at_most(found: _Found, ranks: int, prefetch: bool) -> Rows:
-    """While a block computes: the root and this block, with prefetch also the next."""
-    trace = _step_of(ranks, prefetch)
+def _expect_few_whole(observed: _Observed, ranks: int, prefetch: bool) -> Rows:
+    """While a block computes, only the root, this block and with prefetch the next are whole."""
+    trace = _predicted_step(ranks, prefetch)
     whole = Trace(e for e in trace if isinstance(e.part, tuple) and e.part[0] == WEIGHTS).peak(0)
-    for place, moment in enumerate(found["moments"]):
+    for index, moment in enumerate(observed["moments"]):
         take = f"whole units take {moment['bytes']} bytes, expected {whole} at most"
-        why = f"while {_moment(place)}, {take}: something is not freed, or comes too early"
+        why = f"while {_moment(index)}, {take}: something is not freed, or comes too early"
         yield Never(moment["bytes"] > whole, why)
 
 
-def _moment(place: int) -> str:
-    """The note's number in words: forward in order, backward in reverse order."""
-    if place < _LAYERS:
-        return f"block {place} computes forward"
-    return f"block {2 * _LAYERS - 1 - place} computes backward"
+def _moment(index: int) -> str:
+    """Which pass moment `index` is in: blocks forward in order, then backward in reverse order."""
+    if index < _LAYERS:
+        return f"block {index} computes forward"
+    return f"block {2 * _LAYERS - 1 - index} computes backward"
 
 
-def _ahead(found: _Found, at: Place) -> Rows:
-    right, place = Counter[str](), 0  # what has been called until then
+def _ahead(observed: _Observed, at: Place) -> Rows:
+    right, index = Counter[str](), 0  # calls so far, by name
     for call, unit in fsdp_calls(_LAYERS):
         right[call] += 1
         if unit and call in COMPUTES:
-            moment = found["moments"][place]
-            what = f"when {_moment(place)}, the gather of the unit that comes next has"
+            moment = observed["moments"][index]
+            what = f"when {_moment(index)}, the gather of the unit that comes next has"
             yield Never(moment["gathers"] < right["gather"], f"{what} not begun")
             waited = moment["waited"] > right["wait"]
             yield Never(waited, f"{what} been waited for already: nothing travels meanwhile")
-            place += 1
-    yield from _at_most(found, at.ranks, prefetch=True)
-    yield from _one_pass(found, at.ranks)
-    beyond = found["beyond"]
+            index += 1
+    yield from _expect_few_whole(observed, at.ranks, prefetch=True)
+    yield from _expect_pass(observed, at.ranks)
+    beyond = observed["beyond"]
     yield Never(beyond, "fetch gathers a unit where none has this number, -1 for example")
 
 
-# One reduction in the first update, two in the second.
+# `sync` of each micro-batch: one reduction in the first update, two in the second.
 _UPDATES = ((False, True), (True, True))
 
 
-def _accumulated(found: _Found, at: Place) -> Rows:
+def _expect_accumulated(observed: _Observed, at: Place) -> Rows:
     """Two updates of two micro-batches; blocks stay whole until their backward pass."""
     model = _model()
     first = _gradients(slice(None), model)
     for what, weight in model.named_parameters():
         weight.data -= _RATE * first[what]
-    early = any(found["early"]) or "reduce-scatter" in found["logs"][0].sent()
+    early = any(observed["early"]) or "reduce-scatter" in observed["logs"][0].sent()
     yield Never(early, "with sync = False gradients are reduced all the same")
-    own = _gradients(_rows_of(at.rank, at.ranks, 0, 2))
-    kept = torch.cat([own[key].flatten() for key in own if not key.startswith("blocks.")]) / 2
+    local = _gradients(_rows_of(at.rank, at.ranks, 0, 2))
+    kept = torch.cat([local[key].flatten() for key in local if not key.startswith("blocks.")]) / 2
     right = _padded(kept, at.ranks)
-    yield Must(", sync = False: `gradient` of the root", found["kept"], right)
-    yield from found["ended"]
-    gradients = {} if found["missing"] else found["gradients"]
+    yield Must(", sync = False: `gradient` of the root", observed["kept"], right)
+    yield from observed["ended"]
+    gradients = {} if observed["missing"] else observed["gradients"]
     two = ", two micro-batches: the"
     for what, right in _gradients(slice(None), model).items():
         words = f"{two} gradient of {what} in the second update"
         yield Must(words, gradients.get(what), right, factors=_HALVES, tolerance=1e-4)
     for what, weight in model.named_parameters():
         words = f"{two} weight {what} after the first update"
-        yield Must(words, found["weights"].get(what), weight, tolerance=1e-4)
+        yield Must(words, observed["weights"].get(what), weight, tolerance=1e-4)
     why = "reshard = False, each pass with sync = True: one gather and one reduction of each unit"
-    yield _sent(found, at.ranks, why, reshard=False)
+    yield _expect_sent(observed, at.ranks, why, reshard=False)
 
 
-def _sent(found: _Found, ranks: int, why: str, what: str = "", **how: Any) -> Sends:
-    """In the last pass."""
-    return Sends(found["logs"][-1], _step_of(ranks, **how), why, among=ranks, what=what)
+def _expect_sent(observed: _Observed, ranks: int, why: str, what: str = "", **how: Any) -> Sends:
+    """The traffic of the last pass against the predicted step."""
+    return Sends(observed["logs"][-1], _predicted_step(ranks, **how), why, among=ranks, what=what)
 
 
 def _methods(kind: str, *names: str) -> tuple[str, ...]:
@@ -515,7 +515,7 @@ FSDP = build(
             "a unit",
             _methods("FSDPUnit", "__init__", "views", "start_gather", "gather", "free"),
             lambda parts, _, group: list(_life(parts, group)),
-            lambda rows, _: rows,  # made on the rank
+            lambda rows, _: rows,  # already made on the rank
             (Case(), *_THREE),
         ),
         in_turn(
@@ -524,14 +524,14 @@ FSDP = build(
             + _methods(
                 "FSDP", "before_forward", "after_forward", "before_backward", "after_backward"
             ),
-            *(compare("", (), _step, _of_a_step, (case,)) for case in _THREE),
+            *(compare("", (), _step, _expect_step, (case,)) for case in _THREE),
         ),
         compare("prefetch", ("FSDP.fetch",), lambda parts, *_: _trained(parts.FSDP, True), _ahead),
         compare(
             "accumulation without reduction",
             (),
             lambda parts, *_: _trained(parts.FSDP, True, _UPDATES, reshard=False),
-            _accumulated,
+            _expect_accumulated,
         ),
     ),
     race=Race(

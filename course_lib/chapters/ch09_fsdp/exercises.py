@@ -80,7 +80,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     "HYBRID_SHARD": {"zero_stage": 3, "shard_group": 8},
     "FULL_SHARD": {"zero_stage": 3},
 }
-# Model, sequences of a micro-batch, tokens of each, what is recomputed; and why.
+# (model, sequences in a micro-batch, tokens in each, recomputation), and the reason.
 _TRAININGS = {
     "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": (
         ("gpt2-1.5b", 8, 1024, "none"),
@@ -102,7 +102,7 @@ _TRAININGS = {
 
 
 def _simplest(model: str, batch: int, tokens: int, recompute: str) -> str:
-    """The first strategy with which the training fits into an H100, less the planner's margin."""
+    """The simplest strategy that fits into an H100, less the planner's margin, or "none"."""
     room = accelerator("H100-SXM").memory_bytes * (1 - MARGIN)
     for name, options in _STRATEGIES.items():
         layout = Layout(dp=64, micro_batch=batch, **options)
@@ -180,9 +180,9 @@ def _gpt2(answer: Any) -> None:
     because = "12 million are 9,779 rows of 1,280 numbers: GPT-1's vocabulary has 40,478 words"
     what = "in millions, your vocabulary"
     expect_equal(counted, list(_PAPER.values()), because, what=what)
-    beside = gather_timeline(_XL, _FP32, 2, reshard=False).peak_bytes / GB
+    sharded_gb = gather_timeline(_XL, _FP32, 2, reshard=False).peak_bytes / GB
     because = "half of all states, all weights whole, and the gradients of a layer or two"
-    expect_number(answer[1], beside, because, rel=1e-2, unit="GB")
+    expect_number(answer[1], sharded_gb, because, rel=1e-2, unit="GB")
     because = "the memory that is left, over what the program keeps for each sample"
     expect_number(answer[2], Program(_XL).largest_batch("SHARD_GRAD_OP"), because)
 

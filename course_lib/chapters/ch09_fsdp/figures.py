@@ -1,4 +1,4 @@
-"""Figures of chapter 9, beside those of the library."""
+"""Figures of chapter 9, in addition to the library's."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
@@ -17,7 +17,7 @@ from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, ROOT, WEIGHT
 from course_lib.theory.network.zero import shard
 
 # --- buffers ------------------------------------------------------------------------------------
-# Which layer lies in which buffer while one computes: the two pairs of YaFSDP.
+# Which layer each buffer holds while a layer computes: the two pairs of YaFSDP.
 
 
 _BUFFERS = ("weights, even", "weights, odd", "gradients, even", "gradients, odd")
@@ -25,14 +25,14 @@ _WORDS = ("gathered weights", "gathered weights", "gradients", "gradients")
 
 
 def two_buffers(moments: Sequence[Any], title: str = "") -> Drawing:
-    """A column for each moment: the layer that computes, and the four buffers below it.
+    """Draw a column for each moment: the layer that computes, and the four buffers below it.
 
-    A moment has a `phase`, "forward" or "backward", its `layer`, and what lies in the buffers of
-    `weights` and `gradients`, None in an empty one.
+    A moment has a `phase`, "forward" or "backward", a `layer`, and in `weights` and `gradients` the
+    layers that the even and the odd buffer hold, None for an empty one.
     """
     grid: dict[str, dict[str, Cell]] = {row: {} for row in ("computes", *_BUFFERS)}
-    for place, moment in enumerate(moments, 1):
-        column = f"{moment.phase}\n{place}"
+    for number, moment in enumerate(moments, 1):
+        column = f"{moment.phase}\n{number}"
         grid["computes"][column] = Cell(str(moment.layer), {0: moment.phase}, bold=True)
         held = (*moment.weights, *moment.gradients)
         for buffer, layer, word in zip(_BUFFERS, held, _WORDS, strict=True):
@@ -46,36 +46,36 @@ def two_buffers(moments: Sequence[Any], title: str = "") -> Drawing:
 
 
 # --- gathering ----------------------------------------------------------------------------------
-# What sharded data parallelism holds while it computes: predicted by the theory, and measured.
+# The memory of fully sharded data parallelism during a step: predicted and measured.
 
 
-_ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same
-_POINTS = 80  # of a measured line: more look the same
+_ENDS_SHOWN = 3  # layers drawn at each end of a deep model; those in between look the same
+_POINTS = 80  # of a measured curve: more make no visible difference
 _STATES = "states of the shard"
 
 
 def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
-    """Shards, whole weights and whole gradients on top of each other, change by change.
+    """Draw bytes of shards, whole weights and whole gradients, stacked, after each change.
 
     For a deep model only the first and last three layers are drawn.
     """
     shown = _shown(result)
-    place = {number: float(at) for at, number in enumerate(shown)}
+    position = {number: float(at) for at, number in enumerate(shown)}
     over = (0.0, float(len(shown)))
-    passes = [event for event in result.trace if event.what in COMPUTES and event.at in place]
+    passes = [event for event in result.trace if event.what in COMPUTES and event.at in position]
     computing, start = [], 0.0
     for event in passes:
         if event.part != ROOT:
-            end = place[_end(result, event.what, int(event.label))] + 1
+            end = position[_end(result, event.what, int(event.label))] + 1
             computing.append(event._replace(at=start, end=end))
             start = end
-    turn = next(place[event.at] for event in passes if event.what == "backward")
+    turn = next(position[event.at] for event in passes if event.what == "backward")
     kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
     levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
-        kind: [(place[number], level(sizes, number)) for number in shown]
+        kind: [(position[number], level(sizes, number)) for number in shown]
         for kind, sizes in ((kind, result.levels((kind,))) for kind in kinds)
     }
-    gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
+    gaps = [position[after] for before, after in pairwise(shown) if after > before + 1]
     marks = {"forward": 0.0, "backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
     lanes = Lanes({"layer": computing}, over=over, foot=False, marks=marks)
     curve = Levels(levels, over=over, name="one GPU", high=150)
@@ -93,32 +93,32 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
 
 
 def _shown(result: GatherTimeline) -> list[float]:
-    """The changes of the first and the last layers."""
+    """Numbers of the changes to draw: those of the first and the last layers."""
     first, last = _ENDS_SHOWN, result.layers - _ENDS_SHOWN
-    ends = {what: [_end(result, what, unit) for unit in units]
+    hidden = {what: [_end(result, what, unit) for unit in units]
             for what, units in (("forward", (first, last)), ("backward", (last + 1, first + 1)))
             if last > first}  # fmt: skip
     return [
         number
         for number in dict.fromkeys(event.at for event in result.trace)
-        if not any(start < number <= end for start, end in ends.values())
+        if not any(start < number <= end for start, end in hidden.values())
     ]
 
 
 def _end(result: GatherTimeline, what: str, unit: int) -> float:
-    """The last change of a unit's pass: what it frees, and gives to be reduced."""
-    begun = next(e.at for e in result.trace if (e.what, e.part) == (what, unit))
+    """Number of the last change of a unit's pass, with its frees and the start of its reduction."""
+    started = next(e.at for e in result.trace if (e.what, e.part) == (what, unit))
     turn = next(e.at for e in result.trace if e.what == "backward")
     parts = (unit, (WEIGHTS, unit), (GRADIENTS, unit))
     return max(
         event.at
         for event in result.trace
-        if event.part in parts and event.at >= begun and (what == "backward" or event.at < turn)
+        if event.part in parts and event.at >= started and (what == "backward" or event.at < turn)
     )
 
 
 def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:
-    """Measured bytes after each change (a MemoryLog's timeline), one line for each version."""
+    """Draw measured bytes after each change (a MemoryLog's timeline), a curve for each version."""
     unit, name = _unit(max(map(max, timelines.values())))
     curves = {}
     for (key, values), (colour, dashed) in zip(timelines.items(), cycle(style.LINES), strict=False):
@@ -133,23 +133,23 @@ def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Drawing:
 
 
 def _unit(largest: float) -> tuple[int, str]:
-    """The unit in which the largest value is at least 1, or kB."""
+    """The largest unit, as (bytes, name), in which the value is at least 1; else kB."""
     return next(((u, n) for u, n in ((GB, "GB"), (MB, "MB")) if largest >= u), (KB, "kB"))
 
 
 def _thinned(values: Sequence[int]) -> list[tuple[float, int]]:
-    """Places in percent and the highest value of each of at most _POINTS stretches."""
+    """(start in percent, highest value) of each of at most _POINTS equal stretches of `values`."""
     size = max(1, -(-len(values) // _POINTS))
     last = max(len(values) - 1, 1)
     return [(100 * at / last, max(values[at : at + size])) for at in range(0, len(values), size)]
 
 
 # --- parts --------------------------------------------------------------------------------------
-# How tensors are cut by rows, and how shard groups lie on nodes.
+# How tensors are cut by rows, and how shard groups are placed on nodes.
 
 
 def cut_rows(tensors: Mapping[str, tuple[int, int]], ranks: int) -> Drawing:
-    """A line for each tensor (name: rows and columns): the whole one, and each rank's rows."""
+    """Draw each tensor, {name: (rows, columns)}, in a row: the whole one, then each rank's rows."""
 
     def rows(name: str, start: int, stop: int, zeros: int) -> Cell:
         count, columns = tensors[name]
@@ -169,7 +169,7 @@ def cut_rows(tensors: Mapping[str, tuple[int, int]], ranks: int) -> Drawing:
 
 
 def shard_groups(strategies: Mapping[str, int], nodes: int, per_node: int) -> Drawing:
-    """A column for each GPU, filled where it holds the layer: {strategy: ranks in a shard group}.
+    """Draw a column for each GPU, filled where it holds the layer: {strategy: shard group size}.
 
     In a group of g ranks each holds 1/g, rank r the part number r mod g.
     """

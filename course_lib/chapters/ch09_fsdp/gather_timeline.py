@@ -1,4 +1,4 @@
-"""What fully sharded data parallelism holds on one GPU, change by change, in one step."""
+"""Memory of fully sharded data parallelism on one GPU after each change in a step."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ _Kind = Annotated[str, (WEIGHTS, GRADIENTS)]
 
 @dataclass(frozen=True)
 class GatherTimeline:
-    """A forward and a backward pass on one GPU: shards below, gathered units on top of them.
+    """Memory of a forward and a backward pass on one GPU: shards, and gathered units on top.
 
-    The trace is that of `unit_life`; its times are the numbers of the changes.
+    The trace is that of `unit_life`, with the numbers of the changes as its times.
     """
 
     states_bytes: int
@@ -44,27 +44,27 @@ class GatherTimeline:
 
     @checked
     def levels(self, kinds: tuple[_Kind, ...] = (WEIGHTS, GRADIENTS)) -> Levels:
-        """(change, bytes from then on) of "whole weights", "gradients" or both."""
+        """(number of a change, bytes after it) of "whole weights", "gradients" or both."""
         return Trace(e for e in self.trace if _kind(e) in kinds).levels(0)
 
     @property
     def peak_weights_bytes(self) -> int:
-        """The most whole weights at one moment."""
+        """Peak bytes of whole weights."""
         return max(size for _, size in self.levels((WEIGHTS,)))
 
     @property
     def peak_gradients_bytes(self) -> int:
-        """The most whole gradients at one moment."""
+        """Peak bytes of whole gradients."""
         return max(size for _, size in self.levels((GRADIENTS,)))
 
     @property
     def peak_bytes(self) -> int:
-        """Shards and what is gathered at the worst moment; activations are not counted."""
+        """Peak bytes of shards and gathered units together; activations are not counted."""
         return self.states_bytes + max(size for _, size in self.levels())
 
     @property
     def changes(self) -> int:
-        """How often the bytes change: each time memory is taken or given back."""
+        """Number of changes: each time memory is allocated or freed."""
         return len(self.levels())
 
 
@@ -77,18 +77,18 @@ def gather_timeline(
     reshard: bool = True,
     prefetch: bool = True,
 ) -> GatherTimeline:
-    """The units of one GPU that are whole, from the first gather to the last reduction.
+    """Memory of whole units on one GPU, from the first gather to the last reduction of a step.
 
     `recipe.gathering` "fsdp": each layer is gathered before its forward pass, freed after it and
-    gathered again before its backward pass; the root is whole from beginning to end. `prefetch`:
-    the next layer comes while one computes. `reshard` False: layers stay until their backward
+    gathered again before its backward pass; the root stays whole throughout. `prefetch`: the next
+    layer is gathered while one computes. `reshard` False: layers stay whole until their backward
     pass. A layer's gradients are copied into the precision in which they are reduced; that copy
-    lives until the next layer's gradients are there. Of the root's gradients the head's come first
-    and wait for the embedding's, which come last. With L layers: 2L + 1 all-gathers (L + 1 without
-    reshard), L + 1 reduce-scatters. "yafsdp": four buffers, from beginning to end; every unit
-    (embedding, positions, layers, norm, head) twice but the last two.
+    lives until the next layer's gradients are computed. The root's gradients are complete only at
+    the end: the head's come first, the embedding's last. With L layers: 2L + 1 all-gathers (L + 1
+    without reshard), L + 1 reduce-scatters. "yafsdp": four buffers throughout; every unit
+    (embedding, positions, layers, norm, head) is gathered twice, except the last two.
     Peaks are those of `states.sharding_buffers` with gathered_units 1, 2 (prefetch) or L (not
-    resharded). Padding, activations and whatever an allocator loses are not counted.
+    resharded). Padding, activations and allocator fragmentation are not counted.
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3; github.com/yandex/YaFSDP, version 1.
     Raises ValueError for one rank, which gathers nothing, and for a mixture of experts.
     """
@@ -103,7 +103,7 @@ def gather_timeline(
     local = local_parameters(shape)
     states = sharded_states(local, recipe, layout).model_states_bytes
     if recipe.gathering == "yafsdp":
-        units = shape.layers + 3 + shape.learned_positions  # embedding, norm and head beside them
+        units = shape.layers + 3 + shape.learned_positions  # plus embedding, norm and head
         trace = Trace(_buffers(local, recipe, layout, shape.layers))
         return GatherTimeline(states, shape.layers, trace, 2 * units - 2, units)
     calls = fsdp_calls(shape.layers, prefetch=int(prefetch), reshard=reshard)
@@ -118,14 +118,14 @@ def gather_timeline(
 
 
 def _kind(event: Event) -> str:
-    """Weights or gradients, of what is taken and freed."""
+    """WEIGHTS or GRADIENTS for memory that is allocated or freed, "" for other events."""
     return event.part[0] if isinstance(event.part, tuple) else ""
 
 
 def _changes(
     local: LocalParameters, recipe: Recipe, layers: int, calls: tuple[tuple[str, int], ...]
 ) -> Iterator[tuple[Event, ...]]:
-    """The changes of `unit_life` in bytes; a tied table has both gradients, and their sum."""
+    """The changes of `unit_life` in bytes; a tied table has two gradients and, added, their sum."""
     wide = recipe.compute_bytes
     ends, layer = local.ends_dense, local.layer_dense
     root = UnitCosts(0, 0, 0, 0, wide * ends, wide * ends, wide * local.head_dense)
@@ -145,11 +145,11 @@ def _changes(
 def _buffers(
     local: LocalParameters, recipe: Recipe, layout: Layout, layers: int
 ) -> Iterator[Event]:
-    """YaFSDP: the same bytes at every moment."""
+    """The events of YaFSDP, whose buffers are allocated once: the bytes never change."""
     sizes = sharding_buffers(local, recipe, layout)
     yield Event(0, 0, TAKE, (WEIGHTS, "buffers"), bytes=sizes["gathered_parameters_bytes"])
     yield Event(0, 0, TAKE, (GRADIENTS, "buffers"), bytes=sizes["gathered_gradients_bytes"])
-    there, back = range(layers + 1), range(layers, -1, -1)
-    passes = [("forward", unit) for unit in there] + [("backward", unit) for unit in back]
+    ahead, back = range(layers + 1), range(layers, -1, -1)
+    passes = [("forward", unit) for unit in ahead] + [("backward", unit) for unit in back]
     for number, (what, unit) in enumerate(passes):
         yield Event(number, 0, what, unit, label=str(unit))

@@ -1,4 +1,4 @@
-"""How many tokens a GPU must compute before FSDP's messages hide behind them."""
+"""How many tokens a GPU must process for its computation to hide FSDP's communication."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _FORWARD_FLOP = 2  # for each weight and token
 
 @dataclass(frozen=True)
 class HidingTokens:
-    """Tokens on one GPU from which a pass takes as long as the messages sent meanwhile."""
+    """Tokens on one GPU at which a pass takes as long as the messages that overlap with it."""
 
     forward: float
     backward: float
@@ -22,15 +22,15 @@ class HidingTokens:
 def fsdp_hiding_tokens(
     recipe: Recipe, ranks: int, *, flop_per_s: float, bytes_per_s: float
 ) -> HidingTokens:
-    """Tokens T of a micro-batch on one GPU for which computing and messages take equally long.
+    """Tokens T of a micro-batch on one GPU whose computation takes as long as the communication.
 
     Forward, a layer of N weights computes 2NT / F seconds while the next one is gathered in
     (n-1)/n · wN / β: T = w/2 · (n-1)/n · F/β. Backward it computes 4NT / F (6NT / F if it repeats
     its forward pass: `recompute` "full") while one layer is gathered and the gradients of another
     are reduced, (n-1)/n · (w + g)N / β. The size N cancels. w: bytes of a gathered weight, g: of a
-    gradient as it is reduced, F: FLOP/s that a GPU really reaches, β: bytes/s of a ring one way, as
-    in `links.group_link`. Latency, the root and attention's scores are left out. Not DDP's, whose
-    one all-reduce hides behind backward: `bucket_timeline.hiding_tokens`. In bf16 both are
+    gradient as it is reduced, F: FLOP/s that a GPU achieves, β: bytes/s of a ring one way, as
+    in `links.group_link`. Latency, the root and attention's scores are left out. For DDP, whose
+    one all-reduce hides behind backward, see `bucket_timeline.hiding_tokens`. In bf16 both are
     F/β: How to Scale Your Model, jax-ml.github.io/scaling-book/training and /gpus. Raises
     ValueError for one rank, and for rates that are not positive.
     """

@@ -1,4 +1,4 @@
-"""Panels of chapter 9, beside those of the library."""
+"""Panels of chapter 9, in addition to the library's."""
 
 from course_lib.chapters.ch09_fsdp import figures
 from course_lib.chapters.ch09_fsdp.gather_timeline import gather_timeline
@@ -20,11 +20,11 @@ def fsdp_memory(
     reshard: bool = flag("reshard", True),
     prefetch: bool = flag("prefetch", True),
 ) -> View:
-    """Controls for `gather_timeline`, whose `GatherTimeline` is the panel's result.
+    """Controls for `gather_timeline`; its `GatherTimeline` is the panel's result.
 
-    bf16 with an fp32 master copy, AdamW. YaFSDP always fetches ahead and takes its buffers in
-    turns: there `reshard` and `prefetch` change nothing. Raises ValueError for starting values
-    that are not offered.
+    bf16 with an fp32 master copy, AdamW. YaFSDP always prefetches and alternates its buffers, so
+    `reshard` and `prefetch` change nothing there. Raises ValueError for starting values that are
+    not offered.
     """
     recipe = Recipe(gathering=gathering)
     result = gather_timeline(MODELS[model], recipe, ranks, reshard=reshard, prefetch=prefetch)

@@ -1,4 +1,4 @@
-"""Stories of chapter 9 to walk through, step by step."""
+"""The stories of chapter 9 that a learner steps through."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ from course_lib.theory.memory.unit_life import (
 from course_lib.theory.network.zero import unit_costs
 from course_lib.trace import FREE, TAKE, Event, Trace
 
-# 8192 tokens on each of 8 H100 that reach 45 % of their peak, each with a network port of its own.
+# 8192 tokens on each of 8 H100s that reach 45 % of their peak; each has its own network port.
 _RANKS, _TOKENS, _REACHED = 8, 8192, 0.45
 _KEY = ("forward", "backward", "all-gather", "reduce-scatter", WEIGHTS, GRADIENTS, "shard")
 _DOES = {
@@ -36,7 +36,7 @@ _DOES = {
 
 
 def fsdp(layers: int = 4, prefetch: int = 1, reshard: bool = True) -> Stepper:
-    """Layers of LLaMA-2 7B on 8 GPUs, moment by moment.
+    """Step through FSDP of some layers of LLaMA-2 7B on 8 GPUs, event by event.
 
     Raises ValueError for starting values outside the sliders.
     """
@@ -82,28 +82,28 @@ class _Units(Story):
         return page("", Lanes(rows, now=now, over=over), curve, cells, key=_KEY)
 
     def _state(self, unit: int, now: float) -> tuple[Cell, Cell]:
-        """A unit's weights, over its shard, and its gradient; each with a word."""
+        """Labelled cells of a unit's weights, above its shard, and of its gradient."""
         held = self.trace.held(now)[0]
         running = {e.what for e in self.trace.running(now) if e.part == unit}
-        begun = [(event.what, event.part) for event in self.trace if event.at <= now]
+        started = [(event.what, event.part) for event in self.trace if event.at <= now]
         word = "shard"
         if (WEIGHTS, unit) in held:
             word = "arriving" if "all-gather" in running else "whole"
-            asked = begun.count((TAKE, (WEIGHTS, unit))) > begun.count(("all-gather", unit))
-            word = "asked" if asked else word
+            requested = started.count((TAKE, (WEIGHTS, unit))) > started.count(("all-gather", unit))
+            word = "asked" if requested else word
         looks = {"arriving": "all-gather", "whole": WEIGHTS}
         filled = dict.fromkeys(range(5), looks[word]) if word in looks else {}
-        works = running & set(COMPUTES)
-        frame = "computes" if works else "messages" if word == "asked" else ""
-        word = "computes" if works else word
-        weights = Cell(word, filled | {5: "shard"}, 6, 1, frame=frame, bold=bool(works))
-        leaving = REDUCED in held and held[REDUCED].label == str(unit)
+        passes = running & set(COMPUTES)
+        frame = "computes" if passes else "messages" if word == "asked" else ""
+        word = "computes" if passes else word
+        weights = Cell(word, filled | {5: "shard"}, 6, 1, frame=frame, bold=bool(passes))
+        being_reduced = REDUCED in held and held[REDUCED].label == str(unit)
         if "reduce-scatter" in running:
             return weights, Cell("reduced", {0: "reduce-scatter"})
-        if leaving:
+        if being_reduced:
             return weights, Cell("sent", {}, frame=GRADIENTS)
         if (GRADIENTS, unit) in held:
-            return weights, Cell("grows" if works else "waits", {0: GRADIENTS})
+            return weights, Cell("grows" if passes else "waits", {0: GRADIENTS})
         return weights, Cell("none")
 
     def rows(self, step: int) -> Rows:
@@ -118,7 +118,7 @@ class _Units(Story):
         )  # fmt: skip
 
     def caption(self, step: int) -> str:
-        """What is under way, and what has just been freed."""
+        """Which tasks are running, and which weights have just been freed."""
         now = self.times[step]
         if now == self.life.total_s:
             return "Every unit is a shard again, and each rank has its part of every gradient."
@@ -138,7 +138,7 @@ def _unit(event: Event) -> str:
 
 
 def yafsdp(layers: int = 8) -> Stepper:
-    """Layer after layer, forward and backward; what lies in which buffer.
+    """Step through YaFSDP, layer by layer, forward and backward, with the contents of each buffer.
 
     Raises ValueError for a starting value outside the slider.
     """
@@ -150,7 +150,7 @@ class _Buffers(Story):
         self.layers, self.trace = layers, buffer_turns(layers)
 
     def moving(self, step: int) -> tuple[Event, int | None, int | None]:
-        """The pass, the layer that arrives, and the one whose gradients leave."""
+        """The running pass, the layer being gathered, and the layer whose gradients are reduced."""
         by_name = {event.what: event for event in self.now(step) if event.what != TAKE}
         (work,) = (event for what, event in by_name.items() if what in COMPUTES)
         layers = [by_name.get(what) for what in ("all-gather", "reduce-scatter")]
@@ -159,10 +159,10 @@ class _Buffers(Story):
 
     def picture(self, step: int) -> Drawing:
         work, arriving, leaving = self.moving(step)
-        held, here = self.trace.held(step)[0], int(work.label)
+        held, current = self.trace.held(step)[0], int(work.label)
         row = "forward →" if work.what == "forward" else "← backward"
         path = {
-            str(n): Cell(str(n), {0: work.what if n == here else "others"}, bold=n == here)
+            str(n): Cell(str(n), {0: work.what if n == current else "others"}, bold=n == current)
             for n in range(self.layers)
         }
 
@@ -170,7 +170,7 @@ class _Buffers(Story):
             if (kind, odd) not in held:
                 return Cell("empty")
             layer = int(held[kind, odd].label)
-            if layer == here:
+            if layer == current:
                 does = "computes with them" if kind == WEIGHTS else "being computed"
                 return Cell(f"layer {layer}: {does}", {0: kind})
             if kind == WEIGHTS and layer == arriving:
@@ -185,11 +185,11 @@ class _Buffers(Story):
         }
         key = ("forward", "backward", WEIGHTS, GRADIENTS, "all-gather", "reduce-scatter")
         layers = Cells({row: path}, heads=False, high=24, gap=3, bold=(row,))
-        said = f"{work.what} of layer {here} from buffer {here % 2}".capitalize()
+        said = f"{work.what} of layer {current} from buffer {current % 2}".capitalize()
         return page("", layers, Cells(grid, high=40, gap=30), key=key, sentence=said)
 
     def caption(self, step: int) -> str:
-        """Who computes, what arrives, what leaves."""
+        """Which layer computes, which one is gathered, and whose gradients are reduced."""
         work, arriving, leaving = self.moving(step)
         layer, said = int(work.label), []
         if arriving is not None:
@@ -200,5 +200,5 @@ class _Buffers(Story):
             said.append("it is the last one, so nothing arrives")
         if leaving is not None:
             said.append(f"layer {leaving}'s gradients leave")
-        place = ("even", "odd")[layer % 2]
-        return f"Layer {layer} goes {work.what} from the {place} buffer; {', '.join(said)}."
+        parity = ("even", "odd")[layer % 2]
+        return f"Layer {layer} goes {work.what} from the {parity} buffer; {', '.join(said)}."

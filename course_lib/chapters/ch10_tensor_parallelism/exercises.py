@@ -30,7 +30,7 @@ _H100 = hardware.accelerator("H100-SXM")
 
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
-    """Calls of one operation in a training step of GPT-2."""
+    """Number of calls of one operation in a training step of GPT-2."""
     traffic = step_traffic(
         Job(MODELS["gpt2-124m"], Recipe(recompute=recompute), layout, Cluster(_H100))
     )
@@ -51,7 +51,7 @@ def _layer(answer: Any) -> None:
 
 
 def _largest(name: str) -> int:
-    """The largest degree up to 16 that the model can be cut by."""
+    """The largest tensor-parallel degree up to 16 that fits the model."""
     degrees = []
     for tp in range(1, 17):
         with suppress(ValueError):
@@ -207,7 +207,7 @@ def _loss(function: Any) -> None:
         (([[-1000.0, -900.0], [5.0, 4.0], [0.0, 1.0]], 4), "the largest of all ranks, not of each"),
     ]
     cases = [(args, loss(*args), because) for args, because in calls]
-    # fp32 knows scores of 1000 to 6e-5, and the losses here are 1 and larger.
+    # fp32 represents scores of 1000 to 6e-5, and the losses here are 1 or larger.
     expect_calls(function, cases, signature="cut_loss(parts, label)", rel=1e-4)
 
 
@@ -222,8 +222,8 @@ _F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT = (
 
 @exercise("10.10")
 def _logs(answer: Any) -> None:
-    layers, ends = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
-    plain = 4 * layers + ends
+    layers, outside = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
+    plain = 4 * layers + outside
     shares = f"{plain - 3} all-gathers, {plain - 3} reduce-scatters"
     right = {
         f"{plain + 2 * layers} all-reduces": (_F_TWICE, "it makes two more in each layer"),

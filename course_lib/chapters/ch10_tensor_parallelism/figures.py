@@ -1,4 +1,4 @@
-"""Figures of chapter 10, beside those of the library."""
+"""Figures of chapter 10, in addition to the library's."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,25 +13,25 @@ from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import CutLayer
 
 # --- heads --------------------------------------------------------------------------------------
-# Which GPU has which heads of attention, and which of them are copies.
+# Which attention heads each GPU has, and which of them are copies.
 
 
 _OWN, _COPY = "weights of its own", "copy of a head on the GPU before"
-Heads = tuple[Sequence[int], Sequence[int]]  # of queries, of keys and values
+Heads = tuple[Sequence[int], Sequence[int]]  # query heads, key-value heads
 
 
 def heads_by_gpu(cuts: Mapping[str, Sequence[Heads]]) -> Drawing:
-    """A block for each way to cut: {"t = 8": [(query heads, key-value heads) of GPU 0, …]}."""
+    """Draw a block for each cut: {"t = 8": [(query heads, key-value heads) of GPU 0, …]}."""
     blocks = []
     for name, gpus in cuts.items():
         seen: set[int] = set()
         queries, keys = {}, {}
-        for gpu, (asked, kept) in enumerate(gpus):
-            queries[str(gpu)] = Cell("", dict.fromkeys(range(len(asked)), _OWN), len(asked))
-            filled = {slot: _COPY if head in seen else _OWN for slot, head in enumerate(kept)}
-            texts = {slot: str(head) for slot, head in enumerate(kept)}
-            keys[str(gpu)] = Cell("", filled, len(kept), texts=texts, bold=True)
-            seen |= set(kept)
+        for gpu, (heads, pairs) in enumerate(gpus):
+            queries[str(gpu)] = Cell("", dict.fromkeys(range(len(heads)), _OWN), len(heads))
+            filled = {slot: _COPY if head in seen else _OWN for slot, head in enumerate(pairs)}
+            texts = {slot: str(head) for slot, head in enumerate(pairs)}
+            keys[str(gpu)] = Cell("", filled, len(pairs), texts=texts, bold=True)
+            seen |= set(pairs)
         high = {"queries": 14.0, "keys, values": 18.0}
         grid = {"queries": queries, "keys, values": keys}
         first = [counted(len(gpus[0][0]), "query head"), counted(len(gpus[0][1]), "key-value head")]
@@ -41,32 +41,32 @@ def heads_by_gpu(cuts: Mapping[str, Sequence[Heads]]) -> Drawing:
 
 
 # --- reach --------------------------------------------------------------------------------------
-# FLOP per byte of a layer against the number of GPUs that share it, and what the link needs.
+# FLOP per byte of a layer against the number of GPUs that share it, and the ridge of the link.
 
 
 _MOST = 64  # GPUs
 
 
 def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
-    """The curves of a layer and of one matrix, and the ridge; both axes are logarithmic."""
+    """Draw FLOP per byte of a layer and of one matrix, and the ridge, on two logarithmic axes."""
     degrees = [2 ** (1 + 5 * step / 40) for step in range(41)]
     hidden, size = layer.hidden, layer.element_bytes
-    whole = 9 * hidden / size  # of a layer shared by two
-    notes = [(t, collectives.matrix_intensity(hidden, t, size)) for t in degrees]
+    at_two = 9 * hidden / size  # FLOP per byte of a layer on two GPUs
+    one_matrix = [(t, collectives.matrix_intensity(hidden, t, size)) for t in degrees]
     reaches = "above the ridge up to t = {}".format
     curves = {
         "a layer's FLOP / bytes, 4.5 h/(t-1) in 16 bits": Curve(
-            [(t, whole / (t - 1)) for t in degrees],
+            [(t, at_two / (t - 1)) for t in degrees],
             style.BLUE,
             reaches(layer.layer_reach),
             dots=[(layer.tp, layer.flop_per_byte)] if layer.tp > 1 else (),
         ),
         "the notes: one matrix, 3 h/t": Curve(
-            notes, style.GREEN, reaches(format_number(layer.matrix_reach)), dashed=True
+            one_matrix, style.GREEN, reaches(format_number(layer.matrix_reach)), dashed=True
         ),
     }
-    ridge, end = layer.ridge_flop_per_byte, layer.layer_reach
-    marks = {f"tp {layer.tp}": layer.tp, f"above the ridge up to t = {end}": end}
+    ridge, reach = layer.ridge_flop_per_byte, layer.layer_reach
+    marks = {f"tp {layer.tp}": layer.tp, f"above the ridge up to t = {reach}": reach}
     drawing = graph(
         curves,
         title or f"hidden {hidden}",
@@ -75,10 +75,10 @@ def tp_reach(layer: CutLayer, title: str = "") -> Drawing:
         marks={name: t for name, t in marks.items() if 1 < t <= _MOST},
         levels={f"ridge {ridge:,.0f}": ridge},
     ).drawing
-    longer = "computing" if layer.compute_s >= layer.communication_s else "communicating"
+    slower = "computing" if layer.compute_s >= layer.communication_s else "communicating"
     drawing.sentence = (
         f"Hidden {hidden}, tp {layer.tp} on {layer.link.name}: {layer.flop_per_byte:,.0f} FLOP per "
-        f"byte; {longer} takes longer, {format_duration(layer.compute_s)} against "
+        f"byte; {slower} takes longer, {format_duration(layer.compute_s)} against "
         f"{format_duration(layer.communication_s)}. {drawing.sentence}"
     )
     return drawing

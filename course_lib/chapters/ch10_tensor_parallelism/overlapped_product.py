@@ -1,4 +1,4 @@
-"""A matrix product that hides the messages of its own input: async tensor parallelism."""
+"""A matrix product that overlaps with the collective of its operand: async tensor parallelism."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.trace import Event
 from course_lib.validation import number, whole
 
-# Of a layer's 12h² weights; the collective is an all-gather before qkv and up, and a
-# reduce-scatter after out and down.
+# Weights in units of h², 12h² in a layer. The collective is an all-gather before qkv and up,
+# a reduce-scatter after out and down.
 _WEIGHTS = {"qkv": 3, "out": 1, "up": 4, "down": 4}
 
 
@@ -17,10 +17,10 @@ class OverlappedProduct:
     """A product and its all-gather (or reduce-scatter), cut into the shares of `ranks` GPUs.
 
     A rank multiplies its own share at once, while the next one travels. `compute_s` is the whole
-    product and `communication_s` the whole collective, in seconds. Everything is ideal: a part of
-    a product takes that part of its time, and messages do not slow it down. Source: Wang et al.
-    2023, ASPLOS, doi.org/10.1145/3567955.3567959. Raises ValueError for fewer than two ranks or
-    more than 4096, and for times that are not positive.
+    product and `communication_s` the whole collective, in seconds. The model is ideal: 1/n of the
+    product takes 1/n of its time, and messages do not slow it down. Source: Wang et al. 2023,
+    ASPLOS, doi.org/10.1145/3567955.3567959. Raises ValueError for fewer than two ranks or more
+    than 4096, and for times that are not positive.
     """
 
     compute_s: float
@@ -34,7 +34,7 @@ class OverlappedProduct:
 
     @property
     def seconds(self) -> float:
-        """max(compute, communication + compute / ranks): the last share has to be multiplied."""
+        """max(compute, communication + compute / ranks): the last share is multiplied last."""
         return max(self.compute_s, self.communication_s + self.compute_s / self.ranks)
 
     @property
@@ -44,25 +44,25 @@ class OverlappedProduct:
 
     @property
     def tasks(self) -> tuple[Event, ...]:
-        """When each share arrives, an "all-gather", and is multiplied, "forward"; 0 is its own."""
+        """When each share arrives ("all-gather") and is multiplied ("forward"); share 0 is here."""
         hop, part = self.communication_s / (self.ranks - 1), self.compute_s / self.ranks
-        found: list[Event] = []
+        events: list[Event] = []
         free_s = 0.0
         for share in range(self.ranks):
-            here_s, label = share * hop, str(share)
+            end_s, label = share * hop, str(share)
             if share:
-                found.append(Event(here_s - hop, 0, "all-gather", share, end=here_s, label=label))
-            start_s = max(free_s, here_s)
+                events.append(Event(end_s - hop, 0, "all-gather", share, end=end_s, label=label))
+            start_s = max(free_s, end_s)
             free_s = start_s + part
-            found.append(Event(start_s, 0, "forward", share, end=free_s, label=label))
-        return tuple(found)
+            events.append(Event(start_s, 0, "forward", share, end=free_s, label=label))
+        return tuple(events)
 
 
 @checked
 def layer_products(layer: CutLayer) -> dict[str, OverlappedProduct]:
     """The four products of a layer, {"qkv": …, "out": …, "up": …, "down": …}, under overlap.
 
-    Each happens twice: forward, and for the gradient of the input. With sequence parallelism each
+    Each runs twice: forward, and for the gradient of the input. With sequence parallelism each
     has one collective, an eighth of the layer's communication. Source: Korthikanti et al. 2022,
     arXiv:2205.05198, section 4.2.2. Raises ValueError for a layer on one GPU.
     """
@@ -76,8 +76,8 @@ def layer_products(layer: CutLayer) -> dict[str, OverlappedProduct]:
 def overlapped_seconds(layer: CutLayer) -> float:
     """Seconds of a layer, forward and backward, whose eight collectives overlap with its products.
 
-    The four products twice, and the gradients of the weights, a third of the arithmetic, which
-    send nothing and are not used to hide anything. Raises ValueError for a layer on one GPU.
+    The four products are computed twice. The weights' gradients, a third of the arithmetic, send
+    nothing and are not used to hide anything. Raises ValueError for a layer on one GPU.
     """
     twice = 2 * sum(product.seconds for product in layer_products(layer).values())
     return twice + layer.compute_s / 3

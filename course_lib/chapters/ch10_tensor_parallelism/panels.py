@@ -1,4 +1,4 @@
-"""Panels of chapter 10, beside those of the library."""
+"""Panels of chapter 10, in addition to the library's."""
 
 from course_lib.chapters.ch10_tensor_parallelism import figures
 from course_lib.panels.controls import DENSE, by_name, choice, powers_of_two
@@ -24,7 +24,7 @@ def tp_reach(
 ) -> View:
     """Controls for `CutLayer`, which is the panel's result.
 
-    Of the model only the hidden size counts: a layer is 12h² weights, and 4096 tokens pass it.
+    Of the model only the hidden size counts: a layer has 12h² weights and processes 4096 tokens.
     Raises ValueError for starting values that are not offered.
     """
     chip = ACCELERATORS[gpu]

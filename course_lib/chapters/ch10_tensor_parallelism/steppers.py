@@ -1,4 +1,4 @@
-"""Stories of chapter 10 to walk through, step by step."""
+"""The story of chapter 10 that a learner steps through."""
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.page import page
@@ -12,9 +12,9 @@ from course_lib.theory.stories import messages
 from course_lib.trace import TAKE
 
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
-# What lies where, from X to Z; a gradient lies in the place of what it is the gradient of.
-_PLACES = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
-_OF = {
+# The columns of the picture, from X to Z; a gradient is drawn in the column of its tensor.
+_COLUMNS = ("X", "f", "f(X)", "A", "X·A", "Y", "B", "Y·B", "g", "Z")
+_COLUMN_OF = {
     "XA": "X·A",
     "YB": "Y·B",
     "dZ": "Z",
@@ -29,8 +29,8 @@ _BETWEEN = {
     messages.MLP: ("GELU looks at one number at a time: each rank does its own columns", "GELU"),
     messages.ATTENTION: ("Each rank computes the attention of its own heads", "the heads"),
 }
-# By what is made: what happens, and what else if the tokens are cut.
-_MADE: dict[str, str | tuple[str, str]] = {
+# Captions by the tensor that is computed; of two, the second is for sequence parallelism.
+_CAPTIONS: dict[str, str | tuple[str, str]] = {
     "X": ("Every rank has all of X", "Each rank has its own tokens of X"),
     "f(X)": ("f copies X: nothing is sent", "f gathers the tokens of all ranks"),
     "XA": "Each rank multiplies with its columns of A, and gets its columns of X·A",
@@ -56,11 +56,11 @@ _MADE: dict[str, str | tuple[str, str]] = {
         "f adds up the parts, and each rank keeps those of its tokens",
     ),
 }
-_UNIT = 4  # slots of the hidden size in a picture; all tokens are twice as many
+_UNIT = 4  # slots for the hidden size in a picture; all tokens take twice as many
 
 
 def cut_pair(ranks: int = 2, kind: str = messages.MLP, sequence_parallel: bool = False) -> Stepper:
-    """X, A, B and Z on 2 or 4 ranks. Raises ValueError for other starting values."""
+    """A pair of cut matrices on 2 or 4 ranks. Raises ValueError for other starting values."""
     controls = {
         "kind": choice("pair", kind, {"MLP": messages.MLP, "attention": messages.ATTENTION}),
         "ranks": listed("ranks", ranks, {"2": 2, "4": 4}),
@@ -70,95 +70,95 @@ def cut_pair(ranks: int = 2, kind: str = messages.MLP, sequence_parallel: bool =
 
 
 class _CutPair(Story):
-    """A row for each rank: its part of X, A, X·A, Y, B, Y·B and Z as far as they are made."""
+    """A row for each rank: its parts of X, A, X·A, Y, B, Y·B and Z, as far as computed."""
 
     def __init__(self, kind: str, ranks: int, sequence_parallel: bool) -> None:
         self.kind, self.ranks, self.by_tokens = kind, ranks, sequence_parallel
         self.trace = messages.pair_steps(
             kind, _HIDDEN, _TOKENS, ranks, sequence_parallel=sequence_parallel
         )
-        self.made = [event.part for event in self.trace if event.who == 0 and event.what == TAKE]
+        self.tensors = [event.part for event in self.trace if event.who == 0 and event.what == TAKE]
 
     def sent(self, step: int) -> float:
-        """Bytes that a rank has sent, by rings."""
+        """Bytes that a rank has sent up to `step`, with ring collectives."""
         totals = self.trace.sent(0, until=step).items()
         return sum(sent_bytes(name, total.size_bytes, self.ranks) for name, total in totals)
 
     def picture(self, step: int) -> Drawing:
-        now, *call = reversed(self.now(step)[: len(self.now(step)) // self.ranks])
-        backward = step >= len(self.made) // 2
+        now, *sends = reversed(self.now(step)[: len(self.now(step)) // self.ranks])
+        backward = step >= len(self.tensors) // 2
         name = now.part.name
         grid = {
-            f"rank {rank}": {self.head(place, backward): self.cell(place, rank, step)
-                             for place in _PLACES}
+            f"rank {rank}": {self.head(column, backward): self.cell(column, rank, step)
+                             for column in _COLUMNS}
             for rank in range(self.ranks)
         }  # fmt: skip
         words = "nothing is sent"
-        if call:
-            sent = format_bytes(sent_bytes(call[0].what, call[0].bytes, self.ranks))
-            words = f"{call[0].what} of {format_bytes(call[0].bytes)}: each rank sends {sent}"
+        if sends:
+            sent = format_bytes(sent_bytes(sends[0].what, sends[0].bytes, self.ranks))
+            words = f"{sends[0].what} of {format_bytes(sends[0].bytes)}: each rank sends {sent}"
         elif name in _UNFINISHED:
             words = f"{self.ranks} unfinished results of full size, to be added up"
         size = f"{now.part.rows:,} × {now.part.columns:,} numbers"
         said = f"{counted(self.ranks, 'rank')}: each makes {name}, {size}; {words}"
-        bold = [self.head(_OF.get(name, name), backward)]
+        bold = [self.head(_COLUMN_OF.get(name, name), backward)]
         pairs = Cells(grid, square=4, lined=False, bold=bold, said=said)
-        way = "backward" if backward else "forward"
-        if not call and name not in _UNFINISHED:
-            way += ": from right to left" if backward else ": from left to right"
+        direction = "backward" if backward else "forward"
+        if not sends and name not in _UNFINISHED:
+            direction += ": from right to left" if backward else ": from left to right"
         key = ("weights", "activations", "gradients", "messages", *_UNFINISHED.values())
-        return page(f"{way}; {words}", pairs, key=key)
+        return page(f"{direction}; {words}", pairs, key=key)
 
-    def head(self, place: str, backward: bool) -> str:
-        """The name of a place, and of the gradient in it."""
-        if place == "Y":
+    def head(self, column: str, backward: bool) -> str:
+        """The heading of a column; in the backward pass that of the gradient in it."""
+        if column == "Y":
             return "GELU" if self.kind == messages.MLP else "heads"
-        if not backward or place in ("A", "B", "f", "g"):
-            return place
-        return f"∂({place})" if "·" in place else f"∂{place}"
+        if not backward or column in ("A", "B", "f", "g"):
+            return column
+        return f"∂({column})" if "·" in column else f"∂{column}"
 
-    def cell(self, place: str, rank: int, step: int) -> Cell:
-        """The outline of the whole tensor, and the rank's part of it once it is made."""
-        names = [tensor.name for tensor in self.made[: step + 1]]
+    def cell(self, column: str, rank: int, step: int) -> Cell:
+        """The outline of the whole tensor; the rank's part of it is filled once computed."""
+        names = [tensor.name for tensor in self.tensors[: step + 1]]
         inner, middle = (_UNIT * width for width in messages.PAIR_WIDTHS[self.kind])
-        columns = {"A": inner, "X·A": inner, "Y": middle}.get(place, _UNIT)
-        rows = {"A": _UNIT, "B": middle}.get(place, 2 * _UNIT)
-        slots, here = rows * columns, [one for one in names if _OF.get(one, one) == place]
-        if place in ("f", "g"):
-            active = {"f": ("f(X)", "dX"), "g": ("Z", "g(dZ)")}[place]
+        columns = {"A": inner, "X·A": inner, "Y": middle}.get(column, _UNIT)
+        rows = {"A": _UNIT, "B": middle}.get(column, 2 * _UNIT)
+        slots, drawn = rows * columns, [one for one in names if _COLUMN_OF.get(one, one) == column]
+        if column in ("f", "g"):
+            active = {"f": ("f(X)", "dX"), "g": ("Z", "g(dZ)")}[column]
             sends = names[-1] in active and any(event.sends for event in self.now(step))
             return Cell("", dict.fromkeys(range(slots if sends else 0), "messages"), slots, columns)
-        parts = 3 if self.kind == messages.ATTENTION and place in ("A", "X·A") else 1
+        parts = 3 if self.kind == messages.ATTENTION and column in ("A", "X·A") else 1
         own_columns = [
             c for c in range(columns) if c * parts * self.ranks // columns % self.ranks == rank
         ]
         own_rows = [r for r in range(rows) if r * self.ranks // rows == rank]
-        by_columns = place in ("A", "X·A", "Y")
-        by_rows = place == "B" or (place in ("X", "Z") and self.by_tokens)
+        by_columns = column in ("A", "X·A", "Y")
+        by_rows = column == "B" or (column in ("X", "Z") and self.by_tokens)
         filled = [
             r * columns + c
             for r in (own_rows if by_rows else range(rows))
             for c in (own_columns if by_columns else range(columns))
         ]
-        frame = "now" if here and here[-1] == names[-1] else ""
-        if place in ("A", "B"):
-            has = {"A": "dX part", "B": "dY"}[place] in names
-            halves = dict.fromkeys(filled[len(filled) // 2 :] if has else [], "gradients")
+        frame = "now" if drawn and drawn[-1] == names[-1] else ""
+        if column in ("A", "B"):
+            has_gradient = {"A": "dX part", "B": "dY"}[column] in names
+            halves = dict.fromkeys(filled[len(filled) // 2 :] if has_gradient else [], "gradients")
             return Cell("", dict.fromkeys(filled, "weights") | halves, slots, columns)
-        word = "gradients" if here and here[-1].startswith(("d", "g(d")) else "activations"
-        word = _UNFINISHED.get(here[-1], word) if here else word
-        return Cell("", dict.fromkeys(filled if here else (), word), slots, columns, frame=frame)
+        word = "gradients" if drawn and drawn[-1].startswith(("d", "g(d")) else "activations"
+        word = _UNFINISHED.get(drawn[-1], word) if drawn else word
+        return Cell("", dict.fromkeys(filled if drawn else (), word), slots, columns, frame=frame)
 
     def rows(self, step: int) -> Rows:
-        made = self.made[step]
-        size = format_bytes(made.rows * made.columns * 2)
-        sent, all_ = (format_bytes(self.sent(place)) for place in (step, self.count))
+        tensor = self.tensors[step]
+        size = format_bytes(tensor.rows * tensor.columns * 2)
+        so_far, in_all = (format_bytes(self.sent(until)) for until in (step, self.count))
         return (
-            ("on each rank", f"{made.rows:,} × {made.columns:,} numbers, {size}"),
-            ("sent by a rank so far", f"{sent} of {all_}"),
+            ("on each rank", f"{tensor.rows:,} × {tensor.columns:,} numbers, {size}"),
+            ("sent by a rank so far", f"{so_far} of {in_all}"),
         )
 
     def caption(self, step: int) -> str:
-        said = _MADE[self.made[step].name]
+        said = _CAPTIONS[self.tensors[step].name]
         text = said if isinstance(said, str) else said[self.by_tokens]
         return f"{text.format(*_BETWEEN[self.kind])}."

@@ -1,4 +1,4 @@
-"""Build 11.11: the passes of a pipeline's stage, in the order of any schedule."""
+"""Build 11.11: the passes of a pipeline stage, in the order of any schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,15 +27,15 @@ _held, _wire = (later(f"course_lib.measure.{name}") for name in ("gradients", "w
 _HIDDEN, _HEADS, _VOCAB, _SEQUENCE = 16, 2, 11, 8
 _TABLES = ("embedding.weight", "head.weight")
 _FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
-_THERE = 2**-6  # the numbers in each gradient before an update; the tables' are 0
+_INITIAL = 2**-6  # each number of a gradient before an update; 0 in the tables' gradients
 
 
 @dataclass(frozen=True)
 class _Case(Case):
-    """An order of passes and a number of samples; `factor`: that of a loss that is not the default.
+    """An order of passes and a number of samples; `factor` scales the default loss.
 
-    `again`: the update is the second one of this Pipeline, and finds no gradients. In groups, two
-    of three ranks are a pipeline.
+    `again`: the update is the second one of this Pipeline and starts without gradients. In groups,
+    two of three ranks are a pipeline.
     """
 
     plan: Schedule
@@ -52,7 +52,7 @@ class _Case(Case):
 
     @property
     def layers(self) -> list[int]:
-        """Layers of each piece: one, and one more in the first."""
+        """Layers of each piece: two in the first one, one in each other."""
         return [2, *[1] * (self.plan.stages * self.plan.chunks - 1)]
 
     def model(self) -> Any:
@@ -61,7 +61,7 @@ class _Case(Case):
             return _gpt.GPT(sum(self.layers), _HIDDEN, _HEADS, _VOCAB, _SEQUENCE)
 
     def window(self, more: int = 0) -> list[Any]:
-        """The samples in micro-batches; each has a different number of tokens that count."""
+        """The micro-batches, in which each sample has a different number of tokens with a label."""
         size = (self.samples + more, _SEQUENCE + 1)
         text = torch.randint(_VOCAB, size, generator=torch.Generator().manual_seed(1))
         inputs, labels = text[:, :-1], text[:, 1:].clone()
@@ -71,7 +71,7 @@ class _Case(Case):
         return list(zip(*pieces, strict=True))
 
     def sent(self, stage: int) -> dict[str, tuple[int, int]]:
-        """What the theory says that a stage sends: calls and bytes by operation."""
+        """Predicted traffic of a stage: {operation: (calls, bytes)}."""
         sizes = (sum(self.layers), _HIDDEN, _HEADS, 4 * _HIDDEN)
         shape = TransformerShape(*sizes, vocab=_VOCAB, context=_SEQUENCE)
         job = Job(shape, _FP32, self.layout, sequence=_SEQUENCE)
@@ -84,8 +84,8 @@ class _Case(Case):
 
     @property
     def layout(self) -> Layout:
-        turns: Any = {"schedule": self.plan.name, "virtual_stages": self.plan.chunks}
-        return Layout(pp=2, accumulation=self.samples, **turns)
+        options: Any = {"schedule": self.plan.name, "virtual_stages": self.plan.chunks}
+        return Layout(pp=2, accumulation=self.samples, **options)
 
 
 def _forward_passes(plan: Schedule) -> Schedule:
@@ -93,8 +93,8 @@ def _forward_passes(plan: Schedule) -> Schedule:
     return Schedule(f"{plan.name}'s forward passes", plan.micro_batches, orders)
 
 
-def _updated(parts: Any, case: _Case, _: Any) -> Any:
-    """Loss, gradients, number of passes by `compute`, passes held at the peak, messages."""
+def _run_update(parts: Any, case: _Case, _: Any) -> Any:
+    """Run one update: loss, gradients, calls of `compute`, peak of passes held, traffic."""
     group = _stage.wires(case.lines())
     if dist.get_world_size(group.up) == 1:
         return None
@@ -103,18 +103,18 @@ def _updated(parts: Any, case: _Case, _: Any) -> Any:
     named = {name: p for piece in pieces for name, p in piece.named_parameters()}
     loss_sum = _accumulation.loss_sum
     own_loss = [lambda x, wanted: case.factor * loss_sum(x, wanted)] if case.factor != 1 else []
-    ours = parts.Pipeline(pieces, plan.orders, group, *own_loss)
+    pipeline = parts.Pipeline(pieces, plan.orders, group, *own_loss)
     for name, parameter in named.items():
-        there = 0 if name in _TABLES else _THERE
-        parameter.grad = None if case.again else torch.full_like(parameter, there)
+        initial = 0 if name in _TABLES else _INITIAL
+        parameter.grad = None if case.again else torch.full_like(parameter, initial)
     if case.again:
-        ours.run(case.window(1))
+        pipeline.run(case.window(1))
         for parameter in named.values():
             parameter.grad = None
-    ours.compute = watched = _Watched(ours.compute, plan, stage)
-    with _wire.log_wire() as wire, _held.count_held(pieces) as held, _all_arrives():
+    pipeline.compute = watched = _CheckedCompute(pipeline.compute, plan, stage)
+    with _wire.log_wire() as wire, _held.count_held(pieces) as held, _all_received():
         try:
-            loss = ours.run(case.window())
+            loss = pipeline.run(case.window())
         except AssertionError:
             if case.again or any(p.grad is not None for p in named.values()):
                 raise
@@ -123,8 +123,8 @@ def _updated(parts: Any, case: _Case, _: Any) -> Any:
 
 
 @contextmanager
-def _all_arrives() -> Iterator[None]:
-    """Raise ValueError if a message is still under way at the end."""
+def _all_received() -> Iterator[None]:
+    """Raise ValueError if a message is still in flight at the end."""
     mails, begin = list[Any](), _stage.Mail.__init__
 
     def noted(mail: Any, *args: Any, **named: Any) -> None:
@@ -137,8 +137,8 @@ def _all_arrives() -> Iterator[None]:
         raise ValueError("`run` returns while what it has sent is still under way")
 
 
-class _Watched:
-    """Is called for `compute`: writes down the passes, and refuses what would end in a hang."""
+class _CheckedCompute:
+    """Replaces `compute`: counts the passes, and raises where the pipeline would hang."""
 
     def __init__(self, compute: Any, plan: Schedule, rank: int) -> None:
         self.compute, self.order = compute, plan.orders[rank]
@@ -147,29 +147,29 @@ class _Watched:
     def __call__(self, work: Pass, arrived: Any) -> Any:
         wanted = [*self.order, None][self.done]
         if work != wanted:
-            order = f"has {_word(wanted)}" if wanted else "is over"
-            raise ValueError(f"pass {self.done + 1} is {_word(work)}, and its order {order}")
+            order = f"has {_pass_name(wanted)}" if wanted else "is over"
+            raise ValueError(f"pass {self.done + 1} is {_pass_name(work)}, and its order {order}")
         self.done += 1
         result = self.compute(work, arrived)
         to = work.chunk * self.plan.stages + self.rank + (1 if work.kind == "F" else -1)
         if 0 <= to < self.plan.stages * self.plan.chunks:
             if result is None:
                 waits = f"stage {to % self.plan.stages} waits for what it makes"
-                raise ValueError(f"{_word(work)} gives None, and {waits}")
+                raise ValueError(f"{_pass_name(work)} gives None, and {waits}")
             if result.requires_grad:
-                raise ValueError(f"what {_word(work)} gives still carries autograd's graph")
+                raise ValueError(f"what {_pass_name(work)} gives still carries autograd's graph")
         return result
 
 
-def _word(work: Pass) -> str:
+def _pass_name(work: Pass) -> str:
     return f"{work.kind}{work.micro_batch}" + (f" of chunk {work.chunk}" if work.chunk else "")
 
 
-def _expect_loss(found: Any, place: Place) -> Rows:
-    if found is None:  # a group of one rank
+def _expect_loss(outcome: Any, place: Place) -> Rows:
+    if outcome is None:  # a group of one rank
         return
     case, stage = place.case, place.rank
-    loss, _, done, *_ = found
+    loss, _, done, *_ = outcome
     wanted = len(case.plan.orders[stage])
     yield Never(done != wanted, f"`run` makes {done} of {wanted} passes by `self.compute`")
     if stage < case.plan.stages - 1:
@@ -194,12 +194,12 @@ def _expect_loss(found: Any, place: Place) -> Rows:
     yield Never(loss.requires_grad, graph)
 
 
-def _expect_gradients(found: Any, place: Place) -> Rows:
-    yield from _expect_loss(found, place)
-    if found is None:
+def _expect_gradients(outcome: Any, place: Place) -> Rows:
+    yield from _expect_loss(outcome, place)
+    if outcome is None:
         return
-    case, (_, gradients, *_) = place.case, found
-    there, right = 0 if case.again else _THERE, _one_process(case)
+    case, (_, gradients, *_) = place.case, outcome
+    initial, right = 0 if case.again else _INITIAL, _one_process(case)
     table, count = right[_TABLES[0]] + right[_TABLES[1]], case.plan.micro_batches
     factors = {
         1 / count: "the mean over micro-batches, where the sum is wanted",
@@ -213,15 +213,15 @@ def _expect_gradients(found: Any, place: Place) -> Rows:
             others = {"that of this stage's own use of the tied table": own}
             yield Must(what, gradient, table, others, factors)
             continue
-        others = {"without what was there before": own - there}
-        close = 1e-4  # of float32, that to which it was added taken off
-        yield Must(what, gradient - there, own, others, factors, close)
+        others = {"without what was there before": own - initial}
+        close = 1e-4  # looser, as the initial gradient is subtracted in float32
+        yield Must(what, gradient - initial, own, others, factors, close)
 
 
 def _one_process(case: _Case) -> dict[str, Any]:
-    """Gradients by name; of the two uses of the tied table, "embedding" and "head", each its own.
+    """Gradients by name in one process; the tied table's two uses, "embedding" and "head", apart.
 
-    A table that is not tied gets the gradient of its own use only.
+    With the table untied, each of them gets the gradient of its own use only.
     """
     model = case.model()
     model.head.weight = nn.Parameter(model.embedding.weight.detach().clone())
@@ -230,11 +230,11 @@ def _one_process(case: _Case) -> dict[str, Any]:
     return {name: case.factor * p.grad for name, p in every if p.grad is not None}
 
 
-def _expect_let_go(found: Any, place: Place) -> Rows:
-    yield from _expect_gradients(found, place)
-    if found is None:
+def _expect_released(outcome: Any, place: Place) -> Rows:
+    yield from _expect_gradients(outcome, place)
+    if outcome is None:
         return
-    case, (*_, held, wire) = place.case, found
+    case, (*_, held, wire) = place.case, outcome
     needed = round(sum(case.layout.in_flight(place.rank).values()))
     kept = f"{held} forward passes are held at the peak, more than wait for their backward pass"
     yield Never(held > needed, f"{kept}: what has had it must be let go")
@@ -242,7 +242,7 @@ def _expect_let_go(found: Any, place: Place) -> Rows:
     yield Sends(wire, case.sent(place.rank), why)
 
 
-_STAGES, _COUNT = 2, 8  # of the race
+_STAGES, _COUNT = 2, 8  # stages and micro-batches of the race
 
 
 def _race_part() -> Any:
@@ -279,22 +279,22 @@ PIPELINE = build(
         compare(
             "the forward passes",
             ("Pipeline.run", "Pipeline.forward"),
-            _updated,
+            _run_update,
             _expect_loss,
             [_Case(_forward_passes(schedule("gpipe", 2, 3)), 7)],
         ),
         compare(
             "the backward passes",
             ("Pipeline.backward",),
-            _updated,
+            _run_update,
             _expect_gradients,
             [_Case(schedule("gpipe", 3, 3), 7, ranks=3)],
         ),
         compare(
             "1F1B and chunks",
             ("Pipeline.backward",),
-            _updated,
-            _expect_let_go,
+            _run_update,
+            _expect_released,
             [
                 _Case(schedule("1f1b", 2, 5), 5, 3.0, again=True, ranks=3, in_group=True),
                 _Case(schedule("interleaved", 2, 4, 2), 4, 0.5, ranks=3, in_group=True),

@@ -120,7 +120,7 @@ _CLUSTERS: dict[str, tuple[float, tuple[int, ...], bool, str]] = {
 
 
 def _shortest(cluster: str) -> str:
-    """The schedule with the shortest update among those whose stages have room."""
+    """The schedule with the shortest update among those that fit into every stage's memory."""
     transfer, room, splits, _ = _CLUSTERS[cluster]
     spans = {}
     for name, chunks in _CHUNKS.items():
@@ -139,7 +139,7 @@ def _which(answer: Any) -> None:
 
 
 _PIPELINED = Layout(pp=4, accumulation=16)
-_COUNTED = {  # program: its family, its layout, GB that a GPU should send, and what it sends
+_COUNTED = {  # program: family, layout, expected GB sent by a GPU, and contents
     "A": ("naive model", Layout(pp=4, micro_batch=16), 1.07, "activations at each cut"),
     "B": ("tensor", Layout(tp=4, accumulation=16), 105, "sums of activations in each layer"),
     "C": ("data", Layout(dp=4, accumulation=4), 20.2, "gradients, as large as the weights"),
@@ -155,7 +155,7 @@ def _second_sends(layout: Layout, shape: TransformerShape = _LLAMA) -> float:
 
 
 def _grows() -> tuple[dict[str, float], dict[str, float]]:
-    """The factors of what is sent: with twice the sequences, and with twice the layers."""
+    """Factors by which each program's bytes grow with twice the sequences, and twice the layers."""
     samples, layers = {}, {}
     for name, (_, layout, gigabytes, _) in _COUNTED.items():
         sent = _second_sends(layout)
@@ -171,9 +171,9 @@ def _families(answer: Any) -> None:
     right = {name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()}
     wants = "one of 'data', 'naive model', 'pipeline', 'tensor'"
     expect_entries(answer[0], right, "a dict of families", each=wants)
-    for given, grows in zip(answer[1:3], _grows(), strict=True):
+    for factors_given, grows in zip(answer[1:3], _grows(), strict=True):
         factors = {name: (each, f"it sends {_COUNTED[name][-1]}") for name, each in grows.items()}
-        expect_entries(given, factors, "a dict of factors", each="a factor", rel=0.05)
+        expect_entries(factors_given, factors, "a dict of factors", each="a factor", rel=0.05)
     fraction = bubble.bubble_fraction(4, _PIPELINED.accumulation)
     assert round(fraction, 3) == 0.158
     expect_number(answer[3], _PIPELINED.accumulation, "3 / (m + 3) is 15.8 %")

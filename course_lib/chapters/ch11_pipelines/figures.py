@@ -1,4 +1,4 @@
-"""Figures of chapter 11, beside those of the library."""
+"""Figures of chapter 11, in addition to the library's."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -9,33 +9,33 @@ from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.trace import Event
 
-_WIDE = 0.7  # of a layer's box, from layer to layer
+_WIDE = 0.7  # width of a layer's box, in distances between two layers
 
 
 def layer_paths(devices: Mapping[str, Sequence[int]]) -> Drawing:
-    """{"interleaved": [0, 1, 0, 1]}: the device of each layer; rows for each arrangement.
+    """Draw a block of rows for each arrangement, {"interleaved": [0, 1, 0, 1]}: device by layer.
 
-    Arrows are messages forward: where two layers that follow each other lie on two devices.
+    Arrows are forward messages, between consecutive layers on different devices.
     """
-    blocks = [_rows(name, places) for name, places in devices.items()]
+    blocks = [_rows(name, owners) for name, owners in devices.items()]
     return page(
         "", *blocks, notes=["in a box: the number of the layer; an arrow: a message forward"]
     )
 
 
-def _rows(name: str, places: Sequence[int]) -> Lanes:
-    ways = [
+def _rows(name: str, owners: Sequence[int]) -> Lanes:
+    hops = [
         ((f"device {a}", layer + _WIDE), (f"device {b}", layer + 1.0), "messages")
-        for layer, (a, b) in enumerate(pairwise(places))
+        for layer, (a, b) in enumerate(pairwise(owners))
         if a != b
     ]
     rows = {
         f"device {device}": [
             Event(layer, device, "weights", end=layer + _WIDE, label=str(layer))
-            for layer, place in enumerate(places)
-            if place == device
+            for layer, owner in enumerate(owners)
+            if owner == device
         ]
-        for device in range(1 + max(places))
+        for device in range(1 + max(owners))
     }
-    said = f"{name}: {counted(len(ways), 'message')} forward"
-    return Lanes(rows, name=said, over=(0, len(places)), arrows=ways, foot=False, sentence=said)
+    said = f"{name}: {counted(len(hops), 'message')} forward"
+    return Lanes(rows, name=said, over=(0, len(owners)), arrows=hops, foot=False, sentence=said)

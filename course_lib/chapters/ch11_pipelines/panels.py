@@ -16,7 +16,7 @@ SCHEDULE_NAMES = {
     "ZB-V": "zbv",
     "DualPipe": "dualpipe",
 }
-_FORMULA = ("gpipe", "1f1b", "interleaved")  # idle for (p-1) passes, forward and backward
+_FORMULA = ("gpipe", "1f1b", "interleaved")  # idle for p-1 passes, forward and backward
 _BACKWARD = {
     "as long as forward": 1.0,
     "1.5 × forward": 1.5,
@@ -37,11 +37,11 @@ def pipeline(
     transfer: float = choice("transfer", 0.0, _TRANSFER),
     last_stage: float = choice("last stage", 1.0, _LAST),
 ) -> View:
-    """Controls for `timeline`, whose `Timeline` is the panel's result.
+    """Controls for `timeline`; its `Timeline` is the panel's result.
 
-    Times in forward passes of a stage: `backward`, `transfer` to a neighbour, and how many times
-    as long the last stage takes. Raises ValueError for starting values that are not offered or do
-    not fit together.
+    `backward` and `transfer` (to a neighbour) are in forward passes of a stage; the last stage
+    takes `last_stage` times as long. Raises ValueError for starting values that are not offered or
+    do not fit together.
     """
     forward = (1.0,) * (stages - 1) + (last_stage,)
     times = PassTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
@@ -68,7 +68,7 @@ def pipeline(
 
 
 def _formula(result: Timeline, even: bool) -> str:
-    """What the closed form says of the same pipeline."""
+    """The bubble that the closed form gives for this pipeline."""
     plan = result.schedule
     if plan.name not in _FORMULA:
         return "is not the formula of this schedule"

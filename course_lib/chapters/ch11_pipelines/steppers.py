@@ -1,4 +1,4 @@
-"""Stories of chapter 11 to walk through, step by step."""
+"""The story of chapter 11 that a learner steps through."""
 
 from course_lib.chapters.ch11_pipelines.panels import SCHEDULE_NAMES
 from course_lib.figures.engines.cells import Cell, Cells
@@ -12,7 +12,7 @@ from course_lib.theory.pipelines.simulation import pipeline_trace, timeline
 from course_lib.trace import Event
 
 _CHUNKS = 2  # of the interleaved schedule
-_NARROW = 1 / 60  # a pass in which no number fits, of the whole width
+_NARROW = 1 / 60  # of the whole width: a shorter pass has no room for its number
 _HELD = "Each stage sends what it has just made, and holds the activations of these micro-batches."
 _TITLES = {
     "naive": "One after another",
@@ -23,14 +23,14 @@ _TITLES = {
     "zbv": "Zero bubble, ZB-V",
     "dualpipe": "DualPipe",
 }
-_NOTHING = Cell(slots=0)  # under a cell that is wider
+_SPACE = Cell(slots=0)  # space that a wider cell extends into
 _RUNS, _HOLDS, _MOST = "runs", "holds", "now, most"
 
 
 def schedule(name: str = "1f1b", stages: int = 4, micro_batches: int = 8) -> Stepper:
-    """Every moment of a schedule at which a pass starts or ends; a backward takes two forwards.
+    """Step through a schedule, from pass to pass; a backward takes as long as two forwards.
 
-    Raises ValueError for starting values outside the controls or a schedule that they do not fit.
+    Raises ValueError for starting values outside the controls or that do not fit the schedule.
     """
     controls = {
         "name": choice("schedule", name, SCHEDULE_NAMES),
@@ -41,7 +41,7 @@ def schedule(name: str = "1f1b", stages: int = 4, micro_batches: int = 8) -> Ste
 
 
 class _Schedule(Story):
-    """Above what has run, below what each stage runs, sends and holds; later chunks lighter."""
+    """Passes so far, above what each stage runs, sends and holds; later chunks are lighter."""
 
     def __init__(self, name: str, stages: int, micro_batches: int) -> None:
         chunks = _CHUNKS if name == "interleaved" else 1
@@ -60,7 +60,7 @@ class _Schedule(Story):
         }
 
     def counts(self, stage: int, now: float) -> tuple[float, float]:
-        """Micro-batches that a stage holds, and the most so far; a chunk is a part of one."""
+        """Micro-batches held by a stage now and at most so far; a chunk counts as a fraction."""
         sizes = [size / self.visits for time, size in self.levels[stage] if time <= now] or [0.0]
         return sizes[-1], max(sizes)
 
@@ -95,11 +95,11 @@ class _Schedule(Story):
             )
             count, most = self.counts(stage, now)
             grid[row(stage)] = {
-                **{name: Cell(_letters(stage, sent), slots=0) for name, sent in wires.items()},
+                **{name: Cell(_sent_labels(stage, sent), slots=0) for name, sent in wires.items()},
                 _RUNS: self._runs(stage, now),
-                "": _NOTHING,
+                "": _SPACE,
                 _HOLDS: slots,
-                **{" " * place: _NOTHING for place in (1, 2, 3)},
+                **{" " * column: _SPACE for column in (1, 2, 3)},
                 _MOST: Cell(f"{count:.3g}, {most:.3g}", slots=0, bold=True),
             }
         arrows = [
@@ -117,7 +117,7 @@ class _Schedule(Story):
         passes = [_shade(e) for e in self.trace.running(now) if e.who == stage]
         if not passes:
             return Cell("waits" if now < self.end else "done", {0: "idle"}, wide=2)
-        filled = {place: event.what for place, event in enumerate(passes)}
+        filled = {index: event.what for index, event in enumerate(passes)}
         names = [event.what.removeprefix("later ") for event in passes]
         if len(passes) == 1:
             return Cell(f"{names[0]} {passes[0].label}", filled, wide=2)
@@ -137,7 +137,7 @@ class _Schedule(Story):
         )
 
     def caption(self, step: int) -> str:
-        """What starts, and what has just been freed."""
+        """What each stage is doing now."""
         now = self.times[step]
         time = f"After {now:.4g} of {self.end:.4g} units"
         if now == self.end:
@@ -148,14 +148,14 @@ class _Schedule(Story):
             does = "forward and backward together" if len(whats) > 1 else "".join(whats)
             doing.setdefault(does, []).append(str(stage))
         idle = doing.pop("", [])
-        words = [f"{what} on {_named(stages)}" for what, stages in doing.items()]
+        words = [f"{what} on {_stage_names(stages)}" for what, stages in doing.items()]
         if idle:
-            words.append(f"{_named(idle)} wait{'s' * (len(idle) == 1)}")
+            words.append(f"{_stage_names(idle)} wait{'s' * (len(idle) == 1)}")
         return f"{time}: {'; '.join(words)}."
 
 
-def _letters(stage: int, sent: list[Event]) -> str:
-    """What a stage sends; an arrow goes to a neighbour, words say who else gets it."""
+def _sent_labels(stage: int, sent: list[Event]) -> str:
+    """Labels of what a stage sends; receivers without an arrow, not being neighbours, are named."""
     own = [event for event in sent if event.who == stage]
     far = {f"to {event.to}" for event in own if _far(event)}
     return " ".join([", ".join(event.label for event in own), *far])
@@ -170,10 +170,10 @@ def _later(word: str, chunk: int) -> str:
 
 
 def _shade(event: Event, numbered: bool = True) -> Event:
-    """Passes of later chunks are lighter."""
+    """The event drawn lighter if its chunk is a later one, and without number if not `numbered`."""
     _, chunk = event.part
     return event._replace(what=_later(event.what, chunk), label=event.label * numbered)
 
 
-def _named(stages: list[str]) -> str:
+def _stage_names(stages: list[str]) -> str:
     return f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"

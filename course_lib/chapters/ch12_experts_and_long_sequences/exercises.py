@@ -129,9 +129,9 @@ def _balance(function: Any) -> None:
     for chosen, probabilities, because in cases:
         load = torch.bincount(torch.tensor(chosen).flatten(), minlength=probabilities.shape[1])
         expected = experts.balance_loss(load.tolist(), probabilities.mean(0).tolist())
-        given = probabilities.clone().requires_grad_()
+        leaf = probabilities.clone().requires_grad_()
         loss = call(
-            function, torch.tensor(chosen), given, signature="balance_loss(chosen, probabilities)"
+            function, torch.tensor(chosen), leaf, signature="balance_loss(chosen, probabilities)"
         )
         expect_type(loss, torch.Tensor, "a tensor")
         expect_number(loss, expected, because, rel=1e-5)
@@ -144,14 +144,14 @@ def _weights(function: Any) -> None:
     import torch
 
     two = torch.tensor([[0.5, 0.25], [0.2, 0.2]])
-    given = call(function, two.clone(), signature="expert_weights(chosen_probabilities)")
+    weights = call(function, two.clone(), signature="expert_weights(chosen_probabilities)")
     sums = "two experts: the weights of a token add up to 1"
-    expect_equal(given, (two / two.sum(1, keepdim=True)).tolist(), sums, "a tensor", rel=1e-5)
+    expect_equal(weights, (two / two.sum(1, keepdim=True)).tolist(), sums, "a tensor", rel=1e-5)
     one = torch.tensor([[0.5], [0.25]], requires_grad=True)
     because = "one expert: its weight is its probability, or there is no gradient"
-    given = call(function, one)
-    expect_equal(given, one.tolist(), because, "a tensor", rel=1e-5)
-    if not getattr(given, "requires_grad", False):
+    weights = call(function, one)
+    expect_equal(weights, one.tolist(), because, "a tensor", rel=1e-5)
+    if not getattr(weights, "requires_grad", False):
         raise Wrong("gave weights without gradient, expected some because the router learns by it")
 
 
@@ -199,11 +199,11 @@ _TOKENS = 131_072
 
 
 def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
-    """Largest power of two at which the hops of a causal zig-zag ring hide behind computing."""
+    """Largest power of two at which computation hides the hops of a causal zig-zag ring."""
     peak = accelerator("H100-SXM").peak_flop_per_s
     tokens = context.hidden_ring_tokens(peak, bytes_per_s, hidden=4096, kv_width=kv_width)
     degree = 1
-    while _TOKENS / (2 * degree) >= 2 * tokens:  # half a block for every rank in each hop
+    while _TOKENS / (2 * degree) >= 2 * tokens:  # each rank computes half a block per hop
         degree *= 2
     return degree
 

@@ -1,4 +1,4 @@
-"""Figures of chapter 12, beside those of the library."""
+"""Figures of chapter 12, in addition to the library's."""
 
 from collections.abc import Sequence
 
@@ -12,18 +12,18 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.experts import ExpertLoad
 
 # --- experts ------------------------------------------------------------------------------------
-# How many choices fall on each expert, and which of them are dropped.
+# The number of choices of each expert, accepted and dropped.
 
 
-_NUMBERED, _NAMED = 16.0, 40.0  # room that a number and a name of a rank need
+_NUMBERED, _NAMED = 16.0, 40.0  # width that an expert's number and a rank's name need
 
 
 def expert_bars(load: ExpertLoad, title: str = "") -> Drawing:
-    """One bar for each expert, in order of its number; ranks are bracketed below.
+    """Draw a bar for each expert, by number, with brackets for the ranks below.
 
-    What is above the capacity is dropped.
+    Choices above the capacity are dropped.
     """
-    experts, own = len(load.load), len(load.load) // load.ranks
+    experts, per_rank = len(load.load), len(load.load) // load.ranks
     lost = [taken - kept for taken, kept in zip(load.load, load.accepted, strict=True)]
     curves = {
         "accepted": Curve(
@@ -31,29 +31,29 @@ def expert_bars(load: ExpertLoad, title: str = "") -> Drawing:
         )
     }
     if load.dropped:
-        told = f"{load.dropped:,} ({load.dropped_fraction:.1%})"
-        curves["dropped"] = Curve(list(enumerate(lost)), fill=style.WARNING, told=told)
+        dropped = f"{load.dropped:,} ({load.dropped_fraction:.1%})"
+        curves["dropped"] = Curve(list(enumerate(lost)), fill=style.WARNING, told=dropped)
     busiest = f"the busiest gets {max(load.load):,}, {load.imbalance:.2f} times as many"
     levels = {f"mean {_short(load.mean)}; {busiest}": load.mean}
     if load.capacity < load.choices:
         levels[f"capacity {load.capacity:,}"] = load.capacity
     up = even([0, max(*load.load, *levels.values())], _short, "choices that fall on each expert")
     note = (
-        f"{counted(experts, 'expert')}, {counted(own, 'expert')} on each of "
+        f"{counted(experts, 'expert')}, {counted(per_rank, 'expert')} on each of "
         f"{counted(load.ranks, 'rank')}, which hands over {format_bytes(load.dispatch_bytes)} in "
         "one all-to-all"
     )
     across = Axis((), ends=(0, experts))
     frame = graph(curves, title, across, up, levels=levels, notes=[note], gaps=True)
-    _ranks(frame, load.ranks, experts, own)
+    _ranks(frame, load.ranks, experts, per_rank)
     return frame.drawing
 
 
 def _ranks(frame: Frame, ranks: int, experts: int, own: int) -> None:
-    """A bracket and a name for each rank; numbers if there is room."""
+    """Draw a bracket for each rank; names of ranks and numbers of experts if there is room."""
     drawing, slot, y = frame.drawing, (frame.right - frame.left) / experts, frame.bottom + 14
     if slot >= _NUMBERED:
-        numbers = [(frame.x(place + 0.5), y - 5, str(place)) for place in range(experts)]
+        numbers = [(frame.x(expert + 0.5), y - 5, str(expert)) for expert in range(experts)]
         drawing.write_all(numbers, 8, "center", style.GREY)
     for rank in range(ranks):
         left, right = frame.x(rank * own) + 1, frame.x((rank + 1) * own) - 1
@@ -71,22 +71,22 @@ def _short(value: float) -> str:
 # One token and its router: the probabilities, the chosen experts, and their weights.
 
 
-_SLOTS = 20  # of the bar of a probability
+_SLOTS = 20  # in a probability's bar
 
 
 def routing(probabilities: Sequence[float], weights: Sequence[float]) -> Drawing:
-    """A token through its router to the chosen experts; `weights[i]` is 0 for one not chosen."""
+    """Draw a token's way through the router; `weights[i]` is 0 if expert i is not chosen."""
     count = len(probabilities)
     chosen = sorted((i for i in range(count) if weights[i]), key=lambda i: -probabilities[i])
     grid: dict[str, dict[str, Cell]] = {}
     said = []
     for expert, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
         filled = range(round(_SLOTS * probability / max(probabilities)))
-        place = f"{chosen.index(expert) + 1}. choice" if weight else "not chosen"
+        label = f"{chosen.index(expert) + 1}. choice" if weight else "not chosen"
         look = "forward" if weight else "idle"
         grid[f"expert {expert}\n{probability:.2f}"] = {
             "probability": Cell("", dict.fromkeys(filled, look), _SLOTS),
-            "router": Cell(place, slots=0),
+            "router": Cell(label, slots=0),
             "expert": Cell(f"MLP {expert}", {0: "weights"} if weight else {}),
             "result": Cell(f"× {weight:.2f}" if weight else "", slots=0, bold=True),
         }

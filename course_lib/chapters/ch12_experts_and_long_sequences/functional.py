@@ -1,4 +1,4 @@
-"""torch's collectives that autograd can go through, from the private module that has them.
+"""torch's differentiable collectives, from the private module that defines them.
 
 torch 2.13 deprecates the public ones of torch.distributed.nn in their favour, and renamed the
 all-gather.
@@ -17,14 +17,14 @@ _gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
 
 
 def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    """Send `sent[r]` rows to rank r; in the backward pass their gradients come back."""
+    """Send `sent[r]` rows to rank r; the backward pass returns their gradients."""
     arrived: Tensor = collectives.all_to_all_single_autograd(rows, received, sent, group)
     return arrived
 
 
 def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:
-    """(s, …) -> (n·s, …); the backward pass scatters the sum of all ranks' gradients."""
+    """(s, …) -> (n·s, …); the backward pass reduce-scatters the gradients of all ranks."""
     whole = _gather(shard, 0, group)
     if whole.requires_grad:
-        whole.register_hook(Tensor.contiguous)  # some versions of torch scatter nothing else
+        whole.register_hook(Tensor.contiguous)  # some versions of torch scatter only these
     return whole

@@ -1,4 +1,4 @@
-"""Panels of chapter 12, beside those of the library."""
+"""Panels of chapter 12, in addition to the library's."""
 
 from course_lib.chapters.ch12_experts_and_long_sequences import figures
 from course_lib.figures.paper.drawing import counted
@@ -7,7 +7,7 @@ from course_lib.panels.panel import View, panel
 from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.network.experts import expert_load
 
-_HIDDEN = 4096  # of a token's row in the all-to-all, in bf16
+_HIDDEN = 4096  # numbers in a token's row in the all-to-all, in bf16
 _SKEWS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
 _FACTORS = {f"{factor:g}": factor for factor in (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)}
 _FACTORS["no limit"] = 0.0
@@ -22,9 +22,9 @@ def experts(
     ep: int = powers_of_two("expert parallel", 4, 1, 64),
     tokens: int = powers_of_two("tokens", 8192, 256, 131072),
 ) -> View:
-    """Controls for `expert_load`, whose `ExpertLoad` is the panel's result.
+    """Controls for `expert_load`; its `ExpertLoad` is the panel's result.
 
-    `tokens` are those of all ranks together; capacity factor 0 means no limit. Raises ValueError
+    `tokens` counts those of all ranks together; capacity factor 0 means no limit. Raises ValueError
     for starting values that are not offered or do not fit together.
     """
     load = expert_load(

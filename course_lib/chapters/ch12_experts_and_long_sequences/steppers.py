@@ -1,4 +1,4 @@
-"""Stories of chapter 12 to walk through, step by step."""
+"""The stories of chapter 12 that a learner steps through."""
 
 from itertools import accumulate, product
 
@@ -15,7 +15,7 @@ from course_lib.trace import COPY, Event, Trace
 _MANY, _EXPERTS, _TOP_K = 64, 8, 2
 _SKEWS = {f"{skew:g}": skew for skew in (0.0, 0.25, 0.5, 1.0, 2.0)}
 _FACTORS = {"1": 1.0, "1.25": 1.25, "1.5": 1.5, "2": 2.0, "no limit": 0.0}
-_LEVELS = 50  # of a queue
+_LEVELS = 50  # slots in a queue's bar
 _HOME = "what stays at home"
 _STAGES = {
     "chosen": "every token has chosen its experts",
@@ -26,7 +26,7 @@ _STAGES = {
 
 
 def expert_exchange(ranks: int = 4, skew: float = 0.5, capacity_factor: float = 1.25) -> Stepper:
-    """64 tokens on each rank travel to 8 experts and back, top-2.
+    """Step through the exchange of 64 tokens on each rank with 8 experts, top-2.
 
     Capacity factor 0 means no limit. Raises ValueError for starting values that are not offered.
     """
@@ -39,21 +39,21 @@ def expert_exchange(ranks: int = 4, skew: float = 0.5, capacity_factor: float = 
 
 
 class _ExpertExchange(Story):
-    """Above: choices, from ranks (rows) to experts (columns). Below: experts' queues."""
+    """Above: choices of each rank (rows) by expert (columns). Below: the experts' queues."""
 
     def __init__(self, ranks: int, skew: float, capacity_factor: float) -> None:
         self.table = messages.skewed_exchange(
             _MANY, _EXPERTS, _TOP_K, ranks, skew=skew, factor=capacity_factor or None
         )
         self.ranks, self.trace = ranks, messages.expert_steps(self.table)
-        self.computing, own = 2 + ranks, self.table.experts_of_a_rank
-        there, back = ([(way, turn) for turn in range(ranks)] for way in ("dispatch", "combine"))
-        # What happens in each step, and the turn of an all-to-all.
-        self.stages = [("chosen", 0), ("accepted", 0), *there, ("compute", 0), *back, ("summed", 0)]
-        self.owner = [expert // own for expert in range(_EXPERTS)]
+        self.computing, per_rank = 2 + ranks, self.table.experts_of_a_rank
+        out, back = ([(way, turn) for turn in range(ranks)] for way in ("dispatch", "combine"))
+        # The stage of each step, and within an all-to-all its turn.
+        self.stages = [("chosen", 0), ("accepted", 0), *out, ("compute", 0), *back, ("summed", 0)]
+        self.owner = [expert // per_rank for expert in range(_EXPERTS)]
         self.starts = {
             event.part: event.at for event in self.trace if event.what in (COPY, messages.STAY)
-        }  # of rows and results, by what they are: when they set out
+        }  # the step in which rows and results are sent, by their part
 
     def picture(self, step: int) -> Drawing:
         grid = {
@@ -84,7 +84,7 @@ class _ExpertExchange(Story):
         )
 
     def choices(self, rank: int, expert: int, step: int) -> Cell:
-        """A rank's rows for an expert: there, on their way or gone, and what is dropped."""
+        """A rank's rows for an expert: waiting, travelling or gone, and how many are dropped."""
         chosen, kept = (table[rank][expert] for table in (self.table.counts, self.table.kept))
         kept = kept if step else chosen
         leaves = self.starts["rows", rank, self.owner[expert]]
@@ -96,7 +96,7 @@ class _ExpertExchange(Story):
         return Cell("", {**word, 1: "dropped"}, 2, texts={0: f"{kept}", 1: f"−{chosen - kept}"})
 
     def results(self, rank: int, step: int) -> Cell:
-        """How many of a rank's results have come back."""
+        """How many of a rank's results have been returned."""
         back = sum(
             rows
             for owner, rows in enumerate(self.table.sent[rank])
@@ -105,28 +105,28 @@ class _ExpertExchange(Story):
         return Cell(f"{back} of {sum(self.table.counts[rank])}", slots=0)
 
     def queue(self, expert: int, step: int) -> Cell:
-        """From below: rows that have come, those still expected, those above the capacity."""
+        """From the bottom: rows received, rows still expected, and choices above the capacity."""
         wanted = [sum(column) for column in zip(*self.table.counts, strict=True)]
         kept = [row[expert] for row in self.table.kept]
-        came = sum(
+        received = sum(
             rows
             for rank, rows in enumerate(kept)
             if self.starts["rows", rank, self.owner[expert]] <= step
         )
-        ends = (came, sum(kept) if step else wanted[expert], wanted[expert])
+        ends = (received, sum(kept) if step else wanted[expert], wanted[expert])
         levels = [round(end / max(wanted) * _LEVELS) for end in ends]
         words = ["work"] * levels[0] + ["expected"] * (levels[1] - levels[0])
         words += ["dropped"] * (levels[2] - levels[1])
-        filled = {_LEVELS - 1 - place: word for place, word in enumerate(words)}
-        return Cell(str(came if step > 1 else wanted[expert]), filled, _LEVELS, 1)
+        filled = {_LEVELS - 1 - level: word for level, word in enumerate(words)}
+        return Cell(str(received if step > 1 else wanted[expert]), filled, _LEVELS, 1)
 
     def time(self, rank: int, step: int) -> Cell:
-        """How long its experts compute, against the busiest rank."""
+        """How long a rank's experts compute, relative to the busiest rank."""
         rows, own = self.table.received[rank], self.table.experts_of_a_rank
         if step < self.computing:
             return Cell(f"rank {rank}", {}, _LEVELS, wide=own)
-        works = round(_LEVELS * rows / max(self.table.received))
-        filled = {level: "work" if level < works else "waits" for level in range(_LEVELS)}
+        computing = round(_LEVELS * rows / max(self.table.received))
+        filled = {level: "work" if level < computing else "waits" for level in range(_LEVELS)}
         text = f"rank {rank}: {rows} rows" if own > 1 else f"{rows} rows"
         return Cell(text, filled, _LEVELS, wide=own)
 
@@ -134,10 +134,10 @@ class _ExpertExchange(Story):
         name, turn = self.stages[step]
         if name in _STAGES:
             return _STAGES[name]
-        way, one, far = "back from", "the rank before", "places before"
+        direction, one, far = "back from", "the rank before", "places before"
         if name == "dispatch":
-            way, one, far = "to", "the next rank", "places on"
-        where = f"{way} {one if turn == 1 else f'the rank {turn} {far}'}" if turn else _HOME
+            direction, one, far = "to", "the next rank", "places on"
+        where = f"{direction} {one if turn == 1 else f'the rank {turn} {far}'}" if turn else _HOME
         return f"{name}, turn {turn + 1} of {self.ranks}: {where}"
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
@@ -152,15 +152,15 @@ class _ExpertExchange(Story):
     def caption(self, step: int) -> str:
         (name, turn), dropped = self.stages[step], self.table.dropped
         if name in ("dispatch", "combine"):
-            # In turn k rows go to the rank k places on, and results come from k places before.
+            # In turn k rank r sends rows to rank r + k and gets results from r - k, modulo ranks.
             partner = (turn if name == "dispatch" else -turn) % self.ranks
             rows = self.table.sent[0][partner]
-            way = f"{rows} rows of rank 0 belong to its own experts and stay"
+            sentence = f"{rows} rows of rank 0 belong to its own experts and stay"
             if turn and name == "dispatch":
-                way = f"rank 0 sends {rows} rows to rank {partner}, the others likewise"
+                sentence = f"rank 0 sends {rows} rows to rank {partner}, the others likewise"
             elif turn:
-                way = f"rank {partner} gives rank 0 its {rows} results back"
-            return f"{name.capitalize()}: {way}."
+                sentence = f"rank {partner} gives rank 0 its {rows} results back"
+            return f"{name.capitalize()}: {sentence}."
         received = self.table.received
         alike = max(received) == min(received)
         wait = "nobody waits" if alike else f"all wait for rank {received.index(max(received))}"
@@ -175,11 +175,11 @@ class _ExpertExchange(Story):
         }[name]
 
 
-_EACH = 16  # tokens of a rank
+_EACH = 16  # tokens on a rank
 
 
 def ring_attention(ranks: int = 4, zigzag: bool = False) -> Stepper:
-    """Keys and values go round, under the causal mask; 16 tokens on each rank.
+    """Step through causal ring attention with 16 tokens on each rank.
 
     Raises ValueError for starting values that are not offered.
     """
@@ -190,29 +190,29 @@ def ring_attention(ranks: int = 4, zigzag: bool = False) -> Stepper:
     return Stepper(controls, _RingAttention)
 
 
-_BELOW = [4 * row + column for row in range(4) for column in range(row + 1)]  # the diagonal
+_TRIANGLE = [4 * row + column for row in range(4) for column in range(row + 1)]  # lower, of 4 × 4
 
 
 class _RingAttention(Story):
-    """Queries (rows) by keys (columns), and below each rank's keys and its time so far."""
+    """Queries (rows) by keys (columns); below, each rank's keys and its time so far."""
 
     def __init__(self, ranks: int, zigzag: bool) -> None:
         self.ranks, self.zigzag = ranks, zigzag
         self.trace = messages.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
         self.work = [event for event in self.trace if event.what == "work"]
-        self.owner = {event.part[0]: event.who for event in self.work}  # of a chunk
+        self.owner = {event.part[0]: event.who for event in self.work}  # by chunk
         self.side = _EACH * ranks // len(self.owner)  # tokens
         self.block = self.side**2  # scores
 
-    def works(self, step: int) -> list[int]:
-        """Blocks of each rank in a step between two hops."""
+    def blocks_of(self, step: int) -> list[int]:
+        """Blocks that each rank computes in a step between two hops."""
         now = [event.who for event in self.work if event.at == 2 * step + 1]
         return [now.count(rank) for rank in range(self.ranks)]
 
     @property
-    def lasting(self) -> list[int]:
-        """Blocks of the busiest rank of each step: nobody starts the next one before it."""
-        return [max(self.works(step)) for step in range(self.ranks)]
+    def longest(self) -> list[int]:
+        """Blocks of the busiest rank in each step; all ranks wait for it."""
+        return [max(self.blocks_of(step)) for step in range(self.ranks)]
 
     def picture(self, moment: int) -> Drawing:
         step = (moment - 1) // 2
@@ -227,7 +227,7 @@ class _RingAttention(Story):
         return page(title, *blocks, notes=[side], key=key)
 
     def mask(self, moment: int) -> Cells:
-        """Who computes which block now; on the diagonal the mask hides half of it."""
+        """Which rank computes which block now; the mask hides half of each diagonal block."""
         chunks = sorted(self.owner)
         half = "ab" if self.zigzag else " "  # the first and the second chunk of a rank
         names = {c: f"{self.owner[c]}{half[c >= self.ranks]}".strip() for c in chunks}
@@ -238,7 +238,7 @@ class _RingAttention(Story):
             who = str(event.who) if event.at == moment else ""
             cell = Cell(who, {0: word})
             if queries == keys:
-                cell = Cell("", dict.fromkeys(_BELOW, word), 16, 4)
+                cell = Cell("", dict.fromkeys(_TRIANGLE, word), 16, 4)
             grid[f"queries of {names[queries]}"][f"keys and values of rank\n{names[keys]}"] = cell
         now = [event for event in self.work if event.at == moment]
         blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
@@ -246,7 +246,7 @@ class _RingAttention(Story):
         return Cells(grid, high=160 / len(chunks) - 2, between=2.0, gap=2, said=said)
 
     def keys(self, moment: int) -> Cells:
-        """Whose keys and values each rank has now, and what has just moved."""
+        """Whose keys and values each rank has now, and which have just moved."""
         word = "messages" if moment and moment % 2 == 0 else "done"
         row = {
             f"rank {rank}": Cell(f"of {owner}", {0: word})
@@ -262,27 +262,27 @@ class _RingAttention(Story):
         return Cells({name: row}, arrows=hops, gap=24)
 
     def lanes(self, moment: int) -> Lanes:
-        """The work and the waiting of each rank so far."""
+        """Each rank's computing and waiting so far."""
         begun = (moment + 1) // 2
-        starts = list(accumulate(self.lasting, initial=0))
+        starts = list(accumulate(self.longest, initial=0))
         spans = []
         for step, rank in product(range(begun), range(self.ranks)):
-            done = starts[step] + self.works(step)[rank]
+            done = starts[step] + self.blocks_of(step)[rank]
             spans.append(Event(starts[step], rank, "work", end=done))
             spans.append(Event(done, rank, "waits", end=starts[step + 1]))
         none = {f"rank {rank}": tuple[Event, ...]() for rank in range(self.ranks)}
         rows = none | Trace(spans).lanes("rank {0.who}".format)
-        # Slices in order last longest: both orders share one scale.
+        # Slices in order take longest; both orders share their scale.
         over = (0, self.ranks * _EACH**2 / self.block)
         return Lanes(rows, over=over, high=14, told=lambda n: f"{n * self.block:,.0f} scores")
 
     def rows(self, step: int) -> Rows:  # noqa: ARG002
-        each = [sum(blocks) for blocks in zip(*map(self.works, range(self.ranks)), strict=True)]
-        lasting = sum(self.lasting)
-        busy = sum(each) / self.ranks / lasting
+        each = [sum(blocks) for blocks in zip(*map(self.blocks_of, range(self.ranks)), strict=True)]
+        longest = sum(self.longest)
+        busy = sum(each) / self.ranks / longest
         return (
             ("scores of each rank", ", ".join(f"{count * self.block:,}" for count in each)),
-            ("all steps last", f"{lasting * self.block:,} scores; busy {busy:.0%}"),
+            ("all steps last", f"{longest * self.block:,} scores; busy {busy:.0%}"),
         )
 
     def caption(self, moment: int) -> str:
@@ -291,7 +291,7 @@ class _RingAttention(Story):
             return "Each rank has its own queries, and at first its own keys and values."
         if moment % 2 == 0:
             return f"Hop {step + 1}: every rank hands its keys and values on and keeps its queries."
-        blocks = self.works(step)
+        blocks = self.blocks_of(step)
         idle = blocks.count(0)
         if idle:
             one, several = "of its keys, and waits", "of the keys they hold, and wait"

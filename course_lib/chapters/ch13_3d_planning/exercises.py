@@ -38,7 +38,7 @@ from course_lib.theory.step.assumptions import OVERLAP, Assumptions
 _LLAMA2 = MODELS["llama2-70b"]
 _LLAMA3 = MODELS["llama3-70b"]
 _H100 = hardware.accelerator("H100-SXM")
-_WITHIN = 0.15  # 70 of 89 steps, own source left out: benchmarks/README.md
+_WITHIN = 0.15  # 70 of 89 steps err less, own source left out: benchmarks/README.md
 _AS_GOOD = (1 + _WITHIN) / (1 - _WITHIN)  # two predictions that err in opposite directions
 _MESH = Layout(
     dp=mesh.data_parallel(2048, tp=4, pp=8, cp=2),
@@ -68,8 +68,8 @@ def _partners(answer: Any) -> None:
             "a norm lies whole on all tp ranks, and each of them sees a slice of the tokens",
         ),
     )
-    for given, (number, because) in zip(answer, right, strict=True):
-        expect_number(given, number, because)
+    for number_given, (number, because) in zip(answer, right, strict=True):
+        expect_number(number_given, number, because)
 
 
 _EVEN = Layout(tp=2, pp=8, dp=8, accumulation=16, zero_stage=1, sequence_parallel=True)
@@ -82,10 +82,10 @@ def _stages(answer: Any) -> None:
     cluster = Cluster(_H100, _EVEN.world // 8)
     layer = layer_activation_bytes(Job(_LLAMA2, Recipe(), _EVEN, cluster, 4096)) / 1e9
     layers = _LLAMA2.layers // _EVEN.pp
-    for given, stage in zip(answer[:2], (0, _EVEN.pp - 1), strict=True):
+    for size, stage in zip(answer[:2], (0, _EVEN.pp - 1), strict=True):
         held = _EVEN.in_flight(stage)[stage]
         because = f"stage {stage} holds {held} micro-batches of {layers} layers"
-        expect_number(given, held * layers * layer, because, rel=5e-3, unit="GB")
+        expect_number(size, held * layers * layer, because, rel=5e-3, unit="GB")
     expect_whole_numbers(answer[2], "eight whole numbers of layers")
     counts = tuple(answer[2])
     if len(counts) != _EVEN.pp or sum(counts) != _LLAMA2.layers or min(counts) < 1:
@@ -109,15 +109,15 @@ _LAYOUTS = "layouts(gpus, layers, kv_heads, batch, parameters, room)"
 def _small_planner(
     gpus: int, layers: int, kv_heads: int, batch: int, parameters: int, room: float
 ) -> list[tuple[int, int, int]]:
-    """All (tp, pp, dp) that keep the rules of 13.3, in rising order."""
-    found = []
+    """All (tp, pp, dp) that obey the rules of exercise 13.3, in ascending order."""
+    layouts = []
     for tp in (tp for tp in (1, 2, 4, 8) if kv_heads % tp == 0):
         for pp in (pp for pp in range(1, layers + 1) if layers % pp == 0):
             dp, rest = divmod(gpus, tp * pp)
             filled = dp and batch % dp == 0 and (pp == 1 or batch // dp >= 4 * pp)
             if not rest and filled and (4 + 12 / dp) * parameters / (tp * pp) <= room:
-                found.append((tp, pp, dp))
-    return found
+                layouts.append((tp, pp, dp))
+    return layouts
 
 
 @exercise("13.3")
@@ -143,14 +143,14 @@ _META_RECIPE = LLAMA3_405B.recipe
 
 
 def _meta(recipe: Recipe = _META_RECIPE, **changes: Any) -> tuple[float, float]:
-    """Bytes of the fullest GPU and seconds of a step of Meta's plan, changed."""
+    """Bytes of the fullest GPU and seconds of a step of Meta's plan, with `changes`."""
     job = replace(LLAMA3_405B, recipe=recipe, layout=replace(LLAMA3_405B.layout, **changes))
     return worst_stage(job)[1].total_bytes, step_time.step_time(job).total_s
 
 
 @cache
 def _changes() -> dict[str, tuple[tuple[float, float], str]]:
-    """What each change makes of bytes and seconds, and why."""
+    """(bytes, seconds) after each change to Meta's plan, and the reason."""
     return {
         "gradients in bf16": (
             _meta(replace(_META_RECIPE, gradients="bf16")),
@@ -191,8 +191,8 @@ def _fits(answer: Any) -> None:
 
 
 _EXACT = _LLAMA2.layer_parameters(1).total
-_AT_MOST = 0.05  # of the computing
-# FLOP for a parameter and token, bytes of a gradient, and tokens of a micro-batch on a GPU.
+_AT_MOST = 0.05  # of the compute time
+# FLOP per parameter and token, bytes of a gradient, and tokens of a micro-batch on a GPU.
 _CHANGED: dict[str, tuple[tuple[int, int, int], str]] = {
     "as it is": ((6, 4, 4096), "the exchange takes 6.44 times as long as one micro-batch"),
     "gradients in bf16": ((6, 2, 4096), "half of the bytes"),
@@ -208,11 +208,11 @@ _CHANGED: dict[str, tuple[tuple[int, int, int], str]] = {
 def _accumulated(answer: Any) -> None:
     expect_parts(answer, 3, "two times in seconds, and a dict of whole numbers")
     rate, sends = _H100.peak_flop_per_s, hardware.NDR.bytes_per_s
-    for given, seconds, because in (
+    for time, seconds, because in (
         (answer[0], flops.six_nd(_EXACT, 4096) / rate, "6 · 855,654,400 · 4096 FLOP"),
         (answer[1], 2 * 4 * _EXACT / sends, "4 bytes a parameter, twice, at 50 GB/s"),
     ):
-        expect_number(given, seconds, because, rel=5e-3, unit="s")
+        expect_number(time, seconds, because, rel=5e-3, unit="s")
     right: dict[str, tuple[object, str]] = {}
     for change, ((flop, size, tokens), because) in _CHANGED.items():
         ratio = 2 * size / sends / (flop * tokens / rate)
@@ -225,7 +225,7 @@ def _with(job: Job, **changes: Any) -> Job:
 
 
 def _spread(job: Job, axis: str) -> Job:
-    """Half the degree along "tp" or "pp", twice the replicas with half the micro-batches."""
+    """Halve the degree along "tp" or "pp": twice the replicas, with half the micro-batches."""
     layout = job.layout
     half = {axis: getattr(layout, axis) // 2}
     return _with(job, dp=2 * layout.dp, accumulation=layout.accumulation // 2, **half)
@@ -263,7 +263,7 @@ _SETUPS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @cache
 def _best_remedy(job: Job) -> str:
-    """The change with the shortest step among those that fit."""
+    """The change with the shortest step among those that fit into memory."""
     room = _H100.memory_bytes * (1 - MARGIN)
     changed = {name: change(job) for name, change in _REMEDIES.items()}
     fitting = {n: new for n, new in changed.items() if worst_stage(new)[1].total_bytes <= room}
@@ -282,7 +282,7 @@ def _remedies(answer: Any) -> None:
     expect_entries(answer, right, wants, each=f"one of {', '.join(map(repr, _REMEDIES))}")
 
 
-# What the proposal of 13.7 says, whether it is right, and why.
+# Statements of the proposal in 13.7, whether each is right, and why.
 _SENTENCES: dict[str, tuple[object, str]] = {
     "no GPU is left over": (True, "8 · 12 · 8 = 768 = 96 · 8"),
     "all stages have equally many layers": (False, "80 / 12 is not whole: some have 7, some 6"),
@@ -319,9 +319,9 @@ def _group(function: Any) -> None:
         layout = Layout(dp=dp, tp=tp, pp=pp)
         for axis in ("tp", "dp", "pp"):
             for rank in (0, layout.world // 2, layout.world - 1):
-                found = next(g for g in mesh.groups(layout, axis) if rank in g)
+                group = next(g for g in mesh.groups(layout, axis) if rank in g)
                 because = f"the stride of {axis} is {mesh.strides(layout)[axis]}"
-                cases.append(((rank, axis, dp, tp, pp), list(found), because))
+                cases.append(((rank, axis, dp, tp, pp), list(group), because))
     expect_calls(function, cases, signature=_GROUP)
 
 
@@ -360,14 +360,14 @@ def _all_layouts(overlap: tuple[tuple[str, float], ...] = ()) -> planner.Plan:
 
 
 def _times_the_fastest(layout: Layout, overlap: Mapping[str, float]) -> float:
-    """The step of `layout` over that of the fastest layout, under the same assumptions."""
+    """The step time of `layout` over the fastest layout's, under the same assumptions."""
     plan = _all_layouts(tuple(sorted(overlap.items())))
     job = Job(_LLAMA3, Recipe(), layout, plan.question.cluster, plan.question.sequence)
     return step_time.step_time(job, Assumptions(overlap=overlap)).total_s / plan.best(1)[0].step_s
 
 
 def _flipped(overlap: object) -> dict[str, float]:
-    """The learner's parts that hide, by axis. Raises `Wrong` for the usual ones and for none."""
+    """The learner's overlap by axis. Raises `Wrong` for the default and for invalid fractions."""
     wants = "parts from 0 to 1 by axis, of which one differs from the default"
     if not isinstance(overlap, dict) or not all(is_number(part) for part in overlap.values()):
         raise Wrong(f"gave {described(overlap)}, expected {wants}")
@@ -405,7 +405,7 @@ _FEW = {"cp": (1,), "tp": (1,), "virtual_stages": (1,), "zero_stage": (1,)}
 
 @cache
 def _experts() -> tuple[int, int, float]:
-    """ep of the fastest layout if it is waited for, and if it hides; what the first then loses."""
+    """ep of the fastest layout if exposed, and if hidden; the slowdown of the first if hidden."""
     waits = planner.plan(_V3, Recipe(), _128_NODES, 4096, sequence=4096, only=_FEW)
     hides = waits.under(Assumptions(overlap={"ep": 1.0}))
     (first,), (second,) = waits.best(1), hides.best(1)

@@ -1,4 +1,4 @@
-"""Figures of chapter 13, beside those of the library."""
+"""Figures of chapter 13, in addition to the library's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.units import GB, format_bytes
 
 # --- passes -------------------------------------------------------------------------------------
-# The memory of one pipeline stage over its passes, from beginning to end of an update.
+# The memory of one pipeline stage over the passes of an update.
 
 
 def memory_of_passes(run: MemoryTimeline, capacity_bytes: int, title: str = "") -> Drawing:
-    """What a stage holds after each pass, stacked; the peak and the GPU's memory as lines."""
+    """Draw a stage's memory after each pass, stacked; the peak and the GPU's memory as lines."""
     parts = {
         "always there": (style.STATES, [run.always.total_bytes] * len(run.passes)),
         "activations": (style.ACTIVATIONS, [it.activations_bytes for it in run.passes]),
@@ -47,21 +47,21 @@ def memory_of_passes(run: MemoryTimeline, capacity_bytes: int, title: str = "") 
 
 
 # --- rank block ---------------------------------------------------------------------------------
-# The ranks of a small mesh by their places.
+# The ranks of a small mesh by their coordinates.
 
 
 def rank_block(places: Sequence[Mapping[str, int]]) -> Drawing:
-    """`places[rank]` holds pp, dp and tp: stages side by side, tp across, dp down."""
+    """Draw ranks by `places[rank]`, with pp, dp and tp: stages side by side, tp across, dp down."""
     grid: dict[str, dict[str, Cell]] = {}
-    for rank, place in enumerate(places):
-        column = f"pp {place['pp']}\ntp {place['tp']}"
-        grid.setdefault(f"dp {place['dp']}", {})[column] = Cell(str(rank), {0: "others"}, bold=True)
-    apart = {  # from rank 0 to its neighbour along each axis
+    for rank, at in enumerate(places):
+        column = f"pp {at['pp']}\ntp {at['tp']}"
+        grid.setdefault(f"dp {at['dp']}", {})[column] = Cell(str(rank), {0: "others"}, bold=True)
+    neighbours = {  # from rank 0 to its neighbour along each axis
         axis: rank
         for axis in ("tp", "dp", "pp")
-        for rank, place in enumerate(places)
-        if sum(place.values()) == place[axis] == 1
+        for rank, at in enumerate(places)
+        if sum(at.values()) == at[axis] == 1
     }
-    strides = ", ".join(f"{stride} along {axis}" for axis, stride in apart.items())
+    strides = ", ".join(f"{stride} along {axis}" for axis, stride in neighbours.items())
     note = f"neighbours' numbers differ by {strides or 'nothing'}"
     return page("", Cells(grid, high=28.0, note=note))

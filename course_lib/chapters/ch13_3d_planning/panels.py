@@ -1,4 +1,4 @@
-"""Panels of chapter 13, beside those of the library."""
+"""Panels of chapter 13, in addition to the library's."""
 
 from functools import lru_cache
 
@@ -12,17 +12,17 @@ from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.planner import Plan, PlannedLayout, fastest, plan, sturdy
 from course_lib.theory.step.assumptions import CAUTIOUS
 
-# A redraw takes longer than in other panels, and most of that is the search. So there are few
-# stages, micro-batches and chunks and one cp; and fewer tp, pp and ep for a mixture of experts,
-# where each has states and messages of its own. The fastest layout of Llama 2 7B and 70B and Llama
-# 3 405B on 1 to 1024 nodes is at most 2 % slower for that, mostly the same. The milliseconds are in
+# A redraw takes longer than in other panels, mostly for the search. So it covers few stages,
+# micro-batches and chunks and one cp; and fewer tp, pp and ep for a mixture of experts, where each
+# has separate states and messages. The fastest layout of Llama 2 7B and 70B and Llama 3 405B on 1
+# to 1024 nodes is at most 2 % slower for that, mostly the same. The milliseconds are in
 # benchmarks/README.md.
 _FEW = {"micro_batch": (1, 2, 4, 8), "virtual_stages": (1, 2, 4), "pp": (1, 2, 8, 16)}
 _FEWER = _FEW | {"tp": (1, 4), "pp": (1, 4, 16), "ep": (1, 8, 64), "virtual_stages": (1, 2)}
 _RECOMPUTE = {"planner's choice": ("none", "full"), "none": ("none",), "full": ("full",)}
 _ZERO = {"planner's choice": (0, 1, 2, 3), "0": (0,), "1": (1,), "2": (2,), "3": (3,)}
 _NETWORKED = [name for name, chip in ACCELERATORS.items() if chip.between]
-# Learned positions end at 1024 or 2048 tokens, and most of the sequences would be refused.
+# Learned positions end at 1024 or 2048 tokens: most sequence lengths would be refused.
 _MODELS = [name for name, shape in MODELS.items() if not shape.learned_positions]
 
 
@@ -36,15 +36,15 @@ def _plans(
     zero_stage: str,
     cp: int,
 ) -> tuple[Plan, Plan]:
-    """Under the usual assumptions and under cautious ones.
+    """Plans under the usual assumptions and under cautious ones.
 
-    The same Plans for the same question, so that two views of it are equal.
+    Cached, so that two views of the same question have the same Plans and are equal.
     """
-    few = _FEWER if MODELS[model].experts else _FEW
-    only: dict[str, tuple[int | str, ...]] = {**few, "cp": (cp,)}
+    degrees = _FEWER if MODELS[model].experts else _FEW
+    only: dict[str, tuple[int | str, ...]] = {**degrees, "cp": (cp,)}
     only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
-    found = plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
-    return found, found.under(CAUTIOUS)
+    usual = plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
+    return usual, usual.under(CAUTIOUS)
 
 
 @panel
@@ -58,7 +58,7 @@ def planner(
     sequence: int = powers_of_two("sequence", 4096, 512, 131072),
     cp: int = powers_of_two("context parallel", 1, 1, 16),
 ) -> View:
-    """Controls for `plan`, whose `Plan` is the panel's result; hatched ends lead to cautious times.
+    """Controls for `plan`; its `Plan` is the panel's result. Hatched ends lead to cautious times.
 
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.
@@ -73,16 +73,16 @@ def planner(
         mfu = f"MFU {first:.1%}, under cautious assumptions {second:.1%}"
         regret = f"at worst {sturdiest.regret:.1%} behind the best"
         rows = (
-            ("fastest", f"{_told(result, best.option)}; {mfu}"),
-            ("sturdiest", f"{_told(result, sturdiest.option)}; {regret}"),
+            ("fastest", f"{_layout_line(result, best.option)}; {mfu}"),
+            ("sturdiest", f"{_layout_line(result, sturdiest.option)}; {regret}"),
         )
     else:
         option, reason = next(result.rejected())
-        rows = (("closest", _told(result, option)), ("why not", reason))
+        rows = (("closest", _layout_line(result, option)), ("why not", reason))
     return View(result, rows, lambda: figure.ranked_layouts(result, title, careful=careful))
 
 
-def _told(result: Plan, option: PlannedLayout) -> str:
-    """A layout, its memory and the time of its step."""
+def _layout_line(result: Plan, option: PlannedLayout) -> str:
+    """One line: a layout, its memory and its step time."""
     size = format_bytes(option.memory_bytes, digits=1)
     return f"{figure.layout_words(result, option)}: {size}, {format_number(option.step_s, 4)} s"

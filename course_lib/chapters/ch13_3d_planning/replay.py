@@ -1,7 +1,7 @@
-"""The memory of one GPU of a pipeline, pass by pass: its schedule is replayed.
+"""The memory of one GPU of a pipeline, pass by pass, from a replay of its schedule.
 
-`peak.gpu_memory` adds what is largest of each kind. Activations and gradients are not always
-largest at the same time: here they come and go in the order in which the stage works.
+`peak.gpu_memory` adds the maxima of each kind of memory. Activations and gradients do not always
+peak at the same time: here they are allocated and freed in the order of the stage's passes.
 """
 
 from collections import Counter
@@ -31,10 +31,10 @@ from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, Pass, 
 
 
 class PassMemory(NamedTuple):
-    """One pass, and the bytes of activations and of gradients when it is over.
+    """One pass, and the bytes of activations and of gradients after it.
 
-    `chunk`: which of the chunks on this stage. `most_bytes`: all that is on the GPU, at its most
-    while the pass runs. Gradients that are there from beginning to end are not counted here.
+    `chunk`: index of the chunk on this stage. `most_bytes`: peak of all memory on the GPU during
+    the pass. `gradients_bytes` leaves out gradients that are allocated throughout.
     """
 
     kind: str
@@ -47,9 +47,9 @@ class PassMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """The passes of one stage in an update; `always`: what is there all the time.
+    """The passes of one stage in an update; `always`: memory that is allocated throughout.
 
-    `update_bytes`: all that is on the GPU while the optimizer works.
+    `update_bytes`: all memory on the GPU during the optimizer's update.
     """
 
     always: MemoryBreakdown
@@ -58,33 +58,31 @@ class MemoryTimeline:
 
     @cached_property
     def fullest(self) -> int:
-        """Number of the pass that needs most, the earliest of equals."""
+        """Number of the pass with the highest peak, the earliest of equals."""
         return max(range(len(self.passes)), key=lambda number: self.passes[number].most_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """The most at any time: in a pass or in the update."""
+        """Peak bytes, in a pass or in the optimizer's update."""
         return max(self.passes[self.fullest].most_bytes, self.update_bytes)
 
 
 @checked
 def memory_timeline(job: Job, stage: int = 0) -> MemoryTimeline:
-    """Replay the passes of pipeline rank `stage`: activations and gradients come and go.
+    """Replay the passes of pipeline rank `stage`, with their allocations and frees.
 
-    A forward pass leaves its activations, and its backward pass (W where it is split) takes them
-    away. With gradient_life "backward" a chunk's gradients come with its first backward pass. What
-    lasts until the update is the shard from ZeRO-2 on, else all of them; whole gradients that add
-    up under ZeRO-2 and 3 go when they are reduced: after the group or the last micro-batch. With
-    gradient_life "always" all this is there from the beginning. Inside a backward pass the moments
+    A forward pass stores its activations, and its backward pass (W where it is split) frees them.
+    With gradient_life "backward" a chunk's gradients are allocated in its first backward pass.
+    ZeRO-2 and 3 keep their shard until the update, and free the accumulated whole gradients when
+    they are reduced: after the group or the last micro-batch; lower stages keep all of them. With
+    gradient_life "always" all of these exist from the beginning. The peaks inside a backward pass
     are those of `memory_moments`. Equal to `gpu_memory`, or less where that is an upper bound.
-    Raises ValueError for a stage that is not there and a schedule of too many passes.
+    Raises ValueError for a stage that does not exist and a schedule of too many passes.
     """
     layout = job.layout
     moments = memory_moments(job, stage)
-    nothing = dict.fromkeys(
-        ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes"), 0
-    )
-    always = replace(moments["loss"], **nothing)
+    zeros = dict.fromkeys(("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes"), 0)
+    always = replace(moments["loss"], **zeros)
     in_layers = moments["backward ends"].gathered_gradients_bytes - always.gathered_gradients_bytes
     late = job.recipe.gradient_life == "backward"
     if late:
@@ -113,15 +111,15 @@ def memory_timeline(job: Job, stage: int = 0) -> MemoryTimeline:
 
 
 class _ChunkCosts(NamedTuple):
-    """Bytes of one chunk: what a micro-batch keeps, what its backward pass needs, gradients."""
+    """Bytes of one chunk: stored by a micro-batch, needed in its backward pass, and gradients."""
 
     activations: int
-    output: int  # of the activations, what the loss frees first
+    output: int  # the part of the activations that the loss frees first
     loss: int
     temporary: int
     layer: int
-    kept_gradients: int  # that come with the first backward pass and stay
-    whole_gradients: int  # that come with it and go when they are reduced
+    kept_gradients: int  # allocated in the first backward pass, kept until the update
+    whole_gradients: int  # allocated with them, freed when reduced
 
 
 def _chunk_costs(
@@ -144,7 +142,7 @@ def _chunk_costs(
 def _walk(
     job: Job, order: tuple[Pass, ...], chunks: list[_ChunkCosts], always: int
 ) -> Iterator[PassMemory]:
-    """The passes one by one; both halves of an "F&B" after each other."""
+    """Yield the memory of each pass; the halves of an "F&B" run one after the other."""
     layout = job.layout
     together = layout.group or layout.pp if layout.reduces == "group" else layout.passes
     activations = kept = whole = 0

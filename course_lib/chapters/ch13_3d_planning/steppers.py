@@ -1,4 +1,4 @@
-"""Stories of chapter 13 to walk through, step by step."""
+"""The story of chapter 13 that a learner steps through."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.mesh import Talk, place, sent_bytes, sent_in_turn, who_talks
 
 _MOST_NAMED = 8
-_SLOTS = 100  # of the widest bar
+_SLOTS = 100  # in the widest bar
 _UPDATE = Layout(accumulation=8, zero_stage=1)
 
 
-# By what the list of choices says: the model, and how its ranks stand.
+# The model and the layout by the label of the choice.
 _BLOCKS = {
     "tp 2 × dp 4 × pp 2": ("llama2-70b", replace(_UPDATE, tp=2, dp=4, pp=2)),
     "tp 8 × dp 4 × pp 4": ("llama2-70b", replace(_UPDATE, tp=8, dp=4, pp=4)),
@@ -47,7 +47,7 @@ _WHEN = {
 
 
 def talks(block: str = "tp 2 × dp 4 × pp 2", rank: int = 0) -> Stepper:
-    """The messages of `who_talks` for one rank: LLaMA-2 70B, or Mixtral where there are experts.
+    """Step through the messages of `who_talks` for one rank of LLaMA-2 70B, or Mixtral with ep.
 
     Raises ValueError for starting values that are not offered.
     """
@@ -56,7 +56,7 @@ def talks(block: str = "tp 2 × dp 4 × pp 2", rank: int = 0) -> Stepper:
 
 
 class _Talks(Story):
-    """Every rank as a cell, stages side by side; those who talk at the same time in one shade."""
+    """A cell for every rank, stages side by side; a shade for each communicating group."""
 
     def __init__(self, block: str, rank: int) -> None:
         name, layout = _BLOCKS[block]
@@ -68,16 +68,16 @@ class _Talks(Story):
     def picture(self, step: int) -> Drawing:
         talk = self.talks[step]
         message, layout = talk.message, self.job.layout
-        wire = "inside a node" if talk.nodes == 1 else "over the network"
-        told = f"{message.count} × {format_bytes(message.sent_bytes)} from each GPU, {wire}"
+        where = "inside a node" if talk.nodes == 1 else "over the network"
+        volume = f"{message.count} × {format_bytes(message.sent_bytes)} from each GPU, {where}"
         if message.operation == "send-recv":
-            told += f", to the {'previous' if message.kind == 'gradients' else 'next'} stage"
-        group = {rank: number for number, its in enumerate(talk.groups) for rank in its}
+            volume += f", to the {'previous' if message.kind == 'gradients' else 'next'} stage"
+        group = {rank: number for number, ranks in enumerate(talk.groups) for rank in ranks}
         per_node, many = self.cluster.gpus_per_node, layout.tp * layout.pp > 16
         grid: dict[str, dict[str, Cell]] = {}
         for rank in range(layout.world):
-            at = place(layout, rank)
-            row = f"dp {at['dp']}" + (f", cp {at['cp']}" if layout.cp > 1 else "")
+            coordinates = place(layout, rank)
+            row = f"dp {coordinates['dp']}" + (f", cp {coordinates['cp']}" if layout.cp > 1 else "")
             word = f"later {message.axis}" if group.get(rank, 1) % 2 == 0 else "others"
             cell = Cell(
                 str(rank),
@@ -85,21 +85,21 @@ class _Talks(Story):
                 frame="own node" if rank // per_node == self.rank // per_node else "",
                 bold=rank == self.rank,
             )
-            tp = at["tp"] if many else f"tp {at['tp']}"
-            grid.setdefault(row, {})[f"stage {at['pp']}\n{tp}"] = cell
+            tp = coordinates["tp"] if many else f"tp {coordinates['tp']}"
+            grid.setdefault(row, {})[f"stage {coordinates['pp']}\n{tp}"] = cell
         title = f"{_AXES[message.axis]}: {message.operation} of {in_words(message.what)}"
         ranks = Cells(grid, high=min(28.0, 168.0 / len(grid) - 5),
-                      gap=1.5 if many else 3, note=told)  # fmt: skip
-        said = f"rank {self.rank} with {', '.join(map(str, talk.group))}, {wire}"
+                      gap=1.5 if many else 3, note=volume)  # fmt: skip
+        said = f"rank {self.rank} with {', '.join(map(str, talk.group))}, {where}"
         return page(title, ranks, self._sums(step), key=(), notes=[_LEGEND.format(self.rank)],
                     sentence=f"{layout.world} ranks, {title}: {said}")  # fmt: skip
 
     def _sums(self, step: int) -> Cells:
-        """Bytes of this GPU in an update by axis: sent so far, and what is to come in pale."""
+        """Bytes that this GPU sends in an update, by axis: so far in colour, the rest pale."""
         axes = dict.fromkeys(talk.message.axis for talk in self.talks)
-        whole = {axis: sent_bytes(self.talks, axis) for axis in axes}
-        scale, grid = _SLOTS / max(whole.values()), {}
-        for axis, size in whole.items():
+        totals = {axis: sent_bytes(self.talks, axis) for axis in axes}
+        scale, grid = _SLOTS / max(totals.values()), {}
+        for axis, size in totals.items():
             sent = sent_bytes(self.talks[: step + 1], axis)
             filled = dict.fromkeys(range(max(1, round(size * scale))), "others")
             filled |= dict.fromkeys(range(max(sent > 0, round(sent * scale))), axis)
@@ -130,7 +130,7 @@ class _Talks(Story):
         return f"{what[0].upper()}{what[1:]}: rank {self.rank} talks to {named} {when}."
 
     def _partners(self, talk: Talk) -> list[str]:
-        """Whom a message goes to: the next or the previous stage, or the rest of the group."""
+        """The ranks a message goes to: the next or previous stage, or the rest of the group."""
         message, own = talk.message, talk.group.index(self.rank)
         if message.axis == "pp" and message.operation == "send-recv":
             return [str(talk.group[own + (1 if message.kind == "activations" else -1)])]
@@ -143,5 +143,5 @@ _LEGEND = (
 
 
 def in_words(what: str) -> str:
-    """The name of a message for a reader: embedding and head are the ends of the model."""
+    """The reader's name of a message: the "ends" of the model are embedding and head."""
     return what.replace("of ends", "of embedding and head")

@@ -26,14 +26,14 @@ from course_lib.checking.races import Race
 _scratch = later("course_lib.scratch.parameter_server")
 _wire = later("course_lib.measure.wire")
 _ROWS, _UPDATES = 11, 2
-_ARRIVED_S = 0.03  # in which a message has come where it goes
+_ARRIVED_S = 0.03  # enough for a message to arrive
 
 
 @dataclass(frozen=True)
 class _Case(Case):
-    """The rows that each trainer draws in each update, as nested lists of any shape.
+    """The rows that each trainer uses in the first update, as nested lists of any shape.
 
-    `order` has the ranks of the servers, the first ones, as the table counts them.
+    The first ranks are servers; row i of the table is on rank `order[i % servers]`.
     """
 
     drawn: tuple[Any, ...]
@@ -51,7 +51,7 @@ class _Case(Case):
         return len(self.order)
 
     def rows_of(self, server: int) -> slice:
-        """The rows of the table that lie on the server with this rank."""
+        """The rows of the table that the server with this rank stores."""
         return slice(self.order.index(server), None, self.servers)
 
     @property
@@ -59,18 +59,18 @@ class _Case(Case):
         return range(self.servers, self.ranks)
 
     def ids(self, trainer: int, update: int = 0) -> Any:
-        """What the trainer with this rank draws: other rows in each update, in another shape."""
+        """Row numbers that this trainer uses; they and their shape differ between updates."""
         ids = torch.tensor(self.drawn[trainer - self.servers])
         return ((3 * ids + 2) % _ROWS).flatten() if update else ids
 
     def exchanges(self, trainer: int, update: int) -> list[RowExchange]:
-        """What a trainer exchanges with each server, by rank."""
+        """A trainer's exchange with each server, by server rank."""
         rows = set(self.ids(trainer, update).flatten().tolist())
         owners = [self.order[row % self.servers] for row in rows]
         return [RowExchange(owners.count(rank), self.width) for rank in range(self.servers)]
 
     def sent(self, rank: int) -> tuple[int, int]:
-        """Messages and bytes of a rank in all updates, as the theory has it."""
+        """Predicted number of messages and bytes that a rank sends in all updates."""
         updates = range(_UPDATES)
         if rank in self.trainers:
             own = [one for update in updates for one in self.exchanges(rank, update)]
@@ -81,7 +81,7 @@ class _Case(Case):
         return sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own)
 
     def table(self) -> Any:
-        """(11, width), at the start."""
+        """The initial table, (11, width)."""
         return torch.arange(1.0, 1 + _ROWS * self.width).view(_ROWS, self.width)
 
 
@@ -92,7 +92,7 @@ _LATE = _Case(([1, 4, 2], [4, 1], [2, 1]), (1, 0), ranks=5)
 
 
 def _gradient(trainer: int, rows: Any) -> Any:
-    """What a trainer finds for the rows that it has drawn: a different number at each place."""
+    """A trainer's gradient of the rows that it pulled, with different numbers everywhere."""
     return 10.0**trainer + torch.arange(float(rows.numel())).view_as(rows) + 0.1 * rows
 
 
@@ -108,7 +108,7 @@ def _remote_of(parts: SimpleNamespace, case: _Case) -> Any:
 
 
 def _pull_elsewhere(parts: SimpleNamespace, case: _Case, ids: Any) -> None:
-    """Pull rows of another table, whose servers are no ranks: nothing is sent."""
+    """Pull rows from a second table, whose messages go nowhere, between a pull and its push."""
 
     class Nowhere(_scratch.Messages):  # type: ignore[name-defined]
         def announce(self, rows: int, to: int) -> None:
@@ -118,7 +118,7 @@ def _pull_elsewhere(parts: SimpleNamespace, case: _Case, ids: Any) -> None:
             pass
 
         def receive_rows(self, count: int, width: int, source: int) -> Any:
-            del source  # it may be given by its name
+            del source  # callers may pass it by name
             return torch.zeros(count, width)
 
     other = parts.RemoteTable(case.width, list(case.order), Nowhere(dist.group.WORLD))
@@ -129,30 +129,30 @@ def _reversed(ids: Any) -> Any:
     return ids.flip(list(range(ids.dim())))
 
 
-def _in_step(parts: SimpleNamespace, case: _Case, _: Any) -> Any:
-    """A server's table and whole gradient after each update, or a trainer's rows; messages."""
-    rank, found = dist.get_rank(), list[Any]()
+def _run_in_step(parts: SimpleNamespace, case: _Case, _: Any) -> Any:
+    """Run the updates: a server's table and gradient, or a trainer's rows, of each; traffic."""
+    rank, results = dist.get_rank(), list[Any]()
     with _wire.log_wire() as wire:
         if rank < case.servers:
             server = _server_of(parts, case, rank)
             for _ in range(_UPDATES):
                 whole = server.serve_together()
-                found.append(copy.deepcopy((server.table, whole)))  # it may use them again
-            return found, wire
+                results.append(copy.deepcopy((server.table, whole)))  # the server may reuse both
+            return results, wire
         remote = _remote_of(parts, case)
         for update in range(_UPDATES):
             ids = case.ids(rank, update)
             rows = remote.pull(ids)
-            found.append(rows)
+            results.append(rows)
             if getattr(rows, "shape", None) != (*ids.shape, case.width):
-                rows = case.table()[ids]  # what came is refused; a server must not wait for it
+                rows = case.table()[ids]  # a wrong answer: push rows that fit, or a server waits
             _pull_elsewhere(parts, case, ids)
             remote.push(_gradient(rank, rows))
-    return found, wire
+    return results, wire
 
 
-def _alone(case: _Case) -> tuple[list[Any], list[Any]]:
-    """The table before each update and at the end, and each update's gradient, in one process."""
+def _one_process(case: _Case) -> tuple[list[Any], list[Any]]:
+    """In one process: the table before each update and at the end, and each update's gradient."""
     tables, gradients = [case.table()], []
     for update in range(_UPDATES):
         whole = torch.zeros(_ROWS, case.width)
@@ -165,17 +165,17 @@ def _alone(case: _Case) -> tuple[list[Any], list[Any]]:
     return tables, gradients
 
 
-def _expect_in_step(found: Any, place: Place) -> Rows:
-    """Rows that trainers pull, then what servers make of an update, one update after the other."""
-    case, rank, (each, wire) = place.case, place.rank, found
-    tables, gradients = _alone(case)
+def _expect_in_step(outcome: Any, place: Place) -> Rows:
+    """Check, update by update, the rows that trainers pull and then the servers' changes."""
+    case, rank, (each, wire) = place.case, place.rank, outcome
+    tables, gradients = _one_process(case)
     for update in range(_UPDATES):
         if rank in case.trainers:
-            yield _pulled(each[update], case, rank, update, tables)
+            yield _expect_pulled(each[update], case, rank, update, tables)
             yield from (None, None)
         else:
             yield None
-            yield from _changed(each[update], case, rank, update, tables, gradients[update])
+            yield from _expect_changed(each[update], case, rank, update, tables, gradients[update])
     yield Sends(
         wire,
         {"send-recv": case.sent(rank)},
@@ -183,8 +183,8 @@ def _expect_in_step(found: Any, place: Place) -> Rows:
     )
 
 
-def _pulled(found: Any, case: _Case, trainer: int, update: int, tables: list[Any]) -> Must:
-    """Each trainer has the rows of the table as it was before the update."""
+def _expect_pulled(rows: Any, case: _Case, trainer: int, update: int, tables: list[Any]) -> Must:
+    """Each trainer must get the rows of the table as they were before the update."""
     before, ids = tables[update], case.ids(trainer, update)
     others = {"the rows in rising order of their numbers": before[ids.unique()]}
     if trainer > case.servers:  # another trainer's gradient may have changed them already
@@ -204,16 +204,16 @@ def _pulled(found: Any, case: _Case, trainer: int, update: int, tables: list[Any
             others[f"rows {words}"] = before[elsewhere.clamp(max=_ROWS - 1)]
     if update:
         others["rows of the table before the first update"] = tables[0][ids]
-    return Must(f", update {update}: what pull returns", found, before[ids], others)
+    return Must(f", update {update}: what pull returns", rows, before[ids], others)
 
 
-def _changed(
-    found: Any, case: _Case, rank: int, update: int, tables: list[Any], gradient: Any
+def _expect_changed(
+    result: Any, case: _Case, rank: int, update: int, tables: list[Any], gradient: Any
 ) -> Rows:
-    """Each server has changed its rows by the sum of all gradients, and returns that sum."""
-    (table, whole), own, trainers = found, case.rows_of(rank), len(case.trainers)
+    """Each server must change its rows by the sum of all gradients, and return that sum."""
+    (table, whole), own, trainers = result, case.rows_of(rank), len(case.trainers)
     before, after = tables[update][own], tables[update + 1][own]
-    mistakes = _assigned(case, update, tables[update])
+    mistakes = _wrong_gradients(case, update, tables[update])
     factors = {
         1 / trainers: "the mean over trainers, where the sum is wanted",
         -1.0: "the gradient was added, where it is to be subtracted",
@@ -227,16 +227,16 @@ def _changed(
     yield Must(what, whole, gradient[own], {}, factors, 1e-4)
 
 
-def _assigned(case: _Case, update: int, table: Any) -> dict[str, Any]:
-    """Gradients where something is assigned that should be added."""
+def _wrong_gradients(case: _Case, update: int, table: Any) -> dict[str, Any]:
+    """Wrong gradients, from assigning what should be added, by their explanation."""
     by_draw, by_trainer, elsewhere = (torch.zeros_like(table) for _ in range(3))
     for trainer in case.trainers:
         ids = case.ids(trainer, update)
         rows = _gradient(trainer, table[ids]).flatten(0, -2)
         last, summed = torch.zeros_like(table), torch.zeros_like(table)
-        for row, one in zip(ids.flatten().tolist(), rows, strict=True):
-            last[row] = one
-            summed[row] += one
+        for row, row_gradient in zip(ids.flatten().tolist(), rows, strict=True):
+            last[row] = row_gradient
+            summed[row] += row_gradient
         by_draw += last
         by_trainer[ids.flatten()] = summed[ids.flatten()]
         elsewhere.index_add_(0, _reversed(ids).flatten(), rows)
@@ -247,11 +247,11 @@ def _assigned(case: _Case, update: int, table: Any) -> dict[str, Any]:
     }
 
 
-def _two_are_late(parts: SimpleNamespace, case: _Case, _: Any) -> Any:
-    """Two trainers hold rows that they have pulled at different times.
+def _run_late(parts: SimpleNamespace, case: _Case, _: Any) -> Any:
+    """Run asynchronous updates in which two trainers push gradients of outdated rows.
 
-    The late one pulls; the quick one makes an update, and a second one after which the third one
-    pulls; then the late one pushes, and then the third one.
+    The late trainer pulls; the quick one makes two updates; the third one pulls; then the late one
+    pushes, and then the third one.
     """
     rank = dist.get_rank()
     if rank < case.servers:
@@ -275,7 +275,7 @@ def _two_are_late(parts: SimpleNamespace, case: _Case, _: Any) -> Any:
 
 
 def _hand_on(rank: int, who: int, following: int) -> None:
-    """`following` goes on when `who` is here, and its messages have come where they go."""
+    """Let rank `following` continue once rank `who` is done and its messages have arrived."""
     if rank == who:
         time.sleep(_ARRIVED_S)
         dist.send(torch.zeros(1), following)
@@ -283,7 +283,7 @@ def _hand_on(rank: int, who: int, following: int) -> None:
         dist.recv(torch.zeros(1), who)
 
 
-def _expect_late(found: Any, place: Place) -> Rows:
+def _expect_late(outcome: Any, place: Place) -> Rows:
     case, rank = place.case, place.rank
     quick, late, third = case.trainers
     table, pulled = case.table(), {late: [case.table()], quick: [], third: []}
@@ -300,16 +300,16 @@ def _expect_late(found: Any, place: Place) -> Rows:
     without = table.clone()
     push(third)
     if rank != quick:
-        yield from (None, None)  # what the quick one pulls comes first
+        yield from (None, None)  # the quick trainer's rows are checked first
     if rank in case.trainers:
-        for update, (rows, right) in enumerate(zip(found, pulled[rank], strict=True)):
+        for update, (rows, right) in enumerate(zip(outcome, pulled[rank], strict=True)):
             ids = case.ids(rank)
             others = {"rows of the table before its own gradient": case.table()[ids]}
             what = f", update {update}: what pull returns"
             yield Must(what, rows, right[ids], others if update else {})
         return
     yield None
-    table_found, staleness = found
+    table_found, staleness = outcome
     own = case.rows_of(rank)
     others = {"the table without the gradient that came last": without[own]}
     yield Must("the table in the end", table_found, table[own], others, tolerance=1e-4)
@@ -322,8 +322,8 @@ _MEANT = "expected the updates after its rows were pulled and before its gradien
 _LATENESS = {"part 1": _MEANT, "part 2": _MEANT}
 
 
-def _server(parts: SimpleNamespace) -> Callable[[], object]:
-    """One server and one trainer."""
+def _race_part(parts: SimpleNamespace) -> Callable[[], object]:
+    """A race between one server and one trainer."""
     messages = later("course_lib.scratch.parameter_server").Messages(dist.group.WORLD)
     if dist.get_rank() == 0:
         server = parts.ParameterServer(torch.zeros(10_000, 64), 0.1, [1], messages)
@@ -341,7 +341,7 @@ SERVER = build(
             compare(
                 title,
                 ("RemoteTable.pull", "RemoteTable.push", "ParameterServer.serve_together"),
-                _in_step,
+                _run_in_step,
                 _expect_in_step,
                 [case],
             )
@@ -354,10 +354,10 @@ SERVER = build(
         compare(
             "as they come",
             ("RemoteTable.stop", "ParameterServer.serve_as_they_come"),
-            _two_are_late,
+            _run_late,
             _expect_late,
             [_LATE],
         ),
     ),
-    race=Race("an update of 2000 draws from 10,000 rows of 64, in step", _server),
+    race=Race("an update of 2000 draws from 10,000 rows of 64, in step", _race_part),
 )

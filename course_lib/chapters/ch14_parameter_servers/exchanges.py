@@ -1,7 +1,7 @@
-"""What one update exchanges, and how late it comes: rows of a table, averages, copies, old weights.
+"""Traffic and staleness of an update: rows of a table, averages, copies, old weights.
 
-Every trainer and every server has a link of its own, both ways at once. What a server sends and
-receives grows with the trainers: Li et al. 2014, "Scaling Distributed Machine Learning with the
+Every trainer and every server has its own full-duplex link. A server's traffic grows with the
+number of trainers: Li et al. 2014, "Scaling Distributed Machine Learning with the
 Parameter Server", OSDI, sections 2 and 3.
 """
 
@@ -37,23 +37,23 @@ class RowExchange:
 
     @property
     def pulled_bytes(self) -> int:
-        """From the server: rows · width · bytes of an element."""
+        """Bytes from the server: rows · width · bytes of an element."""
         return self.rows * self.width * self.element_bytes
 
     @property
     def pushed_bytes(self) -> int:
-        """To the server: as many for the gradients, an id for each row, and two headers."""
+        """Bytes to the server: `pulled_bytes` of gradients, an id for each row, and two headers."""
         return self.pulled_bytes + self.rows * self.id_bytes + 2 * self.header_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Both ways: about 2 · rows · width · bytes of an element, whatever the table's size."""
+        """Bytes both ways: about 2 · rows · width · bytes of an element, for any table size."""
         return self.pulled_bytes + self.pushed_bytes
 
     def gathered_bytes(self, ranks: int) -> int:
-        """Sent by a rank without a server: ids and gradients of its rows to each of the others.
+        """Bytes sent by a rank without a server: its rows' ids and gradients to each other rank.
 
-        Every rank then has the whole table, and the gradients of all: (n-1) · rows · (width · bytes
+        Every rank then stores the whole table and gets all gradients: (n-1) · rows · (width · bytes
         of an element + bytes of an id).
         """
         whole("ranks", ranks)
@@ -64,8 +64,8 @@ class RowExchange:
 def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> float:
     """Bytes that a rank sends to all-reduce the table's whole gradient, over the exchange's.
 
-    2(n-1)/n · table_rows · width · bytes of an element. Above 1 the server moves less for each
-    trainer; but it moves the exchanges of all trainers through its own link.
+    The all-reduce: 2(n-1)/n · table_rows · width · bytes of an element. Above 1 the server moves
+    fewer bytes for each trainer, but those of all trainers pass through its link.
     """
     whole("rows", exchange.rows)
     whole("table_rows", table_rows, least=exchange.rows)
@@ -73,7 +73,7 @@ def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> flo
     return sent_bytes("all-reduce", size, ranks) / exchange.total_bytes
 
 
-_MOST = 10**9  # trainers, servers
+_MOST = 10**9  # trainers or servers
 
 
 @checked
@@ -81,8 +81,8 @@ _MOST = 10**9  # trainers, servers
 class ServedTraining:
     """`trainers` that compute for `compute_s` and exchange rows with `servers` in each update.
 
-    The rows of an exchange lie on all servers alike. `bytes_per_s` is the link of a trainer and of
-    a server, one way.
+    The rows of an exchange are spread evenly over the servers. `bytes_per_s` is the bandwidth of
+    the link of each trainer and server, one way.
     """
 
     exchange: RowExchange
@@ -100,36 +100,36 @@ class ServedTraining:
 
     @property
     def alone_s(self) -> float:
-        """An update of one trainer whom nobody disturbs: compute + total bytes / link."""
+        """Seconds of an update with only one trainer: compute + total bytes / link."""
         return self.compute_s + self.exchange.total_bytes / self.bytes_per_s
 
     @property
     def served_bytes(self) -> float:
-        """What one server sends and receives in an update of all: trainers · total / servers."""
+        """Bytes of one server, both ways, in an update of all: trainers · total / servers."""
         return self.trainers * self.exchange.total_bytes / self.servers
 
     @property
     def in_step_s(self) -> float:
-        """An update where all pull together and all push together.
+        """Seconds of an update in which all trainers pull together and push together.
 
-        compute + max(1, trainers / servers) · total bytes / link: below as many trainers as servers
-        it is the trainer's own link that counts.
+        compute + max(1, trainers / servers) · total bytes / link: with fewer trainers than servers
+        the trainer's link is the bottleneck.
         """
         crowd = max(1.0, self.trainers / self.servers)
         return self.compute_s + crowd * self.exchange.total_bytes / self.bytes_per_s
 
     @property
     def as_they_come_s(self) -> float:
-        """The time in which each trainer makes one update, and waits for nobody but the servers.
+        """Seconds in which each trainer makes one update, waiting only for the servers.
 
-        max(alone, trainers · pushed bytes / (servers · link)): what comes in is never less than
-        what goes out.
+        max(alone, trainers · pushed bytes / (servers · link)): servers never receive less than they
+        send.
         """
         pushed = self.trainers * self.exchange.pushed_bytes / self.servers
         return max(self.alone_s, pushed / self.bytes_per_s)
 
     def all_reduced_s(self, table_rows: int) -> float:
-        """An update where every trainer has the whole table instead, and its gradient is summed.
+        """Seconds of an update where each trainer has the whole table and all-reduces its gradient.
 
         compute + 2(n-1)/n · table bytes / link, with n trainers and no server.
         """
@@ -139,7 +139,7 @@ class ServedTraining:
 
     @property
     def saturating_trainers(self) -> float:
-        """Trainers that keep the servers' links busy all the time; more do not train faster.
+        """Number of trainers that saturate the servers' links; more do not train faster.
 
         servers · alone / (pushed bytes / link).
         """
@@ -147,31 +147,31 @@ class ServedTraining:
 
     @property
     def server_load(self) -> float:
-        """Part of the time in which a server's link receives, where nobody waits for others."""
+        """Fraction of the time in which a server's link receives, in asynchronous training."""
         return min(1.0, self.trainers / self.saturating_trainers)
 
     @property
     def speed_up_in_step(self) -> float:
-        """Samples per second over those of one trainer: trainers · alone / in step."""
+        """Samples per second over one trainer's, in step: trainers · alone / in step."""
         return self.trainers * self.alone_s / self.in_step_s
 
     @property
     def speed_up(self) -> float:
-        """The same where nobody waits: min(trainers, saturating trainers)."""
+        """Samples per second over one trainer's, asynchronously: min(trainers, saturating)."""
         return min(float(self.trainers), self.saturating_trainers)
 
 
 def mean_staleness(trainers: int) -> float:
-    """Updates by others between a trainer's pull and its push, on average: trainers - 1.
+    """Mean number of others' updates between a trainer's pull and its push: trainers - 1.
 
-    Each update finds the trainers - 1 others with rows in their hands, fast ones or slow ones.
+    At each update the trainers - 1 others hold rows pulled before it, whatever their speeds.
     """
     whole("trainers", trainers, most=_MOST)
     return float(trainers - 1)
 
 
 def largest_stable_rate(late: int) -> float:
-    """Gradient descent with gradients `late` updates old converges below this learning rate.
+    """The learning rate below which gradient descent converges with gradients `late` updates old.
 
     2 · sin(π / (2 · (2 · late + 1))) on a quadratic whose second derivative is 1: 2 without a
     delay, 1 with 1, about π / (2 · late + 1) with more. Source: Levin and May 1976, "A note on
@@ -184,18 +184,18 @@ def largest_stable_rate(late: int) -> float:
 def averaged_bytes(weight_bytes: float, ranks: int, every: int) -> float:
     """Bytes that a rank sends for one update, on average: an all-reduce of the weights / `every`.
 
-    2(n-1)/n · weight_bytes / every. With every=1 they are those of DDP, whose gradients are as
-    large as the weights. Source: McMahan et al. 2017, arXiv:1602.05629, algorithm 1.
+    2(n-1)/n · weight_bytes / every. With every=1 they equal DDP's, whose gradients are as large as
+    the weights. Source: McMahan et al. 2017, arXiv:1602.05629, algorithm 1.
     """
     whole("every", every)
     return sent_bytes("all-reduce", weight_bytes, ranks) / every
 
 
 def weight_versions(stages: int, stage: int) -> int:
-    """Versions of its weights that a stage of PipeDream keeps: stages - stage, counted from 0.
+    """Weight versions that a stage of PipeDream keeps: stages - stage, which counts from 0.
 
-    A micro-batch's gradient is late by the other versions. Source: Harlap et al. 2018,
-    arXiv:1806.03377 (Narayanan et al. 2019, SOSP).
+    A micro-batch's gradient is late by an update for each other version. Source: Harlap et al.
+    2018, arXiv:1806.03377 (Narayanan et al. 2019, SOSP).
     """
     whole("stages", stages)
     whole("stage", stage, least=0, most=stages - 1)
@@ -207,8 +207,8 @@ def weight_versions(stages: int, stage: int) -> int:
 class Swapping:
     """Layers one after another; while one computes, the next one's weights are copied.
 
-    `compute_s` and `swap_s` have an entry for each layer. There is room for two layers: the one at
-    work and the next. Raises ValueError for no layers, or two numbers of them.
+    `compute_s` and `swap_s` have an entry for each layer. Memory holds two layers: the one that
+    computes and the next. Raises ValueError for no layers, and for lists of different lengths.
     Source: Cui et al. 2016, "GeePS", doi:10.1145/2901318.2901323.
     """
 
@@ -224,16 +224,16 @@ class Swapping:
 
     @property
     def exposed_s(self) -> list[float]:
-        """What each layer waits: max(0, swap - compute of the layer before); the first, all."""
+        """Seconds that each layer waits: max(0, swap - compute of the previous); the first, all."""
         before = [0.0, *self.compute_s[:-1]]
-        return [max(0.0, swap - it) for swap, it in zip(self.swap_s, before, strict=True)]
+        return [max(0.0, swap - compute) for swap, compute in zip(self.swap_s, before, strict=True)]
 
     @property
     def serial_s(self) -> float:
-        """Where each layer is copied and then computed."""
+        """Total seconds if each layer is copied and then computed."""
         return sum(self.swap_s) + sum(self.compute_s)
 
     @property
     def overlapped_s(self) -> float:
-        """Where the next layer is copied meanwhile: computing, and what is exposed."""
+        """Total seconds if the next layer is copied meanwhile: compute plus exposed copies."""
         return sum(self.compute_s) + sum(self.exposed_s)

@@ -75,7 +75,7 @@ def _too_fast(function: Any) -> None:
 
 _EARLY = "a row changes before both gradients are there"
 _ORDERED = "all rows, then all gradients, then all updates; who is first does not matter"
-# The barrier that is missing in each trace of what the server did.
+# The missing barrier in each trace of the server.
 _TRACES: dict[str, tuple[object, str]] = {
     "A": ("none", _ORDERED),
     "B": ("before", _EARLY),
@@ -123,11 +123,11 @@ _BY_SERVER = "by_server(ids, gradients, servers)"
 
 
 def _sums(ids: list[int], gradients: list[float], servers: int) -> list[dict[int, float]]:
-    found: list[dict[int, float]] = [{} for _ in range(servers)]
+    by_server: list[dict[int, float]] = [{} for _ in range(servers)]
     for row, gradient in zip(ids, gradients, strict=True):
-        own = found[row % servers]
+        own = by_server[row % servers]
         own[row // servers] = own.get(row // servers, 0.0) + gradient
-    return found
+    return by_server
 
 
 @exercise("14.6")
@@ -151,7 +151,7 @@ _PACES = (1.0, 1.0, 10.0)  # seconds of an update of each trainer
 @exercise("14.7")
 def _slow(answer: Any) -> None:
     counts = [10 / pace for pace in _PACES]
-    # Updates by others within one update of each trainer; its own is one of the sum.
+    # Updates by others within one update of each trainer; the sum includes its own.
     late = [sum(pace / other for other in _PACES) - 1 for pace in _PACES]
     mean = sum(a * b for a, b in zip(counts, late, strict=True)) / sum(counts)
     expect_numbers(
@@ -163,7 +163,7 @@ def _slow(answer: Any) -> None:
     )
 
 
-# In one trainer, between trainer and server, by DDP's all-reduce and by the barrier.
+# Order within a trainer, between trainer and server, by DDP's all-reduce and by the barrier.
 _PAIRS: dict[str, tuple[object, str]] = {
     "server looks up for 0 | loss of 0": ("first", "the loss needs the rows"),
     "rows' gradient of 0 leaves | all-reduce of 0 ends": ("either", "neither waits for the other"),

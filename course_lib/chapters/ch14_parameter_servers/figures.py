@@ -1,4 +1,4 @@
-"""Figures of chapter 14, beside those of the library."""
+"""Figures of chapter 14, in addition to the library's."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,19 +14,19 @@ from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.theory.inputs.units import format_number, format_seconds
 
 # --- late ---------------------------------------------------------------------------------------
-# How late the gradients of each trainer were.
+# The staleness of each trainer's gradients.
 
 
 def late_gradients(
     staleness: Sequence[Sequence[int]], title: str = "How late gradients come"
 ) -> Drawing:
-    """`staleness[t]`: by how many updates each gradient of trainer t was late; a curve for each."""
+    """Draw a curve per trainer t; `staleness[t]`: updates by which each gradient was late."""
     most = max(map(max, staleness)) + 1
     curves = {
-        f"trainer {trainer}: mean {fmean(own):.1f}": [
-            (late, 100 * own.count(late) / len(own)) for late in range(most + 1)
+        f"trainer {trainer}: mean {fmean(delays):.1f}": [
+            (late, 100 * delays.count(late) / len(delays)) for late in range(most + 1)
         ]
-        for trainer, own in enumerate(staleness)
+        for trainer, delays in enumerate(staleness)
     }
     return lines(curves, "updates in between", "of its gradients, in %", title)
 
@@ -44,9 +44,9 @@ _LOOKS = {
 
 
 def served_updates(training: ServedTraining, table_rows: int, title: str = "") -> Drawing:
-    """Seconds against trainers, both logarithmic: in step, as they come, and without a server.
+    """Draw seconds against trainers, both logarithmic: in step, as they come, without a server.
 
-    Upright: where the servers' links are full, and the training's own trainers.
+    Vertical marks: where the servers' links are saturated, and the trainers of `training`.
     """
     trainers = sorted({round(2 ** (part / 4)) for part in range(4 * _DOUBLINGS + 1)})
     every = [_times(replace(training, trainers=count), table_rows) for count in trainers]
@@ -81,13 +81,13 @@ def _times(training: ServedTraining, table_rows: int) -> dict[str, float]:
 
 
 # --- used rows ----------------------------------------------------------------------------------
-# The rows of a table, and which of them a batch uses.
+# The rows of a table, and those that a batch uses.
 
 
 def used_rows(
     looked_up: Sequence[int], gradient: Sequence[Sequence[float]], title: str = ""
 ) -> Drawing:
-    """How often a batch uses each row of a table, and the table's `gradient`, zeros pale."""
+    """Draw how often a batch uses each row of a table, and the table's `gradient`, zeros pale."""
     grid = {}
     for row, values in enumerate(gradient):
         used = [*looked_up].count(row)
@@ -95,5 +95,5 @@ def used_rows(
             str(column): Cell(f"{value:g}", {0: "gradient" if value else "zero"})
             for column, value in enumerate(values)
         } | {"used": Cell(f"used {counted(used, 'time')}" if used else "", slots=0)}
-    told = f"{counted(len(looked_up), 'look-up')}: rows {', '.join(map(str, looked_up))}"
-    return page(title, Cells(grid, heads=False, note=f"{told}; the table's gradient"))
+    lookups = f"{counted(len(looked_up), 'look-up')}: rows {', '.join(map(str, looked_up))}"
+    return page(title, Cells(grid, heads=False, note=f"{lookups}; the table's gradient"))

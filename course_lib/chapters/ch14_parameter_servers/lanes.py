@@ -1,4 +1,4 @@
-"""Writes down when functions ran: a row of events for each of them."""
+"""Records when functions ran: a lane of events for each of them."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,13 @@ _R = TypeVar("_R")
 
 
 class Lanes:
-    """When watched functions ran, by lane; one clock, in seconds."""
+    """The calls of watched functions, by lane, on one clock in seconds."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Event]] = {}
 
     def watched(self, lane: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """The same function; each call adds an event to its lane."""
+        """Wrap `function` so that each call adds an event to `lane`."""
         row = self.rows.setdefault(lane, [])
 
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -30,10 +30,10 @@ class Lanes:
 
     @property
     def seconds(self) -> float:
-        """From the start of the first call to the end of the last one."""
+        """Seconds from the start of the first call to the end of the last one."""
         events = [event for row in self.rows.values() for event in row]
         return max(e.until for e in events) - min(e.at for e in events)
 
     def lengths_s(self, lane: str) -> list[float]:
-        """How long each call of this lane took."""
+        """Seconds that each call of this lane took."""
         return [event.until - event.at for event in self.rows[lane]]

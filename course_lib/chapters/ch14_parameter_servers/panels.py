@@ -1,4 +1,4 @@
-"""Panels of chapter 14, beside those of the library."""
+"""Panels of chapter 14, in addition to the library's."""
 
 from course_lib.chapters.ch14_parameter_servers import figures
 from course_lib.chapters.ch14_parameter_servers.exchanges import RowExchange, ServedTraining
@@ -33,9 +33,9 @@ def parameter_server(
     compute_ms: int = listed("computing", 20, _COMPUTE_MS, "ms"),
     link: str = choice("link", HDR.name, list(_LINKS)),
 ) -> View:
-    """Controls for `ServedTraining`; the panel's result is that and the rows of the table.
+    """Controls for `ServedTraining`; the panel's result is that and the number of table rows.
 
-    `rows`: different ones that a trainer uses in an update. Raises ValueError for starting values
+    `rows`: different rows that a trainer uses in an update. Raises ValueError for starting values
     that are not offered.
     """
     exchange = RowExchange(rows, width)

@@ -1,4 +1,4 @@
-"""Stories of chapter 14 to walk through, step by step."""
+"""The story of chapter 14 that a learner steps through."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from course_lib.figures.paper.drawing import Drawing, counted
 from course_lib.panels.controls import choice, listed
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper, Story
-from course_lib.theory.stories import copies as told
+from course_lib.theory.stories import copies as story
 from course_lib.trace import Event
 
 
@@ -21,7 +21,7 @@ _BOUNDS = {"together": 0, "at most 1 ahead": 1, "at most 2 ahead": 2, "nobody wa
 
 
 def served(rule: str = "nobody waits", slow_ms: int = 125) -> Stepper:
-    """Three trainers pull rows from a server and push gradients to it.
+    """Step through three trainers that pull rows from a server and push gradients to it.
 
     Raises ValueError for starting values that are not offered.
     """
@@ -33,38 +33,38 @@ def served(rule: str = "nobody waits", slow_ms: int = 125) -> Stepper:
 
 
 class _Served(Story):
-    """A step for each event; of two at one time the first told comes first."""
+    """A step for each event; simultaneous events are in the order of the trace."""
 
     def __init__(self, rule: str, slow_ms: int) -> None:
         self.compute_s = (0.030, 0.036, slow_ms / 1000)
         self.together = rule == "together"
         bound = None if self.together else _BOUNDS[rule]
-        self.trace = told.served_steps(self.compute_s, _UNTIL_S, bound, self.together)
+        self.trace = story.served_steps(self.compute_s, _UNTIL_S, bound, self.together)
         self.count = len(self.trace)
 
     def picture(self, step: int) -> Drawing:
         past, last = self.trace[: step + 1], self.trace[step]
-        names = [f"trainer {t}, {1000 * s:.0f} ms" for t, s in enumerate(self.compute_s)]
+        labels = [f"trainer {t}, {1000 * s:.0f} ms" for t, s in enumerate(self.compute_s)]
         rows = {"table": list(self.versions(step))}
-        rows |= {name: list(self.bars(trainer, step)) for trainer, name in enumerate(names)}
+        rows |= {name: list(self.bars(trainer, step)) for trainer, name in enumerate(labels)}
         arrows = [
-            (("table", one.at), (names[one.who], one.at), "weights")
-            if one.what == told.PULL
-            else ((names[one.who], one.at), ("table", one.at), "gradients")
+            (("table", one.at), (labels[one.who], one.at), "weights")
+            if one.what == story.PULL
+            else ((labels[one.who], one.at), ("table", one.at), "gradients")
             for one in past
-            if one.what in (told.PULL, told.PUSH)
+            if one.what in (story.PULL, story.PUSH)
         ]
         version = last.part.version
         done = {
-            told.PULL: f"pulls version {version}",
-            told.WAIT: "must wait for its rows",
-            told.PUSH: f"pushes a gradient that is {last.part.late} late",
-            told.UPDATE: "was the last, and the table is updated",
+            story.PULL: f"pulls version {version}",
+            story.WAIT: "must wait for its rows",
+            story.PUSH: f"pushes a gradient that is {last.part.late} late",
+            story.UPDATE: "was the last, and the table is updated",
         }[last.what]
-        pushes = sum(one.what == told.PUSH for one in past)
+        pushes = sum(one.what == story.PUSH for one in past)
         said = (
             f"At {1000 * last.at:.0f} ms trainer {last.who} {done}; the table is at version "
-            f"{version} after {counted(pushes, 'gradient')} of {counted(len(names), 'trainer')}"
+            f"{version} after {counted(pushes, 'gradient')} of {counted(len(labels), 'trainer')}"
         )
         lanes = Lanes(
             rows, over=(0.0, _UNTIL_S), now=last.at, high=42, gap=20, told=_ms, arrows=arrows
@@ -74,7 +74,7 @@ class _Served(Story):
         return page(title, lanes, key=key, sentence=said, notes=["blue: pulls, orange: pushes"])
 
     def versions(self, step: int) -> Iterator[Event]:
-        """Versions of the table, from one update to the next."""
+        """Spans of the table's versions, from one update to the next."""
         starts = {0: 0.0}
         for event in self.trace[: step + 1]:
             starts.setdefault(event.part.version, event.at)
@@ -83,19 +83,19 @@ class _Served(Story):
             yield Event(start, 0, "rows", end=end, label=f"v{version}")
 
     def bars(self, trainer: int, step: int) -> Iterator[Event]:
-        """From pull to push, and waiting; what is still to come is expected."""
+        """Spans of a trainer: work from pull to push, waiting, and expected work after now."""
         now = self.trace[step].at
-        told_now = {id(event) for event in self.trace[: step + 1]}
-        own = [event for event in self.trace if event.who == trainer and event.what != told.UPDATE]
+        past = {id(event) for event in self.trace[: step + 1]}
+        own = [event for event in self.trace if event.who == trainer and event.what != story.UPDATE]
         for event, following in zip(own, [*own[1:], None], strict=True):
-            if event.what == told.PUSH:
+            if event.what == story.PUSH:
                 continue
             end = following.at if following else _UNTIL_S
-            if event.what == told.PULL and following is None:
+            if event.what == story.PULL and following is None:
                 end = min(event.at + self.compute_s[trainer], _UNTIL_S)
-            begun, over = id(event) in told_now, following is not None and id(following) in told_now
-            pulls, rows = event.what == told.PULL, f"v{event.part.version}"
-            if begun:
+            started, over = id(event) in past, following is not None and id(following) in past
+            pulls, rows = event.what == story.PULL, f"v{event.part.version}"
+            if started:
                 label = (
                     f"{rows}: {following.part.late} late" if over and following else f"with {rows}"
                 )
@@ -106,7 +106,7 @@ class _Served(Story):
 
     def rows(self, step: int) -> Rows:
         past = self.trace[: step + 1]
-        late = [event.part.late for event in past if event.what == told.PUSH]
+        late = [event.part.late for event in past if event.what == story.PUSH]
         mean = f", {sum(late) / len(late):.1f} updates late on average" if any(late) else ""
         return (
             ("gradients", f"{len(late)} so far{mean}"),
@@ -116,11 +116,11 @@ class _Served(Story):
     def caption(self, step: int) -> str:
         event = self.trace[step]
         name, version = f"Trainer {event.who}", event.part.version
-        if event.what == told.PULL:
+        if event.what == story.PULL:
             return f"{name} pulls rows of version {version} and begins to compute."
-        if event.what == told.WAIT:
+        if event.what == story.WAIT:
             return f"{name} asks for rows, and must wait: it is too far ahead of the slowest."
-        if event.what == told.UPDATE:
+        if event.what == story.UPDATE:
             return f"All gradients are in: their sum makes version {version}."
         if self.together:
             return f"{name} pushes its gradient; the server keeps it until all are in."

@@ -1,4 +1,4 @@
-"""A model whose parameters are a large table, of which each sample uses few rows."""
+"""A model with a large table of parameters, of which each sample uses few rows."""
 
 from abc import ABC
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from course_lib.validation import whole
 
 
 class NgramModel(nn.Module):
-    """Scores of the next character: the sum of one row for each n-gram before it."""
+    """Predicts the next character: its scores are the sum of a row for each preceding n-gram."""
 
     def __init__(self, rows: int, order: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class NgramModel(nn.Module):
 def ngrams(tokens: Tensor, rows: int, order: int) -> Tensor:
     """Rows (batch, sequence, order) of the n-grams that end at each token, n = 1 … order.
 
-    An n-gram's row is its hash; what is before the sample counts as token 0.
+    An n-gram's row is its hash; positions before the sample count as token 0.
     """
     code, result = torch.zeros_like(tokens), []
     for back in range(order):
@@ -66,7 +66,7 @@ class TableRun(Run):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows, order."""
+        """(rows, order)."""
         parts = self.model.split("x")
         if len(parts) != 2 or not all(part.isdigit() for part in parts):
             raise ValueError(f"model {self.model!r} is not ROWSxORDER: write for example 8192x3")
@@ -82,6 +82,6 @@ class TableTraining(TableRun):
     """A training run of NgramModel."""
 
     def build(self, device: torch.device | str = "cpu") -> NgramModel:
-        """The model with its first weights, the same on every rank."""
+        """The model with its initial weights, equal on every rank."""
         torch.manual_seed(self.seed)
         return NgramModel(*self.size).to(device)

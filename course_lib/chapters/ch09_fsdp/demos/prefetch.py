@@ -30,12 +30,12 @@ from course_lib.scratch.wire import Work
 from course_lib.theory.memory.unit_life import COMPUTES, UnitCosts, unit_life
 from course_lib.trace import COLLECTIVES, Event
 
-_TRIES, _STEPS = 9, 3  # of a message alone, and of a whole step
+_TRIES, _STEPS = 9, 3  # repetitions of a message by itself, and of a whole step
 
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     layers: int = option(4, "layers beside the root, all equally large", least=1, most=20)
     numbers: int = option(800_000, "parameters of each unit", least=1, most=10**8)
@@ -49,7 +49,7 @@ class Options(DemoOptions):
 
 @dataclass(frozen=True)
 class Lanes:
-    """One step of rank 0, in seconds from its first gather on."""
+    """One step of rank 0; times are in seconds from its first gather."""
 
     prefetch: bool
     predicted: list[Event]
@@ -57,27 +57,27 @@ class Lanes:
 
     @property
     def predicted_s(self) -> float:
-        """The end of the last task by theory."""
+        """Predicted end of the last task."""
         return max(task.until for task in self.predicted)
 
     @property
     def measured_s(self) -> float:
-        """And on the clock."""
+        """Measured end of the last task."""
         return max(task.until for task in self.measured)
 
     @property
     def waited_s(self) -> float:
-        """The part of it in which no layer slept: messages that nothing hid."""
+        """Seconds of the measured step in which no layer slept: communication that nothing hid."""
         naps = (task.until - task.at for task in self.measured if task.what in COMPUTES)
         return self.measured_s - sum(naps)
 
     @property
     def replayed_s(self) -> float:
-        """Theory's step if messages and naps take as long as they did here, not as when alone."""
-        return unit_life(_own_costs(self.measured), prefetch=int(self.prefetch)).total_s
+        """Predicted seconds of a step whose messages and naps last as long as in this one."""
+        return unit_life(_measured_costs(self.measured), prefetch=int(self.prefetch)).total_s
 
     def line(self) -> str:
-        """All three times."""
+        """The report's line with all three times."""
         return (
             f"prefetch {'on' if self.prefetch else 'off':<4} "
             f"predicted {1000 * self.predicted_s:.0f} ms, measured {1000 * self.measured_s:.0f} "
@@ -86,19 +86,19 @@ class Lanes:
 
 
 def main(options: Options) -> Result:
-    """Time the messages, then two steps; every rank takes part and returns its own."""
+    """Time the messages, then a step without and one with prefetch; every rank returns its own."""
     rank = launch.init()
     at_least_two(rank)
     forward_s = options.forward_ms / 1000
     link = Link(options.message_ms / 1000)
-    gather_s, reduce_s = _alone(options, link, rank.device)
+    gather_s, reduce_s = _time_messages(options, link, rank.device)
     size = 4 * options.numbers
     layer = UnitCosts(forward_s, 2 * forward_s, gather_s, reduce_s, size, size)
     root = UnitCosts(0.0, 0.0, gather_s, reduce_s, size, size)
     lanes = []
     for prefetch in (False, True):
         predicted = unit_life([root, *[layer] * options.layers], prefetch=int(prefetch))
-        measured = _measured(options, link, prefetch, rank.device)
+        measured = _fastest(options, link, prefetch, rank.device)
         lanes.append(Lanes(prefetch, list(predicted.tasks), measured))
     return Result(
         f"alone, {size / 1e6:.1f} MB take {1000 * gather_s:.1f} ms to gather and "
@@ -110,7 +110,7 @@ def main(options: Options) -> Result:
 
 
 class Nap(Function):
-    """Sleeps where a layer would compute; its weights get a gradient of zeros."""
+    """Sleep in place of a layer's computation; the weights get a gradient of zeros."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Sleeper") -> Tensor:
@@ -125,7 +125,7 @@ class Nap(Function):
 
 
 class Sleeper(nn.Module):
-    """A layer of `numbers` weights; `blocks` of the root come after its own nap."""
+    """A layer of `numbers` weights that sleeps; the root then runs its `blocks`."""
 
     note: Callable[[str, float], None]
 
@@ -135,14 +135,14 @@ class Sleeper(nn.Module):
         self.blocks = nn.ModuleList(blocks)
 
     def sleep(self, what: str) -> None:
-        """Twice as long backward; nothing is noted of a nap of no time."""
+        """Sleep for `seconds`, twice that backward, and record the nap unless it takes no time."""
         start = time.monotonic()
         if self.seconds:
             time.sleep(self.seconds * (2 if what == "backward" else 1))
             self.note(what, start)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same x, a while later."""
+        """Return x unchanged after the naps of this layer and of its blocks."""
         x = Nap.apply(x, self.weight, self)
         for block in self.blocks:
             x = block(x)
@@ -150,19 +150,19 @@ class Sleeper(nn.Module):
 
 
 class Delivery(NamedTuple):
-    """A message on a link; a unit waits for it as for any other."""
+    """A message on a link, which replaces a unit's `Work`."""
 
     wait: Callable[[], object]
 
 
 class Link:
-    """Carries one message at a time, each for `least_s` or longer, in a thread of its own."""
+    """Delivers one message at a time, each in `least_s` or longer, in a separate thread."""
 
     def __init__(self, least_s: float) -> None:
         self.thread, self.least_s = ThreadPoolExecutor(1), least_s
 
     def carry(self, work: Work, note: Callable[[], None] = lambda: None) -> Delivery:
-        """Wait for `work` beside the program, which may come later; then call `note`."""
+        """Wait for `work` in the link's thread, then call `note`; returns at once."""
 
         def arrive() -> None:
             start = time.monotonic()
@@ -174,13 +174,13 @@ class Link:
 
 
 class Timed(FSDPUnit):
-    """A unit that notes when its messages begin, and when they have ended."""
+    """A unit that records when its messages start and end."""
 
     link: Link
     note: Callable[[str, float], None]
 
     def start_gather(self) -> None:
-        """By the link."""
+        """Gather the weights over the link."""
         before, start = self.gathering, time.monotonic()
         super().start_gather()
         if self.gathering and self.gathering is not before:
@@ -188,7 +188,7 @@ class Timed(FSDPUnit):
             self.gathering = self.link.carry(self.gathering, note)
 
     def start_reduction(self) -> None:
-        """The same for the gradients."""
+        """Reduce the gradients over the link."""
         start = time.monotonic()
         super().start_reduction()
         assert self.reduction is not None
@@ -202,37 +202,37 @@ class TimedFSDP(FSDP):
     unit = Timed
 
 
-def _measured(options: Options, link: Link, prefetch: bool, device: torch.device) -> list[Event]:
-    """The quickest step of a model that sleeps; one before them warms up."""
+def _fastest(options: Options, link: Link, prefetch: bool, device: torch.device) -> list[Event]:
+    """The fastest of several steps of a model that sleeps, after one warm-up step."""
     forward_s = options.forward_ms / 1000
     layers = [Sleeper(options.numbers, forward_s) for _ in range(options.layers)]
     model = Sleeper(options.numbers, 0.0, layers)
     fsdp = TimedFSDP(model, layers, device=device, prefetch=prefetch)
-    diary: list[Event] = []
+    events: list[Event] = []
 
-    def note(place: int, what: str, start: float) -> None:
-        diary.append(Event(start, 0, what, place, end=time.monotonic(), label=str(place)))
+    def note(index: int, what: str, start: float) -> None:
+        events.append(Event(start, 0, what, index, end=time.monotonic(), label=str(index)))
 
-    for place, (unit, module) in enumerate(zip(fsdp.units, [model, *layers], strict=True)):
-        unit.link, unit.note = link, partial(note, place)
+    for index, (unit, module) in enumerate(zip(fsdp.units, [model, *layers], strict=True)):
+        unit.link, unit.note = link, partial(note, index)
         module.note = unit.note
 
     def step() -> list[Event]:
-        diary.clear()
+        events.clear()
         dist.barrier()
         model(torch.zeros(1)).sum().backward()  # waits for all messages
-        return _one_after_the_other(diary)
+        return _serialized(events)
 
     step()
     return min((step() for _ in range(_STEPS)), key=lambda tasks: tasks[-1].until)
 
 
-def _one_after_the_other(diary: Sequence[Event]) -> list[Event]:
-    """In theory's form: a message starts when it is asked for and the one before it has ended."""
-    asked = sorted(diary, key=lambda task: task.at)
-    zero, link_free = asked[0].at, 0.0
+def _serialized(events: Sequence[Event]) -> list[Event]:
+    """Events as theory has them: a message starts once requested and the previous one is over."""
+    by_request = sorted(events, key=lambda task: task.at)
+    zero, link_free = by_request[0].at, 0.0
     tasks = []
-    for task in asked:
+    for task in by_request:
         start = task.at
         if task.what in COLLECTIVES:
             start = min(max(start, link_free), task.until)
@@ -241,12 +241,12 @@ def _one_after_the_other(diary: Sequence[Event]) -> list[Event]:
     return tasks
 
 
-def _own_costs(tasks: Sequence[Event]) -> list[UnitCosts]:
-    """What each unit's passes and messages took in a step; of its two gathers the mean."""
+def _measured_costs(tasks: Sequence[Event]) -> list[UnitCosts]:
+    """Measured seconds of each unit's passes and messages in a step; its two gathers averaged."""
 
     def seconds(what: str, unit: int) -> float:
-        took = [it.until - it.at for it in tasks if (it.what, it.part) == (what, unit)]
-        return fmean(took) if took else 0.0  # a nap of no time
+        durations = [it.until - it.at for it in tasks if (it.what, it.part) == (what, unit)]
+        return fmean(durations) if durations else 0.0  # a nap of no time
 
     costs = []
     for unit in range(1 + max(int(task.label) for task in tasks)):
@@ -256,10 +256,10 @@ def _own_costs(tasks: Sequence[Event]) -> list[UnitCosts]:
     return costs
 
 
-def _alone(options: Options, link: Link, device: torch.device) -> tuple[float, float]:
-    """The quickest of a gather and of a reduction while nothing else happens."""
+def _time_messages(options: Options, link: Link, device: torch.device) -> tuple[float, float]:
+    """Seconds of the fastest gather and the fastest reduction while nothing else runs."""
     unit = FSDPUnit({"weight": nn.Parameter(torch.zeros(options.numbers))}, device)
-    whole_ = torch.zeros(unit.flat.size, device=device)
+    vector = torch.zeros(unit.flat.size, device=device)
 
     def timed(start: Callable[[], Work]) -> float:
         times = []
@@ -271,6 +271,6 @@ def _alone(options: Options, link: Link, device: torch.device) -> tuple[float, f
         return min(times)
 
     return (
-        timed(lambda: unit.flat.start_gather(whole_)),
-        timed(lambda: Reduction(unit.flat, whole_).work),
+        timed(lambda: unit.flat.start_gather(vector)),
+        timed(lambda: Reduction(unit.flat, vector).work),
     )

@@ -27,7 +27,7 @@ from course_lib.trace import Trace
 
 @dataclass(frozen=True)
 class Options(versions.Options):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     reshard: bool = option(True, "of the two others: free a layer after its forward pass")
     prefetch: bool = option(True, "of the two others: fetch the next layer while one computes")
@@ -38,23 +38,23 @@ class Memory:
     """Tensors of one rank in the forward and backward pass of the third update."""
 
     name: str
-    allocations: int  # storages born, or grown from nothing
+    allocations: int  # storages created, or resized from empty
     peak_bytes: int
     start_bytes: int  # alive before the pass: shards, optimizer states, buffers
     timeline: list[int]  # bytes after each change
 
 
 def main(options: Options) -> Result:
-    """Train YaFSDP, and measure it beside the others; every rank returns what it did."""
+    """Train YaFSDP, and measure the memory of every version; each rank returns its own result."""
     rank, training = launch.init(), options.training()
     comparison = Comparison(training, clip=options.clip)
     recipe, sizes = wire_recipe(options.precision), sizes_of(training, rank.world)
-    told = predicted(sizes, recipe, options.clip > 0) if rank.world > 1 else None
+    predicted_sent = predicted(sizes, recipe, options.clip > 0) if rank.world > 1 else None
     stored = buffered(sizes, recipe, rank.world)
-    comparison.follow(Ya(options, rank), told, stored)
+    comparison.follow(Ya(options, rank), predicted_sent, stored)
     kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
     memory = [measure_memory(kind, options, rank) for kind in kinds]
-    # Beyond those that the model makes by itself.
+    # In addition to those that the model makes without sharding.
     allocations = {one.name: one.allocations - memory[0].allocations for one in memory}
     notes = [
         f"  {one.name:<13}{one.allocations:>6} allocations, {allocations[one.name]:>4} for "
@@ -71,7 +71,7 @@ def main(options: Options) -> Result:
 
 
 def sizes_of(training: Training, ranks: int) -> list[int]:
-    """Parameters of what YaFSDP gathers, each padded, in the order of the forward pass.
+    """Padded sizes, in parameters, of the units YaFSDP gathers, in the order of the forward pass.
 
     Embedding, positions, each layer, last norm, and the head, which is the embedding again.
     """
@@ -83,7 +83,7 @@ def sizes_of(training: Training, ranks: int) -> list[int]:
 
 
 def predicted(sizes: Sequence[int], recipe: Recipe, clipped: bool) -> Trace:
-    """Every piece twice, except the last two: the buffers still hold them when backward starts."""
+    """Predicted traffic; the last two units are gathered once: buffers keep them for backward."""
     gathers = [*sizes, *sizes[:-2]]
     return Trace(
         [
@@ -95,7 +95,7 @@ def predicted(sizes: Sequence[int], recipe: Recipe, clipped: bool) -> Trace:
 
 
 def buffered(sizes: Sequence[int], recipe: Recipe, ranks: int) -> Stored:
-    """States, and buffers by `sharding_buffers`, which are there with one rank as well."""
+    """Predicted bytes of states and of the buffers, which are allocated even on one rank."""
     recipe = replace(recipe, gathering="yafsdp")
     local = LocalParameters(sum(sizes[:-1]), layer_dense=max(sizes))  # the head is the embedding
     buffers = sharding_buffers(local, recipe, Layout(dp=max(ranks, 2), zero_stage=3))
@@ -107,7 +107,7 @@ def buffered(sizes: Sequence[int], recipe: Recipe, ranks: int) -> Stored:
 
 
 def measure_memory(kind: Kind, options: versions.Options, rank: launch.Rank) -> Memory:
-    """Build a version, train two updates, and follow its tensors through the third's backward."""
+    """Train a version for two updates, then log its tensors during the passes of a third one."""
     gc.collect()
     batches = options.training().batches(rank.device)
     with log_memory() as log:
@@ -117,7 +117,7 @@ def measure_memory(kind: Kind, options: versions.Options, rank: launch.Rank) -> 
             trainee.update()
         mark = log.mark()
         trainee.backward(batches[2])
-        found = log.since(mark)
+        passes = log.since(mark)
     return Memory(
-        trainee.name, found.allocations, found.peak_bytes, found.baseline_bytes, found.timeline
+        trainee.name, passes.allocations, passes.peak_bytes, passes.baseline_bytes, passes.timeline
     )

@@ -1,4 +1,4 @@
-"""Build 10.12: what replaces f and g where norms are cut along the sequence."""
+"""Build 10.12: the operations that replace f and g under sequence parallelism."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -6,10 +6,10 @@ from typing import Any
 
 from course_lib.chapters.ch10_tensor_parallelism.builds.tensor import (
     BLOCK_BYTES,
-    End,
-    as_one_process,
-    ends,
-    given_block,
+    Boundary,
+    boundaries,
+    expect_one_process,
+    make_block,
 )
 from course_lib.checking.build import build
 from course_lib.checking.builds.compare import Place, compare
@@ -27,7 +27,7 @@ _BATCH, _TOKENS, _HIDDEN = _SHAPE = 3, 6, 4
 
 
 def _whole(rank: int) -> Any:
-    """What a rank has of all tokens."""
+    """A rank's tensor for all tokens: (batch, tokens, hidden)."""
     return _models.random(rank, *_SHAPE)
 
 
@@ -35,23 +35,23 @@ def _share(whole: Any, rank: int, ranks: int) -> Any:
     return whole.chunk(ranks, 1)[rank]
 
 
-def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
-    """One function forward and backward: all tokens on one side, own tokens on the other."""
-    place, ranks = dist.get_rank(group), dist.get_world_size(group)
-    given = [_share(case.of(_whole(0)), place, ranks).clone(), case.of(_whole(dist.get_rank()))]
-    x, upstream = given if case.name == "Gather" else given[::-1]
+def _run_passes(parts: SimpleNamespace, case: Boundary, group: Any) -> Iterator[Any]:
+    """Run both passes of one function, between a rank's own tokens and all tokens."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    tensors = [_share(case.of(_whole(0)), rank, ranks).clone(), case.of(_whole(dist.get_rank()))]
+    x, upstream = tensors if case.name == "Gather" else tensors[::-1]
     yield from _passes.both_passes(getattr(parts, case.name), x, upstream, group, "a")
 
 
-def _expect_passes(found: Any, place: Place) -> Rows:
+def _expect_passes(outcome: Any, place: Place) -> Rows:
     case, ranks = place.case, place.ranks
-    result, gradient, forward, backward, kept = found
+    result, gradient, forward, backward, same = outcome
     gathers, scatters = (result, "forward"), (gradient, "backward")
     if case.name == "SumScatter":
         gathers, scatters = scatters, gathers
-    yield from _gathered(gathers[0], case, ranks, f"{case.name}, {gathers[1]}")
-    yield _scattered(scatters[0], place, f"{case.name}, {scatters[1]}: the share")
-    yield from unchanged(kept, case.name)
+    yield from _expect_gathered(gathers[0], case, ranks, f"{case.name}, {gathers[1]}")
+    yield _expect_scattered(scatters[0], place, f"{case.name}, {scatters[1]}: the share")
+    yield from unchanged(same, case.name)
     size = case.of(_whole(0)).nbytes
     calls = dict.fromkeys(("all-gather", "reduce-scatter"), (1, size))
     why = f"{case.name} needs one call in each pass, of all tokens"
@@ -59,17 +59,17 @@ def _expect_passes(found: Any, place: Place) -> Rows:
     yield Sends(forward, calls, why, among=ranks)
 
 
-def _gathered(found: Any, case: End, ranks: int, what: str) -> Rows:
-    whole, shape = case.of(_whole(0)), tuple(getattr(found, "shape", ()))
+def _expect_gathered(tensor: Any, case: Boundary, ranks: int, what: str) -> Rows:
+    whole, shape = case.of(_whole(0)), tuple(getattr(tensor, "shape", ()))
     along_batch = ranks > 1 and shape == (_BATCH * ranks, _TOKENS // ranks, _HIDDEN)
     words = f"{what}: has shape {shape}: joined along the batch, not the sequence"
     yield Never(along_batch, words)
     flat = torch.cat(whole.chunk(ranks, 1)).view(_SHAPE)
     others = {"the shares one after another, whose samples are not kept apart": flat}
-    yield Must(f"{what}: the whole", found, whole, others, same_dtype=True)
+    yield Must(f"{what}: the whole", tensor, whole, others, same_dtype=True)
 
 
-def _scattered(found: Any, place: Place, what: str) -> Must:
+def _expect_scattered(tensor: Any, place: Place, what: str) -> Must:
     rank, ranks, case, _ = place
     wholes = [case.of(_whole(each)) for each in place.line]
     total, own = sum(wholes), wholes[rank]
@@ -79,13 +79,13 @@ def _scattered(found: Any, place: Place, what: str) -> Must:
     others["a part of the batch, not of the sequence"] = along_batch
     mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
     close = 1e-5 if case.dtype == "float32" else 2e-2
-    return Must(what, found, _share(total, rank, ranks), others, mean, close, same_dtype=True)
+    return Must(what, tensor, _share(total, rank, ranks), others, mean, close, same_dtype=True)
 
 
-def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
-    """A transformer's layer whose norms see this rank's tokens only."""
+def _run_block(parts: SimpleNamespace, *_: Any) -> Any:
+    """Run both passes of a transformer layer whose norms see only this rank's tokens."""
     region = _tensor.SequenceParallel(gather=parts.Gather, sum_scatter=parts.SumScatter)
-    block, *both = given_block()
+    block, *both = make_block()
     _tensor.cut_block(block, region)
     x, upstream = (_share(one.detach(), region.rank, region.ranks).clone() for one in both)
     with _wire.log_wire() as log:
@@ -95,9 +95,9 @@ def _cut_block(parts: SimpleNamespace, *_: Any) -> Any:
     return y.detach(), x.grad, _tensor.whole_gradients(block, region), log
 
 
-def _whole_layer(found: Any, place: Place) -> Rows:
-    *own, log = found
-    yield from as_one_process(own, lambda whole: _share(whole, place.rank, place.ranks))
+def _expect_layer(outcome: Any, place: Place) -> Rows:
+    *tensors, log = outcome
+    yield from expect_one_process(tensors, lambda whole: _share(whole, place.rank, place.ranks))
     calls = dict.fromkeys(("all-gather", "reduce-scatter"), (4, 4 * BLOCK_BYTES))
     yield Sends(log, calls, "each of the four all-reduces of a layer becomes one of both")
 
@@ -115,18 +115,18 @@ SEQUENCE = build(
         compare(
             "Gather",
             ("Gather.forward", "Gather.backward"),
-            _passed,
+            _run_passes,
             _expect_passes,
-            [End("Gather", ranks=2), *ends("Gather")],
+            [Boundary("Gather", ranks=2), *boundaries("Gather")],
         ),
         compare(
             "SumScatter",
             ("SumScatter.forward", "SumScatter.backward"),
-            _passed,
+            _run_passes,
             _expect_passes,
-            ends("SumScatter"),
+            boundaries("SumScatter"),
         ),
-        compare("attention and MLP", (), _cut_block, _whole_layer),
+        compare("attention and MLP", (), _run_block, _expect_layer),
     ),
     race=Race("into and out of a pair, 1024 tokens of 512 features, both passes", _raced_sequence),
 )

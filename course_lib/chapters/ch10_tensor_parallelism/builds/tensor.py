@@ -1,4 +1,4 @@
-"""Build 10.11: f and g, and the two layers that a pair of cut matrices is made of."""
+"""Build 10.11: f and g, and the two linear layers of a pair of cut matrices."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,13 +20,13 @@ _models = later("course_lib.checking.builds.on_rank.small_models")
 _wire, _gpt = later("course_lib.measure.wire"), later("course_lib.scratch.gpt")
 _tensor = later("course_lib.scratch.tensor")
 
-_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
+_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of the transformer layer
 BLOCK_BYTES = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-_INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it
+_INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # features of one matrix, and the ranks that share it
 
 
 def pair_of(parts: SimpleNamespace) -> Any:
-    """The learner's four, as the course's own layers take them."""
+    """The learner's four parts as the `Pair` that the course's layers take."""
     layers = parts.ColumnParallelLinear, parts.RowParallelLinear
     return _tensor.Pair(parts.Copy, parts.Sum, *layers)
 
@@ -35,8 +35,8 @@ def pair_of(parts: SimpleNamespace) -> Any:
 
 
 @dataclass(frozen=True)
-class End(Case):
-    """An autograd function of tensor and group, on numbers of this type."""
+class Boundary(Case):
+    """An autograd function of a tensor and a group, on numbers of type `dtype`."""
 
     name: str
     dtype: str = "float32"
@@ -49,29 +49,29 @@ class End(Case):
         return numbers.to(getattr(torch, self.dtype))
 
 
-def ends(*names: str) -> list[End]:
-    """Each among three ranks, in groups of two and of one, and in 16 bits."""
+def boundaries(*names: str) -> list[Boundary]:
+    """Cases of each function: on three ranks, in groups of two and of one, and in bf16."""
     kinds: tuple[dict[str, Any], ...] = ({}, {"in_group": True}, {"dtype": "bfloat16"})
-    return [End(name, **kind) for name in names for kind in kinds]
+    return [Boundary(name, **kind) for name in names for kind in kinds]
 
 
-def _given(case: End, rank: int) -> Any:
-    """Argument and gradient on a rank: f's argument is the same on all, and g's gradient."""
+def _inputs(case: Boundary, rank: int) -> Any:
+    """Argument and upstream gradient on a rank; f's argument and g's gradient are replicated."""
     both = [case.of(_models.random(seed, 3, 5)) for seed in (0, 1 + rank)]
     return both if case.name == "f" else both[::-1]
 
 
-def _passed(parts: SimpleNamespace, case: End, group: Any) -> Iterator[Any]:
+def _run_passes(parts: SimpleNamespace, case: Boundary, group: Any) -> Iterator[Any]:
     function = parts.Copy if case.name == "f" else parts.Sum
-    x, upstream = _given(case, dist.get_rank())
-    for found in _watched.both_passes(function, x, upstream, group, f"{case.name}'s"):
-        yield found and (function.apply(x.detach(), group), *found)  # first as in an evaluation
+    x, upstream = _inputs(case, dist.get_rank())
+    for outcome in _watched.both_passes(function, x, upstream, group, f"{case.name}'s"):
+        yield outcome and (function.apply(x.detach(), group), *outcome)  # the first without grad
 
 
-def _expect_end(found: Any, place: Place) -> Rows:
-    quiet, result, gradient, forward, backward, kept = found
+def _expect_boundary(outcome: Any, place: Place) -> Rows:
+    quiet, result, gradient, forward, backward, same = outcome
     case, ranks, f = place.case, place.ranks, place.case.name == "f"
-    each = [_given(replace(case, name="g"), rank)[0] for rank in range(3)]
+    each = [_inputs(replace(case, name="g"), rank)[0] for rank in range(3)]
     own = each[place.line[place.rank]]
     already = "every rank has the gradient of the sum already, whole"
     summed: dict[str, Any] = {
@@ -83,7 +83,7 @@ def _expect_end(found: Any, place: Place) -> Rows:
         },
     }
     copied: dict[str, Any] = {
-        "right": _given(replace(case, name="f"), 0)[0],
+        "right": _inputs(replace(case, name="f"), 0)[0],
         "factors": {
             float(ranks): "f gives every rank what it gets, and adds up nothing" if f else already,
             1 / ranks: "each summand has the whole gradient of a sum",
@@ -98,7 +98,7 @@ def _expect_end(found: Any, place: Place) -> Rows:
     for which, log, sums in (("forward", forward, not f), ("backward", backward, f)):
         right = {"all-reduce": (1, own.nbytes)} if sums else {}
         yield Sends(log, right, why, among=ranks, what=f", {case.name}, {which}")
-    yield from unchanged(kept, case.name)
+    yield from unchanged(same, case.name)
 
 
 # Steps 2 and 3
@@ -106,7 +106,7 @@ def _expect_end(found: Any, place: Place) -> Rows:
 
 @dataclass(frozen=True)
 class _Layer(Case):
-    """A layer cut by columns or by rows, of so many parts that are cut each by itself."""
+    """A linear layer cut by columns or by rows; each of its `parts` is cut separately."""
 
     kind: str = "column"
     parts: int = 1
@@ -117,7 +117,7 @@ class _Layer(Case):
         return self.parts * _OUTPUTS
 
     def given(self) -> Any:
-        """The whole layer, its input, and the gradient of its result."""
+        """The whole layer, its input, and the upstream gradient of its result."""
         torch.manual_seed(0)
         whole = nn.Linear(_INPUTS, self.outputs)
         return whole, _models.random(0, 4, _INPUTS), _models.random(1, 4, self.outputs)
@@ -126,7 +126,7 @@ class _Layer(Case):
         return torch.cat([one.chunk(_CUT, dim)[rank] for one in whole.chunk(self.parts, dim)], dim)
 
     def own(self, rank: int) -> Any:
-        """Weight, input and gradient of the result, as a rank should have them."""
+        """The weight, input and upstream gradient that a rank should have."""
         whole, x, upstream = self.given()
         weight = self.share(whole.weight.detach(), _DIMENSIONS[self.kind]["weight"], rank)
         if self.kind == "row":
@@ -134,7 +134,7 @@ class _Layer(Case):
         return weight, x, self.share(upstream, -1, rank)
 
     def mistaken(self, what: str, whole: Any, dim: int | None, rank: int) -> dict[str, Any]:
-        """What a rank might have by mistake."""
+        """Tensors that a rank has after a likely mistake, by their explanation."""
         weight, x, upstream = self.own(rank)
         if dim is not None:
             shares = [self.share(whole, dim, n) for n in range(_CUT)]
@@ -152,7 +152,7 @@ class _Layer(Case):
         return {}
 
 
-# Along which dimension each tensor is cut; what is not here is whole on every rank.
+# The dimension along which each tensor is cut; tensors not listed are whole on every rank.
 _DIMENSIONS: dict[str, dict[str, int]] = {
     "column": {
         "weight": 0,
@@ -165,11 +165,11 @@ _DIMENSIONS: dict[str, dict[str, int]] = {
 }
 
 
-def _cut_layer(parts: SimpleNamespace, case: _Layer, _: Any) -> dict[str, Any]:
-    """Weights, result and gradients of a cut layer."""
+def _run_cut_layer(parts: SimpleNamespace, case: _Layer, _: Any) -> dict[str, Any]:
+    """Run a cut layer; returns its weights, result and gradients, by name."""
     pair, (whole, _, _) = pair_of(parts), case.given()
     region = _tensor.TensorParallel(pair=pair)
-    region.enter, region.leave = (MagicMock(wraps=way) for way in (region.enter, region.leave))
+    region.enter, region.leave = (MagicMock(wraps=end) for end in (region.enter, region.leave))
     layer = (
         pair.row(whole, region) if case.kind == "row" else pair.column(whole, region, case.parts)
     )
@@ -177,16 +177,16 @@ def _cut_layer(parts: SimpleNamespace, case: _Layer, _: Any) -> dict[str, Any]:
     _, x, upstream = case.own(region.rank)
     joined = [name for name, p in layer.named_parameters() if hasattr(p, "cut")]
     needed = 4 * (upstream.shape[-1] * x.shape[-1] + upstream.shape[-1])
-    kept = max(_watched.tensor_bytes_of(layer) - needed, 0)
-    found = _tried(layer, x, upstream)
-    goes = (region.leave if case.kind == "row" else region.enter).called
-    return found | {"joined": joined, "kept": kept, "goes": goes}
+    extra_bytes = max(_watched.tensor_bytes_of(layer) - needed, 0)
+    tensors = _run_layer(layer, x, upstream)
+    uses_region = (region.leave if case.kind == "row" else region.enter).called
+    return tensors | {"joined": joined, "kept": extra_bytes, "goes": uses_region}
 
 
-def _tried(layer: Any, x: Any, upstream: Any) -> dict[str, Any]:
-    """Weights first: what follows is wrong if they are, and missing if they do not fit."""
-    own = dict(layer.named_parameters())
-    weights = {name: own[name].detach() if name in own else None for name in ("weight", "bias")}
+def _run_layer(layer: Any, x: Any, upstream: Any) -> dict[str, Any]:
+    """Run both passes of a layer; without gradients, or only weights, if shapes do not fit."""
+    named = dict(layer.named_parameters())
+    weights = {name: named[name].detach() if name in named else None for name in ("weight", "bias")}
     inputs, outputs = x.shape[-1], upstream.shape[-1]
     shapes = [tuple(p.shape) for p in weights.values() if p is not None]
     if shapes != [(outputs, inputs), (outputs,)]:
@@ -196,17 +196,17 @@ def _tried(layer: Any, x: Any, upstream: Any) -> dict[str, Any]:
     if getattr(result, "shape", None) != upstream.shape:
         return {**weights, "the result": result}
     result.backward(upstream)
-    gradients = {f"the gradient of its {name}": own[name].grad for name in weights}
-    found = {**weights, "the result": result.detach(), "the gradient of its input": x.grad}
-    return found | gradients
+    gradients = {f"the gradient of its {name}": named[name].grad for name in weights}
+    tensors = {**weights, "the result": result.detach(), "the gradient of its input": x.grad}
+    return tensors | gradients
 
 
-def _expect_cut(found: dict[str, Any], place: Place) -> Rows:
+def _expect_cut(tensors: dict[str, Any], place: Place) -> Rows:
     case: _Layer = place.case
     parts = {1: "", 2: " of two parts", 3: " of q, k and v"}[case.parts]
     where = f", {case.outputs} outputs{parts}: "
-    for what, whole in _tried(*case.given()).items():
-        tensor: Any = found.get(what)
+    for what, whole in _run_layer(*case.given()).items():
+        tensor: Any = tensors.get(what)
         dim = _DIMENSIONS[case.kind].get(what)
         yield Never(tensor is None, f"{where}{what} is missing")
         factors = {
@@ -216,29 +216,29 @@ def _expect_cut(found: dict[str, Any], place: Place) -> Rows:
         right = whole if dim is None else case.share(whole, dim, place.rank)
         others = case.mistaken(what, whole, dim, place.rank)
         yield Must(f"{where}{what}", tensor, right, others, factors)
-        by_hand = what in ("weight", "bias") and dim is not None and what not in found["joined"]
+        by_hand = what in ("weight", "bias") and dim is not None and what not in tensors["joined"]
         yield Never(by_hand, f"{where}{what} is not from region.cut, so nobody can join it")
-    way = "region.leave" if case.kind == "row" else "region.enter"
-    other = f"{where}it does not go by {way}, which is not in every region the same"
-    yield Never(not found["goes"], other)
-    more = f"{where}the layer keeps {found['kept']} bytes beside its own weight and bias"
-    yield Never(found["kept"], more)
+    method = "region.leave" if case.kind == "row" else "region.enter"
+    other = f"{where}it does not go by {method}, which is not in every region the same"
+    yield Never(not tensors["goes"], other)
+    more = f"{where}the layer keeps {tensors['kept']} bytes beside its own weight and bias"
+    yield Never(tensors["kept"], more)
 
 
 # Step 4
 
 
-def given_block() -> Any:
-    """A transformer's layer, its input and the gradient of its result."""
+def make_block() -> Any:
+    """A transformer layer, its input and the upstream gradient of its result."""
     torch.manual_seed(0)
     block, shape = _gpt.Block(_HIDDEN, _HEADS), (_BATCH, _TOKENS, _HIDDEN)
     return block, _models.random(0, *shape).requires_grad_(), _models.random(1, *shape)
 
 
-def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
-    """Result and whole gradients of a cut layer, and both passes' messages."""
+def _run_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
+    """Run a cut transformer layer; returns its result, whole gradients, and traffic by pass."""
     region = _tensor.TensorParallel(group, pair_of(parts))
-    block, x, upstream = given_block()
+    block, x, upstream = make_block()
     _tensor.cut_block(block, region)
     with _wire.log_wire() as forward:
         y = block(x)
@@ -247,10 +247,10 @@ def _cut_block(parts: SimpleNamespace, _: Case, group: Any) -> Any:
     return y.detach(), x.grad, _tensor.whole_gradients(block, region), forward, backward
 
 
-def as_one_process(found: Any, share: Callable[[Any], Any] = lambda whole: whole) -> Rows:
-    """Result, gradient of the input and of each weight; a rank has a `share` of the first two."""
-    y, gradient, gradients = found
-    block, x, upstream = given_block()
+def expect_one_process(outcome: Any, share: Callable[[Any], Any] = lambda whole: whole) -> Rows:
+    """Expect one process's numbers; a rank has a `share` of the result and the input's gradient."""
+    y, gradient, gradients = outcome
+    block, x, upstream = make_block()
     right = block(x)
     right.backward(upstream)
     what = ", a transformer's layer: the"
@@ -260,10 +260,10 @@ def as_one_process(found: Any, share: Callable[[Any], Any] = lambda whole: whole
         yield Must(f"{what} gradient of {name}", gradients.get(name), weight.grad)
 
 
-def _whole_layer(found: Any, place: Place) -> Rows:
-    """A transformer's layer, two pairs, in groups of two ranks and of one."""
-    *own, forward, backward = found
-    yield from as_one_process(own)
+def _expect_block(outcome: Any, place: Place) -> Rows:
+    """Check a transformer layer, two pairs, in groups of two ranks and of one."""
+    *tensors, forward, backward = outcome
+    yield from expect_one_process(tensors)
     for log, which in ((forward, "forward"), (backward, "backward")):
         why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
         yield Sends(log, {"all-reduce": (2, 2 * BLOCK_BYTES)} if place.ranks > 1 else {}, why)
@@ -299,25 +299,25 @@ TENSOR = build(
         compare(
             "f and g",
             ("Copy.forward", "Copy.backward", "Sum.forward", "Sum.backward"),
-            _passed,
-            _expect_end,
-            ends("f", "g"),
+            _run_passes,
+            _expect_boundary,
+            boundaries("f", "g"),
         ),
         compare(
             "the cut by columns",
             ("ColumnParallelLinear.__init__", "ColumnParallelLinear.forward"),
-            _cut_layer,
+            _run_cut_layer,
             _expect_cut,
             [_Layer("column", blocks) for blocks in (1, 3, 2)],
         ),
         compare(
             "the cut by rows",
             ("RowParallelLinear.__init__", "RowParallelLinear.forward"),
-            _cut_layer,
+            _run_cut_layer,
             _expect_cut,
             [_Layer("row")],
         ),
-        compare("attention and MLP", (), _cut_block, _whole_layer, [Case(ranks=3, in_group=True)]),
+        compare("attention and MLP", (), _run_block, _expect_block, [Case(ranks=3, in_group=True)]),
     ),
     race=Race(
         "an MLP of 256 and 1024 features, 512 tokens, both passes", _by_a_pair, _parallelized

@@ -1,4 +1,4 @@
-"""Build 10.13: the loss of a vocabulary that is cut over ranks."""
+"""Build 10.13: the loss with a vocabulary that is cut over the ranks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _BATCH, _TOKENS = 2, 5
 
 @dataclass(frozen=True)
 class _Cut(Case):
-    """A vocabulary and the size of its scores; in groups, also under sequence parallelism."""
+    """A vocabulary size and a scale of the scores; in groups, sequence parallelism is on."""
 
     vocab: int
     size: float = 1.0
@@ -33,7 +33,7 @@ class _Cut(Case):
         return f"{self.vocab} words{large}" + f", in the group of ranks {line}" * self.in_group
 
     def given(self) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Scores (batch, sequence, vocab) and labels: first the first word, last the last one."""
+        """Scores (batch, sequence, vocab) and labels; these contain the first and the last word."""
         generator = torch.Generator().manual_seed(self.vocab)
         labels = torch.randint(0, self.vocab, (_BATCH, _TOKENS), generator=generator)
         labels[0, 0], labels[-1, -1] = 0, self.vocab - 1
@@ -41,7 +41,7 @@ class _Cut(Case):
         return self.size * scores, labels
 
     def one_process(self) -> Any:
-        """Losses and gradient."""
+        """Losses (batch, sequence) and the gradient of the scores, in one process."""
         logits, labels = self.given()
         logits.requires_grad_()
         losses: Any = nn.functional.cross_entropy(
@@ -52,17 +52,17 @@ class _Cut(Case):
 
 
 def _weights() -> "torch.Tensor":
-    """The gradient of each token's loss, as a mean with weights gives it."""
+    """The upstream gradient of each token's loss: its weight in a weighted mean."""
     return torch.linspace(0.1, 1.0, _BATCH * _TOKENS).view(_BATCH, _TOKENS)
 
 
 def _pieces(whole: "torch.Tensor", ranks: int, filler: float) -> "tuple[torch.Tensor, ...]":
-    """The words of each rank, filled up to equal numbers."""
+    """Cut the vocabulary into a piece for each rank, padded with `filler` to equal sizes."""
     missing = -whole.shape[-1] % ranks
     return nn.functional.pad(whole, (0, missing), value=filler).chunk(ranks, -1)
 
 
-def _run(parts: SimpleNamespace, case: _Cut, group: Any) -> Any:
+def _run_loss(parts: SimpleNamespace, case: _Cut, group: Any) -> Any:
     region = _tensor.SequenceParallel(group) if group else _tensor.TensorParallel()
     logits, labels = case.given()
     own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
@@ -76,8 +76,8 @@ def _run(parts: SimpleNamespace, case: _Cut, group: Any) -> Any:
     return losses, own.grad, log, same()
 
 
-def _rows(found: Any, at: Place) -> Rows:
-    losses, gradient, log, kept = found
+def _expect_losses(outcome: Any, at: Place) -> Rows:
+    losses, gradient, log, same = outcome
     right, whole = at.case.one_process()
     if at.case.backward:
         most = {"all-reduce": (3, 3 * right.nbytes)}
@@ -90,23 +90,23 @@ def _rows(found: Any, at: Place) -> Rows:
         own = _pieces(whole, at.ranks, 0.0)[at.rank]
         sums = {float(at.ranks): "every rank has the gradient of a sum already, whole"}
         yield Must("the gradient of its scores", gradient, own, factors=sums)
-    yield from unchanged(kept, "it")
+    yield from unchanged(same, "it")
 
 
 def _mistakes(case: _Cut, ranks: int, rank: int) -> "dict[str, torch.Tensor]":
-    """Losses that a rank might find by mistake."""
+    """Losses that a rank computes after a likely mistake, by their explanation."""
     logits, labels = case.given()
     pieces, top = torch.stack(_pieces(logits, ranks, -math.inf)), logits.amax(-1)
     words, numbers = pieces.shape[-1], torch.arange(ranks).view(-1, 1, 1)
-    local = labels - words * numbers  # (ranks, batch, sequence), as what follows
+    local = labels - words * numbers  # (ranks, batch, sequence), like the tensors below
     own = (local >= 0) & (local < words)
     first, nearest = (
-        pieces.gather(-1, place[..., None]).squeeze(-1) - top
-        for place in (local * own, local.clamp(0, words - 1))
+        pieces.gather(-1, index[..., None]).squeeze(-1) - top
+        for index in (local * own, local.clamp(0, words - 1))
     )
     right, sums = first.where(own, 0), (pieces - top[..., None]).exp().sum(-1)
     tops = pieces.amax(-1)
-    apart = (pieces - tops[..., None]).exp().sum(-1).sum(0).log()
+    own_shifts = (pieces - tops[..., None]).exp().sum(-1).sum(0).log()
     unshifted = pieces.gather(-1, labels.clamp(max=words - 1).expand_as(own)[..., None])
     everywhere = (unshifted.squeeze(-1) - top).where(labels < words, 0).sum(0)
     total = sums.sum(0).log()
@@ -118,13 +118,13 @@ def _mistakes(case: _Cut, ranks: int, rank: int) -> "dict[str, torch.Tensor]":
         "made with the score of a word that is not the label, from ranks without it": total
         - nearest.sum(0),
         "made with labels that are taken for places on this rank": total - everywhere,
-        "made with a sum whose parts had different numbers taken off": apart
+        "made with a sum whose parts had different numbers taken off": own_shifts
         - (right + (top - tops).where(own, 0)).sum(0),
         "of the other sign": right.sum(0) - total,
     }
 
 
-# Scores that overflow, padding on one rank, and a rank that has nothing else.
+# Scores that overflow, padding on one rank, and a rank with nothing but padding.
 _HARD = (_Cut(7, 200.0, ranks=3), _Cut(4, 200.0, ranks=3))
 _BOTH = (
     _Cut(7, ranks=3, backward=True),
@@ -154,9 +154,9 @@ def _loss_parallel() -> Callable[[], object]:
 VOCABULARY = build(
     "vocabulary",
     steps=(
-        compare("the losses", (_NAME,), _run, _rows, (_Cut(6),)),
-        compare("large scores and padding", (_NAME,), _run, _rows, _HARD),
-        compare("the gradients", (_NAME,), _run, _rows, _BOTH),
+        compare("the losses", (_NAME,), _run_loss, _expect_losses, (_Cut(6),)),
+        compare("large scores and padding", (_NAME,), _run_loss, _expect_losses, _HARD),
+        compare("the gradients", (_NAME,), _run_loss, _expect_losses, _BOTH),
     ),
     race=Race(
         "the loss of 256 tokens, 4096 words a rank, both passes", _vocabulary, _loss_parallel

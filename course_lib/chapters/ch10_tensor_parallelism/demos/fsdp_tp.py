@@ -36,15 +36,15 @@ from course_lib.validation import divisible
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     tp: int = option(2, "ranks that share each matrix; the others are copies", least=1)
     library: bool = option(True, "train torch's version beside it")
 
     def layout(self, ranks: int, zero_stage: int) -> Layout:
-        """The same for the theory.
+        """The layout for theory and training.
 
-        Raises ValueError unless model, batch and text divide evenly: then no shard has padding.
+        Raises ValueError unless model, batch and text divide evenly, so that no shard has padding.
         """
         divisible("ranks", ranks, "tp", self.tp)
         dp, training = ranks // self.tp, self.training()
@@ -86,7 +86,7 @@ class Sharded(Cut):
         return vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The shards over dp gathered, then the tp ranks' parts joined."""
+        """Whole gradients: shards gathered over dp, then the parts of the tp ranks joined."""
         shares = gathered(self.units, gradients=True)
         return {
             name: self.region.join(share, **self.cuts[name]) if name in self.cuts else share
@@ -112,10 +112,10 @@ class Torch(TorchTP):
 
 
 def main(options: Options) -> Result:
-    """Train each version; every rank returns what it did, beside one process and the theory."""
+    """Train each version and compare it with one process and theory; each rank has its result."""
     rank, training = launch.init(), options.training()
     copies, sharded = (options.layout(rank.world, stage) for stage in (0, 3))
-    # The last dimension runs fastest: a tp group is made of neighbours, on the fastest links.
+    # The last dimension varies fastest, so a tp group consists of neighbours on the fastest links.
     mesh = init_device_mesh(rank.device.type, (copies.dp, copies.tp), mesh_dim_names=("dp", "tp"))
     comparison = Comparison(training)
     whole = Mixed(training, copies, Mesh(copies.dp, copies.tp, 1), "course")

@@ -53,7 +53,7 @@ LIBRARY = {
 
 
 class Staged(Trainee):
-    """What both versions share: this rank's parts, and the whole gradient out of all ranks."""
+    """Base of both versions: this rank's parts of the model, and gradients from all ranks."""
 
     def __init__(
         self, kind: str, training: Training, layout: Layout, group: Wires, rank: launch.Rank
@@ -61,8 +61,8 @@ class Staged(Trainee):
         self.name = f"{kind} {layout.schedule}"
         self.training, self.layout, self.group, self.rank = training, layout, group, rank
         self.plan = plan_of(layout)
-        layers, place = layout.chunk_layers(training.shape()), (rank.rank, rank.world)
-        self.parts = cut(training.build(rank.device), layers, *place, self.plan.way)
+        layers, rank_of_world = layout.chunk_layers(training.shape()), (rank.rank, rank.world)
+        self.parts = cut(training.build(rank.device), layers, *rank_of_world, self.plan.way)
         model = nn.ModuleList(self.parts)
         super().__init__(model, training.optimizer(model.parameters()))
 
@@ -73,7 +73,7 @@ class Staged(Trainee):
 
 
 class Scratch(Staged):
-    """`scratch.pipeline`, which follows the theory's own order of passes.
+    """`scratch.pipeline`, which runs the passes in the order that theory predicts.
 
     `parts`: "mine" runs the learner's own Pipeline instead, where it is built.
     """
@@ -86,34 +86,34 @@ class Scratch(Staged):
         rank: launch.Rank,
         parts: str = "course",
     ) -> None:
-        theirs = parts == "mine" and mine.is_mine("Pipeline")
-        kind = "your Pipeline" if theirs else "scratch"
+        is_learners = parts == "mine" and mine.is_mine("Pipeline")
+        kind = "your Pipeline" if is_learners else "scratch"
         super().__init__(kind, training, layout, group, rank)
         pipeline: type[Pipeline] = mine.get("Pipeline", parts)
-        # What a learner builds knows no other way than rounds.
-        way: dict[str, Any] = {} if self.plan.way == "rounds" else {"way": self.plan.way}
-        self.pipeline = pipeline(self.parts, self.plan.orders, group, **way)
+        # A learner's Pipeline places chunks in rounds only.
+        placement: dict[str, Any] = {} if self.plan.way == "rounds" else {"way": self.plan.way}
+        self.pipeline = pipeline(self.parts, self.plan.orders, group, **placement)
 
     def backward(self, batch: Batch) -> Tensor:
-        """All passes of this stage; the one with the model's end returns the loss, others 0."""
+        """Run all passes of this stage; the last stage of the model returns the loss, others 0."""
         pieces = [part.chunk(self.layout.accumulation) for part in batch]
         return self.pipeline.run(list(zip(*pieces, strict=True)))
 
 
 class Library(Staged):
-    """torch.distributed.pipelining on the same parts; it knows nothing of the tied table."""
+    """torch.distributed.pipelining on the same parts; the tied table's gradient is summed here."""
 
     def __init__(self, training: Training, layout: Layout, group: Wires, rank: launch.Rank) -> None:
         super().__init__("torch", training, layout, group, rank)
-        places = layout.stage_chunks(rank.rank)
+        indices = layout.stage_chunks(rank.rank)
         stages = [
-            PipelineStage(part, place, layout.chunks, rank.device)
-            for place, part in zip(places, self.parts, strict=True)
+            PipelineStage(part, index, layout.chunks, rank.device)
+            for index, part in zip(indices, self.parts, strict=True)
         ]
-        # Several stages on a rank come as a list, also when they are one.
-        several = layout.schedule == "interleaved"
+        # Multi-stage schedules take a list, even of one stage.
+        takes_list = layout.schedule == "interleaved"
         self.schedule = LIBRARY[layout.schedule](
-            stages if several else stages[0],
+            stages if takes_list else stages[0],
             n_microbatches=layout.accumulation,
             loss_fn=lambda logits, labels: cross_entropy(logits.flatten(0, 1), labels.flatten()),
         )
@@ -122,26 +122,26 @@ class Library(Staged):
         """One step of the schedule: tokens go in at the first part, labels at the last."""
         inputs, labels = batch
         losses: list[Tensor] = []
-        given: dict[str, Any] = {}
+        last_inputs: dict[str, Any] = {}
         if self.parts[-1].last:
-            given = {"target": labels, "losses": losses}
-        self.schedule.step(*([inputs] if self.parts[0].first else []), **given)
+            last_inputs = {"target": labels, "losses": losses}
+        self.schedule.step(*([inputs] if self.parts[0].first else []), **last_inputs)
         sum_tied_gradients(self.parts, self.group)
         return torch.stack(losses).mean() if losses else torch.zeros((), device=self.rank.device)
 
 
 def plan_of(layout: Layout) -> Schedule:
-    """The order of passes on every stage."""
+    """The schedule of a layout: the order of passes on every stage."""
     return schedule(layout.schedule, layout.pp, layout.accumulation, layout.virtual_stages)
 
 
-# --- asleep -------------------------------------------------------------------------------------
+# --- sleeping stages ----------------------------------------------------------------------------
 # The bubble measured: stages that sleep instead of computing.
 
 
 @dataclass(frozen=True)
 class Sleeping:
-    """One update in which a pass takes as long as it sleeps; seconds from the first pass on."""
+    """One update with sleeping passes; times are in seconds from the first pass."""
 
     schedule: str
     predicted: list[Task]
@@ -153,7 +153,7 @@ class Sleeping:
     formula: float | None  # (p-1) / (vm + p-1), for the schedules for which it holds
 
     def line(self) -> str:
-        """Time and bubble, beside what was predicted."""
+        """The report's line: measured time and bubble, and the predicted ones."""
         formula = "" if self.formula is None else f", formula {self.formula:.1%}"
         return (
             f"{self.schedule} asleep: {1000 * self.makespan:.0f} ms (predicted "
@@ -162,45 +162,45 @@ class Sleeping:
         )
 
 
-class Asleep:
-    """Makes the passes of a pipeline take at least a given time: {kind: seconds}."""
+class SleepingPasses:
+    """Makes each pass of a pipeline take at least the seconds of its kind, {kind: seconds}."""
 
     def __init__(self, pipeline: Pipeline, seconds: Mapping[str, float]) -> None:
         self.pass_of, self.seconds = pipeline.compute, seconds
-        self.diary: list[tuple[Pass, float, float]] = []  # pass, start, end
+        self.log: list[tuple[Pass, float, float]] = []  # pass, start, end
         pipeline.compute = self.compute  # type: ignore[method-assign]
 
     def compute(self, work: Pass, arrived: Tensor | None) -> Tensor | None:
-        """Compute, then sleep for the rest of the pass."""
+        """Compute, sleep for the rest of the pass's time, and record the pass."""
         start = time.monotonic()  # one clock for all ranks of a machine
         result = self.pass_of(work, arrived)
         time.sleep(max(0.0, start + self.seconds[work.kind] - time.monotonic()))
-        self.diary.append((work, start, time.monotonic()))
+        self.log.append((work, start, time.monotonic()))
         return result
 
 
 def sleep(
     make: Callable[[Training], Scratch], training: Training, layout: Layout, forward_s: float
 ) -> Sleeping:
-    """One update in which a forward pass sleeps, a backward pass twice as long.
+    """Time one update in which a forward pass sleeps `forward_s`, a backward pass twice that.
 
-    Sleeping stages disturb each other no more than GPUs would, however few cores they share.
+    Sleeping stages do not compete for cores, however few they share: they behave like GPUs.
     """
-    # As little to compute as there can be: a sample of two characters in each micro-batch.
+    # Minimal computation: one sample of two characters in each micro-batch.
     training = replace(training, batch=layout.accumulation, sequence=2)
     plan, times = plan_of(layout), PassTimes(forward_s, 2 * forward_s)
     trainee = make(training)
     batch = training.batches(trainee.rank.device)[0]
-    trainee.backward(batch)  # without sleep: the first passes of a model take longer
+    trainee.backward(batch)  # warm-up without sleep: the first passes of a model take longer
     seconds = {kind: each / plan.visits for kind, each in times.of(1)[0].items()}
-    asleep = Asleep(trainee.pipeline, seconds)
+    sleeping = SleepingPasses(trainee.pipeline, seconds)
     dist.barrier()
     trainee.backward(batch)
-    measured = _on_one_clock(asleep, trainee.rank.rank)
+    measured = _on_one_clock(sleeping, trainee.rank.rank)
     predicted = simulate(plan, times)
     makespan = max(task.end for task in measured)
     formula = bubble_fraction(layout.pp, layout.accumulation, layout.virtual_stages)
-    # Whatever is not sleep counts as bubble, the computing and the messages as well.
+    # All that is not sleep counts as bubble, including computation and communication.
     return Sleeping(
         schedule=layout.schedule,
         predicted=list(predicted.tasks),
@@ -213,27 +213,27 @@ def sleep(
     )
 
 
-def _on_one_clock(asleep: Asleep, stage: int) -> list[Task]:
-    """The passes of all stages, in the theory's form, from the first start on.
+def _on_one_clock(sleeping: SleepingPasses, stage: int) -> list[Task]:
+    """The passes of all stages as theory's tasks, in seconds from the first start.
 
-    The monotonic clock is one for all processes of a machine, not for several machines.
+    Valid on one machine only, whose processes share the monotonic clock.
     """
     own = [
         Task(stage, work.kind, work.micro_batch, work.chunk, start, end)
-        for work, start, end in asleep.diary
+        for work, start, end in sleeping.log
     ]
     everyone = [task for tasks in from_all_ranks(own) for task in tasks]
     zero = min(task.start for task in everyone)
     return [task._replace(start=task.start - zero, end=task.end - zero) for task in everyone]
 
 
-# DualPipe holds every layer twice, which neither optimizer nor prediction here expects.
+# Without DualPipe: it holds every layer twice, and optimizer and prediction do not support that.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv")
 
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     model: str = option("9x32x4", "LAYERSxHIDDENxHEADS, or a name such as small")
     steps: int = option(4, "optimizer updates")
@@ -254,7 +254,7 @@ class Options(BatchOptions):
         divisible("batch", self.batch, "micro_batches", self.micro_batches)
 
     def layout(self, name: str, ranks: int) -> Layout:
-        """Schedule `name` on `ranks` stages; ValueError where it does not fit."""
+        """The layout of schedule `name` on `ranks` stages. Raises ValueError if it does not fit."""
         layout = Layout(
             pp=ranks,
             micro_batch=self.batch // self.micro_batches,
@@ -266,7 +266,7 @@ class Options(BatchOptions):
         return layout
 
     def layouts(self, ranks: int) -> list[Layout]:
-        """The one that was asked for, or every schedule that fits these ranks."""
+        """Layouts of the requested schedule, or of all schedules that fit these ranks."""
         layers, pipeline = self.training().size[0], mine.get("Pipeline", self.parts)
         if self.schedule == "zbv" and pipeline is not Pipeline:
             raise ValueError(
@@ -277,7 +277,7 @@ class Options(BatchOptions):
             return [self.layout(self.schedule, ranks)]
         fills_a_v = self.micro_batches >= 2 * ranks - 1 and layers >= 2 * ranks
         in_turns = ranks > 1 and self.micro_batches % ranks == 0
-        # A Pipeline of the learner's has whole backward passes, unless it goes beyond the exercise.
+        # A learner's Pipeline does not split backward passes, unless it goes beyond the exercise.
         fits = {
             "interleaved": in_turns and ranks * self.virtual_stages <= layers,
             "zb1p": hasattr(pipeline, "backward_input"),
@@ -288,7 +288,7 @@ class Options(BatchOptions):
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage holds: layers of each chunk, and chunks of micro-batches at the peak."""
+    """Layers in each chunk of a stage, and the forward passes that it holds at its peak."""
 
     layers: list[int]
     most_held: int
@@ -296,7 +296,7 @@ class Stage:
 
 
 def main(options: Options) -> Result:
-    """Train with every schedule; every rank verifies its own stage."""
+    """Train with every schedule; every rank checks its own stage."""
     rank = launch.init()
     layouts = options.layouts(rank.world)
     training = options.training()
@@ -315,8 +315,8 @@ def main(options: Options) -> Result:
         held = f"{trainee.name}: passes that stage {rank.rank} holds at its peak"
         facts.append(Fact(held, own.most_held, own.predicted_most_held))
         stages[layout.schedule] = from_all_ranks(own)
-        # torch divides a table that two stages of a rank share twice by the micro-batches: alone,
-        # and in a V.
+        # torch divides the gradient of a table that two stages of one rank share by the number of
+        # micro-batches twice: it is left out on one rank and in a V.
         if layout.schedule in LIBRARY and rank.world > 1:
             _follow(comparison, Library(training, layout, group, rank), layout)
     sleeping = []
@@ -327,7 +327,7 @@ def main(options: Options) -> Result:
             sleeping.append(sleep(make, training, layout, forward_s))
     return comparison.result(
         "pipeline",
-        notes=[*_held(stages), *(run.line() for run in sleeping)],
+        notes=[*_held_notes(stages), *(run.line() for run in sleeping)],
         facts=facts,
         stages=stages,
         sleeping=sleeping,
@@ -341,7 +341,7 @@ def _follow(comparison: Comparison, trainee: Staged, layout: Layout) -> None:
 
 
 def _stage(trainee: Scratch, training: Training, layout: Layout) -> Stage:
-    """This stage's peak in one more update."""
+    """The layers of this stage, and its peak of passes held in one more update."""
     number = trainee.rank.rank
     sizes = layout.chunk_layers(training.shape())
     with count_held(trainee.parts) as held:
@@ -350,8 +350,8 @@ def _stage(trainee: Scratch, training: Training, layout: Layout) -> Stage:
     return Stage(layers, held.most, sum(layout.in_flight(number).values()))
 
 
-def _held(stages: dict[str, list[Stage]]) -> Iterator[str]:
-    """What the stages of each schedule hold."""
+def _held_notes(stages: dict[str, list[Stage]]) -> Iterator[str]:
+    """A line of notes for each schedule: layers and peak of each stage."""
     for name, each in stages.items():
         held = (f"{stage.most_held} (predicted {stage.predicted_most_held})" for stage in each)
         layers = " | ".join("+".join(map(str, stage.layers)) for stage in each)

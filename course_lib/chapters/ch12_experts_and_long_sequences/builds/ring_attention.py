@@ -1,4 +1,4 @@
-"""Build 12.11: attention in blocks, merged while keys and values go round a ring."""
+"""Build 12.11: attention in blocks, merged while keys and values travel around a ring."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _hops, _wire = later("course_lib.checking.builds.on_rank.watched"), later("cours
 _scratch_wire = later("course_lib.scratch.wire")
 
 _BATCH, _HEADS, _WIDTH, _SEQUENCE = 2, 3, 5, 12
-_TOKEN_BYTES = 4 * 2 * _BATCH * _HEADS * _WIDTH  # its key and its value
+_TOKEN_BYTES = 4 * 2 * _BATCH * _HEADS * _WIDTH  # key and value of a token
 
 
 def _whole() -> Any:
@@ -32,22 +32,22 @@ def _whole() -> Any:
 
 
 def _attention(q: Any, k: Any, v: Any, seen: Any, scale: float | None = None) -> Any:
-    """Result and log-sum-exp; `seen` (queries, keys) says which keys a query sees."""
+    """Result and log-sum-exp; `seen` (queries, keys) is True where a query sees a key."""
     q, k, v = q.double(), k.double(), v.double()
     scores = q @ k.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5)
     scores = scores.masked_fill(~seen, -inf)
     lse = scores.logsumexp(-1, keepdim=True)
-    # A query that sees nothing has a result of 0.
+    # A query that sees no key has a result of 0.
     return (scores - lse).exp().nan_to_num() @ v, lse
 
 
-def _pair(found: Any, what: str) -> Any:
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise Wrong(f"{what} wants a pair, the result and its log-sum-exp, got {described(found)}")
-    return found
+def _pair(answer: Any, what: str) -> Any:
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise Wrong(f"{what} wants a pair, the result and its log-sum-exp, got {described(answer)}")
+    return answer
 
 
-def _blocks(parts: SimpleNamespace) -> Rows:
+def _expect_blocks(parts: SimpleNamespace) -> Rows:
     q, k, v = _whole()
     for name, size, same in (
         ("a block of 4 earlier keys, 5 queries", 1, False),
@@ -74,17 +74,17 @@ def _blocks(parts: SimpleNamespace) -> Rows:
         yield Must(f"{name}: the log-sum-exp of block_forward", lse, right_lse, sums)
 
 
-def _merged(parts: SimpleNamespace) -> Rows:
-    """Blocks of 4 keys in any order, their scores all moved by `shift`, are attention to all."""
+def _expect_merged(parts: SimpleNamespace) -> Rows:
+    """Blocks of 4 keys, merged in any order and with scores offset by `shift`, match attention."""
     q, k, v = _whole()
     sizes = (("", 1.0, 0.0), ("1,000: ", 1000.0, 0.0), ("-1,000: ", 1.0, -1000.0))
     for (size, scale, shift), order in product(sizes, ((0, 1, 2), (2, 0, 1))):
-        name, queries, places = size and f"scores of some {size}", scale * q, list[int]()
+        name, queries, positions = size and f"scores of some {size}", scale * q, list[int]()
         out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -inf)
         for number, block in enumerate(order, start=1):
-            own = list(range(4 * block, 4 * block + 4))
-            places += own
-            new, new_lse = _attention(queries, k[:, :, own], v[:, :, own], torch.ones(12, 4).bool())
+            pos = list(range(4 * block, 4 * block + 4))
+            positions += pos
+            new, new_lse = _attention(queries, k[:, :, pos], v[:, :, pos], torch.ones(12, 4).bool())
             new, new_lse = new.float(), (new_lse + shift).float()
             before, before_lse = out.clone(), lse.clone()
             parts.merge(out, lse, (new, new_lse))
@@ -92,16 +92,16 @@ def _merged(parts: SimpleNamespace) -> Rows:
             for tensor, was, letter in ((out, before, "out"), (lse, before_lse, "lse")):
                 same = f"{what}: `{letter}` is what it was before: change it in place"
                 yield Never(torch.equal(tensor, was), same)
-            seen = torch.ones(12, len(places)).bool()
-            right, right_lse = _attention(queries, k[:, :, places], v[:, :, places], seen)
+            seen = torch.ones(12, len(positions)).bool()
+            right, right_lse = _attention(queries, k[:, :, positions], v[:, :, positions], seen)
             sums = {"the plain sum of both": before + new, "their plain mean": (before + new) / 2}
-            # A log-sum-exp of 1,000 in float32 has an error of 1e-4, and so has its exponential.
+            # A log-sum-exp of 1,000 has an error of 1e-4 in float32, and so has its exponential.
             yield Must(f"{what}: `out`", out, right, sums, tolerance=1e-3 if name else 1e-5)
             sums = {"the plain sum of both": before_lse + new_lse}
             yield Must(f"{what}: `lse`", lse, right_lse + shift, sums)
 
 
-def _merged_with_nothing(parts: SimpleNamespace) -> Rows:
+def _expect_empty_merges(parts: SimpleNamespace) -> Rows:
     q, k, v = _whole()
     right, right_lse = (x.float() for x in _attention(q, k, v, torch.ones(12, 12).bool()))
     for what, seen in (
@@ -118,7 +118,7 @@ def _merged_with_nothing(parts: SimpleNamespace) -> Rows:
 
 @dataclass(frozen=True)
 class _Ring(Case):
-    """Slices in order or zig-zag, in the ring of all ranks or of a smaller group."""
+    """Slices in order or zig-zag, in a ring of all ranks or of a smaller group."""
 
     zigzag: bool = False
 
@@ -138,22 +138,22 @@ _RINGS = [_Ring(zigzag, ranks=ranks) for ranks in (2, 3) for zigzag in (True, Fa
 _RINGS.append(_Ring(True, ranks=3, in_group=True))
 
 
-def _round_the_ring(parts: SimpleNamespace, case: _Ring, group: Any) -> Any:
-    """What comes out, whether q and kv are unchanged, and how the hops were used.
+def _run_ring(parts: SimpleNamespace, case: _Ring, group: Any) -> Any:
+    """Run ring_forward: its result, whether q and kv are unchanged, and how hops overlapped.
 
-    q lies in memory as a model leaves it, token by token and not head by head.
+    q has the memory layout that a model produces: token by token, not head by head.
     """
     ring = _hops.WatchedRing(group or dist.group.WORLD, case.zigzag)
     q, k, v = (x[:, :, ring.places(_SEQUENCE)].contiguous() for x in _whole())
     q, kv = q.transpose(1, 2).contiguous().transpose(1, 2), torch.stack([k, v])
     same = _hops.kept({"q": q, "kv": kv})
     with _wire.log_wire() as wire, ring.watch():
-        found = parts.ring_forward(q, kv, ring)
-    return found, same(), ring.idle, ring.late, wire
+        pair = parts.ring_forward(q, kv, ring)
+    return pair, same(), ring.idle, ring.late, wire
 
 
-def _expect_ring(found: Any, place: Place) -> Rows:
-    (rank, ranks, case, _), (pair, kept, idle, late, wire) = place, found
+def _expect_ring(outcome: Any, place: Place) -> Rows:
+    (rank, ranks, case, _), (pair, same, idle, late, wire) = place, outcome
     out, lse = _pair(pair, f"{case.who(place.line[rank], ())}: ring_forward")
     slices, (q, k, v) = case.slices(ranks), _whole()
     own, tokens = slices[rank], torch.arange(_SEQUENCE)
@@ -166,16 +166,16 @@ def _expect_ring(found: Any, place: Place) -> Rows:
 
     visits = [(rank - step) % ranks for step in range(ranks)]
     local = torch.arange(len(own))
-    by_place, exchanged = torch.empty_like(seen), torch.empty_like(seen)
+    by_position, exchanged = torch.empty_like(seen), torch.empty_like(seen)
     for step, owner in enumerate(visits):
-        by_place[:, slices[owner]] = local[:, None] >= local
+        by_position[:, slices[owner]] = local[:, None] >= local
         exchanged[:, slices[owner]] = seen[:, slices[(rank + step) % ranks]]
     same_chunk = own[:, None] // size == tokens // size
     masks = {
         "attention to later tokens as well": torch.ones_like(seen),
         "attention to later tokens of the same chunk as well": seen | same_chunk,
         "attention in which a visitor is taken for another": exchanged,
-        "attention with each slice masked as if it was its own": by_place,
+        "attention with each slice masked as if it was its own": by_position,
         "attention with each block masked as if its tokens were the same": (
             seen & (own[:, None] % size >= tokens % size)
         ),
@@ -188,7 +188,7 @@ def _expect_ring(found: Any, place: Place) -> Rows:
     right, right_lse = among(visits)
     yield Must("the result", out, right, others)
     yield Must("the log-sum-exp", lse, right_lse)
-    yield from unchanged(kept, "ring_forward")
+    yield from unchanged(same, "ring_forward")
     zigzag = {"zigzag": case.zigzag, "token_bytes": _TOKEN_BYTES}
     hops = ring_attention_steps(_SEQUENCE, ranks, **zigzag) if ranks > 1 else Trace()
     why = "keys and values make one hop less than there are ranks"
@@ -197,22 +197,22 @@ def _expect_ring(found: Any, place: Place) -> Rows:
     nothing = f"before {started} starts, blocks are computed while nothing travels: a hop starts"
     yield Never(late, f"{nothing} before the blocks of its round and is waited for after them")
     nothing = f"{waited} is waited for before any block was computed since its start: nothing is"
-    # With slices in order some ranks have nothing to do.
+    # With slices in order some ranks have nothing to compute.
     yield Never(case.zigzag and idle, f"{nothing} computed while keys and values travel")
 
 
 def _own_slice() -> tuple[Any, Any, Any]:
-    """4 heads of 512 zig-zag tokens on each rank: queries; keys and values; the ring."""
+    """Queries, keys and values, and the ring, for 4 heads of 512 zig-zag tokens on each rank."""
     ring = later("course_lib.scratch.context").SequenceRing(dist.group.WORLD, True)
     q, k, v = torch.randn(3, 1, 4, 512, 32)
     return q, torch.stack([k, v]), ring
 
 
 def _gathered_attention() -> Callable[[], object]:
-    """All keys and values on every rank, and torch's attention with a mask."""
+    """Gather all keys and values on every rank, and call torch's attention with a mask."""
     q, kv, ring = _own_slice()
-    places, attention = ring.places(ring.ranks * 512), nn.functional.scaled_dot_product_attention
-    mask = places[:, None] >= _scratch_wire.all_gather(places)
+    positions, attention = ring.places(ring.ranks * 512), nn.functional.scaled_dot_product_attention
+    mask = positions[:, None] >= _scratch_wire.all_gather(positions)
 
     def once() -> None:
         k, v = _scratch_wire.all_gather(kv.movedim(-2, 0)).movedim(0, -2)
@@ -224,9 +224,9 @@ def _gathered_attention() -> Callable[[], object]:
 RING_ATTENTION = build(
     "ring_attention",
     steps=(
-        compare_here("one block", ("block_forward",), _blocks),
-        compare_here("merge", ("merge",), _merged, _merged_with_nothing),
-        compare("the ring", ("ring_forward",), _round_the_ring, _expect_ring, _RINGS),
+        compare_here("one block", ("block_forward",), _expect_blocks),
+        compare_here("merge", ("merge",), _expect_merged, _expect_empty_merges),
+        compare("the ring", ("ring_forward",), _run_ring, _expect_ring, _RINGS),
     ),
     race=Race(
         "forward pass of 1024 tokens, 4 heads",

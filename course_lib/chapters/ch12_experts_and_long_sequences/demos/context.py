@@ -35,7 +35,7 @@ from course_lib.validation import divisible
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     batch: int = option(4, "samples in one update; every rank has a slice of each")
     sequence: int = option(64, "characters in a sample")
@@ -46,7 +46,7 @@ class Options(BatchOptions):
 class Ring(Trainee):
     """scratch.context, with one chunk of the sequence on each rank.
 
-    `parts`: "mine" takes the learner's own forward pass, where it is built.
+    `parts`: "mine" uses the learner's forward pass, if it is built.
     """
 
     name = "ring"
@@ -69,13 +69,13 @@ class Ring(Trainee):
         return loss
 
     def share(self, model: nn.Module, batch: Batch) -> Tensor:
-        """This slice's share of the loss; all slices are equally long."""
+        """This slice's share of the mean loss; all slices are equally long."""
         inputs, labels = both(lambda part: part[:, self.places], batch)
         logits = model(inputs, self.places)
         return cross_entropy(logits.flatten(0, 1), labels.flatten()) / self.rank.world
 
     def predicted(self, theory: Sent) -> Trace:
-        """The theory's collectives, with one all-reduce for each tensor of gradients."""
+        """Predicted traffic: the theory's bytes, with an all-reduce for each gradient tensor."""
         tensors = len(list(self.model.parameters()))
         return Trace(
             [
@@ -85,21 +85,21 @@ class Ring(Trainee):
         )
 
     def scores(self) -> int:
-        """Scores that this rank computes."""
+        """Number of scores that this rank computes."""
         chunk = len(self.places) // len(self.ring.chunks(0))
         pairs = sum(len(list(self.ring.pairs(owner))) for owner in range(self.ring.ranks))
         return pairs * chunk**2
 
 
 class ZigZag(Ring):
-    """The same with an early and a late chunk on each rank, which makes their work equal."""
+    """Ring attention with an early and a late chunk on each rank, which balances the work."""
 
     name = "zig-zag ring"
     zigzag = True
 
 
 class Library(Ring):
-    """All keys and values on every rank: torch's all-gather, its attention kernel, and DDP."""
+    """Keys and values gathered on every rank: torch's all-gather, attention kernel, and DDP."""
 
     name = "torch: all-gather, DDP"
 
@@ -113,14 +113,14 @@ class Library(Ring):
 
     def backward(self, batch: Batch) -> Tensor:
         loss = self.share(self.ddp, batch)
-        (loss * self.rank.world).backward()  # DDP takes the mean, the sum of shares is wanted
+        (loss * self.rank.world).backward()  # DDP averages, but shares must be summed
         return loss
 
     def predicted(self, theory: Sent) -> Trace:
-        """One all-gather forward and one reduce-scatter backward for each layer.
+        """Predicted traffic: in each layer an all-gather forward and a reduce-scatter backward.
 
-        Each is of the keys and values of all ranks. They are kept for the backward pass, so that
-        two thirds of the ring's bytes suffice.
+        Each has the keys and values of all ranks. They are kept for the backward pass, so this
+        sends two thirds of the ring's bytes.
         """
         layers, ranks = len(self.layers), self.rank.world
         hops, size = theory[SEND]
@@ -135,7 +135,7 @@ class Library(Ring):
         )
 
     def scores(self) -> int:
-        """Scores that this rank computes: the mask hides some, the kernel computes all."""
+        """Number of scores that this rank computes: the kernel computes masked ones as well."""
         return len(self.places) ** 2 * self.rank.world
 
 
@@ -155,8 +155,8 @@ class GatheredAttention(RingAttention):
 def main(options: Options) -> Result:
     """Train all versions and one process; every rank returns its own counts.
 
-    Found are `scores[version][rank]`: products of a query and a key, of one head and one sample.
-    Those that the mask hides within a chunk are among them.
+    The result has `scores[version][rank]`: products of a query and a key in one head and sample,
+    including those that the mask hides within a chunk.
     """
     rank, training = launch.init(), options.training()
     layout = Layout(cp=rank.world, micro_batch=options.batch)
@@ -165,13 +165,13 @@ def main(options: Options) -> Result:
         divisible("sequence", options.sequence, "2*ranks", 2 * rank.world)
     comparison = Comparison(training)
     theory = prediction.told(prediction.traffic(training, layout)).sent()
-    stored = prediction.predicted_stored(training, layout)
+    predicted_bytes = prediction.predicted_stored(training, layout)
     scores = {}
     kinds: list[type[Ring]] = [Ring, ZigZag, Library] if options.zigzag else [Ring, Library]
     for kind in kinds:
         trainee = kind(training, rank, options.parts)
         sent = trainee.predicted(theory) if rank.world > 1 else None
-        comparison.follow(trainee, sent, stored)
+        comparison.follow(trainee, sent, predicted_bytes)
         scores[trainee.name] = from_all_ranks(trainee.scores())
     notes = [
         f"  scores per head and sample on each rank, {name}: "

@@ -42,16 +42,16 @@ from course_lib.trace import Trace
 from course_lib.validation import divisible, whole
 
 # --- training -----------------------------------------------------------------------------------
-# What the demo of expert parallelism trains: a GPT with a mixture of experts in every layer.
+# The model of the demo: a GPT with a mixture of experts in every layer.
 
 
 class FixedRouter(Router):
-    """Deals the tokens out in turn, so that all experts get equally many."""
+    """Assigns tokens to experts round-robin, so that all experts get equally many."""
 
     def choose(self, probabilities: Tensor) -> Tensor:
         tokens, experts = probabilities.shape
-        places = torch.arange(tokens * self.top_k, device=probabilities.device)
-        return (places % experts).view(tokens, self.top_k)
+        numbers = torch.arange(tokens * self.top_k, device=probabilities.device)
+        return (numbers % experts).view(tokens, self.top_k)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ExpertTraining(Training):
     fixed_routes: bool = False
 
     def build(self, device: torch.device | str = "cpu") -> GPT:
-        """The model with its first weights, the same on every rank."""
+        """The model with its initial weights, equal on every rank."""
         model, hidden = super().build(), self.size[1]
         for block in model.blocks:
             block.mlp = MoE(hidden, self.experts, self.top_k, self.capacity_factor or None)
@@ -74,7 +74,7 @@ class ExpertTraining(Training):
         return model.to(device)
 
     def shape(self) -> TransformerShape:
-        """The same model for the theory."""
+        """The shape of this model for the theory."""
         return replace(super().shape(), experts=self.experts, top_k=self.top_k)
 
     def loss(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Tensor:
@@ -90,11 +90,11 @@ def mixtures(model: nn.Module) -> list[MoE]:
 
 
 # --- versions -----------------------------------------------------------------------------------
-# The versions that the demo experts trains: by hand, and with what torch has.
+# The versions that the demo trains: by hand, and with torch's building blocks.
 
 
 class ByHand(Trainee):
-    """The technique of scratch.experts; gradients are summed tensor by tensor."""
+    """Training with scratch.experts; gradients are all-reduced tensor by tensor."""
 
     name = "by hand"
 
@@ -115,7 +115,7 @@ class ByHand(Trainee):
         self.dropped: list[int] = []
 
     def backward(self, batch: Batch) -> Tensor:
-        """Passes of this rank's rows; then all gradients but the experts' are summed."""
+        """Forward and backward on this rank's rows, then sum all gradients but the experts'."""
         loss = self.share(self.model, batch)
         loss.backward()
         for name, gradient in gradients_of(self.model).items():
@@ -124,26 +124,26 @@ class ByHand(Trainee):
         return loss
 
     def share(self, model: nn.Module, batch: Batch) -> Tensor:
-        """This rank's share of the whole batch's loss."""
-        mine = own_rows(batch, self.rank)
-        loss = self.training.loss(model, mine, len(mine[0]) / len(batch[0]))
+        """This rank's share of the whole batch's loss; also records load and dropped choices."""
+        local_batch = own_rows(batch, self.rank)
+        loss = self.training.loss(model, local_batch, len(local_batch[0]) / len(batch[0]))
         moes = mixtures(self.model)
         self.load.append([moe.counts.sum(0).tolist() for moe in moes])
         self.dropped.append(sum(int((moe.counts - moe.kept).sum()) for moe in moes))
         return loss
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of all ranks: each has some of the experts."""
+        """The gradients of all ranks, each of which has some of the experts."""
         return joined({name: gradient.cpu() for name, gradient in gradients_of(self.model).items()})
 
     def sums(self) -> list[int]:
-        """Bytes of each all-reduce of gradients."""
+        """Bytes of each gradient all-reduce."""
         named = self.model.named_parameters()
         return [p.nbytes for name, p in named if ".experts." not in name]
 
 
 class TorchDispatcher(Dispatcher):
-    """Tokens travel by torch's all-to-all."""
+    """A Dispatcher that uses torch's all-to-all."""
 
     def all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
         assert self.group is not None
@@ -151,20 +151,20 @@ class TorchDispatcher(Dispatcher):
 
 
 class Library(ByHand):
-    """torch's all-to-all with autograd, and DDP for all that is not an expert."""
+    """torch's differentiable all-to-all, and DDP for all parameters but the experts'."""
 
     name = "torch: all-to-all, DDP"
 
     def __init__(self, training: ExpertTraining, rank: launch.Rank) -> None:
         super().__init__(training, rank, dispatcher=TorchDispatcher)
-        # The attribute by which DDP learns which parameters are none of its business.
+        # The attribute in which DDP looks up the parameters that it must ignore.
         names = [name for name, _ in self.model.named_parameters() if ".experts." in name]
         cast(Any, self.model)._ddp_params_and_buffers_to_ignore = names
         self.ddp = DistributedDataParallel(self.model)
 
     def backward(self, batch: Batch) -> Tensor:
         loss = self.share(self.ddp, batch)
-        (loss * self.rank.world).backward()  # DDP takes the mean, not the sum
+        (loss * self.rank.world).backward()  # DDP averages, but shares must be summed
         for name, gradient in gradients_of(self.model).items():
             if ".experts." in name:
                 gradient /= self.rank.world
@@ -176,7 +176,7 @@ class Library(ByHand):
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(30, "optimizer updates")
     experts: int = option(4, "experts in each layer", least=1, most=1024)
@@ -193,28 +193,28 @@ class Options(BatchOptions):
         whole("top_k", self.top_k, most=self.experts)
 
     def training(self) -> ExpertTraining:
-        """What is trained."""
+        """The training run of these options."""
         return self.fill(ExpertTraining)
 
 
 def main(options: Options) -> Result:
     """Train both versions and one process; every rank returns its own counts.
 
-    Found are `load[update][layer][expert]`: choices of all ranks; `imbalance`: the busiest expert's
-    load over the mean, the mean of all layers, for each update, and the same in a training without
-    balance loss; `dropped`: choices beyond the capacity, in each update.
+    The result has `load[update][layer][expert]`: choices of all ranks; `imbalance` of each update:
+    the busiest expert's load over the mean, averaged over layers; `imbalance_without_loss`, trained
+    without balance loss; `dropped`: choices beyond the capacity, in each update.
     """
     rank, training = launch.init(), options.training()
     layout = Layout(dp=rank.world, ep=rank.world, micro_batch=-(-options.batch // rank.world))
     layout.check(training.shape(), options.sequence)
-    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    own_rows(training.batches()[0], rank)  # raises on every rank if samples are too few
     _check_routes(options, rank.world)
     comparison = Comparison(training, loss_of=training.loss)
     stored = predicted_stored(training, layout)
     hand = ByHand(training, rank, options.parts)
     for trainee in (hand, Library(training, rank)):
         version = comparison.follow(trainee, predicted_stored=stored)
-        # The routes are known afterwards.
+        # The routes are known only after training.
         sent = predicted(trainee, training, layout).sent() if rank.world > 1 else {}
         comparison.versions[-1] = replace(version, predicted_sent=sent)
     imbalance = imbalances(hand.load)
@@ -230,21 +230,21 @@ def main(options: Options) -> Result:
 
 
 def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trace:
-    """What the last update sends.
+    """Predicted traffic of the last update.
 
-    All-reduces: the theory's bytes, in as many calls as the version makes. All-to-all: what the
-    routes of this rank ask for, 2 · (rows sent + rows received) of hidden floats per layer; with
-    equal loads that is the theory's number, which is checked here. All-gather: the counts.
+    All-reduces: the theory's bytes, in as many calls as the version makes. All-to-all: from this
+    rank's routes, 2 · (rows sent + rows received) of hidden floats per layer; with fixed routes and
+    none dropped the theory's bytes are used, to check them. All-gather: the counts.
     """
     moes, theory = mixtures(trainee.model), told(traffic(training, layout)).sent()
-    journeys, routed = theory["all-to-all"]
+    exchanges, routed = theory["all-to-all"]
     if not training.fixed_routes or any(trainee.dropped):
         rows = sum(2 * sum(own_rows_of(moe)[:2]) for moe in moes)
         routed = rows * 4 * training.size[1]
     counts = layout.world * training.experts * 8
     return Trace(
         [
-            *calls("all-to-all", journeys, routed),
+            *calls("all-to-all", exchanges, routed),
             *calls("all-gather", len(moes), len(moes) * counts),
             *calls("all-reduce", len(trainee.sums()), theory["all-reduce"].size_bytes),
         ]
@@ -252,13 +252,13 @@ def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Trac
 
 
 def own_rows_of(moe: MoE) -> tuple[int, int, int]:
-    """Accepted choices: of this rank's tokens, for this rank's experts, and those that are both."""
-    kept, here = moe.kept.view(moe.ranks, moe.ranks, -1), moe.rank
-    return int(kept[here].sum()), int(kept[:, here].sum()), int(kept[here, here].sum())
+    """Accepted choices: of this rank's tokens, for this rank's experts, and of both at once."""
+    kept, rank = moe.kept.view(moe.ranks, moe.ranks, -1), moe.rank
+    return int(kept[rank].sum()), int(kept[:, rank].sum()), int(kept[rank, rank].sum())
 
 
 def _check_routes(options: Options, ranks: int) -> None:
-    """Raise ValueError unless dealing tokens out in turn gives all experts equally many."""
+    """Raise ValueError unless fixed routes give all experts equally many tokens."""
     if options.fixed_routes:  # each rank's turn starts with expert 0
         divisible("batch", options.batch, "ranks", ranks)
         choices = options.batch // ranks * options.sequence * options.top_k
@@ -285,7 +285,7 @@ def imbalances(load: Sequence[Sequence[Sequence[int]]]) -> list[float]:
 def _notes(
     trainee: ByHand, imbalance: Sequence[float], imbalance_without_loss: Sequence[float]
 ) -> list[str]:
-    """What became of the tokens."""
+    """Lines of the report on load, dropped choices and routes of the last update."""
     moes, load = mixtures(trainee.model), trainee.load[-1]
     sent, _, staying = (sum(rows) for rows in zip(*map(own_rows_of, moes), strict=True))
     choices = sum(sum(layer) for layer in load)

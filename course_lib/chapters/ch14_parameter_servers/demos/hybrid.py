@@ -51,7 +51,7 @@ from course_lib.validation import whole
 
 @dataclass(frozen=True)
 class Event:
-    """`at_s` is wall-clock time, one clock for all processes of a machine."""
+    """An event of a process; `at_s` is wall-clock time, shared by all processes of a machine."""
 
     process: str
     what: str
@@ -59,25 +59,25 @@ class Event:
 
 
 def in_order(events: list[Event], since_s: float) -> list[Event]:
-    """Events of all processes from `since_s` on, by their time after it."""
+    """Events of all processes from `since_s` on, sorted, with times relative to it."""
     later = [event for event in events if event.at_s >= since_s]
     later.sort(key=lambda event: event.at_s)
     return [Event(it.process, it.what, it.at_s - since_s) for it in later]
 
 
-_COUNTERS = Path("/proc/net/dev")  # of this process's own network namespace
-_SENT = 8  # columns of what was received stand before those of what was sent
+_COUNTERS = Path("/proc/net/dev")  # counters of this process's network namespace
+_SENT = 8  # column of sent bytes; those of received traffic come before it
 
 
 class Counted(NamedTuple):
-    """Bytes that came in and went out, with all headers up to Ethernet's."""
+    """Bytes received and sent, including all headers up to Ethernet's."""
 
     received: int
     sent: int
 
 
 def interface_bytes(name: str) -> Counted | None:
-    """Bytes through interface `name` so far; None if there is none."""
+    """Bytes through network interface `name` so far; None if it does not exist."""
     lines = _COUNTERS.read_text().splitlines() if _COUNTERS.exists() else []
     for line in lines:
         interface, _, numbers = line.partition(":")
@@ -99,22 +99,22 @@ _events: list[Event] = []  # of this process, in order
 
 
 def role() -> str:
-    """What this process is."""
+    """The role of this process, one of ROLES."""
     return ROLES[launch.init().rank]
 
 
 def mark(what: str) -> None:
-    """Write an event down, in whichever thread of the process it happens."""
+    """Record an event, from any thread of the process."""
     _events.append(Event(role(), what, time.time()))
 
 
 def events() -> list[Event]:
-    """All events of this process, for the master to collect."""
+    """All events of this process, which the master collects over RPC."""
     return _events
 
 
 def watch_trainer(model: HybridModel) -> None:
-    """Mark what happens to this trainer's model."""
+    """Register hooks that mark the events of this trainer's model."""
     model.register_forward_pre_hook(lambda *_: mark(ASKS))
     model.dense.register_forward_pre_hook(_rows_arrived)
     last = list(model.dense.parameters())[-1]
@@ -124,14 +124,14 @@ def watch_trainer(model: HybridModel) -> None:
 
 
 class WatchedTable(nn.EmbeddingBag):
-    """A table that marks what happens to it; made on the server, in whose log it writes."""
+    """A table that marks its events in the log of the server, where it is created."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.weight.register_hook(lambda _: mark(TABLE_GRADIENT))
 
     def forward(self, *bags: Any) -> Tensor:
-        """Sums of rows."""
+        """Look up bags of rows; returns the sum of each bag."""
         mark(LOOKS_UP)
         return super().forward(*bags)
 
@@ -142,7 +142,7 @@ def _rows_arrived(_: Any, arguments: tuple[Tensor]) -> None:
 
 
 def _all_reduce(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """What DDP does with a full bucket by itself: the mean over the group's ranks."""
+    """DDP's default reduction of a bucket, the mean over the group's ranks, with marked events."""
     mark(STARTS)
     mean = bucket.buffer() / group.size()
     work = dist.all_reduce(mean, group=group, async_op=True)
@@ -156,12 +156,12 @@ def _all_reduce(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futu
 
 @dataclass(frozen=True)
 class HybridTraining(TableRun):
-    """A training run of rows of `hidden` numbers with a dense part behind them."""
+    """A training run of a table with rows of `hidden` numbers, followed by a dense part."""
 
     hidden: int = 16
 
     def build(self, device: torch.device | str = "cpu") -> "OneModel":
-        """The model with its first weights, as one process has it."""
+        """The whole model in one process, with its initial weights."""
         torch.manual_seed(self.seed)
         return OneModel(self).to(device)
 
@@ -187,7 +187,7 @@ class OneModel(nn.Module):
 
 
 def bags_of(tokens: Tensor, training: HybridTraining) -> Tensor:
-    """The rows that each character uses, (batch · sequence, order)."""
+    """The row numbers that each character uses, (batch · sequence, order)."""
     return ngrams(tokens, *training.size).flatten(0, 1)
 
 
@@ -199,7 +199,7 @@ WEIGHT_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Options(TableOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(10, "optimizer updates")
     model: str = option("1024x3", "ROWSxORDER: rows of the table, characters in the longest n-gram")
@@ -212,36 +212,35 @@ class Options(TableOptions):
         super().__post_init__()
 
     def training(self) -> HybridTraining:
-        """What is trained."""
+        """The training run of these options."""
         return self.fill(HybridTraining)
 
 
 class Hybrid(Result):
-    """What the four processes did, beside one.
+    """The results of the four processes, compared with one process.
 
     `weight_difference` is |w - w_one| / |w_one| of table and dense part together after the last
     update. The version's `sent` are a trainer's collectives: DDP's, 4 bytes for each dense
-    parameter. What RPC sends is not among them: TensorPipe is no process group. `events` are those
+    parameter. RPC traffic is not included, as TensorPipe is not a process group. `events` are those
     of the last update, in all processes. `pulled_bytes` and `pushed_bytes`: rows to both trainers,
-    and their numbers and gradients back, by the sizes of the tensors. `link`: what the trainers'
-    end of the link between two nodes counted in an update (the median), headers included; None
-    without a link.
+    and row numbers and gradients back, from the tensors' sizes. `link`: bytes at the trainers' end
+    of the link between two nodes in an update (the median), headers included; None without a link.
     """
 
     def last(self, process: str, words: str) -> float:
-        """When the last event of this process with these words happened, in s of the update."""
-        its = (event for event in self.events if event.process == process and words in event.what)
-        return float(max(event.at_s for event in its))
+        """Time, in seconds of the update, of the process's last event that contains `words`."""
+        its_events = (event for event in self.events if event.process == process)
+        return float(max(event.at_s for event in its_events if words in event.what))
 
 
 class PlainSGD(torch.optim.SGD):
-    """torch's SGD under another name: that one DistributedOptimizer compiles with TorchScript.
+    """torch's SGD, as a subclass that DistributedOptimizer does not compile with TorchScript.
 
     TorchScript is deprecated.
     """
 
     def step(self, closure: Any = None) -> Any:
-        """Update, and write down that it happens."""
+        """Update the parameters, and mark the event."""
         mark(TABLE_STEP if role() == "server" else DENSE_STEP)
         return super().step(closure)
 
@@ -250,16 +249,16 @@ class PlainSGD(torch.optim.SGD):
 class Trained:
     """What a trainer reports to the master."""
 
-    shares: list[float]  # of each update's mean loss: those of both trainers add up to it
+    shares: list[float]  # of each update's mean loss, which is the sum over both trainers
     dense: dict[str, Tensor]
     sent: Sent  # in the last update
     starts: list[float]  # of the updates, and the end of the last one
-    link: Counted | None  # in an update, if there are two nodes
+    link: Counted | None  # per update, with two nodes only
     events: list[Event]
 
 
 def main(options: Options) -> Result:
-    """Play this rank's role; every rank returns the same result."""
+    """Run this rank's role; every rank returns the same result."""
     rank = launch.init()
     if rank.world != len(ROLES):
         raise ValueError(
@@ -269,9 +268,9 @@ def main(options: Options) -> Result:
     training = options.training()
     comparison = Comparison(training)
     _events.clear()
-    with _rpc(rank):  # the others wait at its end, and the master's calls reach them
-        found = _direct(training) if rank.rank == MASTER else None
-    trained, table, events = from_rank(MASTER, found)
+    with _rpc(rank):  # other ranks wait at its end and serve the master's calls meanwhile
+        reports = _run_master(training) if rank.rank == MASTER else None
+    trained, table, events = from_rank(MASTER, reports)
     weights = {f"dense.{name}": value for name, value in trained[0].dense.items()}
     weights["table.weight"] = table
     gap = tensor_gap(weights, comparison.one_process.weights)
@@ -294,13 +293,13 @@ def main(options: Options) -> Result:
 @contextmanager
 def _rpc(rank: launch.Rank) -> Iterator[None]:
     """RPC between all ranks; leaving waits until all calls are done."""
-    # Two nodes of one machine have one kernel: tensors would find a way past the link, from memory
-    # to memory. TCP alone is what two machines have.
+    # Two nodes on one machine share a kernel, so tensors could bypass the link through shared
+    # memory. Two real machines have only TCP.
     tcp: dict[str, Any] = {"_transports": ["uv"], "_channels": ["basic"]}
-    ways = tcp if interface_bytes(LINK) else {}
-    options = rpc.TensorPipeRpcBackendOptions(init_method=_meeting_point(), **ways)
+    transports = tcp if interface_bytes(LINK) else {}
+    options = rpc.TensorPipeRpcBackendOptions(init_method=_init_method(), **transports)
     with warnings.catch_warnings():
-        # torch's RPC asks for the kind of a group that torch itself deprecates.
+        # torch's RPC uses a process-group API that torch itself deprecates.
         warnings.filterwarnings("ignore", message="You are using a Backend")
         rpc.init_rpc(
             ROLES[rank.rank], rank=rank.rank, world_size=rank.world, rpc_backend_options=options
@@ -309,16 +308,16 @@ def _rpc(rank: launch.Rank) -> Iterator[None]:
         rpc.shutdown()
 
 
-def _meeting_point() -> str:
-    """A file in the folder that launch.run removes, or torchrun's own store."""
+def _init_method() -> str:
+    """The init_method: a file in the folder that launch.run removes, or torchrun's store."""
     store = os.environ.get(STORE_VARIABLE)
     return f"file://{store}_rpc" if store else "env://"
 
 
-def _direct(training: HybridTraining) -> tuple[list[Trained], Tensor, list[Event]]:
-    """The master: make the remote table and let both trainers train.
+def _run_master(training: HybridTraining) -> tuple[list[Trained], Tensor, list[Event]]:
+    """Run the master: create the remote table and make both trainers train.
 
-    Returns what they and the table became, and the events of the last update.
+    Returns the trainers' reports, the final table, and the events of the last update.
     """
     first = training.build()
     table = RemoteModule(
@@ -327,11 +326,11 @@ def _direct(training: HybridTraining) -> tuple[list[Trained], Tensor, list[Event
         args=(training.size[0], training.hidden),
         kwargs={"mode": "sum", "_weight": first.table.weight.detach()},
     )
-    calls = [rpc.rpc_async(ROLES[number], _train, (training, table)) for number in TRAINERS]
-    trained = torch.futures.wait_all(calls)  # raises what they raised
-    found = rpc.rpc_sync(ROLES[-1], events) + [it for one in trained for it in one.events]
+    calls = [rpc.rpc_async(ROLES[number], _run_trainer, (training, table)) for number in TRAINERS]
+    trained = torch.futures.wait_all(calls)  # re-raises their errors
+    every_event = rpc.rpc_sync(ROLES[-1], events) + [it for one in trained for it in one.events]
     last = min(one.starts[-2] for one in trained)
-    return trained, table.remote_parameters()[0].to_here().detach(), in_order(found, last)
+    return trained, table.remote_parameters()[0].to_here().detach(), in_order(every_event, last)
 
 
 def _version(trained: list[Trained], training: HybridTraining) -> Version:
@@ -339,7 +338,7 @@ def _version(trained: list[Trained], training: HybridTraining) -> Version:
     return Version(
         name=", ".join(ROLES),
         losses=[sum(shares) for shares in zip(*(one.shares for one in trained), strict=True)],
-        gradient_difference=None,  # RPC's autograd updates before anybody sees a gradient
+        gradient_difference=None,  # RPC's autograd exposes no gradient before the update
         seconds=statistics.median(end - start for start, end in pairwise(starts[1:])),
         sent=trained[0].sent,
         predicted_sent={"all-reduce": Total(1, sum(p.nbytes for p in dense.parameters()))},
@@ -347,10 +346,10 @@ def _version(trained: list[Trained], training: HybridTraining) -> Version:
 
 
 def _exchange(training: HybridTraining) -> RowExchange:
-    """Both trainers in one update: the server adds up the rows of each character and sends the sum.
+    """The exchange of both trainers in one update.
 
-    So a "row" is a sum of rows, and its number is as many numbers as the longest n-gram has
-    characters.
+    The server sums the rows of each character and sends the sum, so a "row" here is a sum of rows,
+    and its id is `order` row numbers.
     """
     sums, (_, order) = training.batch * training.sequence, training.size
     return RowExchange(sums, training.hidden, id_bytes=8 * order, header_bytes=0)
@@ -377,16 +376,17 @@ def _notes(
     return lines + [f"  {1000 * it.at_s:8.2f} ms  {it.process:<9} {it.what}" for it in events]
 
 
-def _train(training: HybridTraining, table: RemoteModule) -> Trained:
-    """A trainer, called by the master."""
+def _run_trainer(training: HybridTraining, table: RemoteModule) -> Trained:
+    """Run a trainer; the master calls this over RPC."""
     rank = launch.init()
-    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # of PlainSGD
+    # No warning about PlainSGD.
+    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)
     group = dist.new_group(TRAINERS, use_local_synchronization=True)
     dense = training.build().dense.to(rank.device)
     model = HybridModel(table, dense, group)
     watch_trainer(model)
-    # DDP takes the mean over trainers, the server adds: so the loss is scaled up, the rate of the
-    # rows down.
+    # DDP averages over trainers, but the server sums: so the loss is scaled up, and the learning
+    # rate of the rows down.
     rate, trainers = training.learning_rate, len(TRAINERS)
     optimizers = [
         DistributedOptimizer(PlainSGD, table.remote_parameters(), lr=rate / trainers),
@@ -399,15 +399,15 @@ def _train(training: HybridTraining, table: RemoteModule) -> Trained:
             loss = update(partial(_loss, model, batch, training, rank), optimizers, group)
         starts.append(time.time())
         counted.append(interface_bytes(LINK))
-        dist.barrier(group)  # before the other's next update is counted as one of this
+        dist.barrier(group)  # so that the other trainer's next update is not counted here
         shares.append(float(loss) / trainers)
         launch.report_step(len(shares), training.steps)
     weights = {name: p.detach().cpu() for name, p in dense.named_parameters()}
-    return Trained(shares, weights, log.sent(), starts, _an_update(counted[1:]), events())
+    return Trained(shares, weights, log.sent(), starts, _per_update(counted[1:]), events())
 
 
-def _an_update(counted: list[Counted | None]) -> Counted | None:
-    """What was counted between two readings: the median, as TCP now and then sends things twice."""
+def _per_update(counted: list[Counted | None]) -> Counted | None:
+    """Median of the bytes between two readings, as TCP occasionally retransmits."""
     readings = [one for one in counted if one is not None]
     if not readings:
         return None
@@ -416,7 +416,7 @@ def _an_update(counted: list[Counted | None]) -> Counted | None:
 
 
 def _loss(model: HybridModel, batch: Batch, training: HybridTraining, rank: launch.Rank) -> Tensor:
-    """This trainer's share of the mean loss, times the trainers; rows come from the server."""
+    """This trainer's share of the mean loss, times the number of trainers."""
     inputs, labels = rows_of(batch, rank.rank, len(TRAINERS))
     logits = model(bags_of(inputs, training))
     labels = labels.flatten().to(rank.device)

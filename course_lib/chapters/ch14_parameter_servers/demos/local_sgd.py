@@ -28,7 +28,7 @@ from course_lib.validation import whole
 
 @dataclass(frozen=True)
 class Options(BatchOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(24, "optimizer updates")
     learning_rate: float = option(0.3, "SGD's learning rate")
@@ -39,13 +39,13 @@ class Options(BatchOptions):
         whole("every", self.every, most=self.steps)
 
     def training(self) -> "PlainTraining":
-        """What is trained."""
+        """The training run of these options."""
         return self.fill(PlainTraining)
 
 
 @dataclass(frozen=True)
 class PlainTraining(Training):
-    """A training run by plain SGD, which has no state that ranks could disagree about."""
+    """A training run with plain SGD, which has no state that could differ between ranks."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """SGD without momentum."""
@@ -53,7 +53,7 @@ class PlainTraining(Training):
 
 
 class Local(OnOwnRows):
-    """The technique of scratch.data_parallel, whose mean of weights is a mean of gradients too."""
+    """scratch.data_parallel's LocalSGD; averaging weights each update averages gradients too."""
 
     name = "average after each update"
 
@@ -63,44 +63,44 @@ class Local(OnOwnRows):
         self.rank, self.local = rank, LocalSGD(model, self.optimizer, every)
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """The mean over ranks, which the mean of their weights amounts to."""
+        """The mean gradient over ranks, to which averaging the weights is equivalent."""
         whole = {name: gradient.clone() for name, gradient in super().gradients().items()}
         for gradient in whole.values():
             dist.all_reduce(gradient)
         return {name: gradient / self.rank.world for name, gradient in whole.items()}
 
     def update(self) -> None:
-        """A step, and perhaps an average."""
+        """An optimizer step, followed by an average when one is due."""
         self.local.step()
 
     def stored(self) -> dict[str, int]:
-        """Nothing of note: what one process stores."""
+        """Empty: a rank stores what one process does."""
         return {}
 
 
 def main(options: Options) -> Result:
     """Train with an average after each update, then with fewer; every rank returns the same.
 
-    Found are the `losses` with `every` updates between averages, the mean over ranks, and `sent`:
-    the all-reduces of that whole run and their bytes.
+    The result has the `losses` with `every` updates between averages, averaged over ranks, and
+    `sent`: the all-reduces of that whole run and their bytes.
     """
     rank, training, every = launch.init(), options.training(), options.every
-    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    own_rows(training.batches()[0], rank)  # raises on every rank if samples are too few
     comparison = Comparison(training)
     size = sum(p.nbytes for p in training.build().parameters())
     several = rank.world > 1
-    once = Trace(calls("all-reduce", int(several), size))
-    comparison.follow(Local(training, rank, 1), once)
-    losses, sent = _seldom(training, rank, every)
+    one_average = Trace(calls("all-reduce", int(several), size))
+    comparison.follow(Local(training, rank, 1), one_average)
+    losses, sent = _rarely(training, rank, every)
     averages = training.steps // every if several else 0
-    bytes_each, bytes_seldom = (averaged_bytes(size, rank.world, k) for k in (1, every))
+    bytes_each, bytes_rarely = (averaged_bytes(size, rank.world, k) for k in (1, every))
     last = comparison.one_process.losses[-1]
     return comparison.result(
         "local SGD",
         notes=[
             f"  average after {every} updates: {sent.calls} x all-reduce, {sent.size_bytes:,} B in "
             f"{len(losses)} updates, as predicted",
-            f"    a rank sends {bytes_seldom:,.0f} B an update, where an average each time sends "
+            f"    a rank sends {bytes_rarely:,.0f} B an update, where an average each time sends "
             f"{bytes_each:,.0f}",
             f"    loss of the last update {losses[-1]:.3f}, one process {last:.3f}",
         ],
@@ -111,8 +111,8 @@ def main(options: Options) -> Result:
     )
 
 
-def _seldom(training: PlainTraining, rank: launch.Rank, every: int) -> tuple[list[float], Total]:
-    """Losses with an average after `every` updates, and what was sent for them."""
+def _rarely(training: PlainTraining, rank: launch.Rank, every: int) -> tuple[list[float], Total]:
+    """Losses with an average after `every` updates, and the all-reduces of that run."""
     trainee, shares = Local(training, rank, every), []
     with log_wire() as log:
         for batch in training.batches(rank.device):

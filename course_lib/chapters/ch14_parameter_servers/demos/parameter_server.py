@@ -43,7 +43,7 @@ from course_lib.validation import whole
 
 @dataclass(frozen=True)
 class Options(TableOptions):
-    """What the demo can be asked for."""
+    """The options of the demo."""
 
     steps: int = option(20, "updates")
     batch: int = option(4, "samples of all trainers in one update")
@@ -65,12 +65,12 @@ class Options(TableOptions):
         whole("slow", self.slow, most=self.steps)
 
     def training(self) -> TableTraining:
-        """What is trained."""
+        """The training run of these options."""
         return self.fill(TableTraining)
 
 
 class Served(Trainee):
-    """The technique of scratch.parameter_server, on the servers and on the trainers."""
+    """Training with scratch.parameter_server, on a server or a trainer."""
 
     def __init__(
         self, training: TableTraining, rank: launch.Rank, servers: int, parts: str
@@ -80,7 +80,7 @@ class Served(Trainee):
         super().__init__(model, training.optimizer(model.parameters()))
         self.training, self.rank, self.servers = training, rank, servers
         self.serves = rank.rank < servers
-        # The table is in the host's memory, so messages go by gloo, on GPU machines as well.
+        # The table is in host memory, so messages use gloo, on GPU machines as well.
         self.group = dist.new_group(backend="gloo")
         messages = Messages(self.group)
         own = model.table.weight.detach()[rank.rank :: servers].clone()
@@ -93,14 +93,14 @@ class Served(Trainee):
         self.rows = torch.empty(0, VOCAB)
 
     def backward(self, batch: Batch) -> Tensor:
-        """Serve all trainers once, or train on this trainer's part."""
+        """On a server serve all trainers once, on a trainer train on its part of the batch."""
         if self.serves:
             self.whole = self.server.serve_together()
             return torch.zeros((), device=self.rank.device)
         return self.train(batch).to(self.rank.device)
 
     def train(self, batch: Batch, pause_s: float = 0.0) -> Tensor:
-        """One pull and one push of this trainer's part; returns its share of the loss."""
+        """Pull this trainer's rows and push their gradient; returns its share of the loss."""
         trainers = self.rank.world - self.servers
         inputs, labels = rows_of(batch, self.rank.rank - self.servers, trainers)
         ids = ngrams(inputs.cpu(), *self.training.size)
@@ -110,31 +110,31 @@ class Served(Trainee):
         total = cross_entropy(logits.flatten(0, 1), labels.cpu().flatten(), reduction="sum")
         loss = total / batch[1].numel()
         loss.backward()
-        assert self.rows.grad is not None  # of the backward pass just made
+        assert self.rows.grad is not None  # set by the backward pass
         self.remote.push(self.rows.grad)
         return loss.detach()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The table's gradient, as the servers have added it up."""
+        """The table's gradient, summed by the servers."""
         return {"table.weight": self.of_all_servers(self.whole)}
 
     def of_all_servers(self, own: Tensor) -> Tensor:
-        """A tensor of the whole table's rows, from what each server has; all ranks call this."""
-        together = torch.empty(self.training.size[0], VOCAB)
+        """The whole table's rows, from each server's `own` rows; all ranks must call this."""
+        table = torch.empty(self.training.size[0], VOCAB)
         for server in range(self.servers):
-            together[server :: self.servers] = from_rank(server, own, self.group)
-        return together
+            table[server :: self.servers] = from_rank(server, own, self.group)
+        return table
 
     def update(self) -> None:
-        """Nothing: the servers have done it already."""
+        """Do nothing: the servers have already updated the table."""
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the table on a server, of the rows in use on a trainer."""
+        """Bytes of a server's part of the table, or of a trainer's pulled rows."""
         return {"rows": (self.server.table if self.serves else self.rows).nbytes}
 
 
 class AllReduced(OnOwnRows):
-    """The whole table on every rank, each of which trains; DDP sums its dense gradient."""
+    """The whole table on every rank, all of which train; DDP reduces its dense gradient."""
 
     name = "torch: dense table, DDP"
 
@@ -149,12 +149,12 @@ class AllReduced(OnOwnRows):
 
 
 def main(options: Options) -> Result:
-    """Train served, all-reduced, alone, and asynchronously; every rank returns its own counts.
+    """Train served, all-reduced, in one process, and asynchronously; each rank has its counts.
 
-    Found are `exchanged_bytes`: what each trainer sends and receives in the last update, and
-    `served_bytes`: the same of each server; `all_reduced_bytes`: what a rank sends where the table
-    is on all ranks; `staleness[t]`: of each gradient of trainer t, by how many updates it was late
-    at server 0. The losses are those of the last batch with the last table.
+    The result has `exchanged_bytes` and `served_bytes`: sent and received in the last update by
+    each trainer and by each server; `all_reduced_bytes`: sent by a rank if the table is on all
+    ranks; `staleness[t]`: for each gradient of trainer t, by how many updates it was late at server
+    0. The losses are those of the last batch with the last table.
     """
     rank, training = launch.init(), options.training()
     if rank.world <= options.servers:
@@ -172,11 +172,11 @@ def main(options: Options) -> Result:
     exchanges = _exchanges(training, rank.world - options.servers, options.servers)
     _serve(training, comparison, exchanges, options.parts)
     table_bytes = training.size[0] * VOCAB * 4
-    told, stored = Trace(calls("all-reduce", 1, table_bytes)), {"rows": table_bytes}
-    comparison.follow(AllReduced(training, rank), told, stored)
+    predicted_sent, stored = Trace(calls("all-reduce", 1, table_bytes)), {"rows": table_bytes}
+    comparison.follow(AllReduced(training, rank), predicted_sent, stored)
     staleness, loss = _asynchronous(training, rank, options)
     by_server = zip(*exchanges, strict=True)
-    found: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "exchanged_bytes": [sum(one.total_bytes for one in each) for each in exchanges],
         "served_bytes": [sum(one.total_bytes for one in each) for each in by_server],
         "all_reduced_bytes": sent_bytes("all-reduce", table_bytes, rank.world),
@@ -187,8 +187,8 @@ def main(options: Options) -> Result:
     rows = [sum(one.rows for one in each) for each in exchanges]
     return comparison.result(
         "parameter server",
-        notes=_notes(SimpleNamespace(**found), rows, training.size[0]),
-        **found,
+        notes=_notes(SimpleNamespace(**counts), rows, training.size[0]),
+        **counts,
     )
 
 
@@ -198,40 +198,40 @@ def _serve(
     exchanges: list[list[RowExchange]],
     parts: str,
 ) -> None:
-    """The parameter server, in step, beside what it must send and store."""
+    """Train with the parameter server in step, and compare its traffic and storage with theory."""
     servers, rank = len(exchanges[0]), comparison.rank
     trainee = Served(training, rank, servers, parts)
     if trainee.serves:
         own = [each[rank.rank] for each in exchanges]
         count, size = sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own)
         stored = len(range(rank.rank, training.size[0], servers))
-    else:  # two requests to each server: a header, and what follows it
+    else:  # two requests to each server: a header, and a payload if there are rows
         own = exchanges[rank.rank - servers]
         count = sum(4 if one.rows else 2 for one in own)
         size = sum(one.pushed_bytes for one in own)
-        stored = _drawn(training, rank.world - servers)[rank.rank - servers].numel()
+        stored = _rows_used(training, rank.world - servers)[rank.rank - servers].numel()
     rows = {"rows": stored * VOCAB * 4}
     comparison.follow(trainee, Trace(calls(SEND, count, size)), rows)
 
 
-def _drawn(training: TableTraining, trainers: int) -> list[Tensor]:
-    """The rows that each trainer's samples name in the last update, from the text alone."""
+def _rows_used(training: TableTraining, trainers: int) -> list[Tensor]:
+    """The rows that each trainer's samples use in the last update, computed from the text."""
     inputs, _ = training.batches()[-1]
     return [ngrams(part, *training.size) for part in inputs.tensor_split(trainers)]
 
 
 def _exchanges(training: TableTraining, trainers: int, servers: int) -> list[list[RowExchange]]:
-    """What each trainer exchanges with each server in the last update."""
+    """The exchange of each trainer with each server in the last update."""
     return [
         [RowExchange(int((rows % servers == server).sum()), VOCAB) for server in range(servers)]
-        for rows in (drawn.unique() for drawn in _drawn(training, trainers))
+        for rows in (drawn.unique() for drawn in _rows_used(training, trainers))
     ]
 
 
 def _asynchronous(
     training: TableTraining, rank: launch.Rank, options: Options
 ) -> tuple[list[list[int]], float]:
-    """Train without waiting for the other trainers: delays of each trainer, and the last loss."""
+    """Train asynchronously; returns the staleness of each trainer's gradients, and the loss."""
     served = Served(training, rank, options.servers, options.parts)
     if served.serves:
         served.server.serve_as_they_come()
@@ -253,14 +253,14 @@ def _loss(training: TableTraining, table: Tensor) -> float:
 
 
 def _notes(result: Any, rows: list[int], table_rows: int) -> list[str]:
-    """Bytes beside the all-reduce, and staleness."""
+    """Lines of the report: bytes against the all-reduce's, and staleness."""
     least = min(result.all_reduced_bytes / size for size in result.exchanged_bytes)
     late = [updates for own in result.staleness for updates in own]
     counts = ", ".join(
         f"{number} by {updates}" for updates, number in sorted(Counter(late).items())
     )
     means = ", ".join(f"{fmean(own):.1f}" for own in result.staleness)
-    usual = mean_staleness(len(result.staleness))
+    long_run = mean_staleness(len(result.staleness))
     return [
         f"  rows that each trainer used: {rows} of {table_rows:,}; it exchanged "
         f"{result.exchanged_bytes} B, in all {sum(result.served_bytes):,} B, "
@@ -268,7 +268,7 @@ def _notes(result: Any, rows: list[int], table_rows: int) -> list[str]:
         f"  an all-reduce of the table: {result.all_reduced_bytes:,.0f} B sent by each rank, "
         f"{least:.1f} times as much as a trainer's exchange",
         f"  asynchronous: gradients late by so many updates: {counts}",
-        f"    on average by trainer: {means}; of all {fmean(late):.1f}, in a long run {usual:g}",
+        f"    on average by trainer: {means}; of all {fmean(late):.1f}, in a long run {long_run:g}",
         f"    loss of the last batch after these {len(late)} gradients "
         f"{result.asynchronous_loss:.3f}, in step {result.in_step_loss:.3f}",
     ]
