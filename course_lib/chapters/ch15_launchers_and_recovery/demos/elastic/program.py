@@ -198,7 +198,7 @@ def _result(options: Options, folder: Path, **known: Any) -> Result:
     losses = [by_step[step][-1] for step in sorted(by_step)]
     expected = one_process(options.training(), launch.init().device).losses
     attempts = 1 + max(line["attempt"] for line in lines)
-    redone = {step: each for step, each in by_step.items() if len(each) > 1}
+    twice = {step: each for step, each in by_step.items() if len(each) > 1}
     predicted = lost_steps(options.kill_after, options.every)
     recovery_s, gaps = _pause_s(lines), loss_gaps(losses[: len(expected)], expected[: len(losses)])
     event = "rank {killed_rank} of {ranks} was killed after".format(**known)
@@ -208,7 +208,7 @@ def _result(options: Options, folder: Path, **known: Any) -> Result:
     return Result(
         f"started: {known['command']}",
         f"{event}; all ranks were started again, {attempts} attempts",
-        f"checkpoint every {options.every} updates: {len(redone)} done again, predicted {predicted} "
+        f"checkpoint every {options.every} updates: {len(twice)} done again, predicted {predicted} "
         f"(on average {mean_lost_steps(options.every):g}); {recovery_s:.1f} s until the next "
         "update",
         f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, off by {max(gaps):.0e} from one undisturbed "
@@ -216,14 +216,14 @@ def _result(options: Options, folder: Path, **known: Any) -> Result:
         facts=[
             Fact("updates done", len(losses), len(expected)),
             Fact("the last attempts: the loss", losses, expected, tolerance=LOSS_TOLERANCE),
-            Fact("updates done again", len(redone), predicted),
+            Fact("updates done again", len(twice), predicted),
         ],
         **known,
         killed_after=options.kill_after,
         attempts=attempts,
         losses=losses,
         losses_one_process=expected,
-        repeated=redone,  # by update: the loss of each attempt
+        repeated=twice,  # by update: the loss of each attempt
         predicted_repeated=predicted,
         recovery_s=recovery_s,  # from the last update before the kill to the first one after it
     )
