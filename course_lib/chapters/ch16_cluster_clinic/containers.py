@@ -45,7 +45,7 @@ def locked_memory_kbytes(text: str) -> int | None:
 
 
 def memory_signs(shared: SharedMemory | None, locked_kbytes: int | None) -> list[Sign]:
-    """Signs of too little shared memory (None: unknown), or of a locked memory limit (None: none)."""
+    """Signs of too little shared memory (None: unknown) or a locked memory limit (None: none)."""
     signs = []
     if shared and shared.size_bytes < ENOUGH_SHM_BYTES:
         wrong = f"/dev/shm has {shared.size_bytes / 2**20:.0f} MiB"
