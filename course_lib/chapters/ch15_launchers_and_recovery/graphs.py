@@ -1,4 +1,4 @@
-"""How many graphs torch.compile makes when the size of the batch changes."""
+"""The number of graphs that torch.compile makes when the batch size changes."""
 
 from collections.abc import Sequence
 

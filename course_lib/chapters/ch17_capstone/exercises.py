@@ -320,7 +320,7 @@ _DEARER = 1.25
 
 @cache
 def _larger_memory(training: str) -> tuple[str, float]:
-    """What the planner gains from 141 GB instead of 80, and the factor by which a step is faster."""
+    """What the planner gains from 141 GB instead of 80, and the speedup factor of a step."""
     model, nodes, batch, sequence = _TRAININGS[training]
     old, new = (
         planner.plan(

@@ -161,34 +161,34 @@ def rates(tasks: Sequence[Task]) -> list[float]:
 
 def _run(tasks: Sequence[Task], shared: bool) -> list[Span]:
     """The spans of all tasks; rates change only when a task ends."""
-    left = {task.name: task.alone_s for task in tasks}
+    remaining = {task.name: task.alone_s for task in tasks}
     spans: list[Span] = []
     now = 0.0
-    while left:
-        running = _startable(tasks, left)
+    while remaining:
+        running = _startable(tasks, remaining)
         if not running:
-            waiting = ", ".join(left)
+            waiting = ", ".join(remaining)
             raise ValueError(
                 f"tasks {waiting} wait for each other: nothing can start, change after"
             )
         speeds = rates(running) if shared else [1.0] * len(running)
-        step = min(left[it.name] / speed for it, speed in zip(running, speeds, strict=True))
+        step = min(remaining[it.name] / speed for it, speed in zip(running, speeds, strict=True))
         for task, speed in zip(running, speeds, strict=True):
             spans.append(Span(task.name, task.stream, now, now + step, speed))
-            left[task.name] -= step * speed
-            if left[task.name] <= _DONE * task.alone_s:
-                del left[task.name]
+            remaining[task.name] -= step * speed
+            if remaining[task.name] <= _DONE * task.alone_s:
+                del remaining[task.name]
         now += step
     return spans
 
 
-def _startable(tasks: Sequence[Task], left: Collection[str]) -> list[Task]:
+def _startable(tasks: Sequence[Task], remaining: Collection[str]) -> list[Task]:
     """The first unfinished task of each stream, unless it waits for an unfinished task."""
     first: dict[str, Task] = {}
     for task in tasks:
-        if task.name in left:
+        if task.name in remaining:
             first.setdefault(task.stream, task)
-    return [task for task in first.values() if not any(name in left for name in task.after)]
+    return [task for task in first.values() if not any(name in remaining for name in task.after)]
 
 
 check_public(globals())

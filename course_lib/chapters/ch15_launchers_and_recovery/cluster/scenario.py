@@ -111,7 +111,7 @@ class Requeued:
         return {event.kind: event.at_s for event in self.events}
 
     def verify(self) -> "Requeued":
-        """Return itself; AssertionError unless both jobs have the same losses, to the last bit."""
+        """Return self; raises AssertionError unless both jobs have bitwise equal losses."""
         if self.losses != self.losses_undisturbed:
             raise AssertionError(
                 f"the losses differ: {self.losses}, and undisturbed {self.losses_undisturbed}"
